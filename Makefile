@@ -1,0 +1,39 @@
+# Every target sets up what it needs: a virtual environment in .venv, the package, and the GL libraries.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+DEMO_OUTPUT ?= demo-output
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow check bench clean
+
+help:
+	@echo "make setup | demo | test | test-slow | check | bench | clean"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml requirements.lock scripts/setup.sh
+	PYTHON=$(PYTHON) sh scripts/setup.sh
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/twinloop demo --output $(DEMO_OUTPUT)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n auto
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf .venv build dist demo-output bench-output .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

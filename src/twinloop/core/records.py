@@ -1,0 +1,265 @@
+"""Records that travel between rooms. Arrays are frozen on entry: a record is a fact, not a workspace."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import LogError, UnknownNameError
+from twinloop.core.units import UnitMap
+
+Source = Literal["real", "sim", "augmented", "human-in-the-loop"]
+
+
+def frozen(array: ArrayLike) -> NDArray[np.float64]:
+    """A read-only float64 copy."""
+    copy = np.array(array, dtype=np.float64)
+    copy.setflags(write=False)
+    return copy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Episode:
+    """One recorded episode of a robot, real or virtual.
+
+    ``action[t]`` is the command issued at ``time[t]``, ``state[t]`` the joint positions measured then; both are
+    ``(T, n)`` in the log's own units, which ``units`` maps to radians.
+
+    Raises:
+        LogError: empty, NaN, mismatched lengths, or time that does not increase; names the frame and column.
+    """
+
+    index: int
+    time: NDArray[np.float64]
+    action: NDArray[np.float64]
+    state: NDArray[np.float64]
+    units: UnitMap
+    task: str = ""
+    source: Source = "real"
+    origin: str = ""
+    robot_type: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("time", "action", "state"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        self._check()
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """Joint names in column order."""
+        return self.units.names
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def _check(self) -> None:
+        where = f"Episode {self.index} of {self.origin or 'the log'}"
+        shape = (len(self.time), len(self.joints))
+        if not len(self.time):
+            raise LogError(f"{where} is empty. Leave it out or record it again.")
+        for name in ("action", "state"):
+            values = getattr(self, name)
+            if values.shape != shape:
+                raise LogError(f"{where}: {name} has shape {values.shape}, expected {shape} (frames, joints).")
+            bad = np.argwhere(~np.isfinite(values))
+            if len(bad):
+                frame, column = bad[0]
+                raise LogError(
+                    f"{where}: {name} of {self.joints[column]} is {values[frame, column]} at frame {frame} "
+                    f"({len(bad)} such values). Remove those frames or fill them before importing."
+                )
+        if not np.isfinite(self.time).all():
+            raise LogError(f"{where}: a timestamp is not finite at frame {int(np.argmin(np.isfinite(self.time)))}.")
+        backwards = np.flatnonzero(np.diff(self.time) <= 0)
+        if len(backwards):
+            at = int(backwards[0]) + 1
+            raise LogError(
+                f"{where}: time does not increase at frame {at} ({self.time[at - 1]:.6f} s, then {self.time[at]:.6f} s). "
+                "Sort the rows or remove duplicates before importing."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamTable:
+    """Parameter values of many worlds: ``values`` is ``(nworld, nparam)``, columns named and in SI units."""
+
+    names: tuple[str, ...]
+    values: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        values = frozen(np.atleast_2d(self.values))
+        if values.shape[1] != len(self.names):
+            raise ValueError(f"{values.shape[1]} columns for {len(self.names)} names")
+        object.__setattr__(self, "values", values)
+
+    @property
+    def nworld(self) -> int:
+        """Number of worlds."""
+        return len(self.values)
+
+    def __getitem__(self, name: str) -> NDArray[np.float64]:
+        """Values of one parameter, ``(nworld,)``."""
+        if name not in self.names:
+            raise UnknownNameError("parameter", name, self.names)
+        return self.values[:, self.names.index(name)]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def take(self, worlds: ArrayLike) -> ParamTable:
+        """The table of some worlds, in the order given."""
+        return ParamTable(names=self.names, values=self.values[np.asarray(worlds)])
+
+    def row(self, world: int) -> dict[str, float]:
+        """One world's values by name."""
+        return {name: float(value) for name, value in zip(self.names, self.values[world], strict=True)}
+
+    def tile(self, count: int) -> ParamTable:
+        """The table repeated ``count`` times, world axis outermost in the repetition."""
+        return ParamTable(names=self.names, values=np.tile(self.values, (count, 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamDistribution:
+    """What identification knows: a normal distribution over transformed parameters.
+
+    ``mean`` and ``covariance`` live in the space of ``transforms`` (``"identity"`` or ``"log"``, one per name);
+    ``low`` and ``high`` are physical bounds in SI. ``determined[i]`` is False where the data do not tell the
+    parameter: its interval must not be printed, and its range comes from elsewhere.
+    """
+
+    names: tuple[str, ...]
+    transforms: tuple[str, ...]
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    determined: tuple[bool, ...]
+    clusters: int
+    twin_hash: str = ""
+    data_hash: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "covariance", "low", "high"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @property
+    def estimate(self) -> dict[str, float]:
+        """Point estimates by name, in SI units."""
+        rows = zip(self.names, self.transforms, self.mean, strict=True)
+        return {name: float(np.exp(value) if kind == "log" else value) for name, kind, value in rows}
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "names": list(self.names),
+            "transforms": list(self.transforms),
+            "mean": self.mean.tolist(),
+            "covariance": self.covariance.tolist(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "determined": list(self.determined),
+            "clusters": self.clusters,
+            "twin_hash": self.twin_hash,
+            "data_hash": self.data_hash,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ParamDistribution:
+        """The inverse of `to_json`."""
+        return cls(
+            names=tuple(value["names"]),
+            transforms=tuple(value["transforms"]),
+            mean=np.array(value["mean"]),
+            covariance=np.array(value["covariance"]),
+            low=np.array(value["low"]),
+            high=np.array(value["high"]),
+            determined=tuple(bool(flag) for flag in value["determined"]),
+            clusters=int(value["clusters"]),
+            twin_hash=value.get("twin_hash", ""),
+            data_hash=value.get("data_hash", ""),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Where one episode comes from, enough to make it again.
+
+    ``params`` are the drawn values in SI; ``seed_path`` is (run seed, episode number, attempt); ``versions`` names
+    engine, package, numpy and, where pixels exist, renderer; ``commands_hash`` and ``states_hash`` are SHA-256.
+    """
+
+    source: Source
+    twin: str
+    twin_hash: str
+    config_hash: str
+    params: Mapping[str, float]
+    seed_path: tuple[int, int, int]
+    versions: Mapping[str, str]
+    actor: str
+    task: str
+    units: Mapping[str, Any]
+    success: bool | None = None
+    success_version: str = ""
+    valid: bool = True
+    invalid_reason: str = ""
+    parents: tuple[str, ...] = ()
+    content_hash: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "source": self.source,
+            "twin": self.twin,
+            "twin_hash": self.twin_hash,
+            "config_hash": self.config_hash,
+            "params": dict(self.params),
+            "seed_path": list(self.seed_path),
+            "versions": dict(self.versions),
+            "actor": self.actor,
+            "task": self.task,
+            "units": dict(self.units),
+            "success": self.success,
+            "success_version": self.success_version,
+            "valid": self.valid,
+            "invalid_reason": self.invalid_reason,
+            "parents": list(self.parents),
+            "content_hash": self.content_hash,
+            "extra": dict(self.extra),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Provenance:
+        """The inverse of `to_json`; reads every schema up to this one."""
+        fields = {key: item for key, item in value.items() if key != "schema"}
+        fields["seed_path"] = tuple(fields["seed_path"])
+        fields["parents"] = tuple(fields["parents"])
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimEpisode:
+    """One simulated episode on its way to a dataset: T commands, T+1 states, what was observed, and provenance.
+
+    ``commands`` ``(T, nu)`` and ``states`` ``(T+1, nstate)`` are float64 in SI, for exact replay. ``action`` and
+    ``observation`` ``(T, n)`` are in the dataset's units (``provenance.units``), as a policy would see them.
+    ``next_success`` ``(T,)`` says whether the success predicate held after each step.
+    """
+
+    number: int
+    commands: NDArray[np.float64]
+    states: NDArray[np.float64]
+    action: NDArray[np.float64]
+    observation: NDArray[np.float64]
+    next_success: NDArray[np.bool_]
+    provenance: Provenance
+
+    def __len__(self) -> int:
+        return len(self.commands)

@@ -1,0 +1,153 @@
+"""Units: SI inside, the user's unit at the border, and the map of one to the other kept with the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import LogError, UnitsError, UnknownNameError
+
+# Suffixes of configuration keys: (SI unit, factor to SI).
+SUFFIXES: dict[str, tuple[str, float]] = {
+    "kg": ("kg", 1.0),
+    "g": ("kg", 1e-3),
+    "m": ("m", 1.0),
+    "cm": ("m", 1e-2),
+    "mm": ("m", 1e-3),
+    "rad": ("rad", 1.0),
+    "deg": ("rad", math.pi / 180.0),
+    "s": ("s", 1.0),
+    "ms": ("s", 1e-3),
+    "hz": ("Hz", 1.0),
+    "n": ("N", 1.0),
+    "nm": ("N·m", 1.0),
+}
+
+
+def split_unit(key: str) -> tuple[str, str, float]:
+    """Split ``object_mass_kg`` into (``object_mass``, ``kg``, 1.0); a key without a suffix is dimensionless.
+
+    Returns:
+        The bare key, the SI unit (``"1"`` when dimensionless) and the factor from the key's unit to it.
+    """
+    stem, _, suffix = key.rpartition("_")
+    if stem and suffix in SUFFIXES:
+        unit, factor = SUFFIXES[suffix]
+        return stem, unit, factor
+    return key, "1", 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointUnit:
+    """How one logged column becomes a joint position: ``position = offset + scale · value`` in rad or m.
+
+    ``scale`` and ``offset`` are None where the log does not tell them (±100 without a calibration); they must
+    then be assumed from the joint's range, or identified, and are said to be.
+    """
+
+    joint: str
+    unit: str
+    scale: float | None
+    offset: float | None
+
+    @property
+    def known(self) -> bool:
+        """Whether the log itself says what a unit is in radians or metres."""
+        return self.scale is not None and self.offset is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitMap:
+    """The unit of every joint column of a log or a dataset, in column order."""
+
+    joints: tuple[JointUnit, ...]
+    source: str  # where the map comes from: "calibration.json", "twin range", "log header", …
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Joint names in column order."""
+        return tuple(unit.joint for unit in self.joints)
+
+    @property
+    def known(self) -> bool:
+        """Whether every column has a map to SI."""
+        return all(unit.known for unit in self.joints)
+
+    def to_si(self, values: ArrayLike) -> NDArray[np.float64]:
+        """Values ``(…, n)`` in log units as joint positions in rad or m."""
+        scale, offset = self._coefficients()
+        return np.asarray(values, dtype=np.float64) * scale + offset
+
+    def from_si(self, positions: ArrayLike) -> NDArray[np.float64]:
+        """Joint positions ``(…, n)`` in rad or m as values in log units."""
+        scale, offset = self._coefficients()
+        return (np.asarray(positions, dtype=np.float64) - offset) / scale
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        rows = [{"joint": u.joint, "unit": u.unit, "scale": u.scale, "offset": u.offset} for u in self.joints]
+        return {"source": self.source, "joints": rows}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> UnitMap:
+        """The inverse of `to_json`."""
+        return cls(joints=tuple(JointUnit(**row) for row in value["joints"]), source=value["source"])
+
+    def _coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        unknown = [u.joint for u in self.joints if not u.known]
+        if unknown:
+            raise UnitsError(
+                f"The columns {', '.join(unknown)} are in {self.joints[0].unit} and nothing says what that is in "
+                "radians. Give LeRobot's calibration.json, or let the twin's joint ranges stand in."
+            )
+        scale = np.array([u.scale for u in self.joints], dtype=np.float64)
+        return scale, np.array([u.offset for u in self.joints], dtype=np.float64)
+
+
+NORMALIZED = "range_m100_100"
+PERCENT = "range_0_100"
+DEGREES = "deg"
+RADIANS = "rad"
+
+
+def unit_map_from_ranges(
+    joints: Sequence[str], ranges: ArrayLike, units: Sequence[str], *, source: str
+) -> UnitMap:
+    """The LeRobot unit map of joints whose swept ranges ``(n, 2)`` in rad are known.
+
+    LeRobot's degrees and ±100 have their zero in the middle of the swept range, its 0–100 begins at the lower
+    end (lerobot 0.6.1, ``motors/motors_bus.py``).
+    """
+    rows = []
+    for joint, (low, high), unit in zip(joints, np.asarray(ranges, dtype=np.float64), units, strict=True):
+        middle = (low + high) / 2
+        scale, offset = {
+            NORMALIZED: ((high - low) / 200, middle),
+            PERCENT: ((high - low) / 100, low),
+            DEGREES: (math.pi / 180, middle),
+            RADIANS: (1.0, 0.0),
+        }.get(unit, (None, None))
+        if scale is None:
+            raise UnknownNameError("joint unit", unit, [NORMALIZED, PERCENT, DEGREES, RADIANS])
+        rows.append(JointUnit(joint=joint, unit=unit, scale=float(scale), offset=float(offset)))
+    return UnitMap(joints=tuple(rows), source=source)
+
+
+def require_joints(wanted: Sequence[str], present: Sequence[str], *, where: str) -> list[int]:
+    """Column of each wanted joint among those present.
+
+    Raises:
+        LogError: a wanted joint is missing; names it and the joints that are there.
+    """
+    missing = [joint for joint in wanted if joint not in present]
+    if missing:
+        raise LogError(
+            f"{where} has no joint {', '.join(missing)}. It has: {', '.join(present)}. "
+            "Rename the columns or choose a twin with these joints."
+        )
+    return [list(present).index(joint) for joint in wanted]
