@@ -32,8 +32,8 @@ def atomic_open(path: Path) -> Iterator[BinaryIO]:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        Path(name).chmod(0o644)
+        Path(name).replace(path)
     except BaseException as error:
         Path(name).unlink(missing_ok=True)
         if isinstance(error, OSError) and error.errno == _NO_SPACE:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-
 from typing import TypeVar
 
 from rich.console import Console

@@ -78,8 +78,8 @@ class Episode:
         if len(backwards):
             at = int(backwards[0]) + 1
             raise LogError(
-                f"{where}: time does not increase at frame {at} ({self.time[at - 1]:.6f} s, then {self.time[at]:.6f} s). "
-                "Sort the rows or remove duplicates before importing."
+                f"{where}: time does not increase at frame {at} ({self.time[at - 1]:.6f} s, then {self.time[at]:.6f} s)."
+                " Sort the rows or remove duplicates before importing."
             )
 
 
@@ -109,6 +109,10 @@ class ParamTable:
 
     def __contains__(self, name: object) -> bool:
         return name in self.names
+
+    def get(self, name: str, default: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values of one parameter, or ``default`` where the table has none of that name."""
+        return self[name] if name in self.names else default
 
     def take(self, worlds: ArrayLike) -> ParamTable:
         """The table of some worlds, in the order given."""

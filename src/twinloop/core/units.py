@@ -115,9 +115,7 @@ DEGREES = "deg"
 RADIANS = "rad"
 
 
-def unit_map_from_ranges(
-    joints: Sequence[str], ranges: ArrayLike, units: Sequence[str], *, source: str
-) -> UnitMap:
+def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequence[str], *, source: str) -> UnitMap:
     """The LeRobot unit map of joints whose swept ranges ``(n, 2)`` in rad are known.
 
     LeRobot's degrees and ±100 have their zero in the middle of the swept range, its 0–100 begins at the lower

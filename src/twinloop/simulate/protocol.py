@@ -1,0 +1,171 @@
+"""What every backend offers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.records import ParamTable, frozen
+from twinloop.twin import Twin
+
+# What is recorded of a world at every control step: enough to step on from it bit for bit with the recorded
+# commands (the solver's warm start counts), without the inputs that are constant in every rollout.
+STATE_SPEC = int(
+    mujoco.mjtState.mjSTATE_TIME
+    | mujoco.mjtState.mjSTATE_QPOS
+    | mujoco.mjtState.mjSTATE_QVEL
+    | mujoco.mjtState.mjSTATE_ACT
+    | mujoco.mjtState.mjSTATE_WARMSTART
+    | mujoco.mjtState.mjSTATE_MOCAP_POS
+    | mujoco.mjtState.mjSTATE_MOCAP_QUAT
+    | mujoco.mjtState.mjSTATE_PLASTIC
+)
+
+
+def state_columns(model: mujoco.MjModel, part: int) -> NDArray[np.intp]:
+    """Columns of a recorded state that hold one of its components (``mjtState`` bit)."""
+    size = mujoco.mj_stateSize(model, STATE_SPEC)
+    columns = np.zeros(mujoco.mj_stateSize(model, int(part)))
+    mujoco.mj_extractState(model, np.arange(size, dtype=np.float64), STATE_SPEC, columns, int(part))
+    return columns.astype(np.intp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class InitialState:
+    """Where worlds begin: ``qpos`` ``(nworld, nq)``, ``qvel``, ``mocap_pos``, ``mocap_quat``, and ``command``.
+
+    ``command`` ``(nworld, nu)`` is what the robot was told before the first command; the delay's history is filled
+    with it. Read-only arrays.
+    """
+
+    qpos: NDArray[np.float64]
+    qvel: NDArray[np.float64]
+    mocap_pos: NDArray[np.float64]
+    mocap_quat: NDArray[np.float64]
+    command: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name in ("qpos", "qvel", "mocap_pos", "mocap_quat", "command"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @property
+    def nworld(self) -> int:
+        """Number of worlds."""
+        return len(self.qpos)
+
+    @classmethod
+    def home(cls, twin: Twin, nworld: int) -> InitialState:
+        """Every world at the twin's keyframe ``home``, at rest."""
+        qpos, ctrl = twin.home()
+        model = twin.model
+        bodies = np.flatnonzero(model.body_mocapid >= 0)
+        bodies = bodies[np.argsort(model.body_mocapid[bodies])]
+        return cls(
+            qpos=np.tile(qpos, (nworld, 1)),
+            qvel=np.zeros((nworld, model.nv)),
+            mocap_pos=np.tile(model.body_pos[bodies], (nworld, 1, 1)),
+            mocap_quat=np.tile(model.body_quat[bodies], (nworld, 1, 1)),
+            command=np.tile(ctrl, (nworld, 1)),
+        )
+
+
+class Simulation(Protocol):
+    """Worlds in the middle of a rollout. Arrays returned are current copies or read-only views."""
+
+    nworld: int
+    step_index: int
+
+    @property
+    def state(self) -> NDArray[np.float64]:
+        """Recorded state of every world now, ``(nworld, nstate)`` in the layout of ``STATE_SPEC``."""
+        ...
+
+    @property
+    def qpos(self) -> NDArray[np.float64]:
+        """Positions ``(nworld, nq)``."""
+        ...
+
+    @property
+    def qvel(self) -> NDArray[np.float64]:
+        """Velocities ``(nworld, nv)``."""
+        ...
+
+    def derived(self, name: str) -> NDArray[np.float64]:
+        """A computed MjData field such as ``site_xpos``, ``(nworld, …)``, one physics step behind the state."""
+        ...
+
+    def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Translational and rotational Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
+        ...
+
+    def advance(self, command: ArrayLike) -> None:
+        """One control period under commands ``(nworld, nu)`` in rad (or the actuator's unit)."""
+        ...
+
+    def warnings(self) -> NDArray[np.int64]:
+        """MuJoCo's warning counters, ``(nworld, nwarning)``."""
+        ...
+
+
+class Controller(Protocol):
+    """What decides the commands: called once per control step with the running batch."""
+
+    def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
+        """Commands ``(nworld, nu)`` issued now and held until the next call."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trajectories:
+    """What a rollout recorded.
+
+    ``states`` ``(nworld, nstep + 1, nstate)``, ``commands`` ``(nworld, nstep, nu)`` as issued, ``invalid_step``
+    ``(nworld,)`` the first control step after which a world could not be trusted (-1: never) with its ``reason``,
+    ``records`` derived fields by name, ``(nworld, nstep + 1, …)``.
+    """
+
+    model: mujoco.MjModel
+    states: NDArray[np.float64]
+    commands: NDArray[np.float64]
+    invalid_step: NDArray[np.int64]
+    reason: tuple[str, ...]
+    records: Mapping[str, NDArray[np.float64]]
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Worlds that ran to the end without divergence, warning or overflow."""
+        return self.invalid_step < 0
+
+    def part(self, component: int) -> NDArray[np.float64]:
+        """One state component (``mjtState`` bit) over worlds and time."""
+        return self.states[..., state_columns(self.model, component)]
+
+    @property
+    def qpos(self) -> NDArray[np.float64]:
+        """Positions ``(nworld, nstep + 1, nq)``."""
+        return self.part(int(mujoco.mjtState.mjSTATE_QPOS))
+
+    @property
+    def qvel(self) -> NDArray[np.float64]:
+        """Velocities ``(nworld, nstep + 1, nv)``."""
+        return self.part(int(mujoco.mjtState.mjSTATE_QVEL))
+
+
+class Backend(Protocol):
+    """A way of running worlds."""
+
+    name: str
+
+    def start(
+        self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int, *, derived: Sequence[str] = ()
+    ) -> Simulation:
+        """Worlds with these parameters at their beginning, ready for ``nstep`` control steps.
+
+        ``derived`` names the computed MjData fields that will be asked for.
+        """
+        ...

@@ -1,0 +1,100 @@
+"""The plain loop over ``mj_step``: slow, obvious, and what every other backend is compared with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.records import ParamTable
+from twinloop.simulate.command import CommandPath
+from twinloop.simulate.protocol import STATE_SPEC, InitialState
+from twinloop.twin import Twin
+
+
+class BackendReference:
+    """One MjModel and one MjData per world, stepped one after the other."""
+
+    name = "reference"
+
+    def start(
+        self,
+        twin: Twin,
+        params: ParamTable,
+        initial: InitialState,
+        nstep: int,
+        *,
+        derived: Sequence[str] = (),  # noqa: ARG002  # every field of an MjData is at hand
+    ) -> SimulationReference:
+        """Worlds at their beginning."""
+        return SimulationReference(twin, params, initial, nstep)
+
+
+class SimulationReference:
+    """See `simulate.protocol.Simulation`."""
+
+    def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int) -> None:
+        self.nworld, self.step_index = initial.nworld, 0
+        self._commands = CommandPath(twin, params, initial.command, nstep)
+        fields = twin.fields(params)
+        self._worlds: list[tuple[mujoco.MjModel, mujoco.MjData]] = []
+        for world in range(self.nworld):
+            model = copy.copy(twin.model)
+            fields.write_inplace(model, world)
+            data = mujoco.MjData(model)
+            data.qpos[:], data.qvel[:] = initial.qpos[world], initial.qvel[world]
+            data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
+            mujoco.mj_fwdPosition(model, data)
+            self._worlds.append((model, data))
+
+    @property
+    def state(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        states = np.empty((self.nworld, mujoco.mj_stateSize(self._worlds[0][0], STATE_SPEC)))
+        for row, (model, data) in zip(states, self._worlds, strict=True):
+            mujoco.mj_getState(model, data, row, STATE_SPEC)
+        return states
+
+    @property
+    def qpos(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        return self.derived("qpos")
+
+    @property
+    def qvel(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        return self.derived("qvel")
+
+    def derived(self, name: str) -> NDArray[np.float64]:
+        """See the protocol."""
+        return np.stack([getattr(data, name) for _, data in self._worlds])
+
+    def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See the protocol."""
+        points = np.broadcast_to(point, (self.nworld, 3))
+        linear, angular = (np.zeros((self.nworld, 3, self._worlds[0][0].nv)) for _ in range(2))
+        for world, (model, data) in enumerate(self._worlds):
+            scratch = copy.copy(data)
+            mujoco.mj_kinematics(model, scratch)
+            mujoco.mj_comPos(model, scratch)
+            mujoco.mj_jac(model, scratch, linear[world], angular[world], points[world], body)
+        return linear, angular
+
+    def advance(self, command: ArrayLike) -> None:
+        """See the protocol."""
+        controls = self._commands.controls(self.step_index, np.asarray(command, dtype=np.float64))
+        for (model, data), sequence in zip(self._worlds, controls, strict=True):
+            before = data.warning.number.copy()
+            for control in sequence:
+                data.ctrl[:] = control
+                mujoco.mj_step(model, data)
+                if (data.warning.number > before).any():
+                    break
+        self.step_index += 1
+
+    def warnings(self) -> NDArray[np.int64]:
+        """See the protocol."""
+        return np.stack([data.warning.number for _, data in self._worlds]).astype(np.int64)

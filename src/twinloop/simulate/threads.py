@@ -1,0 +1,108 @@
+"""Worlds on C threads through ``mujoco.batch.Batch``; equal to the reference bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.records import ParamTable
+from twinloop.simulate.command import CommandPath
+from twinloop.simulate.protocol import STATE_SPEC, InitialState
+from twinloop.twin import Twin
+
+
+class BackendThreads:
+    """``nthread`` C threads over all worlds (0: every core)."""
+
+    name = "threads"
+
+    def __init__(self, nthread: int = 0) -> None:
+        self.nthread = nthread
+
+    def start(
+        self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int, *, derived: Sequence[str] = ()
+    ) -> SimulationThreads:
+        """Worlds at their beginning."""
+        return SimulationThreads(twin, params, initial, nstep, derived=derived, nthread=self.nthread)
+
+
+class SimulationThreads:
+    """See `simulate.protocol.Simulation`."""
+
+    def __init__(
+        self,
+        twin: Twin,
+        params: ParamTable,
+        initial: InitialState,
+        nstep: int,
+        *,
+        derived: Sequence[str],
+        nthread: int,
+    ) -> None:
+        self.nworld, self.step_index = initial.nworld, 0
+        self._commands = CommandPath(twin, params, initial.command, nstep)
+        self.batch = make_batch(twin, params, initial, nthread)
+        self._columns = _integration_columns(twin.model)
+        self._derived = {name: self.batch.bind(name) for name in derived}
+        if derived:
+            self.batch.forward(stage=mujoco.mjtStage.mjSTAGE_POS.value)
+
+    @property
+    def state(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        return self.batch.state[:, self._columns]
+
+    @property
+    def qpos(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        return self.batch.bind("qpos").copy()
+
+    @property
+    def qvel(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        return self.batch.bind("qvel").copy()
+
+    def derived(self, name: str) -> NDArray[np.float64]:
+        """See the protocol."""
+        return self._derived[name]
+
+    def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See the protocol."""
+        return self.batch.jac(body, point)
+
+    def advance(self, command: ArrayLike) -> None:
+        """See the protocol."""
+        controls = self._commands.controls(self.step_index, np.asarray(command, dtype=np.float64))
+        self.batch.rollout(controls.shape[1], controls, record=())
+        self.step_index += 1
+
+    def warnings(self) -> NDArray[np.int64]:
+        """See the protocol."""
+        return self.batch.warning[..., -1].astype(np.int64)
+
+
+def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: int) -> Batch:
+    """A batch with each world's parameters written and its beginning set."""
+    batch = Batch(twin.model, initial.nworld, nthread)
+    fields = twin.fields(params)
+    for field, values in fields.arrays.items():
+        batch.expand(field)[...] = values
+    if fields.set_const:
+        batch.set_const()
+    batch.reset(stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+    batch.bind("qpos")[...], batch.bind("qvel")[...] = initial.qpos, initial.qvel
+    batch.bind("mocap_pos")[...], batch.bind("mocap_quat")[...] = initial.mocap_pos, initial.mocap_quat
+    return batch
+
+
+def _integration_columns(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """Where the recorded state lies in a row of the batch."""
+    whole = int(mujoco.mjtState.mjSTATE_INTEGRATION)
+    source = np.arange(mujoco.mj_stateSize(model, whole), dtype=np.float64)
+    columns = np.zeros(mujoco.mj_stateSize(model, STATE_SPEC))
+    mujoco.mj_extractState(model, source, whole, columns, STATE_SPEC)
+    return columns.astype(np.intp)

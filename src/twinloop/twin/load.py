@@ -1,0 +1,156 @@
+"""Finding and compiling a twin: a built-in name, a twin YAML, an MJCF or URDF file, or ``menagerie:NAME``."""
+
+from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+
+import mujoco
+
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.files import sha256_file, sha256_json
+from twinloop.twin.params import expand_params
+from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, load_yaml, read_spec
+from twinloop.twin.twin import Twin
+
+_MENAGERIE = "menagerie:"
+_MODEL_SUFFIXES = {".xml", ".mjcf", ".urdf"}
+
+
+def _builtin_folder() -> Path:
+    return Path(str(resources.files("twinloop.twin") / "builtin"))
+
+
+def builtin_names() -> list[str]:
+    """Names of the built-in twins."""
+    return sorted(path.stem for path in _builtin_folder().glob("*.yaml") if not path.stem.startswith("_"))
+
+
+def load_twin(reference: str | Path) -> Twin:
+    """Compile the twin that ``reference`` names.
+
+    Args:
+        reference: a built-in name, a path to a twin YAML, an MJCF or a URDF, or ``menagerie:NAME``.
+
+    Raises:
+        UnknownNameError: neither a built-in nor a file.
+        InputError: the file is wrong; names file and key.
+        MissingDependencyError: ``menagerie:`` without the ``mujoco-menagerie`` package.
+    """
+    text = str(reference)
+    if text.startswith(_MENAGERIE):
+        return _bare(_menagerie_file(text.removeprefix(_MENAGERIE)), name=text.removeprefix(_MENAGERIE))
+    if text in builtin_names():
+        return _from_yaml(_builtin_folder() / f"{text}.yaml")
+    path = Path(text)
+    if not path.is_file():
+        raise UnknownNameError("twin", text, builtin_names(), where="the built-in twins and no file of that name")
+    return _bare(path, name=path.stem) if path.suffix in _MODEL_SUFFIXES else _from_yaml(path)
+
+
+def _from_yaml(path: Path) -> Twin:
+    spec = read_spec(path)
+    return compile_twin(spec, path.parent / spec.model, where=str(path))
+
+
+def _bare(path: Path, *, name: str) -> Twin:
+    """A model without a spec: rates from its timestep, its position actuators as the robot, generic parameters."""
+    mjspec = _read_model(path)
+    timestep = mjspec.option.timestep
+    control_hz = min(50.0, 1.0 / timestep)
+    model = _compile(mjspec, path)
+    joints = [_driven_joint(model, i) for i in range(model.nu)]
+    actuators = [model.actuator(i).name for i in range(model.nu)]
+    robot = None
+    if joints and all(joints) and all(actuators):
+        robot = RobotSpec(type=name, joints=joints, actuators=actuators, units=["rad"] * len(joints))
+    generic = load_yaml(_builtin_folder() / "_generic.yaml")
+    spec = TwinSpec(
+        schema=1,
+        name=name,
+        description=f"from {path.name}",
+        model=path.name,
+        control_hz=control_hz,
+        substeps=max(1, round(1.0 / (timestep * control_hz))),
+        robot=robot,
+        objects=[],
+        params=[ParamSpec(**row) for row in generic["params"]],
+    )
+    return compile_twin(spec, path, where=str(path))
+
+
+def _driven_joint(model: mujoco.MjModel, actuator: int) -> str:
+    if model.actuator_trntype[actuator] != mujoco.mjtTrn.mjTRN_JOINT:
+        return ""
+    return model.joint(int(model.actuator_trnid[actuator, 0])).name
+
+
+def _menagerie_file(name: str) -> Path:
+    try:
+        import mujoco_menagerie  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        what = f"menagerie:{name} needs the mujoco-menagerie package."
+        raise MissingDependencyError(what, remedy='pip install "twinloop[menagerie]"') from error
+    try:
+        return Path(mujoco_menagerie.get_path(name))
+    except Exception as error:
+        raise InputError(f"menagerie:{name} could not be had: {error}") from error
+
+
+def compile_twin(spec: TwinSpec, model_path: Path, *, where: str) -> Twin:
+    """Compile a spec against its model file.
+
+    Raises:
+        InputError: the model does not compile, or the spec names what it does not have.
+    """
+    mjspec = _read_model(model_path)
+    mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
+    mjspec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+    model = _compile(mjspec, model_path)
+    _check_names(spec, model, where)
+    params = expand_params(model, spec.params, where=where)
+    content = [spec.model_dump(mode="json", by_alias=True), mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
+    return Twin(spec=spec, model=model, params=params, hash=sha256_json(content), mjspec=mjspec)
+
+
+def _read_model(path: Path) -> mujoco.MjSpec:
+    try:
+        return mujoco.MjSpec.from_file(str(path))
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist. Check `model:` in the twin's YAML.") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not a model that MuJoCo reads: {error}") from error
+
+
+def _compile(mjspec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:
+    try:
+        return mjspec.compile()
+    except ValueError as error:
+        raise InputError(f"{path} does not compile: {error}") from error
+
+
+def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
+    robot = spec.robot
+    wanted = [("joint", model.njnt, model.joint, robot.joints if robot else [])]
+    wanted += [("actuator", model.nu, model.actuator, robot.actuator_names if robot else [])]
+    wanted += [("camera", model.ncam, model.camera, spec.cameras), ("body", model.nbody, model.body, spec.objects)]
+    wanted += [("site", model.nsite, model.site, [robot.tcp] if robot and robot.tcp else [])]
+    for kind, count, accessor, names in wanted:
+        existing = [accessor(i).name for i in range(count)]
+        for name in names:
+            if name not in existing:
+                raise UnknownNameError(kind, name, existing, where=where)
+    if robot and len({len(robot.joints), len(robot.units), len(robot.actuator_names), model.nu}) > 1:
+        raise InputError(
+            f"{where}: robot has {len(robot.joints)} joints, {len(robot.units)} units, "
+            f"{len(robot.actuator_names)} actuators and the model {model.nu} actuators; the four must agree."
+        )
+
+
+def _asset_hashes(mjspec: mujoco.MjSpec, folder: Path) -> dict[str, str]:
+    """SHA-256 of every file the model reads, by the name it is read under."""
+    named = [(mjspec.meshdir, item.file) for item in mjspec.meshes]
+    named += [(mjspec.texturedir, item.file) for item in mjspec.textures]
+    named += [(mjspec.meshdir, item.file) for item in mjspec.hfields]
+    files = {name: folder / directory / name for directory, name in named if name}
+    return {name: sha256_file(path) for name, path in sorted(files.items()) if path.is_file()}

@@ -1,0 +1,124 @@
+"""Parameters of a twin: declared once, expanded over the model's objects, checked against their bounds."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import BoundsError, InputError, UnknownNameError
+from twinloop.twin.quantities import BY_KIND, Quantity, members, nominal_value, rows
+from twinloop.twin.spec import ParamSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Param:
+    """A named physical parameter of one twin, in SI units.
+
+    ``low`` and ``high`` are physical bounds; ``default_range`` with ``op`` is what the default randomization
+    draws from (``absolute`` values, or relative to ``nominal``: ``scale``, ``add``), and ``source`` says why.
+    """
+
+    name: str
+    unit: str
+    nominal: float
+    low: float
+    high: float
+    transform: Literal["identity", "log"]
+    scope: Literal["run", "episode", "step"]
+    quantity: Quantity
+    target: str
+    default_range: tuple[float, float] | None
+    op: Literal["absolute", "scale", "add"]
+    source: str
+
+    def absolute(self, values: ArrayLike, op: str) -> NDArray[np.float64]:
+        """Values under an operation relative to the nominal, as absolute values."""
+        values = np.asarray(values, dtype=np.float64)
+        return {"absolute": values, "scale": values * self.nominal, "add": values + self.nominal}[op]
+
+    def check(self, values: ArrayLike, *, where: str = "") -> None:
+        """Refuse values outside the physical bounds or not finite.
+
+        Raises:
+            BoundsError: names the parameter, the offending value, the bounds and the unit.
+        """
+        values = np.asarray(values, dtype=np.float64)
+        wrong = ~(np.isfinite(values) & (values >= self.low) & (values <= self.high))
+        if wrong.any():
+            place = f" in {where}" if where else ""
+            raise BoundsError(
+                f"{self.name} = {values[wrong].flat[0]:g} {self.unit}{place} is outside its physical bounds "
+                f"[{self.low:g}, {self.high:g}] {self.unit}. Choose values inside, or widen the bounds in the twin."
+            )
+
+
+def split_path(name: str) -> tuple[str, str, str]:
+    """``joint/elbow/damping`` as (family, object, quantity); the quantity may itself hold slashes."""
+    family, _, rest = name.partition("/")
+    if family == "texture":
+        return family, rest, ""
+    target, _, quantity = rest.partition("/")
+    return family, target, quantity
+
+
+def expand_params(model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: str) -> dict[str, Param]:
+    """Every declared parameter of a model, wildcards expanded in the model's order, later declarations winning.
+
+    Raises:
+        UnknownNameError: a quantity or an object that does not exist.
+        InputError: two parameters would write the same place in the model.
+    """
+    params: dict[str, Param] = {}
+    for spec in specs:
+        family, target, quantity_name = split_path(spec.name)
+        quantity = BY_KIND.get((family, quantity_name))
+        if quantity is None:
+            raise UnknownNameError("parameter", spec.name, [q.path("*") for q in BY_KIND.values()], where=where)
+        names = members(model, family, quantity_name)
+        chosen = fnmatch.filter(names, target)
+        if not chosen and "*" not in target:
+            raise UnknownNameError(family, target, names, where=f"{where} ({spec.name})")
+        for name in chosen:
+            param = _param(model, quantity, name, spec)
+            param.check(param.nominal, where=f"{where} (nominal)")
+            if param.default_range is not None:
+                param.check(param.absolute(param.default_range, param.op), where=f"{where} (range)")
+            params[param.name] = param
+    _check_single_writer(model, params.values(), where)
+    return params
+
+
+def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec) -> Param:
+    nominal = spec.nominal if spec.nominal is not None else nominal_value(model, quantity, name)
+    return Param(
+        name=quantity.path(name),
+        unit=quantity.unit,
+        nominal=nominal,
+        low=quantity.low if spec.low is None else spec.low,
+        high=quantity.high if spec.high is None else spec.high,
+        transform=spec.transform or quantity.transform,
+        scope=spec.scope,
+        quantity=quantity,
+        target=name,
+        default_range=spec.range,
+        op=spec.op,
+        source=spec.source,
+    )
+
+
+def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: str) -> None:
+    """Every place in the model has one writer: an object's friction and its geom's, for example, exclude each other."""
+    writers: dict[tuple[str, int, int | None], str] = {}
+    for param in params:
+        for slot in param.quantity.slots:
+            for row in rows(model, param.quantity, param.target, slot.field):
+                place = (slot.field, int(row), slot.column)
+                other = writers.setdefault(place, param.name)
+                if other != param.name:
+                    raise InputError(f"{where}: {other} and {param.name} both set {slot.field}[{row}]. Keep one.")

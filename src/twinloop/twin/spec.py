@@ -1,0 +1,123 @@
+"""The YAML form of a twin, checked on reading."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from twinloop.core.errors import InputError
+
+SCHEMA = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class GripperSpec(_Strict):
+    """The actuator that opens and closes the hand, and its two commands (rad or m)."""
+
+    joint: str
+    open: float
+    closed: float
+
+
+class RobotSpec(_Strict):
+    """The actuated part of a twin.
+
+    ``joints[i]`` is driven by ``actuators[i]`` (default: the actuator of the same name), and ``units[i]`` is its unit
+    on disk. The actuators are all those of the model, in the model's order.
+    """
+
+    type: str
+    joints: list[str]
+    actuators: list[str] = []
+    units: list[str]
+    control: Literal["position", "torque"] = "position"
+    tcp: str | None = None
+    gripper: GripperSpec | None = None
+
+    @property
+    def actuator_names(self) -> list[str]:
+        """The actuator of each joint."""
+        return self.actuators or self.joints
+
+
+class ParamSpec(_Strict):
+    """Declaration of a parameter, or of a family of them where the name holds ``*``.
+
+    ``low`` and ``high`` are physical bounds, ``range`` with ``op`` the default randomization, all in SI units.
+    """
+
+    name: str
+    low: float | None = None
+    high: float | None = None
+    nominal: float | None = None
+    range: tuple[float, float] | None = None
+    op: Literal["absolute", "scale", "add"] = "absolute"
+    transform: Literal["identity", "log"] | None = None
+    scope: Literal["run", "episode", "step"] = "episode"
+    source: str
+
+
+class TwinSpec(_Strict):
+    """A twin as written by a person: a model file, the rate, the robot, and the parameters with their ranges."""
+
+    schema_: int = Field(alias="schema", default=SCHEMA, le=SCHEMA)
+    name: str
+    description: str = ""
+    model: str
+    control_hz: float = Field(gt=0)
+    substeps: int = Field(gt=0)
+    robot: RobotSpec | None = None
+    objects: list[str] = []
+    cameras: list[str] = []
+    task: dict[str, dict[str, Any]] = {}
+    params: list[ParamSpec] = []
+
+
+def load_yaml(path: Path) -> Any:
+    """The YAML value in ``path``, loaded safely.
+
+    Raises:
+        InputError: the file is missing or is not YAML; names the line.
+    """
+    try:
+        return yaml.safe_load(path.read_text())
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist. Check the path.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder, a YAML file is expected.") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise InputError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', error)}.") from error
+
+
+def read_spec(path: Path) -> TwinSpec:
+    """The twin spec in ``path``.
+
+    Raises:
+        InputError: names the file and every key that is wrong.
+    """
+    return parse_spec(load_yaml(path), where=str(path))
+
+
+def parse_spec(value: Any, *, where: str) -> TwinSpec:
+    """A checked spec from plain values; ``where`` names their origin in messages."""
+    try:
+        return TwinSpec.model_validate(value)
+    except ValidationError as error:
+        raise InputError(describe(error, where=where)) from error
+
+
+def describe(error: ValidationError, *, where: str) -> str:
+    """One line per wrong key: where it is, what is wrong, what was given."""
+    lines = [
+        f"  {'.'.join(str(part) for part in item['loc']) or '(top)'}: {item['msg']} (given: {item['input']!r:.80})"
+        for item in error.errors()
+    ]
+    return f"{where} is not as it should be:\n" + "\n".join(lines)

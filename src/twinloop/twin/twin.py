@@ -1,0 +1,143 @@
+"""The compiled twin: a model at its rate, its parameters, and the way from a parameter table to model fields."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import ParamTable
+from twinloop.core.units import UnitMap, unit_map_from_ranges
+from twinloop.twin.fields import FieldValues, field_values
+from twinloop.twin.params import Param
+from twinloop.twin.spec import RobotSpec, TwinSpec
+from twinloop.twin.textures import add_texture_pool
+
+HOME = "home"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """A compiled twin.
+
+    ``model`` runs at ``dt`` with MuJoCo's automatic reset disabled, because that hides divergence. ``params`` maps
+    names to declarations in the model's order. ``hash`` names the content: spec, model text, assets.
+    ``mjspec`` is what the model was compiled from; variants for rendering start from it.
+    """
+
+    spec: TwinSpec
+    model: mujoco.MjModel
+    params: Mapping[str, Param]
+    hash: str
+    mjspec: mujoco.MjSpec = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The twin's name."""
+        return self.spec.name
+
+    @property
+    def control_hz(self) -> float:
+        """Commands per second."""
+        return self.spec.control_hz
+
+    @property
+    def substeps(self) -> int:
+        """Physics steps per command."""
+        return self.spec.substeps
+
+    @property
+    def dt(self) -> float:
+        """Physics step in seconds."""
+        return 1.0 / (self.spec.control_hz * self.spec.substeps)
+
+    @property
+    def robot(self) -> RobotSpec:
+        """The actuated part.
+
+        Raises:
+            InputError: the twin has none.
+        """
+        if self.spec.robot is None:
+            raise InputError(f"The twin {self.name} has no robot. Choose one that has, or add `robot:` to its YAML.")
+        return self.spec.robot
+
+    @cached_property
+    def joint_ranges(self) -> NDArray[np.float64]:
+        """Ranges ``(n, 2)`` of the robot's joints, rad or m."""
+        ids = [self.model.joint(name).id for name in self.robot.joints]
+        return self.model.jnt_range[ids].copy()
+
+    @cached_property
+    def joint_qpos(self) -> NDArray[np.intp]:
+        """Index in qpos of each robot joint."""
+        return np.array([self.model.joint(name).qposadr[0] for name in self.robot.joints])
+
+    @cached_property
+    def joint_qvel(self) -> NDArray[np.intp]:
+        """Index in qvel of each robot joint."""
+        return np.array([self.model.joint(name).dofadr[0] for name in self.robot.joints])
+
+    @cached_property
+    def units(self) -> UnitMap:
+        """The unit map of the robot's joints in datasets made with this twin."""
+        return self.unit_map(self.robot.units)
+
+    def unit_map(self, units: list[str]) -> UnitMap:
+        """The unit map of the robot's joints in given units, by the twin's joint ranges."""
+        return unit_map_from_ranges(self.robot.joints, self.joint_ranges, units, source=f"joint ranges of {self.name}")
+
+    def require(self, name: str) -> Param:
+        """The parameter of that name.
+
+        Raises:
+            UnknownNameError: there is none; lists the nearest.
+        """
+        if name not in self.params:
+            raise UnknownNameError("parameter", name, self.params, where=f"twin {self.name}")
+        return self.params[name]
+
+    def table(self, nworld: int = 1, values: Mapping[str, ArrayLike] | None = None) -> ParamTable:
+        """The complete table of ``nworld`` worlds: nominal values, replaced by ``values`` (scalar or ``(nworld,)``).
+
+        Raises:
+            UnknownNameError: a name that is no parameter of this twin.
+            BoundsError: a value outside its physical bounds.
+        """
+        names = tuple(self.params)
+        matrix = np.tile([param.nominal for param in self.params.values()], (nworld, 1))
+        for name, value in (values or {}).items():
+            self.require(name).check(value)
+            matrix[:, names.index(name)] = value
+        return ParamTable(names=names, values=matrix)
+
+    def fields(self, table: ParamTable, *, model: mujoco.MjModel | None = None, visual: bool = False) -> FieldValues:
+        """Model fields of every world of a table; ``visual`` picks those that only pictures show."""
+        return field_values(model or self.model, self.params.values(), table, visual=visual)
+
+    def column(self, table: ParamTable, family: str, quantity: str, default: float) -> NDArray[np.float64]:
+        """One quantity over the robot's joints, ``(nworld, n)``; ``default`` where it is not a parameter."""
+        owners = self.robot.actuator_names if family == "actuator" else self.robot.joints
+        names = [f"{family}/{owner}/{quantity}" for owner in owners]
+        fallback = np.full(table.nworld, default)
+        return np.stack([table.get(name, fallback) for name in names], axis=-1)
+
+    def visual_model(self, *, texture_pool: int = 0, seed: int = 0) -> mujoco.MjModel:
+        """The model with a pool of procedural textures compiled in; state layout and all other ids are the same."""
+        if not texture_pool:
+            return self.model
+        variant = self.mjspec.copy()
+        add_texture_pool(variant, size=texture_pool, seed=seed)
+        return variant.compile()
+
+    def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """``qpos`` and ``ctrl`` of the keyframe ``home``, or the model's defaults where there is none."""
+        if any(self.model.key(i).name == HOME for i in range(self.model.nkey)):
+            key = self.model.key(HOME)
+            return key.qpos.copy(), key.ctrl.copy()
+        return self.model.qpos0.copy(), np.zeros(self.model.nu)
