@@ -1,0 +1,63 @@
+"""Where everything lies in a LeRobotDataset v3.0 folder, ours included, and paths that stay inside it.
+
+Written blocks map to files one to one: block ``k`` is file ``k % 1000`` of chunk ``k // 1000`` in every series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import DatasetError
+
+FILES_PER_CHUNK = 1000
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+STATES_PATH = "twinloop/states/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+PROVENANCE_PATH = "twinloop/provenance/chunk-{chunk_index:03d}/file-{file_index:03d}.jsonl"
+LOGS_PATH = "twinloop/log/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+
+INFO = "meta/info.json"
+STATS = "meta/stats.json"
+TASKS = "meta/tasks.parquet"
+MODALITY = "meta/modality.json"
+UNIT_MAP = "twinloop/unit_map.json"
+SPEC = "twinloop/dataset.json"
+PROGRESS = "twinloop/progress.json"
+RESULT = "twinloop/result.json"
+CARD = "README.md"
+
+SCHEMA = 1
+
+
+def chunk_and_file(block: int) -> dict[str, int]:
+    """The chunk and file index of one block, as the path templates want them."""
+    return {"chunk_index": block // FILES_PER_CHUNK, "file_index": block % FILES_PER_CHUNK}
+
+
+def of_block(template: str, block: int, **keys: str) -> str:
+    """The relative path of one block's file."""
+    return template.format(**chunk_and_file(block), **keys)
+
+
+def inside(root: Path, template: str, values: Mapping[str, Any]) -> Path:
+    """A path that metadata names, made from its template, refused when it leaves the dataset's folder.
+
+    Symbolic links are followed before the comparison, so a link that points outside is refused too.
+
+    Raises:
+        DatasetError: the template cannot be filled, or the path lies outside ``root``.
+    """
+    try:
+        relative = template.format(**values)
+    except (KeyError, IndexError, ValueError) as error:
+        raise DatasetError(f"{root / INFO}: the path template {template!r} cannot be filled ({error!r}).") from error
+    path = root / relative
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise DatasetError(
+            f"{root / INFO} names the path {relative!r}, which leaves the dataset's folder. "
+            "Nothing outside it is read; correct data_path or video_path."
+        )
+    return path

@@ -1,0 +1,310 @@
+"""Writing a LeRobotDataset v3.0: block after block, each in files of its own, each visible whole or not at all.
+
+The files are a function of the spec and of the blocks' episodes, so a run that was killed and resumed ends with the
+bytes of an unbroken one. Nothing here reads a clock. Committed data files are never written again: a commit adds
+files and replaces metadata, in a snapshot that is swapped in at once (`snapshot`).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.files import dumps, read_json
+from twinloop.core.records import Episode, SimEpisode
+from twinloop.dataset import layout, metadata
+from twinloop.dataset.parquet import write_groups
+from twinloop.dataset.progress import BlockEntry, CameraSum, Progress
+from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes
+from twinloop.dataset.spec import DatasetSpec
+from twinloop.dataset.statistics import Moments, merge_moments
+from twinloop.dataset.tables import (
+    Placed,
+    content_hash,
+    data_table,
+    episodes_table,
+    frame_matrix,
+    logs_table,
+    states_table,
+)
+from twinloop.dataset.video import EncodedVideo, Frames, encode_block
+
+
+class DatasetWriter:
+    """Writes one dataset folder; made by `DatasetWriter.open`, closed by ``with`` or `close`.
+
+    Blocks are committed in order: block ``k`` covers the attempted episode numbers ``[k·B, (k+1)·B)`` with
+    ``B = spec.block_size``, and holds those that were kept, perhaps none.
+    """
+
+    def __init__(self, path: Path, spec: DatasetSpec, progress: Progress, lock: FolderLock) -> None:
+        self.path, self.spec = path, spec
+        self._progress, self._lock = progress, lock
+
+    @classmethod
+    def open(cls, path: Path | str, spec: DatasetSpec, *, resume: bool = False) -> DatasetWriter:
+        """Start a dataset in an absent or empty folder, or continue one that was begun with the same spec.
+
+        Raises:
+            DatasetLockedError: another writer has the folder open.
+            DatasetError: the folder holds something and ``resume`` is not set, or it was begun with another spec.
+        """
+        path = Path(path).absolute()
+        lock = FolderLock(path)
+        try:
+            recover(path)
+            return cls(path, spec, _begin(path, spec, resume=resume), lock)
+        except BaseException:
+            lock.release()
+            raise
+
+    @property
+    def blocks_done(self) -> frozenset[int]:
+        """The committed blocks."""
+        return frozenset(entry.block for entry in self._progress.blocks)
+
+    @property
+    def next_block(self) -> int:
+        """The block that must be committed next."""
+        return len(self._progress.blocks)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes kept so far."""
+        return self._progress.episodes
+
+    @property
+    def frames(self) -> int:
+        """Frames kept so far."""
+        return self._progress.frames
+
+    @property
+    def outcome(self) -> dict[str, int]:
+        """The sums over committed blocks of the counts given with each."""
+        total: dict[str, int] = {}
+        for entry in self._progress.blocks:
+            for name, count in entry.outcome.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def attempts(self, block: int) -> range:
+        """The episode numbers that a block covers."""
+        return range(block * self.spec.block_size, (block + 1) * self.spec.block_size)
+
+    def commit_block(
+        self,
+        block: int,
+        episodes: Sequence[SimEpisode],
+        *,
+        frames: Iterable[Frames] | None = None,
+        videos: Mapping[str, EncodedVideo] | None = None,
+        logs: Sequence[Episode] | None = None,
+        outcome: Mapping[str, int] | None = None,
+    ) -> None:
+        """Add one block; when this returns it is on the disk and visible, when it raises nothing has changed.
+
+        Args:
+            block: must be `next_block`.
+            episodes: the kept ones, in episode-number order.
+            frames: per episode, camera frames ``(T, height, width, 3)`` by name; encoded here.
+            videos: instead of ``frames``, files already encoded by `encode_block`, perhaps in another process; they
+                are moved into the dataset.
+            logs: for recorded episodes, the log itself, kept unrounded beside the frames.
+            outcome: counts of what became of the block's attempts (``{"attempted": 64, "success": 61}``).
+
+        Raises:
+            DatasetError: a block out of order, episodes that do not fit the spec, a full disk.
+            InputError: frames of another shape than the spec's cameras.
+        """
+        self._check_block(block, episodes)
+        progress = self._progress.with_tasks([episode.provenance.task for episode in episodes])
+        if episodes and progress.params is None:
+            progress = replace(progress, params=tuple(episodes[0].provenance.params))
+        with next_snapshot(self.path) as stage:
+            entry = BlockEntry(
+                block=block,
+                episodes=len(episodes),
+                frames=sum(len(episode.action) for episode in episodes),
+                outcome=dict(outcome or {}),
+            )
+            progress = replace(progress, blocks=(*progress.blocks, entry))
+            if episodes:
+                encoded = self._store_videos(stage, block, episodes, frames, videos)
+                progress = self._store_episodes(stage, block, episodes, progress, encoded, logs)
+            due = metadata.quantiles_due(progress)
+            progress = replace(progress, quantiles_at=progress.frames if due else progress.quantiles_at)
+            metadata.write_metadata(stage, self.spec, progress, quantiles=due)
+        self._progress = progress
+
+    def finish(self, result: Mapping[str, Any] | None = None) -> None:
+        """Make the quantiles exact over all frames, and store the run's figures in ``twinloop/result.json``.
+
+        ``result`` must not hold wall-clock facts: the bytes are a function of the run's inputs.
+        """
+        progress = replace(self._progress, quantiles_at=self._progress.frames)
+        with next_snapshot(self.path) as stage:
+            metadata.write_metadata(stage, self.spec, progress, quantiles=True)
+            if result is not None:
+                replace_bytes(stage / layout.RESULT, (dumps(dict(result), indent=2) + "\n").encode())
+        self._progress = progress
+
+    def close(self) -> None:
+        """Let other writers in."""
+        self._lock.release()
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _check_block(self, block: int, episodes: Sequence[SimEpisode]) -> None:
+        if block != self.next_block:
+            raise DatasetError(
+                f"Block {block} cannot be committed to {self.path}: blocks are committed in order, and block "
+                f"{self.next_block} is next."
+            )
+        numbers = [episode.number for episode in episodes]
+        allowed = self.attempts(block)
+        if numbers != sorted(set(numbers)) or (numbers and (numbers[0] not in allowed or numbers[-1] not in allowed)):
+            raise DatasetError(
+                f"Block {block} covers the episode numbers {allowed.start} to {allowed.stop - 1}, each once and in "
+                f"order; it was given {numbers}."
+            )
+        for episode in episodes:
+            _check_episode(self.spec, episode)
+
+    def _store_videos(
+        self,
+        stage: Path,
+        block: int,
+        episodes: Sequence[SimEpisode],
+        frames: Iterable[Frames] | None,
+        videos: Mapping[str, EncodedVideo] | None,
+    ) -> dict[str, EncodedVideo]:
+        cameras = self.spec.cameras
+        if not cameras:
+            return {}
+        paths = {c.name: stage / layout.of_block(layout.VIDEO_PATH, block, video_key=c.key) for c in cameras}
+        if videos is None:
+            if frames is None:
+                names = ", ".join(camera.name for camera in cameras)
+                raise InputError(f"The dataset has the cameras {names}; block {block} came without frames.")
+            videos = encode_block(frames, cameras, paths, fps=self.spec.fps)
+        else:
+            for name, path in paths.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.move(videos[name].path, path)
+        wanted = [len(episode.action) for episode in episodes]
+        for name, video in videos.items():
+            found = [item.frames for item in video.episodes]
+            if found != wanted:
+                raise DatasetError(f"Camera {name} of block {block} has {found} frames; the episodes have {wanted}.")
+        return dict(videos)
+
+    def _store_episodes(
+        self,
+        stage: Path,
+        block: int,
+        episodes: Sequence[SimEpisode],
+        progress: Progress,
+        videos: Mapping[str, EncodedVideo],
+        logs: Sequence[Episode] | None,
+    ) -> Progress:
+        placed = self._place(episodes, progress)
+        matrices = [frame_matrix(self.spec, item) for item in placed]
+        lengths = [item.length for item in placed]
+        ones = [1] * len(placed)
+        table = episodes_table(self.spec, block, placed, matrices, videos=videos, params=progress.params or ())
+        write_groups(
+            stage / layout.of_block(layout.DATA_PATH, block), data_table(self.spec, np.vstack(matrices)), lengths
+        )
+        write_groups(stage / layout.of_block(layout.EPISODES_PATH, block), table, [len(placed)])
+        if logs is None:
+            path = stage / layout.of_block(layout.STATES_PATH, block)
+            write_groups(path, states_table(placed), ones, compression="none")
+        else:
+            path = stage / layout.of_block(layout.LOGS_PATH, block)
+            write_groups(path, logs_table(placed, logs), ones, compression="none")
+        lines = [dumps({"episode_index": p.episode_index, **p.provenance.to_json()}) for p in placed]
+        replace_bytes(stage / layout.of_block(layout.PROVENANCE_PATH, block), ("\n".join(lines) + "\n").encode())
+        moments = Moments.of(np.vstack(matrices))
+        return replace(
+            progress,
+            moments=moments if progress.moments is None else merge_moments([progress.moments, moments]),
+            cameras={name: _add_camera(progress.cameras.get(name), video) for name, video in videos.items()},
+        )
+
+    def _place(self, episodes: Sequence[SimEpisode], progress: Progress) -> list[Placed]:
+        placed, index, start = [], self._progress.episodes, self._progress.frames
+        for episode in episodes:
+            record = replace(episode.provenance, content_hash=content_hash(episode))
+            task = progress.tasks.index(record.task)
+            placed.append(
+                Placed(episode=episode, provenance=record, episode_index=index, from_index=start, task_index=task)
+            )
+            index, start = index + 1, start + len(episode.action)
+        return placed
+
+
+def _begin(path: Path, spec: DatasetSpec, *, resume: bool) -> Progress:
+    """The progress to start from, after checking that what is there may be continued."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return Progress()
+    if not path.is_dir():
+        raise DatasetError(f"{path} is a file; a dataset needs a folder. Choose another output.")
+    stored_path = path / layout.SPEC
+    if not stored_path.exists():
+        raise DatasetError(f"{path} holds files that are not a twinloop dataset. Choose an empty or new folder.")
+    progress = Progress.load(path)
+    if not resume:
+        raise DatasetError(
+            f"{path} already holds a dataset of {progress.episodes} episodes. Use --resume to continue it, or choose "
+            "another folder."
+        )
+    stored, wanted = read_json(stored_path), json.loads(dumps(spec.to_json()))
+    different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))
+    if different:
+        raise DatasetError(
+            f"{path} was begun with another {', '.join(different)}, so it cannot be resumed with this configuration. "
+            "Run with the configuration it was begun with, or choose another folder."
+        )
+    return progress
+
+
+def _check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:
+    """Refuse an episode whose arrays do not fit the spec or hold what is not a number."""
+    where = f"Episode number {episode.number}"
+    length = len(episode.action)
+    expected = {"action": (length, len(spec.action_names)), "observation": (length, len(spec.state_names))}
+    for name, shape in expected.items():
+        values: NDArray[np.float64] = getattr(episode, name)
+        if values.shape != shape or not length:
+            raise DatasetError(f"{where}: {name} has shape {values.shape}; the dataset wants (T, {shape[1]}), T ≥ 1.")
+        if not np.isfinite(values).all():
+            frame = int(np.argwhere(~np.isfinite(values))[0][0])
+            raise DatasetError(f"{where}: {name} is not finite at frame {frame}. Mark the episode invalid instead.")
+    if len(episode.next_success) != length:
+        raise DatasetError(f"{where}: next_success has {len(episode.next_success)} values for {length} frames.")
+    if episode.states.size and (len(episode.commands) != length or len(episode.states) != length + 1):
+        raise DatasetError(
+            f"{where}: {len(episode.states)} states and {len(episode.commands)} commands for {length} frames; "
+            "T frames have T commands and T+1 states."
+        )
+
+
+def _add_camera(total: CameraSum | None, video: EncodedVideo) -> CameraSum:
+    histogram = np.zeros((3, 256), dtype=np.int64) if total is None else total.histogram
+    sampled = 0 if total is None else total.sampled
+    for item in video.episodes:
+        histogram, sampled = histogram + item.histogram, sampled + item.sampled
+    return CameraSum(sampled=sampled, histogram=histogram)

@@ -1,0 +1,127 @@
+"""Parquet files in and out: clear errors for broken ones, and columns as arrays."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError
+
+
+@contextlib.contextmanager
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """A Parquet file open for reading.
+
+    Raises:
+        DatasetError: missing, truncated or not Parquet; names the file.
+    """
+    try:
+        with pq.ParquetFile(path) as file:
+            yield file
+    except FileNotFoundError:
+        raise DatasetError(f"{path} is missing: the dataset's metadata names it. Restore the file.") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(
+            f"{path} is truncated or damaged ({path.stat().st_size} bytes; {reason}). "
+            "Copy or record it again; a recording that was cut off has no footer and cannot be read."
+        ) from error
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """A whole Parquet file, or some of its columns.
+
+    Raises:
+        DatasetError: as `open_parquet`, or a column is missing.
+    """
+    with open_parquet(path) as file:
+        require_columns(columns or (), file.schema_arrow.names, where=str(path))
+        return file.read(columns=list(columns) if columns else None)
+
+
+def read_rows(path: Path, start: int, stop: int, columns: Sequence[str] | None = None) -> pa.Table:
+    """Rows ``start`` to ``stop`` of a Parquet file, reading only the row groups that hold them.
+
+    Raises:
+        DatasetError: as `read_table`, or the file has fewer rows.
+    """
+    with open_parquet(path) as file:
+        require_columns(columns or (), file.schema_arrow.names, where=str(path))
+        sizes = [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
+        ends = np.cumsum(sizes)
+        if not len(ends) or stop > ends[-1] or start < 0:
+            total = int(ends[-1]) if len(ends) else 0
+            raise DatasetError(f"{path} has {total} rows; the episode table asks for rows {start} to {stop}.")
+        first, last = np.searchsorted(ends, start, side="right"), np.searchsorted(ends, stop, side="left")
+        table = file.read_row_groups(list(range(first, last + 1)), columns=list(columns) if columns else None)
+        return table.slice(start - int(ends[first] - sizes[first]), stop - start)
+
+
+def require_columns(wanted: Sequence[str], present: Sequence[str], *, where: str) -> None:
+    """Refuse a table that lacks columns.
+
+    Raises:
+        DatasetError: names the missing columns and those that are there.
+    """
+    missing = [name for name in wanted if name not in present]
+    if missing:
+        raise DatasetError(f"{where} has no column {', '.join(missing)}. It has: {', '.join(present)}.")
+
+
+def numbers(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
+    """A column of numbers ``(T,)``, or of equally long lists of numbers ``(T, n)``, as float64.
+
+    Raises:
+        DatasetError: nulls, lists of different lengths, or something that is not numbers.
+    """
+    array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if array.null_count:
+        raise DatasetError(f"{where} has {array.null_count} empty values. Fill or remove those rows.")
+    if not pa.types.is_nested(array.type):
+        return _flat(array, where)
+    values = _flat(array.flatten(), where)
+    width = len(values) // len(array) if len(array) else 0
+    if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
+        lengths = np.diff(np.asarray(array.offsets))
+        if len(lengths) and (lengths != width).any():
+            raise DatasetError(f"{where} has rows of different lengths ({lengths.min()} to {lengths.max()}).")
+    return values.reshape(len(array), width)
+
+
+def _flat(array: Any, where: str) -> NDArray[np.float64]:
+    if array.null_count:
+        raise DatasetError(f"{where} has {array.null_count} empty values. Fill or remove those rows.")
+    if pa.types.is_boolean(array.type):
+        array = array.cast(pa.uint8())
+    if not (pa.types.is_integer(array.type) or pa.types.is_floating(array.type)):
+        raise DatasetError(f"{where} holds {array.type}, not numbers.")
+    return array.to_numpy(zero_copy_only=False).astype(np.float64)
+
+
+def fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
+    """Rows ``(T, n)`` as LeRobot stores vectors."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
+
+
+def lists(rows: Sequence[NDArray[np.float64]]) -> pa.ListArray:
+    """One list of float64 per row, lengths free."""
+    offsets = np.cumsum([0, *[row.size for row in rows]]).astype(np.int32)
+    flat = np.concatenate([row.reshape(-1) for row in rows]) if rows else np.empty(0)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat.astype(np.float64)))
+
+
+def write_groups(path: Path, table: pa.Table, sizes: Sequence[int], *, compression: str = "snappy") -> None:
+    """Write a table with one row group per given size, in order."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pq.ParquetWriter(path, table.schema, compression=compression) as writer:
+        start = 0
+        for size in sizes:
+            writer.write_table(table.slice(start, size), row_group_size=max(size, 1))
+            start += size

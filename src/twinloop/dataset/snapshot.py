@@ -1,0 +1,205 @@
+"""A folder that changes whole: new contents are built beside it from hard links, then swapped in at once.
+
+A reader sees the folder before or after a commit, never between. A killed commit leaves the folder as it was and a
+sibling ``.NAME.next``, which the next writer removes. One writer at a time holds ``.NAME.lock``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from twinloop.core.errors import DatasetError, DatasetLockedError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # linux/fs.h
+_NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
+_NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK}
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class FolderLock:
+    """The right to write one folder: an advisory lock on a sibling file that names the holder's process.
+
+    The lock dies with its process, so a killed writer never blocks the next one.
+
+    Raises:
+        DatasetLockedError: another writer holds it; names the process.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder.parent / f".{folder.name}.lock"
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = self._acquire(folder)
+
+    def release(self) -> None:
+        """Give the right back; may be called again without effect."""
+        if self._handle >= 0:
+            self.path.unlink(missing_ok=True)
+            os.close(self._handle)
+            self._handle = -1
+
+    def _acquire(self, folder: Path) -> int:
+        while True:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(handle, 64).decode(errors="replace").strip() or "unknown"
+                os.close(handle)
+                raise DatasetLockedError(
+                    f"Another writer (process {holder}) has {folder} open. Wait for it to end, stop it, or choose "
+                    "another output folder."
+                ) from None
+            if self._still_there(handle):
+                os.ftruncate(handle, 0)
+                os.pwrite(handle, str(os.getpid()).encode(), 0)
+                return handle
+            os.close(handle)
+
+    def _still_there(self, handle: int) -> bool:
+        """Whether the locked file is the one at the path: a releasing writer may just have unlinked it."""
+        try:
+            return os.fstat(handle).st_ino == self.path.stat().st_ino
+        except FileNotFoundError:
+            return False
+
+
+def recover(folder: Path) -> None:
+    """Bring a folder back to its last commit after a writer was killed; needs the folder's lock."""
+    old = _beside(folder, "old")
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    for leftover in (old, _beside(folder, "next")):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+
+
+@contextlib.contextmanager
+def next_snapshot(folder: Path) -> Iterator[Path]:
+    """A sibling folder with hard links to all of ``folder``'s files, which replaces it when the block ends well.
+
+    Inside the block, write new files only: to change a linked one, unlink it first (`replace_bytes`), since a write
+    in place would reach the committed snapshot too.
+
+    Raises:
+        DatasetError: the disk is full; ``folder`` is as it was.
+    """
+    stage = _beside(folder, "next")
+    try:
+        stage.mkdir(parents=True)
+        if folder.exists():
+            _link_tree(folder, stage)
+        yield stage
+        _sync_tree(stage, folder)
+        _swap(stage, folder)
+    except BaseException as error:
+        shutil.rmtree(stage, ignore_errors=True)
+        if is_full(error):
+            raise DatasetError(
+                f"No space left on the disk (or a file size limit reached) while writing {folder}. What was "
+                "committed before is unharmed; free some space and run again with --resume."
+            ) from error
+        raise
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """Write a file of a snapshot in preparation, never through a hard link."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+
+
+def is_full(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, says that the disk, the quota or the file size limit is exhausted."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno in _NO_SPACE:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _beside(folder: Path, suffix: str) -> Path:
+    return folder.parent / f".{folder.name}.{suffix}"
+
+
+def _link_tree(source: Path, target: Path) -> None:
+    for directory, subdirectories, names in os.walk(source):
+        there = target / Path(directory).relative_to(source)
+        for name in subdirectories:
+            (there / name).mkdir()
+        for name in names:
+            _link(Path(directory) / name, there / name)
+
+
+def _link(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _sync_tree(stage: Path, committed: Path) -> None:
+    """Flush what is new in ``stage``: its directories, and the files that ``committed`` does not share."""
+    for directory, _, names in os.walk(stage):
+        there = committed / Path(directory).relative_to(stage)
+        for name in names:
+            path = Path(directory) / name
+            if path.is_symlink() or _shared(path, there / name):
+                continue
+            _sync(path)
+        _sync(Path(directory))
+
+
+def _shared(one: Path, other: Path) -> bool:
+    return other.exists() and one.samefile(other)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _swap(stage: Path, folder: Path) -> None:
+    """Put ``stage`` in ``folder``'s place, and remove what was there."""
+    if not folder.exists():
+        stage.rename(folder)
+    elif _exchange(stage, folder):
+        _sync(folder.parent)
+        shutil.rmtree(stage)
+    else:
+        old = _beside(folder, "old")
+        folder.rename(old)
+        try:
+            stage.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
+        _sync(folder.parent)
+        shutil.rmtree(old)
+    _sync(folder.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders' names in one atomic step; False where the system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(other))

@@ -1,0 +1,181 @@
+"""What a dataset is: robot, rate, joints and their units, cameras; and the metadata that follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from twinloop.core.errors import DatasetError, InputError, UnitsError
+from twinloop.core.units import UnitMap
+from twinloop.dataset import layout
+
+INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraSpec:
+    """One camera of a dataset: its name as in ``observation.images.NAME``, and its size in pixels (even numbers)."""
+
+    name: str
+    height: int
+    width: int
+
+    def __post_init__(self) -> None:
+        if "/" in self.name or not self.name:
+            raise InputError(f"The camera name {self.name!r} cannot be used: LeRobot allows no '/' in feature names.")
+        if self.height % 2 or self.width % 2 or min(self.height, self.width) < 16:
+            raise InputError(
+                f"Camera {self.name} is {self.width}×{self.height}: yuv420p video needs even sides of at least 16."
+            )
+
+    @property
+    def key(self) -> str:
+        """The feature key."""
+        return f"observation.images.{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetSpec:
+    """Everything that stays the same over all episodes of a dataset.
+
+    ``joints`` are bare joint names in column order: actions and the first columns of the observation are named
+    ``JOINT.pos`` on disk, as LeRobot does; ``extra_state`` names further observation columns. ``units`` maps the
+    joint columns to SI. ``block_size`` is how many attempted episode numbers one file covers. ``success`` says
+    whether frames carry ``next.success``.
+    """
+
+    name: str
+    robot_type: str
+    fps: int
+    joints: tuple[str, ...]
+    units: UnitMap
+    cameras: tuple[CameraSpec, ...] = ()
+    extra_state: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    twin_hash: str = ""
+    config_hash: str = ""
+    block_size: int = 64
+    success: bool = True
+    licence: str = ""
+
+    def __post_init__(self) -> None:
+        if self.fps < 1:
+            raise InputError(f"fps is {self.fps}; LeRobot needs a whole number of frames per second, at least 1.")
+        if self.block_size < 1:
+            raise InputError(f"block_size is {self.block_size}; a block covers at least one episode number.")
+        if self.units.names != self.joints:
+            raise UnitsError(
+                f"The unit map covers {', '.join(self.units.names)}, the dataset's joints are "
+                f"{', '.join(self.joints)}. Give one unit per joint, in column order."
+            )
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        """Column names of ``action``."""
+        return tuple(f"{joint}.pos" for joint in self.joints)
+
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Column names of ``observation.state``."""
+        return self.action_names + self.extra_state
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for ``twinloop/dataset.json``."""
+        return {
+            "schema": layout.SCHEMA,
+            "name": self.name,
+            "robot_type": self.robot_type,
+            "fps": self.fps,
+            "joints": list(self.joints),
+            "extra_state": list(self.extra_state),
+            "units": self.units.to_json(),
+            "cameras": [{"name": c.name, "height": c.height, "width": c.width} for c in self.cameras],
+            "config": dict(self.config),
+            "twin_hash": self.twin_hash,
+            "config_hash": self.config_hash,
+            "block_size": self.block_size,
+            "success": self.success,
+            "licence": self.licence,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], *, where: str) -> DatasetSpec:
+        """The inverse of `to_json`; reads every schema up to this one.
+
+        Raises:
+            DatasetError: written by a newer version than this one.
+        """
+        if value["schema"] > layout.SCHEMA:
+            raise DatasetError(
+                f"{where} has schema {value['schema']}; this version reads up to {layout.SCHEMA}. Upgrade twinloop."
+            )
+        fields = {key: item for key, item in value.items() if key != "schema"}
+        fields["units"] = UnitMap.from_json(fields["units"])
+        fields["cameras"] = tuple(CameraSpec(**camera) for camera in fields["cameras"])
+        for key in ("joints", "extra_state"):
+            fields[key] = tuple(fields[key])
+        return cls(**fields)
+
+
+def features(spec: DatasetSpec) -> dict[str, Any]:
+    """The ``features`` table of ``info.json``."""
+    table: dict[str, Any] = {
+        "action": {"dtype": "float32", "shape": [len(spec.action_names)], "names": list(spec.action_names)},
+        "observation.state": {"dtype": "float32", "shape": [len(spec.state_names)], "names": list(spec.state_names)},
+    }
+    for camera in spec.cameras:
+        table[camera.key] = _video_feature(camera, spec.fps)
+    if spec.success:
+        table["next.success"] = {"dtype": "bool", "shape": [1], "names": None}
+    for name in INDEX_FEATURES:
+        table[name] = {"dtype": "float32" if name == "timestamp" else "int64", "shape": [1], "names": None}
+    return table
+
+
+def _video_feature(camera: CameraSpec, fps: int) -> dict[str, Any]:
+    return {
+        "dtype": "video",
+        "shape": [camera.height, camera.width, 3],
+        "names": ["height", "width", "channels"],
+        "info": {
+            "video.height": camera.height,
+            "video.width": camera.width,
+            "video.codec": "h264",  # the stream's codec; the encoder's name breaks LeRobot's own tools
+            "video.pix_fmt": "yuv420p",
+            "video.is_depth_map": False,
+            "video.fps": fps,
+            "video.channels": 3,
+            "has_audio": False,
+        },
+    }
+
+
+def info(spec: DatasetSpec, *, episodes: int, frames: int, tasks: int) -> dict[str, Any]:
+    """The content of ``meta/info.json``."""
+    return {
+        "codebase_version": "v3.0",
+        "robot_type": spec.robot_type,
+        "total_episodes": episodes,
+        "total_frames": frames,
+        "total_tasks": tasks,
+        "chunks_size": layout.FILES_PER_CHUNK,
+        "data_files_size_in_mb": 100,
+        "video_files_size_in_mb": 200,
+        "fps": spec.fps,
+        "splits": {"train": f"0:{episodes}"},
+        "data_path": layout.DATA_PATH,
+        "video_path": layout.VIDEO_PATH if spec.cameras else None,
+        "features": features(spec),
+    }
+
+
+def modality(spec: DatasetSpec) -> dict[str, Any]:
+    """The content of ``meta/modality.json``, which GR00T reads: a slice per joint, and the cameras by short names."""
+    rows = {name: {"start": i, "end": i + 1} for i, name in enumerate(spec.state_names)}
+    return {
+        "state": {name.removesuffix(".pos"): span for name, span in rows.items()},
+        "action": {joint: {"start": i, "end": i + 1} for i, joint in enumerate(spec.joints)},
+        "video": {camera.name: {"original_key": camera.key} for camera in spec.cameras},
+        "annotation": {"human.task_description": {"original_key": "task_index"}},
+    }

@@ -1,0 +1,275 @@
+"""The Arrow tables of one block: frames, episode rows, exact states, and the task list."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError
+from twinloop.core.files import dumps, sha256_bytes, sha256_json
+from twinloop.core.records import Episode, Provenance, SimEpisode
+from twinloop.dataset import layout
+from twinloop.dataset.parquet import fixed_lists, lists
+from twinloop.dataset.spec import DatasetSpec
+from twinloop.dataset.statistics import Moments, column_stats, image_stats, sorted_quantiles, take_columns
+from twinloop.dataset.video import EncodedVideo
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placed:
+    """An episode with its place in the dataset; its provenance carries the content hash."""
+
+    episode: SimEpisode
+    provenance: Provenance
+    episode_index: int
+    from_index: int
+    task_index: int
+
+    @property
+    def length(self) -> int:
+        """Frames."""
+        return len(self.episode.action)
+
+
+def content_hash(episode: SimEpisode) -> str:
+    """The name of an episode's content, which survives renumbering and merging.
+
+    SHA-256 of states, commands, actions, observations and provenance (without the hash itself).
+    """
+    core = {key: item for key, item in episode.provenance.to_json().items() if key != "content_hash"}
+    arrays = (episode.states, episode.commands, episode.action, episode.observation)
+    parts = [np.ascontiguousarray(array, dtype="<f8").tobytes() for array in arrays]
+    return sha256_bytes(*parts, sha256_json(core).encode())
+
+
+def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
+    """Which columns of `frame_matrix` belong to which feature."""
+    widths = {"action": len(spec.action_names), "observation.state": len(spec.state_names)}
+    if spec.success:
+        widths["next.success"] = 1
+    widths |= dict.fromkeys(("timestamp", "frame_index", "episode_index", "index", "task_index"), 1)
+    ends = np.cumsum(list(widths.values()))
+    return {name: slice(int(end - width), int(end)) for (name, width), end in zip(widths.items(), ends, strict=True)}
+
+
+def frame_matrix(spec: DatasetSpec, placed: Placed) -> NDArray[np.float64]:
+    """All numeric features of one episode side by side ``(T, columns)``, rounded as they are stored."""
+    frame = np.arange(placed.length)
+    stored = np.hstack([placed.episode.action, placed.episode.observation]).astype(np.float32).astype(np.float64)
+    parts: list[Any] = [stored]
+    if spec.success:
+        parts.append(placed.episode.next_success.astype(np.float64)[:, None])
+    fixed = np.stack(
+        [
+            (frame / spec.fps).astype(np.float32).astype(np.float64),
+            frame,
+            np.full(placed.length, placed.episode_index),
+            placed.from_index + frame,
+            np.full(placed.length, placed.task_index),
+        ],
+        axis=1,
+        dtype=np.float64,
+    )
+    return np.hstack([*parts, fixed])
+
+
+def data_table(spec: DatasetSpec, matrix: NDArray[np.float64]) -> pa.Table:
+    """The data file of stacked `frame_matrix` rows."""
+    columns: dict[str, pa.Array] = {}
+    for name, where in stat_columns(spec).items():
+        values = matrix[:, where]
+        if name in ("action", "observation.state"):
+            columns[name] = fixed_lists(values.astype(np.float32))
+        else:
+            kind = {"next.success": np.bool_, "timestamp": np.float32}.get(name, np.int64)
+            columns[name] = pa.array(values[:, 0].astype(kind))
+    table = pa.table(columns)
+    return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": _hf_features(table)}})})
+
+
+def _hf_features(table: pa.Table) -> dict[str, Any]:
+    """The `datasets` library's description of the columns, which LeRobot's loader reads."""
+    result: dict[str, Any] = {}
+    for entry in table.schema:
+        if pa.types.is_fixed_size_list(entry.type):
+            inner = {"dtype": "float32", "_type": "Value"}
+            result[entry.name] = {"feature": inner, "length": entry.type.list_size, "_type": "List"}
+        else:
+            kind = {"float": "float32"}.get(str(entry.type), str(entry.type))
+            result[entry.name] = {"dtype": kind, "_type": "Value"}
+    return result
+
+
+def states_table(placed: Sequence[Placed]) -> pa.Table:
+    """Exact states and commands, one row per episode: flat float64 lists with their widths."""
+    episodes = [item.episode for item in placed]
+    return pa.table(
+        {
+            "episode_index": pa.array([item.episode_index for item in placed], pa.int64()),
+            "number": pa.array([episode.number for episode in episodes], pa.int64()),
+            "states": lists([episode.states for episode in episodes]),
+            "state_width": pa.array([episode.states.shape[1] for episode in episodes], pa.int64()),
+            "commands": lists([episode.commands for episode in episodes]),
+            "command_width": pa.array([episode.commands.shape[1] for episode in episodes], pa.int64()),
+        }
+    )
+
+
+def logs_table(placed: Sequence[Placed], logs: Sequence[Episode]) -> pa.Table:
+    """A log's own numbers, unrounded and with its true times, one row per episode."""
+    return pa.table(
+        {
+            "episode_index": pa.array([item.episode_index for item in placed], pa.int64()),
+            "number": pa.array([log.index for log in logs], pa.int64()),
+            "time": lists([log.time for log in logs]),
+            "action": lists([log.action for log in logs]),
+            "state": lists([log.state for log in logs]),
+            "origin": pa.array([log.origin for log in logs], pa.string()),
+        }
+    )
+
+
+def tasks_table(tasks: Sequence[str]) -> pa.Table:
+    """``tasks.parquet``: a pandas frame whose index is the task text, its description written by hand."""
+    index = {
+        "name": None,
+        "field_name": "__index_level_0__",
+        "pandas_type": "unicode",
+        "numpy_type": "object",
+        "metadata": None,
+    }
+    column = {
+        "name": "task_index",
+        "field_name": "task_index",
+        "pandas_type": "int64",
+        "numpy_type": "int64",
+        "metadata": None,
+    }
+    no_name = {
+        "name": None,
+        "field_name": None,
+        "pandas_type": "unicode",
+        "numpy_type": "object",
+        "metadata": {"encoding": "UTF-8"},
+    }
+    described = {
+        "index_columns": ["__index_level_0__"],
+        "column_indexes": [no_name],
+        "columns": [column, index],
+        "creator": {"library": "pyarrow", "version": pa.__version__},
+        "pandas_version": "2.2.0",
+    }
+    table = pa.table(
+        {
+            "task_index": pa.array(range(len(tasks)), pa.int64()),
+            "__index_level_0__": pa.array(list(tasks), pa.string()),
+        }
+    )
+    return table.replace_schema_metadata({"pandas": json.dumps(described)})
+
+
+def episodes_table(
+    spec: DatasetSpec,
+    block: int,
+    placed: Sequence[Placed],
+    matrices: Sequence[NDArray[np.float64]],
+    *,
+    videos: Mapping[str, EncodedVideo],
+    params: Sequence[str],
+) -> pa.Table:
+    """The episode rows of one block: where the frames are, their statistics, and the provenance columns."""
+    where = layout.chunk_and_file(block)
+    rows = [
+        {
+            "episode_index": item.episode_index,
+            "tasks": [item.provenance.task],
+            "length": item.length,
+            **{f"data/{key}": value for key, value in where.items()},
+            "dataset_from_index": item.from_index,
+            "dataset_to_index": item.from_index + item.length,
+            **_video_columns(spec, videos, i, where),
+            **_stats_columns(spec, matrix, videos, i),
+            **{f"meta/episodes/{key}": value for key, value in where.items()},
+            **_provenance_columns(item, params),
+        }
+        for i, (item, matrix) in enumerate(zip(placed, matrices, strict=True))
+    ]
+    names = list(rows[0])
+    return pa.table({name: pa.array([row[name] for row in rows], _column_type(name)) for name in names})
+
+
+def _column_type(name: str) -> pa.DataType | None:
+    """Types that must not depend on what a block happens to hold."""
+    if name.startswith("stats/"):
+        if name.endswith("/count"):
+            return pa.list_(pa.int64())
+        image = name.startswith("stats/observation.images.")
+        return pa.list_(pa.list_(pa.list_(pa.float64()))) if image else pa.list_(pa.float64())
+    if name.startswith("provenance/rand."):
+        return pa.float64()
+    return {"provenance/success": pa.bool_(), "tasks": pa.list_(pa.string())}.get(name)
+
+
+def _video_columns(
+    spec: DatasetSpec, videos: Mapping[str, EncodedVideo], position: int, where: Mapping[str, int]
+) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for camera in spec.cameras:
+        lengths = [episode.frames for episode in videos[camera.name].episodes]
+        start = sum(lengths[:position])
+        columns |= {f"videos/{camera.key}/{key}": value for key, value in where.items()}
+        columns[f"videos/{camera.key}/from_timestamp"] = start / spec.fps
+        columns[f"videos/{camera.key}/to_timestamp"] = (start + lengths[position]) / spec.fps
+    return columns
+
+
+def _stats_columns(
+    spec: DatasetSpec, matrix: NDArray[np.float64], videos: Mapping[str, EncodedVideo], position: int
+) -> dict[str, Any]:
+    moments, quantiles = Moments.of(matrix), sorted_quantiles(np.sort(matrix, axis=0))
+    stats = {
+        name: column_stats(take_columns(moments, where), {q: value[where] for q, value in quantiles.items()})
+        for name, where in stat_columns(spec).items()
+    }
+    for camera in spec.cameras:
+        encoded = videos[camera.name].episodes[position]
+        stats[camera.key] = image_stats(encoded.histogram, encoded.sampled)
+    return {f"stats/{name}/{key}": value for name, entry in stats.items() for key, value in entry.items()}
+
+
+def _provenance_columns(item: Placed, params: Sequence[str]) -> dict[str, Any]:
+    record = item.provenance
+    unknown = sorted(set(record.params) - set(params))
+    if unknown:
+        raise DatasetError(
+            f"Episode number {item.episode.number} drew the parameters {', '.join(unknown[:5])}, which the dataset's "
+            "earlier episodes do not have. Episodes of one dataset share their parameters; write another dataset."
+        )
+    return {
+        "provenance/episode_id": record.content_hash,
+        "provenance/number": item.episode.number,
+        "provenance/source": record.source,
+        "provenance/parent_episode_ids": dumps(list(record.parents)),
+        "provenance/twin": record.twin,
+        "provenance/twin_hash": record.twin_hash,
+        "provenance/config_hash": record.config_hash,
+        "provenance/sim_version": str(record.versions.get("mujoco", "")),
+        "provenance/versions": dumps(dict(record.versions)),
+        "provenance/seed": record.seed_path[0],
+        "provenance/attempt": record.seed_path[2],
+        "provenance/expert": record.actor,
+        "provenance/task": record.task,
+        "provenance/units": dumps(dict(record.units)),
+        "provenance/success": record.success,
+        "provenance/success_version": record.success_version,
+        "provenance/valid": record.valid,
+        "provenance/invalid_reason": record.invalid_reason,
+        "provenance/randomization": dumps(dict(record.params)),
+        **{f"provenance/rand.{name.replace('/', '.')}": record.params.get(name) for name in params},
+    }

@@ -1,0 +1,214 @@
+"""Camera frames to H.264 in MP4 and back, with PyAV alone.
+
+Every second frame is a key frame and there are no B-frames, so that any frame decodes from at most one other: random
+access is what training does. Each camera is encoded by its own thread with one encoder thread: PyAV releases the
+interpreter lock, and the bytes do not depend on how many processors there are.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.dataset.spec import CameraSpec
+from twinloop.dataset.statistics import pixel_histogram, sample_indices
+
+KEY_FRAME_EVERY = 2
+# Measured on two busy cores with two 240×320 cameras of rendered-like content (benchmarks/writer.py prints it):
+# PRESETS_PLACEHOLDER
+_OPTIONS = {"preset": "superfast", "crf": "23", "g": str(KEY_FRAME_EVERY), "bf": "0", "threads": "1"}
+
+Frames = Mapping[str, NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedEpisode:
+    """One episode within an encoded file: its frames, and the pixel histogram ``(3, 256)`` of ``sampled`` of them."""
+
+    frames: int
+    sampled: int
+    histogram: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedVideo:
+    """One camera's file for one block, and the episodes in it, in order."""
+
+    path: Path
+    episodes: tuple[EncodedEpisode, ...]
+
+
+def encode_block(
+    episodes: Iterable[Frames], cameras: Sequence[CameraSpec], paths: Mapping[str, Path], *, fps: int
+) -> dict[str, EncodedVideo]:
+    """Encode the episodes of one block, one file per camera.
+
+    Args:
+        episodes: per episode, in order, a uint8 RGB array ``(T, height, width, 3)`` by camera name; consumed
+            lazily, at most two episodes are held beside the one being encoded.
+        cameras: the cameras to expect; each episode must have exactly these.
+        paths: the file to write, by camera name; missing folders are made.
+        fps: frames per second.
+
+    Raises:
+        InputError: an episode lacks a camera or has frames of another size or type.
+        Exception: whatever an encoder raised, unchanged.
+    """
+    for path in paths.values():
+        path.parent.mkdir(parents=True, exist_ok=True)
+    workers = {camera.name: _CameraThread(camera, paths[camera.name], fps) for camera in cameras}
+    try:
+        for number, frames in enumerate(episodes):
+            _check(frames, cameras, number)
+            for camera in cameras:
+                workers[camera.name].put(frames[camera.name])
+    finally:
+        for worker in workers.values():
+            worker.stop()
+    return {name: worker.result() for name, worker in workers.items()}
+
+
+def _check(frames: Frames, cameras: Sequence[CameraSpec], number: int) -> None:
+    names = [camera.name for camera in cameras]
+    if sorted(frames) != sorted(names):
+        raise InputError(
+            f"Episode {number} of the block has the cameras {', '.join(sorted(frames)) or 'none'}; "
+            f"the dataset has {', '.join(names)}."
+        )
+    for camera in cameras:
+        array = frames[camera.name]
+        wanted = (camera.height, camera.width, 3)
+        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[1:] != wanted or not len(array):
+            raise InputError(
+                f"Camera {camera.name} of episode {number} of the block has {array.dtype} frames of shape "
+                f"{array.shape}; expected uint8 (T, {camera.height}, {camera.width}, 3)."
+            )
+
+
+class _CameraThread:
+    """Encodes one camera's episodes behind a queue of one; its exception comes back to whoever feeds it."""
+
+    def __init__(self, camera: CameraSpec, path: Path, fps: int) -> None:
+        self._camera, self._path, self._fps = camera, path, fps
+        self._queue: queue.Queue[NDArray[np.uint8] | None] = queue.Queue(maxsize=1)
+        self._episodes: list[EncodedEpisode] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name=f"encode-{camera.name}", daemon=True)
+        self._thread.start()
+
+    def put(self, frames: NDArray[np.uint8]) -> None:
+        """Hand one episode over; raises what the encoder raised."""
+        if self._error is not None:
+            raise self._error
+        self._queue.put(frames)
+
+    def stop(self) -> None:
+        """Encode what was handed over, close the file and wait."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def result(self) -> EncodedVideo:
+        """What was written, once stopped; raises what the encoder raised."""
+        if self._error is not None:
+            raise self._error
+        return EncodedVideo(path=self._path, episodes=tuple(self._episodes))
+
+    def _run(self) -> None:
+        try:
+            self._encode()
+        except BaseException as error:  # noqa: BLE001 - carried to the feeding thread, which raises it
+            self._error = error
+            self._drain()
+
+    def _drain(self) -> None:
+        """Take what is still handed over, so that the feeder never waits for a dead encoder."""
+        while self._queue.get() is not None:
+            pass
+
+    def _encode(self) -> None:
+        with _Encoder(self._path, self._camera, self._fps) as encoder:
+            while (frames := self._queue.get()) is not None:
+                encoder.add_episode(frames)
+                chosen = sample_indices(len(frames))
+                histogram = pixel_histogram(frames[chosen])
+                self._episodes.append(EncodedEpisode(frames=len(frames), sampled=len(chosen), histogram=histogram))
+
+
+class _Encoder:
+    """One MP4 file being written."""
+
+    def __init__(self, path: Path, camera: CameraSpec, fps: int) -> None:
+        import av
+
+        self._av = av
+        self._time_base = Fraction(1, fps)
+        self._container = av.open(str(path), "w", format="mp4", options={"movflags": "faststart"})
+        self._stream: Any = self._container.add_stream("libx264", rate=fps, options=dict(_OPTIONS))
+        self._stream.width, self._stream.height = camera.width, camera.height
+        self._stream.pix_fmt = "yuv420p"
+        self._stream.codec_context.time_base = self._time_base
+        self._stream.codec_context.thread_count = 1
+        self._count = 0
+
+    def __enter__(self) -> _Encoder:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        try:
+            if kind is None:
+                self._container.mux(self._stream.encode(None))
+        finally:
+            self._container.close()
+
+    def add_episode(self, frames: NDArray[np.uint8]) -> None:
+        """Append one episode; its first frame is a key frame."""
+        for i, pixels in enumerate(frames):
+            frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
+            frame.pts, frame.time_base = self._count, self._time_base
+            if i == 0:
+                frame.pict_type = self._av.video.frame.PictureType.I
+            self._container.mux(self._stream.encode(frame))
+            self._count += 1
+
+
+def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -> NDArray[np.uint8]:
+    """Frames ``(n, height, width, 3)`` of a video file at ascending times in seconds.
+
+    Raises:
+        DatasetError: the file cannot be read, or has no frame within ``tolerance_s`` of a wanted time.
+    """
+    if list(times_s) != sorted(times_s):
+        raise InputError("Video frames are decoded in order: give ascending times.")
+    found: list[NDArray[np.uint8]] = []
+    for time_s, pixels in _frames_from(path, times_s[0] if times_s else 0.0):
+        while len(found) < len(times_s) and abs(times_s[len(found)] - time_s) <= tolerance_s:
+            found.append(pixels.to_ndarray(format="rgb24"))
+        if len(found) == len(times_s):
+            return np.stack(found) if found else np.empty((0, 0, 0, 3), dtype=np.uint8)
+        if time_s > times_s[len(found)] + tolerance_s:
+            break
+    raise DatasetError(f"{path} has no frame at {times_s[len(found)]:.4f} s (tolerance {tolerance_s} s).")
+
+
+def _frames_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
+    """Times and frames of a file from the key frame before ``start_s`` on."""
+    import av
+
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            base = stream.time_base or Fraction(1, 1)
+            container.seek(max(int((start_s + 1e-6) / base), 0), stream=stream, backward=True)
+            for frame in container.decode(stream):
+                yield float((frame.pts or 0) * base), frame
+    except (av.error.FFmpegError, IndexError) as error:
+        raise DatasetError(f"{path} cannot be read as a video ({error}). Write it again or restore it.") from error
