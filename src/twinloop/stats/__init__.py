@@ -1,0 +1,27 @@
+"""Every interval, test and resampling; knows nothing of robots."""
+
+from twinloop.stats.bootstrap import bootstrap, bootstrap_mean, bootstrap_paired
+from twinloop.stats.cluster import cluster_covariance, least_squares_covariance, t_halfwidth
+from twinloop.stats.interval import Interval
+from twinloop.stats.metrics import mae, rmse, skill
+from twinloop.stats.proportion import clopper_pearson, wilson
+from twinloop.stats.series import LjungBox, autocorrelation, effective_size, ljung_box
+
+__all__ = [
+    "Interval",
+    "LjungBox",
+    "autocorrelation",
+    "bootstrap",
+    "bootstrap_mean",
+    "bootstrap_paired",
+    "clopper_pearson",
+    "cluster_covariance",
+    "effective_size",
+    "least_squares_covariance",
+    "ljung_box",
+    "mae",
+    "rmse",
+    "skill",
+    "t_halfwidth",
+    "wilson",
+]

@@ -1,0 +1,147 @@
+"""Bootstrap over clusters: whole episodes are drawn again, never their frames, which resemble each other.
+
+Percentile and BCa intervals after Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 13 and 14,
+with tail probabilities widened for few clusters after Hesterberg, "What teachers should know about the bootstrap",
+The American Statistician 69 (2015), section 5.3 ("expanded percentile interval").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri
+from scipy.stats import t as student
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.stats.interval import Interval, check_level
+
+Method = Literal["percentile", "bca"]
+Statistic = Callable[[NDArray[np.intp]], NDArray[np.float64]]
+_STREAM = "stats/bootstrap"
+_LEAST_CLUSTERS = 2
+
+
+def bootstrap(
+    statistic: Statistic,
+    nclusters: int,
+    *,
+    level: float = 0.95,
+    draws: int = 2000,
+    method: Method = "bca",
+    seed: int = 0,
+) -> Interval:
+    """Bootstrap interval of any statistic of clusters.
+
+    Args:
+        statistic: from cluster numbers ``(k, nclusters)``, one resample a row, to values ``(k, …)``; the
+            jackknife of BCa also asks for rows of ``nclusters - 1`` numbers.
+        nclusters: how many clusters there are.
+        level: confidence level.
+        draws: how many resamples.
+        method: ``percentile``, or ``bca`` (bias-corrected and accelerated, second-order accurate).
+        seed: the run seed of the resamples.
+
+    Raises:
+        InputError: fewer than two clusters, which cannot tell how clusters differ.
+    """
+    check_level(level)
+    if nclusters < _LEAST_CLUSTERS:
+        raise InputError(f"A bootstrap over {nclusters} cluster says nothing; it needs at least {_LEAST_CLUSTERS}.")
+    whole = np.arange(nclusters)[None]
+    estimate = statistic(whole)[0]
+    resamples = generator(seed, _STREAM).integers(0, nclusters, size=(draws, nclusters))
+    values = statistic(resamples)
+    tails = _expanded_tails(level, nclusters)  # standard normal quantiles
+    if method == "percentile":
+        low, high = np.quantile(values, ndtr(tails), axis=0)
+    else:
+        left_out = np.array([np.delete(whole[0], i) for i in range(nclusters)])
+        low, high = _bca(estimate, values, statistic(left_out), tails)
+    return Interval(estimate=estimate, low=low, high=high, level=level, method=f"{method} bootstrap over clusters")
+
+
+def bootstrap_mean(
+    values: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    level: float = 0.95,
+    draws: int = 2000,
+    method: Method = "bca",
+    seed: int = 0,
+) -> Interval:
+    """Interval of the mean of cluster values ``(nclusters, …)``, weighted by ``(nclusters,)`` such as their lengths."""
+    table = np.asarray(values, dtype=np.float64)
+    weight = np.ones(len(table)) if weights is None else np.asarray(weights, dtype=np.float64)
+    columns = table.reshape(len(table), -1)
+
+    def weighted_mean(rows: NDArray[np.intp]) -> NDArray[np.float64]:
+        chosen = weight[rows]
+        sums = np.einsum("kc,kcd->kd", chosen, columns[rows])
+        return (sums / chosen.sum(axis=1, keepdims=True)).reshape(len(rows), *table.shape[1:])
+
+    return bootstrap(weighted_mean, len(table), level=level, draws=draws, method=method, seed=seed)
+
+
+def bootstrap_paired(
+    before: ArrayLike,
+    after: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    level: float = 0.95,
+    draws: int = 2000,
+    method: Method = "bca",
+    seed: int = 0,
+) -> Interval:
+    """Interval of mean(``after`` − ``before``) where row ``c`` of both ``(nclusters, …)`` is the same cluster.
+
+    Raises:
+        InputError: the two do not pair up.
+    """
+    first, second = np.asarray(before, dtype=np.float64), np.asarray(after, dtype=np.float64)
+    if first.shape != second.shape:
+        raise InputError(f"Paired values have shapes {first.shape} and {second.shape}; give the same clusters to both.")
+    return bootstrap_mean(second - first, weights=weights, level=level, draws=draws, method=method, seed=seed)
+
+
+def _expanded_tails(level: float, nclusters: int) -> NDArray[np.float64]:
+    """Normal quantiles that make a normal bootstrap distribution as wide as Student's t of C − 1 degrees."""
+    quantile = student.ppf((1 + level) / 2, nclusters - 1) * np.sqrt(nclusters / (nclusters - 1))
+    return np.array([-quantile, quantile])
+
+
+def _bca(
+    estimate: NDArray[np.float64],
+    values: NDArray[np.float64],
+    jackknife: NDArray[np.float64],
+    tails: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """BCa limits (Efron & Tibshirani 1993, eq. 14.9–14.15), elementwise over the trailing axes."""
+    draws = len(values)
+    below = (np.sum(values < estimate, axis=0) + 0.5 * np.sum(values == estimate, axis=0)) / draws
+    correction = ndtri(np.clip(below, 0.5 / draws, 1 - 0.5 / draws))
+    distance = jackknife.mean(axis=0) - jackknife
+    spread = np.sum(distance**2, axis=0) ** 1.5
+    acceleration = np.divide(np.sum(distance**3, axis=0), 6 * spread, out=np.zeros_like(spread), where=spread > 0)
+    limits = []
+    for tail in tails:
+        shifted = correction + tail
+        room = np.maximum(1 - acceleration * shifted, 1e-9)  # beyond it the corrected probability is 0 or 1
+        probability = ndtr(correction + shifted / room)
+        limits.append(_quantile_each(values, probability))
+    return limits[0], limits[1]
+
+
+def _quantile_each(values: NDArray[np.float64], probability: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The quantile of ``values`` over axis 0 at a probability that differs by element, linearly interpolated."""
+    ordered = np.sort(values, axis=0)
+    position = np.asarray(probability) * (len(values) - 1)
+    lower = np.floor(position).astype(np.intp)
+    upper = np.minimum(lower + 1, len(values) - 1)
+    fraction = position - lower
+    at_lower = np.take_along_axis(ordered, lower[None], axis=0)[0]
+    at_upper = np.take_along_axis(ordered, upper[None], axis=0)[0]
+    return (1 - fraction) * at_lower + fraction * at_upper
