@@ -138,7 +138,7 @@ def add_texture_pool(
         kind = mujoco.mjtTexture.mjTEXTURE_CUBE if mapping == "cube" else mujoco.mjtTexture.mjTEXTURE_2D
         texture = spec.add_texture(name=name, type=kind, width=resolution, height=len(sides), nchannel=3)
         texture.data = sides.tobytes()
-        material = spec.add_material(name=name, texrepeat=repeat)
+        material = spec.add_material(name=name, texrepeat=repeat, specular=0.0, shininess=0.0)
         material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = name
         names.append(name)
     return names

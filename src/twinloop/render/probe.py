@@ -1,0 +1,124 @@
+"""Which renderers work here: each is tried in a subprocess, and success is remembered."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.core.files import read_json, sha256_json, write_json
+from twinloop.render.catalog import RENDERERS, renderer_entry
+
+# Warp compiles its kernels on first use, half a minute on two idle cores.
+TRIAL_SECONDS = 240.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    """Whether a renderer works here; ``detail`` says what was seen, ``remedy`` is the command that would help."""
+
+    name: str
+    available: bool
+    detail: str
+    remedy: str
+
+
+def probe_all() -> list[ProbeResult]:
+    """Every renderer, in the order in which ``auto`` takes them."""
+    return [probe_renderer(name) for name in RENDERERS]
+
+
+@functools.cache
+def probe_renderer(name: str) -> ProbeResult:
+    """Try one renderer.
+
+    A success is kept in the user's cache folder until a package version, the interpreter or the machine changes;
+    a failure is tried again by the next process, because adding the missing library changes none of these.
+
+    Raises:
+        UnknownNameError: there is no renderer of that name.
+    """
+    entry = renderer_entry(name)
+    versions = _versions(entry.packages)
+    missing = [package for package, found in versions.items() if found is None]
+    if missing:
+        detail = f"{', '.join(missing)} is not installed"
+        return ProbeResult(name=name, available=False, detail=detail, remedy=entry.remedy)
+    detail = ", ".join(f"{package} {found}" for package, found in versions.items())
+    record = _cache_file(name, versions)
+    if _remembered(record):
+        return ProbeResult(name=name, available=True, detail=detail, remedy="")
+    problem = _try(name)
+    if problem:
+        return ProbeResult(name=name, available=False, detail=problem, remedy=entry.remedy)
+    _remember(record)
+    return ProbeResult(name=name, available=True, detail=detail, remedy="")
+
+
+def choose_renderer() -> str:
+    """The first renderer that works here.
+
+    Raises:
+        MissingDependencyError: none does; says why for each.
+    """
+    tried = []
+    for name in RENDERERS:
+        result = probe_renderer(name)
+        if result.available:
+            return name
+        tried.append(result)
+    reasons = "; ".join(f"{result.name}: {result.detail}" for result in tried)
+    raise MissingDependencyError(
+        f"No renderer works here ({reasons}).", remedy=" or ".join(result.remedy for result in tried)
+    )
+
+
+def _versions(packages: tuple[str, ...]) -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def _try(name: str) -> str:
+    """Empty when the trial made its picture, else what it said last."""
+    command = [sys.executable, "-m", "twinloop.render.trial", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False)  # noqa: S603 - our own module
+    except subprocess.TimeoutExpired:
+        return f"no picture within {TRIAL_SECONDS:.0f} s"
+    if done.returncode == 0:
+        return ""
+    said = [line for line in done.stderr.splitlines() if line.strip()]
+    if done.returncode < 0:
+        return f"the process was ended by signal {-done.returncode}" + (f" ({said[-1]})" if said else "")
+    return said[-1] if said else f"the trial ended with code {done.returncode}"
+
+
+def _cache_file(name: str, versions: dict[str, str | None]) -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    key = sha256_json([name, versions, sys.executable, sys.version, platform.node(), os.environ.get("MUJOCO_GL")])
+    return Path(root) / "twinloop" / "renderers" / f"{name}-{key[:16]}.json"
+
+
+def _remembered(record: Path) -> bool:
+    try:
+        return read_json(record) == {"available": True}
+    except InputError:
+        return False
+
+
+def _remember(record: Path) -> None:
+    try:
+        write_json(record, {"available": True})
+    except OSError:
+        return  # no writable home: the next process tries again

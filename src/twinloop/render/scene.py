@@ -1,0 +1,103 @@
+"""A private copy of a model that takes one world's fields and poses, for renderers that read MuJoCo structs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.render.protocol import Fields, SceneStates
+
+# Uploaded or built once when a renderer is opened: writing them later would change nothing.
+_FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name", "geom_type", "geom_dataid")
+
+
+def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str, int]:
+    """Ids of the named cameras, or of all cameras of the model when None.
+
+    Raises:
+        UnknownNameError: a camera that the model does not have.
+        InputError: no camera at all.
+    """
+    existing = {model.camera(i).name: i for i in range(model.ncam)}
+    wanted = list(existing) if cameras is None else list(cameras)
+    if not wanted:
+        raise InputError("There is no camera to render from. Name one, or add a <camera> to the model.")
+    for name in wanted:
+        if name not in existing:
+            raise UnknownNameError("camera", name, existing, where="the model")
+    return {name: existing[name] for name in wanted}
+
+
+class PosedScene:
+    """A model copy and its data, moved from frame to frame; the model that was given is never written to."""
+
+    def __init__(self, model: mujoco.MjModel) -> None:
+        self.model = copy.copy(model)
+        self.data = mujoco.MjData(self.model)
+        self._compiled: dict[str, NDArray] = {}
+        bodies = np.flatnonzero(model.body_mocapid >= 0)
+        self._mocap = bodies[np.argsort(model.body_mocapid[bodies])]
+
+    def set_fields(self, fields: Fields | None) -> None:
+        """Write one world's fields; those of the previous world return to their compiled values.
+
+        Raises:
+            InputError: a field is unknown, has another shape than in the model, or is fixed once a renderer is open.
+        """
+        for name, value in self._compiled.items():
+            getattr(self.model, name)[...] = value
+        self._compiled = {}
+        for name, value in (fields or {}).items():
+            target = self._field(name)
+            if target.shape != np.shape(value):
+                raise InputError(
+                    f"Model field {name} has shape {target.shape}, the value given has {np.shape(value)}. "
+                    "A renderer takes the fields of one world, without the world axis."
+                )
+            self._compiled[name] = target.copy()
+            target[...] = value
+
+    def check(self, states: SceneStates) -> None:
+        """Refuse states of another model.
+
+        Raises:
+            InputError: a width that does not fit; names it and the expected one.
+        """
+        if states.qpos.shape[1] != self.model.nq:
+            raise InputError(
+                f"The states have {states.qpos.shape[1]} positions per frame, the model has nq = {self.model.nq}. "
+                "They belong to another twin."
+            )
+        for name in ("mocap_pos", "mocap_quat"):
+            value = getattr(states, name)
+            if value is not None and value.shape[1] != self.model.nmocap:
+                raise InputError(f"{name} holds {value.shape[1]} bodies, the model has nmocap = {self.model.nmocap}.")
+
+    def pose(self, states: SceneStates, frame: int) -> None:
+        """Place bodies, geoms, sites, tendons, flexes, cameras and lights as in one frame."""
+        model, data = self.model, self.data
+        data.qpos[:] = states.qpos[frame]
+        data.mocap_pos[:] = model.body_pos[self._mocap] if states.mocap_pos is None else states.mocap_pos[frame]
+        data.mocap_quat[:] = model.body_quat[self._mocap] if states.mocap_quat is None else states.mocap_quat[frame]
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        mujoco.mj_flex(model, data)
+        mujoco.mj_tendon(model, data)
+
+    def _field(self, name: str) -> NDArray:
+        value = getattr(self.model, name, None)
+        if not isinstance(value, np.ndarray):
+            arrays = [field for field in dir(self.model) if isinstance(getattr(self.model, field), np.ndarray)]
+            raise UnknownNameError("model field", name, arrays)
+        if name.startswith(_FIXED_PREFIXES):
+            raise InputError(
+                f"Model field {name} is fixed when a renderer is opened. Compile the variants into the model and "
+                "choose between them, as with geom_matid and a texture pool."
+            )
+        return value

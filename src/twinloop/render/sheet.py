@@ -1,0 +1,104 @@
+"""Pictures for people: a labelled contact sheet, a PNG, a short video."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import write_bytes
+from twinloop.render.protocol import check_size
+
+_INK, _PAPER, _GAP = (32, 33, 36), (250, 250, 248), 6
+
+
+def contact_sheet(
+    pictures: Sequence[NDArray[np.uint8]], labels: Sequence[str], *, columns: int = 5
+) -> NDArray[np.uint8]:
+    """Pictures of one size in a grid, each with its label below, as one picture ``(H, W, 3)``.
+
+    Raises:
+        InputError: no picture, a label too many or too few, or pictures of different sizes.
+    """
+    from PIL import Image, ImageDraw, ImageFont
+
+    if not len(pictures) or len(pictures) != len(labels):
+        raise InputError(
+            f"A contact sheet needs one label per picture: {len(pictures)} pictures, {len(labels)} labels."
+        )
+    shapes = {picture.shape for picture in pictures}
+    if len(shapes) > 1:
+        raise InputError(f"A contact sheet needs pictures of one size, these have {sorted(shapes)}.")
+    height, width = pictures[0].shape[:2]
+    font_size = max(11, width // 22)
+    font = ImageFont.load_default(size=font_size)
+    cell_height, cell_width = height + font_size + 2 * _GAP, width + _GAP
+    columns = min(columns, len(pictures))
+    rows = -(-len(pictures) // columns)
+    sheet = Image.new("RGB", (columns * cell_width + _GAP, rows * cell_height + _GAP), _PAPER)
+    draw = ImageDraw.Draw(sheet)
+    for i, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
+        x, y = _GAP + i % columns * cell_width, _GAP + i // columns * cell_height
+        sheet.paste(Image.fromarray(np.ascontiguousarray(picture)), (x, y))
+        draw.text((x, y + height + 2), _fitted(label, font, width), fill=_INK, font=font)
+    return np.asarray(sheet)
+
+
+def _fitted(label: str, font: object, width: int) -> str:
+    """The label, shortened with … until it fits the picture above it."""
+    measure = font.getlength  # pyright: ignore[reportAttributeAccessIssue]
+    if measure(label) <= width:
+        return label
+    while label and measure(label + "…") > width:
+        label = label[:-1]
+    return label + "…"
+
+
+def png_bytes(picture: NDArray[np.uint8]) -> bytes:
+    """One picture ``(H, W, 3)`` or ``(H, W)`` uint8 as PNG."""
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def write_png(path: Path, picture: NDArray[np.uint8]) -> None:
+    """Write one picture as PNG, atomically."""
+    write_bytes(path, png_bytes(picture))
+
+
+def write_video(path: Path, frames: Iterable[NDArray[np.uint8]], *, fps: int, crf: int = 23) -> None:
+    """Write frames ``(H, W, 3)`` of one size as H.264 in MP4 (yuv420p, plays in browsers), atomically.
+
+    Encoded by one thread, so that the same frames give the same bytes. An odd side loses its last row or column,
+    which yuv420p cannot hold.
+
+    Raises:
+        InputError: no frames, or frames of different sizes.
+    """
+    import av
+
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=fps)
+        stream.pix_fmt = "yuv420p"
+        stream.options = {"crf": str(crf), "preset": "veryfast", "threads": "1"}
+        shape: tuple[int, ...] = ()
+        for frame in frames:
+            if not shape:
+                shape = frame.shape
+                check_size(*shape[:2])
+                stream.height, stream.width = shape[0] // 2 * 2, shape[1] // 2 * 2
+            if frame.shape != shape:
+                raise InputError(f"A video needs frames of one size, got {shape} and then {frame.shape}.")
+            even = np.ascontiguousarray(frame[: stream.height, : stream.width])
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
+        if not shape:
+            raise InputError(f"No frames for {path}. A video needs at least one.")
+        container.mux(stream.encode())
+    write_bytes(path, buffer.getvalue())

@@ -1,0 +1,208 @@
+"""Every renderer that works here: geometry where projection puts it, fields that show, states that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+import pytest
+
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.render import Renderer, SceneStates, open_renderer, probe_renderer
+from twinloop.render.gl import GlQuality, GlRenderer
+
+SCENE = """
+<mujoco>
+  <asset>
+    <texture name="sky" type="skybox" builtin="flat" rgb1="0 0 0" rgb2="0 0 0" width="8" height="48"/>
+    <material name="ground" rgba="0.3 0.3 0.3 1" reflectance="0.5"/>
+    <material name="other" rgba="0.1 0.1 0.9 1"/>
+  </asset>
+  <worldbody>
+    <light name="key" pos="0.5 -0.5 2" dir="-0.25 0.25 -1" diffuse="0.7 0.7 0.7"/>
+    <camera name="front" pos="0 -1 0.1" xyaxes="1 0 0 0 0 1" fovy="45"/>
+    <camera name="top" pos="0 0 1.5" fovy="40"/>
+    <geom name="ground" type="plane" size="2 2 0.1" pos="0 0 -0.4" material="ground"/>
+    <body name="ball"><freejoint/><geom name="ball" size="0.05" rgba="1 0 0 1"/></body>
+    <body name="marker" mocap="true" pos="5 0 0"><geom name="marker" size="0.05" rgba="0 1 0 1"/></body>
+  </worldbody>
+</mujoco>
+"""
+HEIGHT, WIDTH = 96, 128
+
+
+@pytest.fixture(scope="module")
+def model() -> mujoco.MjModel:
+    return mujoco.MjModel.from_xml_string(SCENE)
+
+
+@pytest.fixture(scope="module", params=["gl", "warp"])
+def renderer(request: pytest.FixtureRequest, model: mujoco.MjModel) -> Iterator[Renderer]:
+    found = probe_renderer(request.param)
+    if not found.available:
+        pytest.skip(f"renderer {request.param} is not available: {found.detail}; {found.remedy}")
+    with open_renderer(request.param, model, height=HEIGHT, width=WIDTH) as opened:
+        yield opened
+
+
+def ball_at(*positions: tuple[float, float, float]) -> SceneStates:
+    return SceneStates(qpos=np.array([[*position, 1, 0, 0, 0] for position in positions]))
+
+
+def gone_with_marker() -> SceneStates:
+    quat = np.array([[[1.0, 0, 0, 0]]])
+    return SceneStates(qpos=np.array([[0, 9, 0, 1, 0, 0, 0.0]]), mocap_pos=np.zeros((1, 1, 3)), mocap_quat=quat)
+
+
+def both_views(frames: dict[str, np.ndarray]) -> np.ndarray:
+    return np.concatenate([frames["front"], frames["top"]], axis=1).astype(int)
+
+
+def reddish(picture: np.ndarray) -> np.ndarray:
+    red, green, blue = picture.astype(int).transpose(2, 0, 1)
+    return (red > green + 60) & (red > blue + 60)
+
+
+def test_a_ball_appears_where_the_pinhole_projects_it(renderer: Renderer) -> None:
+    positions = [(0.0, 0.0, 0.1), (0.2, 0.0, 0.25), (-0.15, 0.3, 0.0)]
+    pictures = renderer.render(ball_at(*positions))["front"]
+    focal = HEIGHT / 2 / np.tan(np.radians(45) / 2)
+    for (x, y, z), picture in zip(positions, pictures, strict=True):
+        rows, columns = np.nonzero(reddish(picture))
+        depth = y + 1.0
+        expected = (HEIGHT / 2 - focal * (z - 0.1) / depth, WIDTH / 2 + focal * x / depth)
+        assert rows.mean() + 0.5 == pytest.approx(expected[0], abs=1.0)
+        assert columns.mean() + 0.5 == pytest.approx(expected[1], abs=1.0)
+        assert len(rows) == pytest.approx(np.pi * (focal * 0.05 / depth) ** 2, rel=0.15)
+
+
+def test_the_same_state_and_fields_give_the_same_pixels_whatever_came_between(renderer: Renderer) -> None:
+    states, fields = ball_at((0, 0, 0.1), (0.1, 0, 0.2)), {"light_diffuse": np.array([[0.9, 0.2, 0.2]])}
+    first = renderer.render(states, fields)
+    renderer.render(gone_with_marker(), {"cam_fovy": np.array([60.0, 60.0])})
+    again = renderer.render(states, fields)
+    for camera in renderer.cameras:
+        np.testing.assert_array_equal(first[camera], again[camera])
+    alone = renderer.render(states.take([1]), fields)
+    for camera in renderer.cameras:
+        np.testing.assert_array_equal(first[camera][1:], alone[camera])
+
+
+def test_fields_of_one_world_do_not_reach_the_next(renderer: Renderer, model: mujoco.MjModel) -> None:
+    states, before = ball_at((0, 0, 0.1)), model.light_diffuse.copy()
+    plain = renderer.render(states)["front"]
+    dim = renderer.render(states, {"light_diffuse": np.full((1, 3), 0.1)})["front"]
+    assert dim.mean() < plain.mean() - 3
+    np.testing.assert_array_equal(renderer.render(states)["front"], plain)
+    np.testing.assert_array_equal(model.light_diffuse, before)
+
+
+FIELD_CHANGES = {
+    "cam_pos": lambda m: np.add(m.cam_pos, [[0.2, 0, 0], [0, 0, 0]]),
+    "cam_quat": lambda m: np.array([[0.7, 0.72, 0.0, 0.0], [1, 0, 0, 0]]),
+    "cam_fovy": lambda m: m.cam_fovy * 1.5,
+    "light_pos": lambda m: m.light_pos + 0.7,
+    "light_diffuse": lambda m: m.light_diffuse * 0.3,
+    "light_castshadow": lambda m: m.light_castshadow * 0,
+    "geom_matid": lambda m: np.where(np.arange(m.ngeom) == 0, 1, m.geom_matid),
+    "geom_rgba": lambda m: m.geom_rgba[:, [1, 0, 2, 3]],
+    "geom_size": lambda m: m.geom_size * [[1, 1, 1], [2, 2, 2], [1, 1, 1]],
+    "mat_rgba": lambda m: m.mat_rgba[::-1],
+}
+
+
+@pytest.mark.parametrize("name", FIELD_CHANGES)
+def test_every_visual_field_changes_the_picture(renderer: Renderer, model: mujoco.MjModel, name: str) -> None:
+    states = ball_at((0, 0, -0.3))
+    plain = both_views(renderer.render(states))
+    changed = both_views(renderer.render(states, {name: np.asarray(FIELD_CHANGES[name](model))}))
+    assert np.mean(np.abs(plain - changed).max(axis=-1) > 8) > 0.0003
+
+
+def test_a_wider_field_of_view_shrinks_the_ball_by_the_ratio_of_tangents(renderer: Renderer) -> None:
+    areas = [
+        reddish(renderer.render(ball_at((0, 0, 0.1)), {"cam_fovy": np.array([angle, 40.0])})["front"][0]).sum()
+        for angle in (30.0, 60.0)
+    ]
+    ratio = (np.tan(np.radians(30)) / np.tan(np.radians(15))) ** 2
+    assert areas[0] / areas[1] == pytest.approx(ratio, rel=0.1)
+
+
+def test_mocap_bodies_follow_the_states(renderer: Renderer) -> None:
+    there = SceneStates(
+        qpos=np.array([[0, 9, 0, 1, 0, 0, 0.0]] * 2),
+        mocap_pos=np.array([[[0, 0, 0.1]], [[0.2, 0, 0.1]]]),
+        mocap_quat=np.tile([1.0, 0, 0, 0], (2, 1, 1)),
+    )
+    pictures = renderer.render(there)["front"].astype(int)
+    columns = [np.nonzero(picture[..., 1] > picture[..., 0] + 60)[1].mean() for picture in pictures]
+    focal = HEIGHT / 2 / np.tan(np.radians(45) / 2)
+    assert columns[1] - columns[0] == pytest.approx(0.2 * focal, abs=1.0)
+
+
+def test_renderers_agree_on_silhouettes(model: mujoco.MjModel) -> None:
+    for name in ("gl", "warp"):
+        if not probe_renderer(name).available:
+            pytest.skip(f"renderer {name} is not available; two are needed to compare")
+    states, masks = ball_at((0, 0, 0.1), (0.1, -0.4, 0.0)), []
+    for name in ("gl", "warp"):
+        with open_renderer(name, model, height=240, width=320, cameras=("front",)) as opened:
+            masks.append(np.stack([reddish(picture) for picture in opened.render(states)["front"]]))
+    assert (masks[0] & masks[1]).sum() / (masks[0] | masks[1]).sum() > 0.97
+
+
+def test_cameras_come_in_the_order_asked(renderer: Renderer, model: mujoco.MjModel) -> None:
+    states = ball_at((0, 0, 0.1))
+    with open_renderer(renderer.name, model, height=HEIGHT, width=WIDTH, cameras=("top", "front")) as swapped:
+        assert swapped.cameras == ("top", "front")
+        for camera, pictures in renderer.render(states).items():
+            np.testing.assert_array_equal(swapped.render(states)[camera], pictures)
+
+
+def test_unknown_names_and_wrong_shapes_are_refused(renderer: Renderer, model: mujoco.MjModel) -> None:
+    states = ball_at((0, 0, 0))
+    with pytest.raises(UnknownNameError, match=r"Unknown camera 'frnt' in the model\. Nearest existing: front"):
+        open_renderer(renderer.name, model, cameras=("frnt",))
+    with pytest.raises(InputError, match="A picture of 0×128 pixels cannot be made"):
+        open_renderer(renderer.name, model, height=0, width=128)
+    with pytest.raises(InputError, match="The states have 3 positions per frame, the model has nq = 7"):
+        renderer.render(SceneStates(qpos=np.zeros((1, 3))))
+    with pytest.raises(UnknownNameError, match=r"Unknown model field 'light_difuse'\. Nearest existing: light_diffuse"):
+        renderer.render(states, {"light_difuse": np.zeros((1, 3))})
+    with pytest.raises(InputError, match=r"light_diffuse has shape \(1, 3\), the value given has \(2, 1, 3\)"):
+        renderer.render(states, {"light_diffuse": np.zeros((2, 1, 3))})
+    with pytest.raises(InputError, match="tex_data is fixed when a renderer is opened"):
+        renderer.render(states, {"tex_data": model.tex_data})
+
+
+def test_no_camera_is_said(renderer: Renderer) -> None:
+    blind = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom size='1'/></worldbody></mujoco>")
+    with pytest.raises(InputError, match="There is no camera to render from"):
+        open_renderer(renderer.name, blind)
+
+
+def test_gl_settings_that_cost_time_can_be_asked_for(model: mujoco.MjModel) -> None:
+    if not probe_renderer("gl").available:
+        pytest.skip("renderer gl is not available")
+    states, pictures = ball_at((0, 0, -0.3), (0, 1.2, -0.1)), []  # the second is mirrored in the ground
+    for quality in (GlQuality(), GlQuality(reflections=True), GlQuality(shadow_lights=0), GlQuality(samples=4)):
+        with GlRenderer(model, height=HEIGHT, width=WIDTH, quality=quality) as opened:
+            pictures.append(both_views(opened.render(states)))
+    for other in pictures[1:]:
+        assert np.abs(pictures[0] - other).max() > 8
+    assert model.vis.quality.offsamples == 4, "the given model is not written to"
+
+
+def test_a_closed_gl_renderer_can_be_closed_again(model: mujoco.MjModel) -> None:
+    if not probe_renderer("gl").available:
+        pytest.skip("renderer gl is not available")
+    opened = open_renderer("gl", model, height=8, width=8)
+    opened.close()
+    opened.close()
+
+
+def test_missing_warp_names_the_command(model: mujoco.MjModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "warp", None)
+    with pytest.raises(MissingDependencyError, match=r"needs mujoco_warp .*To add it: pip install 'twinloop\[warp\]'"):
+        open_renderer("warp", model)
