@@ -77,24 +77,31 @@ class Episode:
         backwards = np.flatnonzero(np.diff(self.time) <= 0)
         if len(backwards):
             at = int(backwards[0]) + 1
+            before, after = self.time[at - 1 : at + 1]
             raise LogError(
-                f"{where}: time does not increase at frame {at} ({self.time[at - 1]:.6f} s, then {self.time[at]:.6f} s)."
-                " Sort the rows or remove duplicates before importing."
+                f"{where}: time does not increase at frame {at} ({before:.6f} s, then {after:.6f} s). "
+                "Sort the rows or remove duplicates before importing."
             )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ParamTable:
-    """Parameter values of many worlds: ``values`` is ``(nworld, nparam)``, columns named and in SI units."""
+    """Parameter values of many worlds: ``values`` is ``(nworld, nparam)``, columns named and in SI units.
+
+    ``steps`` holds the parameters that change at every control step, ``(nworld, nstep)`` each; they override their
+    column of ``values`` while a rollout runs.
+    """
 
     names: tuple[str, ...]
     values: NDArray[np.float64]
+    steps: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         values = frozen(np.atleast_2d(self.values))
         if values.shape[1] != len(self.names):
             raise ValueError(f"{values.shape[1]} columns for {len(self.names)} names")
         object.__setattr__(self, "values", values)
+        object.__setattr__(self, "steps", {name: frozen(rows) for name, rows in self.steps.items()})
 
     @property
     def nworld(self) -> int:
@@ -116,7 +123,22 @@ class ParamTable:
 
     def take(self, worlds: ArrayLike) -> ParamTable:
         """The table of some worlds, in the order given."""
-        return ParamTable(names=self.names, values=self.values[np.asarray(worlds)])
+        index = np.asarray(worlds)
+        steps = {name: rows[index] for name, rows in self.steps.items()}
+        return ParamTable(names=self.names, values=self.values[index], steps=steps)
+
+    def with_steps(self, steps: Mapping[str, NDArray[np.float64]]) -> ParamTable:
+        """The same table with these parameters changing at every control step."""
+        return ParamTable(names=self.names, values=self.values, steps=steps)
+
+    def at(self, step: int) -> ParamTable:
+        """The table in force during one control step."""
+        if not self.steps:
+            return self
+        values = self.values.copy()
+        for name, rows in self.steps.items():
+            values[:, self.names.index(name)] = rows[:, step]
+        return ParamTable(names=self.names, values=values)
 
     def row(self, world: int) -> dict[str, float]:
         """One world's values by name."""
@@ -124,7 +146,8 @@ class ParamTable:
 
     def tile(self, count: int) -> ParamTable:
         """The table repeated ``count`` times, world axis outermost in the repetition."""
-        return ParamTable(names=self.names, values=np.tile(self.values, (count, 1)))
+        steps = {name: np.tile(rows, (count, 1)) for name, rows in self.steps.items()}
+        return ParamTable(names=self.names, values=np.tile(self.values, (count, 1)), steps=steps)
 
 
 @dataclass(frozen=True, kw_only=True)

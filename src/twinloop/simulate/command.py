@@ -22,23 +22,30 @@ class CommandPath:
     def __init__(self, twin: Twin, params: ParamTable, initial: NDArray[np.float64], nstep: int) -> None:
         self._substeps = twin.substeps
         self._identity = twin.spec.robot is None
-        if self._identity:
-            self._delay_steps = np.zeros((params.nworld, twin.model.nu))
-        else:
-            self._offset = twin.column(params, "sensor", "offset", 0.0) + twin.column(params, "actuator", "bias", 0.0)
-            self._scale = twin.column(params, "sensor", "scale", 1.0)
-            self._delay_steps = twin.column(params, "actuator", "delay", 0.0) / twin.dt
-        if (self._delay_steps < 0).any():
-            raise InputError("A command delay is negative; commands cannot arrive before they are issued.")
+        self._twin, self._params = twin, params
+        self._load(params.at(0) if nstep else params)
         # Row 0 is the initial command; row t + 1 the command of control step t.
         self._history = np.empty((params.nworld, nstep + 1, twin.model.nu))
         self._history[:, 0] = self._target(initial)
+
+    def _load(self, params: ParamTable) -> None:
+        if self._identity:
+            self._delay_steps = np.zeros((params.nworld, self._twin.model.nu))
+            return
+        column = self._twin.column
+        self._offset = column(params, "sensor", "offset", 0.0) + column(params, "actuator", "bias", 0.0)
+        self._scale = column(params, "sensor", "scale", 1.0)
+        self._delay_steps = column(params, "actuator", "delay", 0.0) / self._twin.dt
+        if (self._delay_steps < 0).any():
+            raise InputError("A command delay is negative; commands cannot arrive before they are issued.")
 
     def _target(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
         return command if self._identity else self._offset + self._scale * command
 
     def controls(self, step: int, command: NDArray[np.float64]) -> NDArray[np.float64]:
         """Controls ``(nworld, substeps, nu)`` that the motors see during control step ``step``."""
+        if self._params.steps:
+            self._load(self._params.at(step))
         self._history[:, step + 1] = self._target(command)
         newest = (step + 1) * self._substeps - 1
         position = np.arange(step * self._substeps, newest + 1)[:, None] - self._delay_steps[:, None, :]

@@ -39,6 +39,7 @@ class SimulationReference:
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int) -> None:
         self.nworld, self.step_index = initial.nworld, 0
         self._commands = CommandPath(twin, params, initial.command, nstep)
+        self._twin, self._params = twin, params
         fields = twin.fields(params)
         self._worlds: list[tuple[mujoco.MjModel, mujoco.MjData]] = []
         for world in range(self.nworld):
@@ -86,7 +87,10 @@ class SimulationReference:
     def advance(self, command: ArrayLike) -> None:
         """See the protocol."""
         controls = self._commands.controls(self.step_index, np.asarray(command, dtype=np.float64))
-        for (model, data), sequence in zip(self._worlds, controls, strict=True):
+        changes = self._twin.stepped_fields(self._params, self.step_index)
+        for world, ((model, data), sequence) in enumerate(zip(self._worlds, controls, strict=True)):
+            if changes:
+                changes.write_inplace(model, world)
             before = data.warning.number.copy()
             for control in sequence:
                 data.ctrl[:] = control

@@ -13,6 +13,7 @@ from twinloop.core.records import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.protocol import STATE_SPEC, InitialState
 from twinloop.twin import Twin
+from twinloop.twin.fields import FieldValues
 
 
 class BackendThreads:
@@ -45,6 +46,7 @@ class SimulationThreads:
     ) -> None:
         self.nworld, self.step_index = initial.nworld, 0
         self._commands = CommandPath(twin, params, initial.command, nstep)
+        self._twin, self._params = twin, params
         self.batch = make_batch(twin, params, initial, nthread)
         self._columns = _integration_columns(twin.model)
         self._derived = {name: self.batch.bind(name) for name in derived}
@@ -77,6 +79,9 @@ class SimulationThreads:
     def advance(self, command: ArrayLike) -> None:
         """See the protocol."""
         controls = self._commands.controls(self.step_index, np.asarray(command, dtype=np.float64))
+        changes = self._twin.stepped_fields(self._params, self.step_index)
+        if changes:
+            _write(self.batch, changes)
         self.batch.rollout(controls.shape[1], controls, record=())
         self.step_index += 1
 
@@ -88,15 +93,18 @@ class SimulationThreads:
 def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: int) -> Batch:
     """A batch with each world's parameters written and its beginning set."""
     batch = Batch(twin.model, initial.nworld, nthread)
-    fields = twin.fields(params)
-    for field, values in fields.arrays.items():
-        batch.expand(field)[...] = values
-    if fields.set_const:
-        batch.set_const()
+    _write(batch, twin.fields(params))
     batch.reset(stage=mujoco.mjtStage.mjSTAGE_NONE.value)
     batch.bind("qpos")[...], batch.bind("qvel")[...] = initial.qpos, initial.qvel
     batch.bind("mocap_pos")[...], batch.bind("mocap_quat")[...] = initial.mocap_pos, initial.mocap_quat
     return batch
+
+
+def _write(batch: Batch, fields: FieldValues) -> None:
+    for field, values in fields.arrays.items():
+        batch.expand(field)[...] = values
+    if fields.set_const:
+        batch.set_const()
 
 
 def _integration_columns(model: mujoco.MjModel) -> NDArray[np.intp]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 
 import mujoco
@@ -34,12 +34,18 @@ class FieldValues:
 
 
 def field_values(
-    model: mujoco.MjModel, params: Iterable[Param], table: ParamTable, *, visual: bool = False
+    model: mujoco.MjModel,
+    params: Iterable[Param],
+    table: ParamTable,
+    *,
+    visual: bool = False,
+    always: Container[str] = (),
 ) -> FieldValues:
     """Values of every field that some world of ``table`` moves away from the model's own.
 
     Args:
         visual: write the quantities that only pictures show, instead of the physical ones.
+        always: parameters whose fields are written even where no world moves them.
     """
     moved = [
         param
@@ -47,7 +53,7 @@ def field_values(
         if param.quantity.visual is visual
         and (param.quantity.slots or visual)
         and param.name in table
-        and np.any(table[param.name] != param.nominal)
+        and (param.name in always or np.any(table[param.name] != param.nominal))
     ]
     writer = _Writer(model, table)
     for param in moved:

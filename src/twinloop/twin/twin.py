@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -116,9 +116,25 @@ class Twin:
             matrix[:, names.index(name)] = value
         return ParamTable(names=names, values=matrix)
 
-    def fields(self, table: ParamTable, *, model: mujoco.MjModel | None = None, visual: bool = False) -> FieldValues:
-        """Model fields of every world of a table; ``visual`` picks those that only pictures show."""
-        return field_values(model or self.model, self.params.values(), table, visual=visual)
+    def fields(
+        self,
+        table: ParamTable,
+        *,
+        model: mujoco.MjModel | None = None,
+        visual: bool = False,
+        always: Container[str] = (),
+    ) -> FieldValues:
+        """Model fields of every world of a table; see `twin.fields.field_values`."""
+        return field_values(model or self.model, self.params.values(), table, visual=visual, always=always)
+
+    def stepped_fields(self, table: ParamTable, step: int) -> FieldValues | None:
+        """Model fields that change at this control step, or None where nothing of scope ``step`` is one."""
+        names = {name for name in table.steps if self.params[name].quantity.slots}
+        if not names:
+            return None
+        now = table.at(step)
+        values = [params for name, params in self.params.items() if name in names]
+        return field_values(self.model, values, now, always=names)
 
     def column(self, table: ParamTable, family: str, quantity: str, default: float) -> NDArray[np.float64]:
         """One quantity over the robot's joints, ``(nworld, n)``; ``default`` where it is not a parameter."""

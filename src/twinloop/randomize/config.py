@@ -1,0 +1,165 @@
+"""The ``randomization:`` section of a YAML file as draws; units in key names are honoured, and asked for.
+
+A key is either a parameter path (``joint/*/damping``, in SI units) or one of the plain words of the table below with
+its unit as a suffix (``object_mass_kg``). A value is a range ``[low, high]`` or a mapping::
+
+    joint/*/damping: {scale: [0.8, 1.25], tied: true}
+    object_mass_g: {distribution: truncated_normal, mean: 50, std: 10, low: 20, high: 100}
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from twinloop.core.errors import InputError, UnitsError, UnknownNameError
+from twinloop.core.units import SUFFIXES, split_unit
+from twinloop.randomize.distributions import Choice, Distribution, Uniform, make_distribution
+from twinloop.randomize.plan import Draw, Operation, Scope
+from twinloop.twin import Twin
+
+SECTIONS = ("visual", "physics", "timing", "params")
+_VALUE_KEYS = ("low", "high", "mean", "std", "values", "samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Word:
+    """A plain word for some parameters: the patterns it stands for and its operation."""
+
+    patterns: tuple[str, ...]
+    op: Operation = "absolute"
+    tied: bool = False
+
+
+_WORDS: dict[str, _Word] = {
+    "lighting_intensity": _Word(patterns=("light/*/intensity",), tied=True),
+    "camera_jitter": _Word(patterns=("camera/*/rotation/*",)),
+    "camera_position_noise": _Word(patterns=("camera/*/position/*",)),
+    "camera_fov": _Word(patterns=("camera/*/fovy",)),
+    "object_mass": _Word(patterns=("object/*/mass",)),
+    "friction_coefficient": _Word(patterns=("object/*/friction/slide",)),
+    "object_position_noise": _Word(patterns=("object/*/position/?",), op="add"),
+    "joint_damping_scale": _Word(patterns=("joint/*/damping",), op="scale"),
+    "joint_friction_scale": _Word(patterns=("joint/*/frictionloss",), op="scale"),
+    "joint_armature_scale": _Word(patterns=("joint/*/armature",), op="scale"),
+    "servo_gain_scale": _Word(patterns=("actuator/*/kp",), op="scale"),
+    "torque_limit_scale": _Word(patterns=("actuator/*/torque_limit",), op="scale"),
+    "command_delay": _Word(patterns=("actuator/*/delay",), tied=True),
+    "encoder_offset": _Word(patterns=("sensor/*/offset",)),
+}
+
+
+def parse_randomization(
+    section: Mapping[str, Any], twin: Twin, *, where: str, skip: frozenset[str] = frozenset({"target"})
+) -> tuple[list[Draw], int]:
+    """Draws of a ``randomization:`` section and the size of its texture pool.
+
+    Args:
+        skip: objects that plain words about objects leave alone (the place target is no object to weigh).
+
+    Raises:
+        UnknownNameError: a section, word or parameter that does not exist; lists the nearest.
+        UnitsError: a word without its unit, or with one of another dimension.
+        BoundsError: a range beyond physical bounds (when the plan is made).
+    """
+    draws: list[Draw] = []
+    pool = 0
+    for name, entries in section.items():
+        if name not in SECTIONS:
+            raise UnknownNameError("section", name, SECTIONS, where=f"{where}: randomization")
+        for key, value in (entries or {}).items():
+            place = f"{where}: randomization.{name}.{key}"
+            if key == "texture_pool":
+                pool = _pool_size(value, place)
+                draws.append(_textures(twin, pool, place))
+            elif "/" in key:
+                draws.append(_path_draw(twin, key, value, place))
+            else:
+                draws.append(_word_draw(twin, key, value, place, skip))
+    return draws, pool
+
+
+def _pool_size(value: Any, where: str) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise InputError(f"{where}: a texture pool is a whole number of textures, at least 1; given {value!r}.")
+    return value
+
+
+def _textures(twin: Twin, pool: int, where: str) -> Draw:
+    names = _matching(twin, ("texture/*",), where)
+    return Draw(names=names, distribution=Choice(values=tuple(float(i) for i in range(1, pool + 1))), source=where)
+
+
+def _path_draw(twin: Twin, key: str, value: Any, where: str) -> Draw:
+    return _draw(_matching(twin, (key,), where), value, 1.0, _Word(patterns=(key,)), where)
+
+
+def _word_draw(twin: Twin, key: str, value: Any, where: str, skip: frozenset[str]) -> Draw:
+    stem, unit, factor = split_unit(key)
+    if stem not in _WORDS:
+        stem, unit, factor = (key, "1", 1.0) if key in _WORDS else (stem, unit, factor)
+    if stem not in _WORDS:
+        raise UnknownNameError("parameter", key, [*_WORDS, *twin.params], where=where)
+    word = _WORDS[stem]
+    names = tuple(name for name in _matching(twin, word.patterns, where) if name.split("/")[1] not in skip)
+    if not names:
+        raise UnknownNameError("parameter", key, twin.params, where=where)
+    wanted = "1" if word.op == "scale" else twin.params[names[0]].unit
+    if unit != wanted:
+        fitting = " or ".join(f"{stem}_{suffix}" for suffix, (si, _) in SUFFIXES.items() if si == wanted) or stem
+        given = "has no unit" if unit == "1" else f"is in {unit}"
+        raise UnitsError(
+            f"{where}: {key} {given}, but {names[0]} is in {wanted}. Which unit is meant? Write {fitting}."
+        )
+    return _draw(names, value, factor, word, where)
+
+
+def _matching(twin: Twin, patterns: tuple[str, ...], where: str) -> tuple[str, ...]:
+    names = tuple(name for name in twin.params if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+    if not names:
+        raise UnknownNameError("parameter", patterns[0], twin.params, where=where)
+    return names
+
+
+def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where: str) -> Draw:
+    op, tied, scope = word.op, word.tied, "episode"
+    if isinstance(value, Mapping):
+        options = dict(value)
+        tied, scope = bool(options.pop("tied", tied)), str(options.pop("scope", scope))
+        op = cast("Operation", options.pop("op", op))
+        for name in ("scale", "add"):
+            if name in options:
+                op, value = cast("Operation", name), options.pop(name)
+                factor = 1.0 if name == "scale" else factor
+                options |= {"low": _pair(value, where)[0], "high": _pair(value, where)[1]}
+        distribution = _distribution(options, factor, where)
+    else:
+        low, high = _pair(value, where)
+        distribution = Uniform(low=low * factor, high=high * factor)
+    if scope not in ("run", "episode", "step"):
+        raise UnknownNameError("scope", scope, ("run", "episode", "step"), where=where)
+    if op not in ("absolute", "scale", "add"):
+        raise UnknownNameError("operation", op, ("absolute", "scale", "add"), where=where)
+    return Draw(names=names, distribution=distribution, op=op, tied=tied, scope=cast("Scope", scope), source=where)
+
+
+def _distribution(options: dict[str, Any], factor: float, where: str) -> Distribution:
+    kind = str(options.pop("distribution", "uniform"))
+    arguments = {key: _scaled(item, factor) if key in _VALUE_KEYS else item for key, item in options.items()}
+    return make_distribution(kind, arguments, where=where)
+
+
+def _scaled(value: Any, factor: float) -> Any:
+    try:
+        return [float(item) * factor for item in value] if isinstance(value, list) else float(value) * factor
+    except (TypeError, ValueError):
+        raise InputError(f"A number is expected, given {value!r}.") from None
+
+
+def _pair(value: Any, where: str) -> tuple[float, float]:
+    numbers = isinstance(value, list) and len(value) == 2 and all(isinstance(v, int | float) for v in value)
+    if not numbers:
+        raise InputError(f"{where}: a range is written [low, high] with two numbers; given {value!r}.")
+    return float(value[0]), float(value[1])

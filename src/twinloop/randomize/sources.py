@@ -1,0 +1,54 @@
+"""Plans from what is known: the twin's default ranges, and what identification found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamDistribution
+from twinloop.randomize.distributions import MultivariateNormal, Uniform
+from twinloop.randomize.plan import Draw, JointDraw
+from twinloop.twin import Twin
+
+
+def default_draws(twin: Twin, *, skip: Iterable[str] = ()) -> list[Draw]:
+    """A uniform draw for every parameter that declares a default range, except those in ``skip``."""
+    skipped = set(skip)
+    return [
+        Draw(
+            names=(param.name,),
+            distribution=Uniform(low=param.default_range[0], high=param.default_range[1]),
+            op=param.op,
+            scope=param.scope,
+            source=param.source,
+        )
+        for param in twin.params.values()
+        if param.default_range is not None and param.name not in skipped
+    ]
+
+
+def identified_draws(twin: Twin, distribution: ParamDistribution, *, kappa: float = 1.0) -> list[Draw | JointDraw]:
+    """Draws from an identified distribution; what the data did not determine keeps the twin's default range.
+
+    Args:
+        kappa: factor on the covariance; 1 draws from the estimate's own uncertainty, more allows for model error.
+
+    Raises:
+        InputError: nothing was determined.
+    """
+    keep = np.flatnonzero(distribution.determined)
+    if not len(keep):
+        raise InputError("Identification determined no parameter, so there is nothing to draw from. See its report.")
+    names = tuple(distribution.names[i] for i in keep)
+    covariance = kappa * distribution.covariance[np.ix_(keep, keep)]
+    joint = JointDraw(
+        names=names,
+        distribution=MultivariateNormal(
+            mean=tuple(distribution.mean[keep].tolist()), covariance=tuple(map(tuple, covariance.tolist()))
+        ),
+        transforms=tuple(distribution.transforms[i] for i in keep),
+        source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}",
+    )
+    return [joint, *default_draws(twin, skip=names)]

@@ -1,0 +1,184 @@
+"""Parameters: declared once, written to one place, refused outside their bounds, and true to what they say."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+import pytest
+
+from twinloop.core.errors import BoundsError, InputError, MissingDependencyError, UnknownNameError
+from twinloop.twin import builtin_names, load_twin
+from twinloop.twin.params import expand_params
+from twinloop.twin.quantities import QUANTITIES
+from twinloop.twin.spec import ParamSpec, parse_spec
+
+ARM = """
+<mujoco><worldbody>
+  <geom name="floor" type="plane" size="1 1 .1"/>
+  <camera name="eye" pos="0 -1 1" fovy="60"/><light name="sun" pos="0 0 3"/>
+  <body name="link" pos="0 0 1"><joint name="hinge" damping=".1" armature=".02" range="-90 90"/>
+    <geom name="rod" type="capsule" fromto="0 0 0 .3 0 0" size=".02"/></body>
+  <body name="ball" pos="1 0 .1"><freejoint/><geom name="ball" size=".05" mass=".2"/></body>
+</worldbody><actuator>
+  <general name="hinge" joint="hinge" gainprm="9" biastype="affine" biasprm="0 -9 0" forcerange="-3 3"/>
+</actuator></mujoco>
+"""
+
+
+@pytest.fixture
+def arm(tmp_path):
+    path = tmp_path / "arm.xml"
+    path.write_text(ARM)
+    return load_twin(path)
+
+
+@pytest.fixture
+def model():
+    return mujoco.MjModel.from_xml_string(ARM)
+
+
+def everything(model):
+    specs = [ParamSpec(name=q.path("*"), source="test") for q in QUANTITIES if q.family not in ("geom", "material")]
+    return expand_params(model, specs, where="test")
+
+
+def test_a_bare_model_gets_the_generic_parameters_and_its_actuator_as_robot(arm):
+    assert arm.robot.joints == ["hinge"]
+    assert arm.params["joint/hinge/damping"].nominal == pytest.approx(0.1)
+    assert arm.params["object/ball/mass"].nominal == pytest.approx(0.2)
+    assert arm.model.opt.disableflags & mujoco.mjtDisableBit.mjDSBL_AUTORESET
+
+
+def test_nominal_values_leave_every_field_untouched(arm):
+    assert arm.fields(arm.table(3)).arrays == {}
+
+
+def test_a_gain_moves_gain_and_bias_together(arm):
+    fields = arm.fields(arm.table(2, {"joint/hinge/damping": [0.1, 0.4]}))
+    np.testing.assert_allclose(fields.arrays["dof_damping"][:, 0], [0.1, 0.4])
+    specs = [ParamSpec(name="actuator/*/kp", source="t"), ParamSpec(name="actuator/*/torque_limit", source="t")]
+    from_spec = expand_params(arm.model, specs, where="t")
+    assert from_spec["actuator/hinge/kp"].nominal == 9
+    assert from_spec["actuator/hinge/torque_limit"].nominal == 3
+
+
+def test_a_mass_carries_its_inertia_and_stays_a_rigid_body(arm):
+    fields = arm.fields(arm.table(1, {"object/ball/mass": 0.6}))
+    body = arm.model.body("ball").id
+    assert fields.arrays["body_mass"][0, body] == pytest.approx(0.6)
+    np.testing.assert_allclose(fields.arrays["body_inertia"][0, body], 3 * arm.model.body_inertia[body])
+    assert fields.set_const
+
+
+def test_every_quantity_reads_back_the_value_it_wrote(model):
+    """The law of the table: after writing a value, the nominal read from the changed model is that value."""
+    params = everything(model)
+    from twinloop.core.records import ParamTable
+    from twinloop.twin.fields import field_values
+    from twinloop.twin.quantities import nominal_value
+
+    for param in params.values():
+        if not param.quantity.slots or param.quantity.default is not None:
+            continue
+        value = param.nominal * 1.25 + 0.01
+        table = ParamTable(names=(param.name,), values=np.array([[value]]))
+        fields = field_values(model, [param], table, visual=param.quantity.visual)
+        changed = mujoco.MjModel.from_xml_string(ARM)
+        fields.write_inplace(changed, 0)
+        assert nominal_value(changed, param.quantity, param.target) == pytest.approx(value), param.name
+
+
+def test_values_outside_their_bounds_are_refused_not_clipped(arm):
+    with pytest.raises(BoundsError, match=r"joint/hinge/damping = -0.1 N·m·s/rad is outside its physical bounds"):
+        arm.table(1, {"joint/hinge/damping": -0.1})
+
+
+def test_an_unknown_parameter_answers_with_the_nearest(arm):
+    with pytest.raises(
+        UnknownNameError, match=r"'joint/hinge/dampin' in twin arm\. Nearest existing: joint/hinge/damping"
+    ):
+        arm.table(1, {"joint/hinge/dampin": 1})
+
+
+def test_two_writers_of_one_place_are_refused(model):
+    specs = [
+        ParamSpec(name="object/ball/friction/slide", source="t"),
+        ParamSpec(name="geom/ball/friction/slide", source="t"),
+    ]
+    with pytest.raises(
+        InputError, match="object/ball/friction/slide and geom/ball/friction/slide both set geom_friction"
+    ):
+        expand_params(model, specs, where="t")
+
+
+def test_a_camera_turns_about_its_own_axes(model):
+    params = everything(model)
+    from twinloop.core.records import ParamTable
+    from twinloop.twin.fields import field_values
+
+    names = ("camera/eye/position/z", "camera/eye/rotation/x")
+    table = ParamTable(names=names, values=np.array([[0.5, np.pi / 2]]))
+    fields = field_values(model, [params[name] for name in names], table, visual=True)
+    eye = model.camera("eye").id
+    rotation = np.empty(9)
+    mujoco.mju_quat2Mat(rotation, model.cam_quat[eye])
+    np.testing.assert_allclose(
+        fields.arrays["cam_pos"][0, eye] - model.cam_pos[eye], 0.5 * rotation.reshape(3, 3)[:, 2]
+    )
+    turned = np.empty(9)
+    mujoco.mju_quat2Mat(turned, fields.arrays["cam_quat"][0, eye])
+    np.testing.assert_allclose(turned.reshape(3, 3)[:, 1], rotation.reshape(3, 3)[:, 2], atol=1e-12)
+
+
+def test_the_hash_names_the_content(tmp_path):
+    first, second = tmp_path / "arm.xml", tmp_path / "copy" / "arm.xml"
+    second.parent.mkdir()
+    first.write_text(ARM)
+    second.write_text(ARM)
+    assert load_twin(first).hash == load_twin(second).hash
+    second.write_text(ARM.replace('armature=".02"', 'armature=".03"'))
+    assert load_twin(first).hash != load_twin(second).hash
+
+
+def test_a_urdf_is_a_twin(tmp_path):
+    path = tmp_path / "one.urdf"
+    path.write_text(
+        '<robot name="one"><link name="base"/><link name="arm"><inertial><mass value="1"/>'
+        '<inertia ixx=".1" iyy=".1" izz=".1" ixy="0" ixz="0" iyz="0"/></inertial></link>'
+        '<joint name="j" type="revolute"><parent link="base"/><child link="arm"/><axis xyz="0 1 0"/>'
+        '<limit lower="-1" upper="1" effort="1" velocity="1"/><dynamics damping="0.3" friction="0.1"/></joint></robot>'
+    )
+    twin = load_twin(path)
+    assert twin.params["joint/j/damping"].nominal == pytest.approx(0.3)
+    assert twin.spec.robot is None
+
+
+def test_what_is_no_twin_is_named_and_the_built_ins_are_listed():
+    with pytest.raises(UnknownNameError, match=r"Unknown twin 'so101_tabletob'.*Nearest existing: so101_tabletop"):
+        load_twin("so101_tabletob")
+
+
+def test_menagerie_without_its_package_says_how_to_get_it():
+    pytest.importorskip("mujoco")
+    try:
+        import mujoco_menagerie  # noqa: F401
+    except ImportError:
+        with pytest.raises(MissingDependencyError, match=r'pip install "twinloop\[menagerie\]"'):
+            load_twin("menagerie:franka_emika_panda")
+    else:
+        pytest.skip("mujoco-menagerie is installed")
+
+
+def test_a_misspelled_key_in_a_spec_is_named():
+    with pytest.raises(InputError, match=r"my.yaml is not as it should be:\n(.*\n)*  control_hertz: Extra inputs"):
+        parse_spec({"name": "x", "model": "x.xml", "control_hertz": 3, "substeps": 1}, where="my.yaml")
+
+
+@pytest.mark.parametrize("name", builtin_names())
+def test_every_range_of_a_built_in_twin_has_a_source_and_lies_in_bounds(name):
+    twin = load_twin(name)
+    assert twin.params
+    for param in twin.params.values():
+        assert param.source, param.name
+        if param.default_range is not None:
+            param.check(param.absolute(param.default_range, param.op))
