@@ -1,0 +1,1 @@
+"""Robot logs of many formats, read into the one `Episode` record; `twinloop.dataset.logs` chooses among them."""

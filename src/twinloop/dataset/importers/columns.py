@@ -1,0 +1,96 @@
+"""LeRobot's columns as episodes: shared by its versions and by saved Arrow tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from twinloop.core.errors import LogError
+from twinloop.core.records import Episode
+from twinloop.core.units import UnitMap
+from twinloop.dataset.importers.options import LogOptions, frame_times, name_columns, resolve_units
+from twinloop.dataset.parquet import numbers, require_columns
+
+
+class EpisodeBuilder:
+    """Turns tables of LeRobot columns into episodes of one log, all with the same joints and units.
+
+    Args:
+        where: the log's name, for messages and as the episodes' origin.
+        options: what the caller says about the log.
+        action_names: the log's names of the action's columns, or none.
+        state_names: the log's names of the state's columns, or none.
+        fps: the rate that the log states, if any.
+        units: the unit map that the log itself carries, if any.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        options: LogOptions,
+        *,
+        action_names: Sequence[str] = (),
+        state_names: Sequence[str] = (),
+        fps: float | None = None,
+        units: UnitMap | None = None,
+        robot_type: str = "",
+    ) -> None:
+        self._where, self._options, self._fps = where, options, fps
+        self._names = {"action": list(action_names), "state": list(state_names)}
+        self._units = units if options.units is None else None
+        self._robot_type = options.robot_type or robot_type
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns an episode needs."""
+        return [self._options.action_key, self._options.state_key, "timestamp"]
+
+    def build(self, index: int, table: pa.Table, *, task: str = "") -> Episode:
+        """One episode from its rows.
+
+        Raises:
+            LogError: a column or joint is missing, or the values cannot be used (see `Episode`).
+            UnitsError: nothing says the units.
+        """
+        where = f"Episode {index} of {self._where}"
+        require_columns(self.columns, table.column_names, where=where)
+        if not table.num_rows:
+            raise LogError(f"{where} is empty. Leave it out or record it again.")
+        action = self._matrix(table, self._options.action_key, where)
+        state = self._matrix(table, self._options.state_key, where)
+        joints, action_columns = name_columns(self._names["action"], action.shape[1], self._options, where=where)
+        state_joints, state_columns = name_columns(self._names["state"], state.shape[1], self._options, where=where)
+        if state_joints != joints:
+            shared = [joint for joint in joints if joint in state_joints]
+            raise LogError(
+                f"{where}: action has the joints {', '.join(joints)}, the state {', '.join(state_joints)}. "
+                f"Choose those that both have with joints=… ({', '.join(shared) or 'there are none'})."
+            )
+        if self._units is None:
+            sample = state[:, state_columns]
+            self._units = resolve_units(joints, self._options, where=self._where, sample=sample)
+        time = numbers(table["timestamp"], where=f"{where}: timestamp").reshape(-1)
+        return Episode(
+            index=index,
+            time=frame_times(time, self._fps),
+            action=action[:, action_columns],
+            state=state[:, state_columns],
+            units=_select(self._units, joints),
+            task=self._options.task or task,
+            source="real",
+            origin=self._options.origin or self._where,
+            robot_type=self._robot_type,
+        )
+
+    def _matrix(self, table: pa.Table, key: str, where: str) -> np.ndarray:
+        values = numbers(table[key], where=f"{where}: {key}")
+        return values[:, None] if values.ndim == 1 else values
+
+
+def _select(units: UnitMap, joints: Sequence[str]) -> UnitMap:
+    if units.names == tuple(joints):
+        return units
+    by_name = {unit.joint: unit for unit in units.joints}
+    return UnitMap(joints=tuple(by_name[joint] for joint in joints), source=units.source)

@@ -1,0 +1,51 @@
+"""LeRobot v3.0 folders, ours among them: units from our unit map, exact numbers where we kept them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from twinloop.core.errors import LogError
+from twinloop.core.files import read_json
+from twinloop.core.records import Episode
+from twinloop.core.units import UnitMap
+from twinloop.dataset import layout
+from twinloop.dataset.importers.columns import EpisodeBuilder
+from twinloop.dataset.importers.options import Importer, LogOptions
+from twinloop.dataset.reader import DatasetReader
+
+
+def recognizes(path: Path) -> bool:
+    """Whether a folder says it is LeRobot v3."""
+    info = path / layout.INFO
+    return info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v3")
+
+
+def read(path: Path, options: LogOptions) -> list[Episode]:
+    """All episodes, in order.
+
+    Raises:
+        LogError: no episode is there, or one cannot be used.
+        UnitsError: neither the folder nor the caller gives the units.
+        DatasetError: a file is damaged, or a path leaves the folder.
+    """
+    reader = DatasetReader(path)
+    if not len(reader):
+        raise LogError(f"{path} has no episodes.")
+    if reader.has_log(0) and options.joints is None:
+        given = options.units if isinstance(options.units, UnitMap) else None
+        return [reader.log_episode(index, units=given) for index in range(len(reader))]
+    builder = EpisodeBuilder(
+        str(path),
+        options,
+        action_names=reader.feature_names(options.action_key),
+        state_names=reader.feature_names(options.state_key),
+        fps=reader.fps,
+        units=reader.units,
+        robot_type=str(reader.info.get("robot_type") or ""),
+    )
+    rows = reader.episode_table.select(["tasks"]).to_pylist() if "tasks" in reader.episode_table.column_names else []
+    tasks = [(row["tasks"] or [""])[0] for row in rows] or [""] * len(reader)
+    return [builder.build(i, reader.frames_table(i, builder.columns), task=tasks[i]) for i in range(len(reader))]
+
+
+IMPORTER = Importer(name="lerobot-v3.0", recognizes=recognizes, read=read)
