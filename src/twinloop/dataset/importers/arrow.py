@@ -20,7 +20,7 @@ def recognizes(path: Path) -> bool:
     """Whether a path is an ``.arrow`` file or a folder saved by ``datasets``."""
     if path.is_file():
         return path.suffix == ".arrow"
-    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+    return (path / "state.json").is_file() or bool(_splits(path))
 
 
 def read(path: Path, options: LogOptions) -> list[Episode]:
@@ -52,11 +52,18 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    if (path / "dataset_dict.json").is_file():
-        splits = [layout.inside(path, "{split}", {"split": s}) for s in read_json(path / "dataset_dict.json")["splits"]]
-        return [file for split in splits for file in _files(split)]
+    if not (path / "state.json").is_file():
+        return [file for split in _splits(path) for file in _files(split)]
     entries = read_json(path / "state.json")["_data_files"]
     return [layout.inside(path, "{name}", {"name": entry["filename"]}) for entry in entries]
+
+
+def _splits(path: Path) -> list[Path]:
+    """The folders of a saved dictionary of splits, in its order, or by name where the list of splits is missing."""
+    listed = path / "dataset_dict.json"
+    if listed.is_file():
+        return [layout.inside(path, "{split}", {"split": split}) for split in read_json(listed)["splits"]]
+    return sorted(state.parent for state in path.glob("*/state.json"))
 
 
 def _read_stream(path: Path) -> pa.Table:

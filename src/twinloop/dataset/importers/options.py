@@ -23,6 +23,7 @@ _ABSOLUTE = {
     "cm": (1e-2, 0.0),
     "mm": (1e-3, 0.0),
 }
+_SHOWN = 8  # joints whose values a question shows
 _NOMINAL_TOLERANCE_S = 1e-4  # LeRobot's default tolerance_s for timestamps
 
 
@@ -136,7 +137,9 @@ def frame_times(timestamps: NDArray[np.float64], fps: float | None = None) -> ND
 
 def _question(joints: Sequence[str], where: str, sample: NDArray[np.float64]) -> str:
     low, high = np.nanmin(sample, axis=0), np.nanmax(sample, axis=0)
-    spans = ", ".join(f"{joint} {a:.3g} to {b:.3g}" for joint, a, b in zip(joints, low, high, strict=True))
+    rows = list(zip(joints, low, high, strict=True))
+    spans = ", ".join(f"{joint} {a:.3g} to {b:.3g}" for joint, a, b in rows[:_SHOWN])
+    spans += ", …" if len(rows) > _SHOWN else ""
     return (
         f"{where} does not say its units. In which unit is each joint: deg (LeRobot's default since 0.4.4), "
         f"range_m100_100 with the gripper in range_0_100 (its default before), or rad? The values are: {spans}. "
