@@ -209,8 +209,8 @@ def _download(entry: RealSet) -> Located:
                 )
             except OSError as error:  # what requests raises, and a folder that cannot be written
                 raise RealDataUnavailableError(
-                    f"The real data {entry.name} lies in no folder that {DATA_VARIABLE} names, and cannot be downloaded "
-                    f"({type(error).__name__}).",
+                    f"The real data {entry.name} lies in no folder that {DATA_VARIABLE} names, and cannot be "
+                    f"downloaded ({type(error).__name__}).",
                     remedy=f"set {DATA_VARIABLE} to a folder that holds {entry.name}/, or connect to the internet",
                 ) from error
             except ValueError as error:  # what pooch raises when the hash differs
