@@ -1,0 +1,126 @@
+"""The delay that is asked for must be the delay that the motor shows, joint by joint.
+
+One joint of each world is given a step; the same world is run a second time without it. The first physics step after
+which the two differ is the onset of motion. Commands go through the simulate room's own command path, at the physics
+rate; that the running backend does the same is verified by comparing its states with those found here, bit for bit.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.checks.report import Check
+from twinloop.core.records import ParamTable
+from twinloop.simulate import InitialState, open_backend, rollout
+from twinloop.simulate.command import CommandPath
+from twinloop.twin import Twin
+
+LEAD_STEPS = 2  # control steps before the command changes
+STEP_FRACTION = 0.1  # of the actuator's range
+LIMIT_STEPS = 0.999  # a broken number of steps begins in the step before; one whole step off is wrong
+_MOVED = 1e-9  # rad/s or m/s: far above rounding, far below what any motor does in one step
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Probe:
+    """World ``i`` steps joint ``joint[i]`` under delay ``delay_s[i]`` of that joint alone."""
+
+    joint: NDArray[np.intp]
+    delay_s: NDArray[np.float64]
+    params: ParamTable
+    command: NDArray[np.float64]
+    nstep: int
+
+
+def check_delay(twin: Twin) -> Check:
+    """The largest difference between requested and realised delay over joints and delays, in physics steps."""
+    name = "realised delay"
+    if twin.spec.robot is None:
+        return Check.skip(name, "the twin has no robot")
+    missing = [a for a in twin.robot.actuator_names if f"actuator/{a}/delay" not in twin.params]
+    if missing:
+        return Check.skip(name, f"actuator/{missing[0]}/delay is not a parameter of the twin")
+    probe = _probe(twin)
+    onset, differing = _onset(twin, probe)
+    error = np.abs(onset - probe.delay_s) / twin.dt
+    worst = int(np.argmax(error))
+    joint = twin.robot.joints[probe.joint[worst]]
+    detail = (
+        f"worst {joint}: asked {1e3 * probe.delay_s[worst]:.2f} ms, got {1e3 * onset[worst]:.2f} ms; "
+        f"{len(onset)} worlds, step {1e3 * twin.dt:.2f} ms"
+    )
+    if differing:
+        return Check.fail(name, f"the backend's states differ from the command path's in {differing} worlds; {detail}")
+    return Check.judge(name, float(error[worst]), LIMIT_STEPS, "physics steps", detail=detail)
+
+
+def delays_to_try(twin: Twin) -> NDArray[np.float64]:
+    """None, the ends of the default ranges, whole and broken numbers of physics and control steps, in seconds."""
+    params = [twin.params[f"actuator/{name}/delay"] for name in twin.robot.actuator_names]
+    bounded = min(param.high for param in params)
+    ends = [v for p in params if p.default_range for v in p.absolute(p.default_range, p.op)]
+    periods = [0.0, 0.4 * twin.dt, 3 * twin.dt, 7.3 * twin.dt, 1.0 / twin.control_hz, 2.6 / twin.control_hz]
+    return np.unique([delay for delay in [*periods, *ends] if 0.0 <= delay <= bounded])
+
+
+def _probe(twin: Twin) -> _Probe:
+    delays = delays_to_try(twin)
+    njoint = len(twin.robot.joints)
+    joint, delay_s = (a.ravel() for a in np.meshgrid(np.arange(njoint), delays, indexing="ij"))
+    values = {}
+    for index, name in enumerate(twin.robot.actuator_names):
+        param = twin.params[f"actuator/{name}/delay"]
+        values[param.name] = np.where(joint == index, delay_s, param.nominal)
+    nstep = LEAD_STEPS + 2 + int(np.ceil(delays.max() * twin.control_hz))
+    home = twin.home()[1]
+    command = np.tile(home, (len(joint), nstep, 1))
+    for world, index in enumerate(joint):
+        command[world, LEAD_STEPS:, index] += _step_size(twin, int(index))
+    return _Probe(joint=joint, delay_s=delay_s, params=twin.table(len(joint), values), command=command, nstep=nstep)
+
+
+def _step_size(twin: Twin, joint: int) -> float:
+    """A tenth of the actuator's range, towards the farther end."""
+    actuator = twin.model.actuator(twin.robot.actuator_names[joint]).id
+    low, high = twin.model.actuator_ctrlrange[actuator] if twin.model.actuator_ctrllimited[actuator] else (-1.0, 1.0)
+    size = STEP_FRACTION * (high - low)
+    return size if twin.home()[1][actuator] + size <= high else -size
+
+
+def _onset(twin: Twin, probe: _Probe) -> tuple[NDArray[np.float64], int]:
+    """Seconds from command to motion in every world, and how many worlds the backend runs differently."""
+    initial = InitialState.home(twin, len(probe.joint))
+    still = np.broadcast_to(probe.command[:, :1], probe.command.shape).copy()
+    moved, held = (_run(twin, probe, initial, command) for command in (probe.command, still))
+    dof = twin.joint_qvel[probe.joint]
+    world = np.arange(len(dof))
+    differs = np.abs(moved[world, :, dof] - held[world, :, dof]) > _MOVED
+    start = LEAD_STEPS * twin.substeps
+    onset = np.where(differs.any(axis=1), (differs.argmax(axis=1) - start) * twin.dt, np.inf)
+    backend = rollout(open_backend("threads"), twin, probe.params, initial, probe.command, probe.nstep)
+    sampled = moved[:, twin.substeps - 1 :: twin.substeps]
+    return onset, int((backend.qvel[:, 1:] != sampled).any(axis=(1, 2)).sum())
+
+
+def _run(twin: Twin, probe: _Probe, initial: InitialState, command: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Joint velocities after every physics step, ``(nworld, nstep * substeps, nv)``."""
+    path = CommandPath(twin, probe.params, initial.command, probe.nstep)
+    controls = np.concatenate([path.controls(step, command[:, step]) for step in range(probe.nstep)], axis=1)
+    velocity = np.empty((*controls.shape[:2], twin.model.nv))
+    fields = twin.fields(probe.params)
+    for world in range(len(controls)):
+        model = copy.copy(twin.model)
+        fields.write_inplace(model, world)
+        data = mujoco.MjData(model)
+        data.qpos[:], data.qvel[:] = initial.qpos[world], initial.qvel[world]
+        data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
+        for step, control in enumerate(controls[world]):
+            data.ctrl[:] = control
+            mujoco.mj_step(model, data)
+            velocity[world, step] = data.qvel
+    return velocity

@@ -1,0 +1,96 @@
+"""Energy: kept where nothing takes it, and never made by what should only take it.
+
+Both checks let the arm fall from near its starting pose. Contacts, joint limits and actuators are off and gravity is on;
+compensation of gravity is a controller's work and is off too. Free bodies are made weightless where there is an arm to
+look at, since their falling would hide it.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.checks.report import Check
+from twinloop.twin import Twin
+
+SECONDS = 2.0
+DRIFT_LIMIT = 0.05  # a first-order integrator at 2 ms keeps a falling seven-joint arm to about 0.02
+GAIN_LIMIT = 0.005
+TURN = 1.0  # rad by which every other hinge starts away from home, so that an arm at rest there falls too
+SPIN = 4.0  # rad/s given to free bodies
+_OFF = (
+    mujoco.mjtDisableBit.mjDSBL_CONTACT
+    | mujoco.mjtDisableBit.mjDSBL_LIMIT
+    | mujoco.mjtDisableBit.mjDSBL_ACTUATION
+    | mujoco.mjtDisableBit.mjDSBL_EQUALITY
+)
+
+
+def check_energy_drift(twin: Twin) -> Check:
+    """Largest departure of the energy from its beginning over the largest kinetic energy, with nothing to dissipate."""
+    if not twin.model.nv:
+        return Check.skip("energy drift", "nothing moves")
+    model = _falling(twin)
+    model.dof_damping[:] = 0.0
+    model.dof_frictionloss[:] = 0.0
+    if hasattr(model, "dof_dampingpoly"):
+        model.dof_dampingpoly[:] = 0.0
+    total, kinetic = _energies(twin, model)
+    drift = _relative(np.abs(total - total[0]), kinetic)
+    detail = f"free fall of {SECONDS:g} s without damping, friction or contact; step {1e3 * twin.dt:.3g} ms"
+    return Check.judge("energy drift", drift, DRIFT_LIMIT, "of peak kinetic", detail=detail)
+
+
+def check_energy_gain(twin: Twin) -> Check:
+    """How far the energy ever rises above its beginning with the twin's own damping and friction."""
+    if not twin.model.nv:
+        return Check.skip("no energy from damping", "nothing moves")
+    total, kinetic = _energies(twin, _falling(twin))
+    gain = _relative(total - total[0], kinetic)
+    detail = f"free fall of {SECONDS:g} s with the twin's damping and friction"
+    return Check.judge("no energy from damping", gain, GAIN_LIMIT, "of peak kinetic", detail=detail)
+
+
+def _falling(twin: Twin) -> mujoco.MjModel:
+    model = copy.copy(twin.model)
+    model.opt.disableflags |= int(_OFF)
+    model.opt.enableflags |= int(mujoco.mjtEnableBit.mjENBL_ENERGY)
+    model.body_gravcomp[:] = 0.0
+    free = _free_bodies(model)
+    if len(free) < model.njnt:
+        model.body_mass[free] = 1e-9
+        model.body_inertia[free] = 1e-12
+        mujoco.mj_setConst(model, mujoco.MjData(model))
+    return model
+
+
+def _free_bodies(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """Bodies that float freely and carry no others."""
+    free = model.jnt_bodyid[model.jnt_type == mujoco.mjtJoint.mjJNT_FREE].astype(np.intp)
+    return free[~np.isin(free, model.body_parentid)]
+
+
+def _energies(twin: Twin, model: mujoco.MjModel) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Total and kinetic energy before every step, J; infinite from where they are no longer numbers."""
+    data = mujoco.MjData(model)
+    data.qpos[:] = twin.home()[0]
+    hinges = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_HINGE)
+    data.qpos[model.jnt_qposadr[hinges[::2]]] += TURN
+    for joint in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE):
+        data.qvel[model.jnt_dofadr[joint] + 3] = SPIN
+    energy = np.empty((round(SECONDS / twin.dt), 2))
+    for row in energy:
+        mujoco.mj_step(model, data)
+        row[:] = data.energy
+    energy[~np.isfinite(energy)] = np.inf
+    with np.errstate(invalid="ignore"):
+        return energy.sum(axis=1), energy[:, 1]
+
+
+def _relative(energy: NDArray[np.float64], kinetic: NDArray[np.float64]) -> float:
+    """The largest value over the largest kinetic energy; infinite where either is."""
+    figure = energy.max() / max(float(kinetic.max()), 1e-12) if np.isfinite(kinetic).all() else np.inf
+    return float(figure)

@@ -1,0 +1,185 @@
+"""A grasp must hold: the gripper closes around the object in the air, the support goes, and the object may not slip.
+
+The object is placed at the tool point with its axes along the tool's, carried by a force against its weight while the
+gripper closes, then left to friction alone. Nothing is welded.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.checks.corners import corner
+from twinloop.checks.report import Check
+from twinloop.checks.statics import PENETRATION_LIMIT_MM, deepest_overlap
+from twinloop.twin import Param, Twin
+
+SLIP_LIMIT_MM = 1.0
+CLOSE_S, SETTLE_S = 1.0, 0.5
+_SEARCH_MM = 20
+
+
+def check_grasp(twin: Twin, *, seconds: float = 10.0) -> Check:
+    """The worst slip over ``seconds`` of the object's farthest point in the hand's frame.
+
+    Held in worlds with nominal values and at the ends of the default ranges that make holding hardest: low friction
+    and a weak gripper, each with the lightest and the heaviest object.
+    """
+    name = "grasp holds"
+    hand = _hand(twin)
+    if isinstance(hand, str):
+        return Check.skip(name, hand)
+    welded = _welded(twin.model, hand.body)
+    if welded:
+        return Check.fail(name, f"{welded} ties {twin.model.body(hand.body).name}; a grasp must hold by friction alone")
+    worlds = _worlds(twin, hand)
+    table = twin.table(len(worlds), {p: [w.get(p, twin.params[p].nominal) for w in worlds] for p in worlds[-1]})
+    fields, slips = twin.fields(table), []
+    for world in range(len(worlds)):
+        model = copy.copy(twin.model)
+        fields.write_inplace(model, world)
+        slips.append(_slip(twin, model, hand, seconds))
+    slip = [1e3 * value for value in slips]
+    detail = (
+        f"{twin.robot.type} holds {twin.model.body(hand.body).name} for {seconds:g} s, {len(worlds)} worlds, no weld"
+    )
+    return Check.judge(
+        name, max(slip), SLIP_LIMIT_MM, "mm", detail=detail, figures={"nominal_mm": slip[0], "worst_mm": max(slip)}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Hand:
+    """Ids of what takes part, and the gripper's two commands."""
+
+    body: int
+    qpos: int
+    site: int
+    actuator: int
+    joint_qpos: int
+    open: float
+    closed: float
+
+
+def _hand(twin: Twin) -> _Hand | str:
+    """What takes part in a grasp, or the reason why there is none."""
+    robot, model = twin.spec.robot, twin.model
+    if robot is None:
+        return "the twin has no robot"
+    if robot.gripper is None or robot.tcp is None:
+        return "the robot has no gripper (robot.gripper and robot.tcp in the twin's YAML)"
+    if not twin.spec.objects:
+        return "the twin lists no objects to hold"
+    body = model.body(twin.spec.objects[0])
+    if body.jntnum[0] != 1 or model.jnt_type[body.jntadr[0]] != mujoco.mjtJoint.mjJNT_FREE:
+        return f"{twin.spec.objects[0]} is not a free body"
+    joint = robot.joints.index(robot.gripper.joint)
+    return _Hand(
+        body=body.id,
+        qpos=int(model.jnt_qposadr[body.jntadr[0]]),
+        site=model.site(robot.tcp).id,
+        actuator=model.actuator(robot.actuator_names[joint]).id,
+        joint_qpos=int(twin.joint_qpos[joint]),
+        open=robot.gripper.open,
+        closed=robot.gripper.closed,
+    )
+
+
+def _welded(model: mujoco.MjModel, body: int) -> str:
+    """The name of an equality constraint that ties the body, or nothing."""
+    for row in range(model.neq):
+        kind = mujoco.mjtEq(int(model.eq_type[row]))
+        if kind in (mujoco.mjtEq.mjEQ_WELD, mujoco.mjtEq.mjEQ_CONNECT):
+            named = {int(model.eq_obj1id[row]), int(model.eq_obj2id[row])}
+            if model.eq_objtype[row] == mujoco.mjtObj.mjOBJ_SITE:
+                named = {int(model.site_bodyid[site]) for site in named}
+            if body in named:
+                return f"{kind.name.removeprefix('mjEQ_').lower()} {model.equality(row).name or row}"
+    return ""
+
+
+def _worlds(twin: Twin, hand: _Hand) -> list[dict[str, float]]:
+    """Nominal, then the hard corners: every dict but the first names the same parameters."""
+    body, motor = twin.model.body(hand.body).name, twin.model.actuator(hand.actuator).name
+    weak = {f"object/{body}/friction/slide", f"actuator/{motor}/kp", f"actuator/{motor}/torque_limit"}
+    mass = f"object/{body}/mass"
+
+    def chosen(param: Param, heavy: bool) -> bool | None:
+        return heavy if param.name == mass else (False if param.name in weak else None)
+
+    return [{}, *(corner(twin, lambda param, heavy=heavy: chosen(param, heavy)) for heavy in (False, True))]
+
+
+def _slip(twin: Twin, model: mujoco.MjModel, hand: _Hand, seconds: float) -> float:
+    """Metres by which the object's farthest point moves in the hand, from after settling; infinite if it was lost."""
+    data = mujoco.MjData(model)
+    if not _place(twin, model, data, hand):
+        return np.inf
+    weight = -model.body_mass[hand.body] * model.opt.gravity
+    data.ctrl[hand.actuator] = hand.closed
+    data.xfrc_applied[hand.body, :3] = weight
+    _run(model, data, CLOSE_S)
+    data.xfrc_applied[hand.body, :3] = 0.0
+    _run(model, data, SETTLE_S)
+    before = _in_hand(data, hand)
+    radius = float(np.linalg.norm(_half_size(model, hand.body)))
+    worst = 0.0
+    for _ in range(max(1, round(seconds / 0.1))):
+        _run(model, data, min(0.1, seconds))
+        worst = max(worst, _moved(before, _in_hand(data, hand), radius))
+    return worst if np.isfinite(data.qpos).all() else np.inf
+
+
+def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _Hand) -> bool:
+    """The home pose with an open gripper and the object at the tool point, moved along a tool axis until it is free."""
+    data.qpos[:], data.ctrl[:] = twin.home()
+    data.qpos[hand.joint_qpos] = data.ctrl[hand.actuator] = hand.open
+    _close_equalities(model, data)
+    mujoco.mj_kinematics(model, data)
+    tool, position = data.site_xmat[hand.site].reshape(3, 3).copy(), data.site_xpos[hand.site].copy()
+    mujoco.mju_mat2Quat(data.qpos[hand.qpos + 3 : hand.qpos + 7], tool.ravel())
+    offsets = [np.zeros(3), *(s * axis * d for d in range(1, _SEARCH_MM + 1) for axis in np.eye(3) for s in (1, -1))]
+    for offset in offsets:
+        data.qpos[hand.qpos : hand.qpos + 3] = position + tool @ (1e-3 * offset)
+        mujoco.mj_forward(model, data)
+        if 1e3 * deepest_overlap(model, data, body=hand.body)[0] <= PENETRATION_LIMIT_MM:
+            return True
+    return False
+
+
+def _close_equalities(model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    """Joints that an equality ties to others, put where it wants them (the second finger of a parallel hand)."""
+    for row in np.flatnonzero(model.eq_type == mujoco.mjtEq.mjEQ_JOINT):
+        follower, leader = model.eq_obj1id[row], model.eq_obj2id[row]
+        if leader >= 0:
+            shift = data.qpos[model.jnt_qposadr[leader]] - model.qpos0[model.jnt_qposadr[leader]]
+            value = np.polynomial.polynomial.polyval(shift, model.eq_data[row, :5])
+            data.qpos[model.jnt_qposadr[follower]] = model.qpos0[model.jnt_qposadr[follower]] + value
+
+
+def _run(model: mujoco.MjModel, data: mujoco.MjData, seconds: float) -> None:
+    mujoco.mj_step(model, data, nstep=max(1, round(seconds / model.opt.timestep)))
+
+
+def _in_hand(data: mujoco.MjData, hand: _Hand) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Position and rotation matrix of the object in the tool frame."""
+    tool = data.site_xmat[hand.site].reshape(3, 3)
+    position = tool.T @ (data.xpos[hand.body] - data.site_xpos[hand.site])
+    return position, tool.T @ data.xmat[hand.body].reshape(3, 3)
+
+
+def _moved(before: tuple[NDArray, NDArray], after: tuple[NDArray, NDArray], radius: float) -> float:
+    """An upper bound on how far any point within ``radius`` of the object's origin has moved."""
+    cosine = (np.trace(before[1].T @ after[1]) - 1.0) / 2.0
+    angle = np.arccos(np.clip(cosine, -1.0, 1.0))
+    return float(np.linalg.norm(after[0] - before[0]) + angle * radius)
+
+
+def _half_size(model: mujoco.MjModel, body: int) -> NDArray[np.float64]:
+    """Half extents of the largest geom of a body."""
+    geoms = np.flatnonzero(model.geom_bodyid == body)
+    return model.geom_aabb[geoms[np.argmax(model.geom_rbound[geoms])], 3:]

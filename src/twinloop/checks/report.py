@@ -1,0 +1,107 @@
+"""What a check says: a figure against a limit, or why it was not made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Status = Literal["pass", "fail", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """The outcome of one check.
+
+    ``figure`` is what was measured and ``limit`` the most that it may be, both in ``unit``; None where nothing was
+    measured. ``detail`` says under which conditions, what went wrong, or why the check was skipped. ``figures``
+    holds further numbers worth keeping.
+    """
+
+    name: str
+    status: Status
+    unit: str = ""
+    figure: float | None = None
+    limit: float | None = None
+    detail: str = ""
+    figures: Mapping[str, float] | None = None
+
+    @classmethod
+    def judge(
+        cls,
+        name: str,
+        figure: float,
+        limit: float,
+        unit: str,
+        *,
+        detail: str = "",
+        figures: Mapping[str, float] | None = None,
+    ) -> Check:
+        """Pass where the figure is at most the limit; a figure that is not a number fails."""
+        status: Status = "pass" if figure <= limit else "fail"
+        return cls(
+            name=name, status=status, unit=unit, figure=float(figure), limit=limit, detail=detail, figures=figures
+        )
+
+    @classmethod
+    def skip(cls, name: str, reason: str) -> Check:
+        """Not made, and why."""
+        return cls(name=name, status="skip", detail=reason)
+
+    @classmethod
+    def fail(cls, name: str, reason: str) -> Check:
+        """Failed before anything could be measured."""
+        return cls(name=name, status="fail", detail=reason)
+
+    def line(self) -> str:
+        """One line for people."""
+        if self.figure is None:
+            return f"{self.status:4} {self.name}: {self.detail}"
+        measured = f"{self.figure:.3g} {self.unit}".rstrip()
+        return f"{self.status:4} {self.name}: {measured} (limit {self.limit:g}). {self.detail}".rstrip()
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; a figure that is no finite number becomes its name, because JSON has none for it."""
+        return {
+            "name": self.name,
+            "status": self.status,
+            "figure": _plain(self.figure),
+            "limit": self.limit,
+            "unit": self.unit,
+            "detail": self.detail,
+            "figures": {key: _plain(value) for key, value in (self.figures or {}).items()},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """Every check of one twin, in the order they were made."""
+
+    twin: str
+    checks: tuple[Check, ...]
+
+    @property
+    def passed(self) -> bool:
+        """No check failed. Skipped ones do not count against a twin; read why they were skipped."""
+        return all(check.status != "fail" for check in self.checks)
+
+    def __getitem__(self, name: str) -> Check:
+        for check in self.checks:
+            if check.name == name:
+                return check
+        raise KeyError(f"No check {name!r}; there are {', '.join(check.name for check in self.checks)}.")
+
+    def text(self) -> str:
+        """Lines for people."""
+        count = {status: sum(check.status == status for check in self.checks) for status in ("pass", "fail", "skip")}
+        total = f"{count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
+        return "\n".join([f"{self.twin}: {total}", *(f"  {check.line()}" for check in self.checks)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for ``result.json``."""
+        return {"twin": self.twin, "passed": self.passed, "checks": [check.to_json() for check in self.checks]}
+
+
+def _plain(value: float | None) -> float | str | None:
+    return value if value is None or math.isfinite(value) else str(value)
