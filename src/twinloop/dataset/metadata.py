@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
@@ -19,12 +20,14 @@ from twinloop.dataset.parquet import numbers, read_table
 from twinloop.dataset.progress import Progress
 from twinloop.dataset.snapshot import replace_bytes
 from twinloop.dataset.spec import DatasetSpec, info, modality
-from twinloop.dataset.statistics import Moments, column_stats, image_stats, sorted_quantiles, take_columns
+from twinloop.dataset.statistics import QUANTILES, Moments, column_stats, image_stats, sorted_quantiles, take_columns
 from twinloop.dataset.tables import stat_columns, tasks_table
+
+Quantiles = dict[str, NDArray[np.float64]]
 
 # Quantiles need every value, so they are computed again when the data has grown by this factor, and at the end:
 # the whole run then costs a few passes over the data, not one per commit.
-QUANTILE_GROWTH = 1.25
+QUANTILE_GROWTH = 2.0
 
 
 def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quantiles: bool) -> None:
@@ -63,25 +66,30 @@ def _write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
 
 
 def _stats(stage: Path, spec: DatasetSpec, progress: Progress, moments: Moments, *, quantiles: bool) -> dict[str, Any]:
-    present = {} if quantiles else json.loads((stage / layout.STATS).read_text())
-    stats: dict[str, Any] = {}
-    for name, columns in stat_columns(spec).items():
-        levels = _exact_quantiles(stage, progress, name) if quantiles else _stored_quantiles(present[name])
-        stats[name] = column_stats(take_columns(moments, columns), levels)
+    columns = stat_columns(spec)
+    levels = _exact_quantiles(stage, progress, list(columns)) if quantiles else _stored_quantiles(stage, list(columns))
+    stats: dict[str, Any] = {
+        name: column_stats(take_columns(moments, where), levels[name]) for name, where in columns.items()
+    }
     for camera in spec.cameras:
         total = progress.cameras[camera.name]
         stats[camera.key] = image_stats(total.histogram, total.sampled)
     return stats
 
 
-def _stored_quantiles(entry: Mapping[str, Any]) -> dict[str, NDArray[np.float64]]:
-    return {name: np.asarray(value) for name, value in entry.items() if name.startswith("q")}
+def _stored_quantiles(stage: Path, features: Sequence[str]) -> dict[str, Quantiles]:
+    """The quantiles in the present ``stats.json``."""
+    present = json.loads((stage / layout.STATS).read_text())
+    return {name: {q: np.asarray(present[name][q]) for q in QUANTILES} for name in features}
 
 
-def _exact_quantiles(stage: Path, progress: Progress, feature: str) -> dict[str, NDArray[np.float64]]:
-    """Quantiles of one feature over all frames, from the data files."""
+def _exact_quantiles(stage: Path, progress: Progress, features: Sequence[str]) -> dict[str, Quantiles]:
+    """Quantiles over all frames, from one pass over the data files."""
     paths = [stage / layout.of_block(layout.DATA_PATH, entry.block) for entry in progress.blocks if entry.frames]
-    parts = [numbers(read_table(path, [feature])[feature], where=f"{path} {feature}") for path in paths]
-    values = np.concatenate([part.reshape(len(part), -1) for part in parts])
-    values.sort(axis=0)
-    return sorted_quantiles(values)
+    table = pa.concat_tables([read_table(path, features) for path in paths])
+    result = {}
+    for name in features:
+        values = numbers(table[name], where=f"{stage}: {name}").reshape(table.num_rows, -1)
+        values.sort(axis=0)
+        result[name] = sorted_quantiles(values)
+    return result

@@ -25,8 +25,8 @@ from twinloop.dataset.statistics import pixel_histogram, sample_indices
 KEY_FRAME_EVERY = 2
 # Measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/writer.py), encoding alone, in
 # steps/s and MB per 1000 steps: ultrafast 1300-1900 and 7.6, superfast 680-1070 and 7.6, veryfast 430-890 and 3.6,
-# faster 410-750 and 3.0, all within 0.7 dB. Veryfast is the cheapest that uses its bits well.
-_OPTIONS = {"preset": "veryfast", "crf": "23", "g": str(KEY_FRAME_EVERY), "bf": "0", "threads": "1"}
+# faster 410-750 and 3.0, all within 0.7 dB. Rendering needs the same cores, so speed counts more than size here.
+_OPTIONS = {"preset": "ultrafast", "crf": "23", "g": str(KEY_FRAME_EVERY), "bf": "0", "threads": "1"}
 
 Frames = Mapping[str, NDArray[np.uint8]]
 
