@@ -1,0 +1,194 @@
+"""Kinematics of a serial arm over worlds, in plain array arithmetic.
+
+The chain is read from a model once: a frame per joint whose z is the joint's axis, and the constant transforms
+between them, all taken at the model's reference position. Everything after that is elementwise over worlds, so that
+a world's result does not depend on its neighbours, and any array library with NumPy's names can run it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import frozen
+
+_ZERO = 1e-12  # constants of a transform below this are rounding of an exact zero
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChainPose:
+    """Where a chain is, in world coordinates.
+
+    ``position`` ``(nworld, 3)`` and ``columns`` (the axes x, y, z of the tool site, three arrays ``(nworld, 3)``);
+    ``anchors``, ``axes`` and ``centres`` (of mass carried by each joint's link) ``(nworld, k, 3)``.
+    """
+
+    position: NDArray[np.float64]
+    columns: tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+    anchors: NDArray[np.float64]
+    axes: NDArray[np.float64]
+    centres: NDArray[np.float64]
+
+
+class Chain:
+    """The joints between the world and a site, in order from the base.
+
+    Attributes:
+        joints: model ids of the ``k`` joints.
+        qpos: their indices in qpos; ``dof``: in qvel.
+        limits: their ranges ``(k, 2)``, infinite where unlimited.
+
+    Raises:
+        InputError: the site hangs on no hinge or slide joints, or on a ball or free joint.
+    """
+
+    def __init__(self, model: mujoco.MjModel, site: str, reference: NDArray[np.float64]) -> None:
+        data = mujoco.MjData(model)
+        data.qpos[:] = reference  # where parts that are not on the chain (fingers) are
+        self.joints = _chain_joints(model, site)
+        self.qpos = model.jnt_qposadr[self.joints]
+        self.dof = model.jnt_dofadr[self.joints]
+        self._zero = model.qpos0[self.qpos].copy()
+        data.qpos[self.qpos] = self._zero
+        mujoco.mj_kinematics(model, data)
+        limited = model.jnt_limited[self.joints].astype(bool)[:, None]
+        self.limits = np.where(limited, model.jnt_range[self.joints], [-np.inf, np.inf])
+        self._hinge = model.jnt_type[self.joints] == mujoco.mjtJoint.mjJNT_HINGE
+        frames = [_frame(data.xaxis[joint]) for joint in self.joints]
+        origins = [data.xanchor[joint].copy() for joint in self.joints]
+        tool = data.site(site)
+        self._steps = _transforms([*origins, tool.xpos.copy()], [*frames, tool.xmat.reshape(3, 3).copy()])
+        masses, centres = _links(model, data, self.joints)
+        self._weights = masses
+        self._centres = [frame.T @ (c - origin) for frame, c, origin in zip(frames, centres, origins, strict=True)]
+        self._gravity = float(-model.opt.gravity[2])
+
+    @property
+    def njoint(self) -> int:
+        """Number of joints ``k``."""
+        return len(self.joints)
+
+    def pose(self, q: NDArray[np.float64]) -> ChainPose:
+        """Where the chain is at joint positions ``(nworld, k)``, rad or m."""
+        xp = q.__array_namespace__()
+        turned = q - xp.asarray(self._zero)
+        cosine, sine = xp.cos(turned), xp.sin(turned)
+        position = xp.zeros((len(q), 3))
+        columns = tuple(xp.zeros((len(q), 3)) + xp.asarray(row) for row in np.eye(3))
+        anchors, axes, centres = [], [], []
+        for i, (shift, rotation) in enumerate(self._steps):
+            position = position + _combine(columns, shift)
+            columns = tuple(_combine(columns, rotation[:, j]) for j in range(3))
+            if i == self.njoint:
+                break
+            anchors.append(position)
+            axes.append(columns[2])
+            if self._hinge[i]:
+                c, s = cosine[:, i, None], sine[:, i, None]
+                columns = (c * columns[0] + s * columns[1], c * columns[1] - s * columns[0], columns[2])
+            else:
+                position = position + turned[:, i, None] * columns[2]
+            centres.append(position + _combine(columns, self._centres[i]))
+        stacked = (xp.stack(part, axis=1) for part in (anchors, axes, centres))
+        return ChainPose(position=position, columns=columns, **dict(zip(("anchors", "axes", "centres"), stacked)))
+
+    def jacobian(self, pose: ChainPose) -> NDArray[np.float64]:
+        """Velocity of the tool (linear, then angular) per joint velocity, ``(nworld, 6, k)``."""
+        xp = pose.position.__array_namespace__()
+        hinge = xp.asarray(self._hinge)[:, None]
+        linear = xp.where(hinge, cross(pose.axes, pose.position[:, None] - pose.anchors), pose.axes)
+        angular = xp.where(hinge, pose.axes, 0.0 * pose.axes)
+        return xp.concat([linear, angular], axis=2).swapaxes(1, 2)
+
+    def gravity(self, pose: ChainPose) -> NDArray[np.float64]:
+        """Joint torques that hold the chain still against gravity along −z, ``(nworld, k)`` N·m or N.
+
+        Bodies that the model compensates (``gravcomp``) weigh nothing. Parts that hang off the chain, such as
+        fingers, count where the reference position had them.
+        """
+        xp = pose.position.__array_namespace__()
+        masses = xp.asarray(self._weights)
+        carried = xp.asarray(np.cumsum(self._weights[::-1])[::-1].copy())
+        moment = xp.flip(xp.cumulative_sum(xp.flip(masses[:, None] * pose.centres, axis=1), axis=1), axis=1)
+        arm = moment - carried[:, None] * pose.anchors
+        lift = pose.axes[..., 0] * arm[..., 1] - pose.axes[..., 1] * arm[..., 0]
+        return self._gravity * xp.where(xp.asarray(self._hinge), lift, carried * pose.axes[..., 2])
+
+
+def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cross product over the last axis, by components."""
+    xp = a.__array_namespace__()
+    a0, a1, a2 = a[..., 0], a[..., 1], a[..., 2]
+    b0, b1, b2 = b[..., 0], b[..., 1], b[..., 2]
+    return xp.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], axis=-1)
+
+
+def _combine(columns: tuple[NDArray[np.float64], ...], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sum of columns times constants; a constant of zero costs nothing."""
+    total: NDArray[np.float64] | float = 0.0
+    for column, factor in zip(columns, factors, strict=True):
+        if factor == 1.0:
+            total = total + column
+        elif factor != 0.0:
+            total = total + float(factor) * column
+    return columns[0] * 0.0 if isinstance(total, float) else total
+
+
+def _chain_joints(model: mujoco.MjModel, site: str) -> NDArray[np.intp]:
+    body, joints = int(model.site(site).bodyid[0]), []
+    while body:
+        first, count = int(model.body_jntadr[body]), int(model.body_jntnum[body])
+        joints += reversed(range(first, first + count))
+        body = int(model.body_parentid[body])
+    simple = {int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)}
+    wrong = [model.joint(j).name for j in joints if int(model.jnt_type[j]) not in simple]
+    if wrong or not joints:
+        reason = f"passes the ball or free joint {wrong[0]!r}" if wrong else "has no joint"
+        raise InputError(
+            f"The way from the world to the site {site!r} {reason}; an arm of hinge and slide joints is expected. "
+            "Name the tool site of such an arm as `robot.tcp`."
+        )
+    return np.array(joints[::-1], dtype=np.intp)
+
+
+def _frame(axis: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A rotation whose third column is ``axis``, aligned with the world's axes where the axis is."""
+    other = np.eye(3)[np.argmin(np.abs(axis))]
+    x = np.cross(other, axis)
+    x /= np.linalg.norm(x)
+    return np.stack([x, np.cross(axis, x), axis], axis=1)
+
+
+def _transforms(
+    origins: list[NDArray[np.float64]], frames: list[NDArray[np.float64]]
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Constant (shift, rotation) of each frame in the one before it, the world first."""
+    steps, origin, frame = [], np.zeros(3), np.eye(3)
+    for next_origin, next_frame in zip(origins, frames, strict=True):
+        shift, rotation = frame.T @ (next_origin - origin), frame.T @ next_frame
+        steps.append(tuple(frozen(np.where(np.abs(part) < _ZERO, 0.0, part)) for part in (shift, rotation)))
+        origin, frame = next_origin, next_frame
+    return steps
+
+
+def _links(
+    model: mujoco.MjModel, data: mujoco.MjData, joints: NDArray[np.intp]
+) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
+    """Weighing mass and its centre (world) carried by each joint and by no later one of the chain."""
+    owner = {int(model.jnt_bodyid[joint]): i for i, joint in enumerate(joints)}
+    mass, moment = np.zeros(len(joints)), np.zeros((len(joints), 3))
+    mujoco.mj_comPos(model, data)
+    for body in range(1, model.nbody):
+        ancestor = body
+        while ancestor and ancestor not in owner:
+            ancestor = int(model.body_parentid[ancestor])
+        if ancestor:
+            weighing = model.body_mass[body] * (1.0 - model.body_gravcomp[body])
+            mass[owner[ancestor]] += weighing
+            moment[owner[ancestor]] += weighing * data.xipos[body]
+    centres = [m / w if w > 0 else data.xanchor[j] for m, w, j in zip(moment, mass, joints, strict=True)]
+    return mass, centres

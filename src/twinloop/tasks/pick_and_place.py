@@ -1,0 +1,230 @@
+"""Pick an object up and put it down on a target disc."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import ParamTable
+from twinloop.core.seeds import uniforms
+from twinloop.simulate import Controller, InitialState
+from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.hand import Hand
+from twinloop.tasks.kinematics import Chain
+from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
+from twinloop.tasks.predicates import ever, held_for, in_disc, slower_than
+from twinloop.tasks.servo import ServoModel
+from twinloop.twin import Twin
+
+_NAME = "pick_and_place"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PickAndPlaceConfig:
+    """The numbers of the task, in m, s and rad; those without a default stand in the twin's ``task:`` section.
+
+    ``x``, ``y``, ``target_x``, ``target_y`` are the region the expert is made for. The rest of the upper part is
+    geometry: height of the tool site at the grasp and while carrying, tilt of the hand towards the outside at that
+    height, radius of the target. ``duration`` is the length of an episode.
+
+    Success: the object's centre over the target disc, no higher than ``height_tolerance`` above its resting height,
+    slower than ``rest_speed`` and ``rest_spin`` for ``rest_time``, the hand open and out of reach, after having been
+    ``lifted`` above its resting height.
+    """
+
+    object: str
+    target: str
+    x: tuple[float, float]
+    y: tuple[float, float]
+    target_x: tuple[float, float]
+    target_y: tuple[float, float]
+    grasp_height: float
+    lift_height: float
+    target_radius: float
+    approach_tilt: float = 0.0
+    duration: float = 6.0
+    joint_noise: float = 0.02  # initial joint position, uniform ±; initial noise of 0.02 rad: squint
+    rest_speed: float = 0.01
+    rest_spin: float = 0.2
+    rest_time: float = 0.2
+    height_tolerance: float = 0.005
+    lifted: float = 0.02
+
+    @classmethod
+    def of(cls, twin: Twin) -> PickAndPlaceConfig:
+        """The task section of a twin.
+
+        Raises:
+            InputError: the twin has no such section or misses a key of it.
+            UnknownNameError: it has a key of another name.
+        """
+        where = f"task.{_NAME} of the twin {twin.name}"
+        section = twin.spec.task.get(_NAME)
+        fields = {field.name: field for field in dataclasses.fields(cls)}
+        required = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
+        if section is None:
+            raise InputError(f"The twin {twin.name} has no section task.{_NAME}. Add one with {', '.join(required)}.")
+        for key in section:
+            if key not in fields:
+                raise UnknownNameError("key", key, fields, where=where)
+        missing = [name for name in required if name not in section]
+        if missing:
+            raise InputError(f"{where} lacks {', '.join(missing)}. Add it to the twin's YAML.")
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in section.items()})
+
+
+class PickAndPlace:
+    """See `twinloop.tasks.protocol.Task`."""
+
+    name = _NAME
+    version = "pick_and_place/1"
+    success_version = "pick_and_place.placed/1"
+    expert_version = "pick_and_place.expert/1"
+
+    def __init__(self, twin: Twin, config: PickAndPlaceConfig | None = None) -> None:
+        """Raises: InputError or UnknownNameError where the twin does not fit the task."""
+        self.twin = twin
+        self.config = config or PickAndPlaceConfig.of(twin)
+        self._home, self._home_command = twin.home()
+        self.chain = Chain(twin.model, _tool_site(twin), self._home)
+        self.hand = Hand.of(twin)
+        self.servo = ServoModel.of(twin, self.chain)
+        self.object = FreeBody.of(twin, self.config.object)
+        self._target = _mocap_row(twin, self.config.target)
+        self.nstep = round(self.config.duration * twin.control_hz)
+        self.instruction = f"Pick up the {self.config.object} and place it on the {self.config.target}."
+
+    def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
+        """Object and target where the parameters say, the arm at home within ``joint_noise`` and held still there.
+
+        The command before the first is the one that holds the arm in its initial position under gravity, through
+        the encoder's map and the servo's stiffness of that world.
+        """
+        initial = InitialState.home(self.twin, params.nworld)
+        qpos = initial.qpos.copy()
+        noise = uniforms(run_seed, f"{self.name}/reset/joints", episodes, size=self.chain.njoint, attempt=attempt)
+        arm = self._home[self.chain.qpos] + self.config.joint_noise * (2.0 * noise - 1.0)
+        arm = np.clip(arm, self.chain.limits[:, 0], self.chain.limits[:, 1])
+        qpos[:, self.chain.qpos] = arm
+        row = self.object.qpos
+        for axis, column in (("x", row), ("y", row + 1)):
+            qpos[:, column] = params.get(f"object/{self.config.object}/position/{axis}", qpos[:, column])
+        half_yaw = 0.5 * params.get(f"object/{self.config.object}/yaw", np.zeros(params.nworld))
+        qpos[:, row + 3 : row + 7] = 0.0
+        qpos[:, row + 3], qpos[:, row + 6] = np.cos(half_yaw), np.sin(half_yaw)
+        mocap = initial.mocap_pos.copy()
+        for column, axis in enumerate("xy"):
+            name = f"object/{self.config.target}/position/{axis}"
+            mocap[:, self._target, column] = params.get(name, mocap[:, self._target, column])
+        return dataclasses.replace(initial, qpos=qpos, mocap_pos=mocap, command=self._holding(params, arm))
+
+    def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """See the protocol, and `PickAndPlaceConfig` for what counts as done."""
+        config = self.config
+        part = {kind: states[..., state_columns(self.twin.model, kind)] for kind in _PARTS}
+        qpos, qvel, mocap = (part[kind] for kind in _PARTS)
+        centre = qpos[..., self.object.qpos : self.object.qpos + 3]
+        target = mocap[..., 3 * self._target : 3 * self._target + 3]
+        rise = centre[..., 2] - self.object.rest_height
+        placed = in_disc(centre, target, config.target_radius) & (np.abs(rise) <= config.height_tolerance)
+        still = slower_than(qvel[..., self.object.qvel : self.object.qvel + 6], config.rest_speed, config.rest_spin)
+        count = max(1, round(config.rest_time * self.twin.control_hz))
+        return placed & held_for(still & self._released(qpos, centre), count) & ever(rise >= config.lifted)
+
+    def expert(self, initial: InitialState) -> Controller:
+        """See the protocol."""
+        return PickAndPlaceExpert(self, initial)
+
+    def target_position(self, initial: InitialState) -> NDArray[np.float64]:
+        """Centre of the target disc in every world, ``(nworld, 3)``."""
+        return initial.mocap_pos[:, self._target]
+
+    @property
+    def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """``qpos`` and command of the home pose."""
+        return self._home.copy(), self._home_command.copy()
+
+    @property
+    def release_distance(self) -> float:
+        """Distance of tool site and object beyond which no part of the hand can touch the object, in m."""
+        return self.object.radius + self.hand.tip
+
+    def _released(self, qpos: NDArray[np.float64], centre: NDArray[np.float64]) -> NDArray[np.bool_]:
+        opening = (qpos[..., self.hand.joint_qpos] - self.hand.closed) / (self.hand.open - self.hand.closed)
+        tool = self.chain.pose(qpos[..., self.chain.qpos].reshape(-1, self.chain.njoint)).position
+        offset = tool.reshape(centre.shape) - centre
+        return (opening > 0.5) & ((offset**2).sum(axis=-1) > self.release_distance**2)
+
+    def _holding(self, params: ParamTable, arm: NDArray[np.float64]) -> NDArray[np.float64]:
+        servo, columns = self.servo, self.servo.actuators
+        names = [f"actuator/{self.twin.robot.actuator_names[i]}/kp" for i in columns]
+        ones = np.ones(params.nworld)
+        pairs = zip(names, servo.stiffness, strict=True)
+        stiffness = np.stack([params.get(name, ones * nominal) for name, nominal in pairs], axis=-1)
+        offset = self.twin.column(params, "sensor", "offset", 0.0) + self.twin.column(params, "actuator", "bias", 0.0)
+        scale = self.twin.column(params, "sensor", "scale", 1.0)
+        target = np.tile(self._home_command, (params.nworld, 1))
+        target[:, columns] = arm + self.chain.gravity(self.chain.pose(arm)) / stiffness
+        return (target - offset) / scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeBody:
+    """A free body of a model: its columns in qpos and qvel, resting height and bounding radius in m."""
+
+    qpos: int
+    qvel: int
+    rest_height: float
+    radius: float
+
+    @classmethod
+    def of(cls, twin: Twin, name: str) -> FreeBody:
+        """The body of that name.
+
+        Raises:
+            UnknownNameError: no free body has it.
+        """
+        model = twin.model
+        free = {
+            model.body(int(model.jnt_bodyid[joint])).name: joint
+            for joint in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
+        }
+        if name not in free:
+            raise UnknownNameError("free body", name, free, where=f"the twin {twin.name}")
+        joint = free[name]
+        qpos, _ = twin.home()
+        geoms = np.flatnonzero(model.geom_bodyid == model.jnt_bodyid[joint])
+        reach = np.linalg.norm(model.geom_pos[geoms], axis=1) + model.geom_rbound[geoms]
+        row = int(model.jnt_qposadr[joint])
+        return cls(
+            qpos=row,
+            qvel=int(model.jnt_dofadr[joint]),
+            rest_height=float(qpos[row + 2]),
+            radius=float(reach.max()),
+        )
+
+
+_PARTS = tuple(
+    int(kind)
+    for kind in (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL, mujoco.mjtState.mjSTATE_MOCAP_POS)
+)
+
+
+def _tool_site(twin: Twin) -> str:
+    if twin.robot.tcp is None:
+        raise InputError(f"The robot of {twin.name} names no tool site. Add `robot.tcp` to its YAML.")
+    return twin.robot.tcp
+
+
+def _mocap_row(twin: Twin, name: str) -> int:
+    model = twin.model
+    rows = {model.body(b).name: int(model.body_mocapid[b]) for b in np.flatnonzero(model.body_mocapid >= 0)}
+    if name not in rows:
+        raise UnknownNameError("mocap body", name, rows, where=f"the twin {twin.name}")
+    return rows[name]

@@ -1,0 +1,44 @@
+"""What every task offers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import ParamTable
+from twinloop.simulate import Controller, InitialState
+
+
+@runtime_checkable
+class Task(Protocol):
+    """What a robot should do: where worlds begin, when it is done, and a script that does it.
+
+    A task is built for one twin, as ``Task(twin)``. ``nstep`` control steps make an episode, the same in every world;
+    ``instruction`` is the sentence a language-conditioned policy is given. ``version`` names the reset,
+    ``success_version`` the predicate and ``expert_version`` the script: each changes when its outcome may.
+    """
+
+    name: str
+    version: str
+    success_version: str
+    expert_version: str
+    instruction: str
+    nstep: int
+
+    def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
+        """Where episodes begin; world ``i`` is a function of its parameters, run seed, episode and attempt alone."""
+        ...
+
+    def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Whether the task is done at each recorded state: ``(nworld, nstep + 1, nstate)`` to ``(nworld, nstep + 1)``.
+
+        A function of the states alone, so that anybody can check a stored episode again.
+        """
+        ...
+
+    def expert(self, initial: InitialState) -> Controller:
+        """A script for worlds that begin there; its commands in a world depend on that world alone."""
+        ...

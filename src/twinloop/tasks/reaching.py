@@ -1,0 +1,102 @@
+"""How the hand should be turned where it is, and the joint step that brings it there."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.tasks.hand import Hand
+from twinloop.tasks.kinematics import Chain, ChainPose, cross
+
+Columns = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+
+# Damped least squares, with rotation weighed in metres per radian: a hand that cannot be turned as asked still gets
+# to its place within a millimetre (0.03^2 / 0.2 m of arm x 0.2 rad).
+_ROTATION_WEIGHT = 0.03
+_DAMPING = 0.006  # m per rad, well below the smallest lever of a reachable grasp
+_POSTURE_WEIGHT = 0.001  # of staying near home where the task leaves a joint free
+_ROTATION_GAIN = 0.35  # of a rotation error per control step: a hand that starts askew turns smoothly
+
+
+class GraspFrame:
+    """Orientations of a hand that points down, possibly tilted outwards as it rises.
+
+    A hand keeps its bearing to the line from the arm's base, so that turning the base does not turn the wrist;
+    ``turn`` is the angle about the approach that it adds to that bearing.
+    """
+
+    def __init__(self, chain: Chain, hand: Hand, home: NDArray[np.float64], *, tilt: float, heights: tuple[float, float]):
+        """``tilt`` (rad) is reached at the upper of ``heights`` (m); at the lower one the hand is vertical."""
+        pose = chain.pose(home[None, chain.qpos])
+        self._hand, self._tilt, self._heights = hand, tilt, heights
+        self._base = pose.anchors[0, 0, :2].copy()
+        opening = hand.opening[1] * pose.columns[hand.opening[0]][0]
+        self._bearing = float(np.arctan2(opening[1], opening[0]) - self._azimuth(pose.position)[0])
+
+    def turn_to(self, position: NDArray[np.float64], yaw: NDArray[np.float64], period: float) -> NDArray[np.float64]:
+        """Smallest turn that aligns the opening at ``position`` with ``yaw``, which repeats every ``period`` rad."""
+        xp = position.__array_namespace__()
+        angle = yaw - self._bearing - self._azimuth(position)
+        return angle - period * xp.round(angle / period)
+
+    def opening(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Unit vector ``(nworld, 3)`` along which an untilted hand opens."""
+        xp = position.__array_namespace__()
+        angle = self._azimuth(position) + self._bearing + turn
+        return xp.stack([xp.cos(angle), xp.sin(angle), xp.zeros_like(angle)], axis=-1)
+
+    def columns(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
+        """Axes x, y, z of the tool site, world coordinates, for a hand at ``position``."""
+        xp = position.__array_namespace__()
+        azimuth = self._azimuth(position)
+        outward = xp.stack([xp.cos(azimuth), xp.sin(azimuth), xp.zeros_like(azimuth)], axis=-1)
+        low, high = self._heights
+        angle = self._tilt * xp.clip((position[:, 2] - low) / (high - low), 0.0, 1.0)
+        cosine, sine = xp.cos(angle)[:, None], xp.sin(angle)[:, None]
+        up = xp.asarray([0.0, 0.0, 1.0])
+        approach = sine * outward - cosine * up
+        flat = self.opening(position, turn)
+        along = (flat[:, 0] * outward[:, 0] + flat[:, 1] * outward[:, 1])[:, None]
+        opening = flat + along * ((cosine - 1.0) * outward + sine * up)
+        return self._arrange(approach, opening)
+
+    def _arrange(self, approach: NDArray[np.float64], opening: NDArray[np.float64]) -> Columns:
+        (i, approach_sign), (j, opening_sign) = self._hand.approach, self._hand.opening
+        x, y = approach_sign * approach, opening_sign * opening
+        k = 3 - i - j
+        third = cross(x, y) if (j - i) % 3 == 1 else cross(y, x)
+        arranged = {i: x, j: y, k: third}
+        return arranged[0], arranged[1], arranged[2]
+
+    def _azimuth(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
+        xp = position.__array_namespace__()
+        return xp.atan2(position[:, 1] - self._base[1], position[:, 0] - self._base[0])
+
+
+def joint_step(
+    chain: Chain,
+    pose: ChainPose,
+    q: NDArray[np.float64],
+    *,
+    position: NDArray[np.float64],
+    columns: Columns,
+    posture: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """One damped least-squares step ``(nworld, k)`` of the joints ``q`` at ``pose`` towards a tool pose.
+
+    Args:
+        position: where the tool should be, ``(nworld, 3)``.
+        columns: its axes there.
+        posture: joint positions ``(k,)`` to stay near where the tool pose leaves a choice.
+    """
+    xp = q.__array_namespace__()
+    pairs = zip(pose.columns, columns, strict=True)
+    turn = sum(cross(now, wanted) for now, wanted in pairs)
+    weight = _ROTATION_WEIGHT
+    error = xp.concat([position - pose.position, (0.5 * _ROTATION_GAIN * weight) * turn], axis=1)
+    scale = xp.asarray([1.0, 1.0, 1.0, weight, weight, weight])
+    jacobian = scale[:, None] * chain.jacobian(pose)
+    transposed = jacobian.swapaxes(1, 2)
+    ridge = (_DAMPING**2 + _POSTURE_WEIGHT**2) * xp.eye(chain.njoint)
+    pull = xp.matmul(transposed, error[..., None]) + (_POSTURE_WEIGHT**2 * (xp.asarray(posture) - q))[..., None]
+    return xp.linalg.solve(xp.matmul(transposed, jacobian) + ridge, pull)[..., 0]

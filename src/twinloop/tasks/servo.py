@@ -1,0 +1,115 @@
+"""From the joint positions one wants to the commands that a soft, late servo needs for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.tasks.kinematics import Chain
+from twinloop.twin import Twin
+
+_INTEGRAL_GAIN = 0.06  # of the error per control step: a tenth of what the lag of some 4 steps would bear
+_INTEGRAL_LIMIT = 0.35  # rad or m
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServoModel:
+    """Nominal servos of an arm's joints: ``stiffness`` (N·m/rad), ``lag`` from command to motion in control steps.
+
+    The lag is the servo's own, damping over stiffness, plus the nominal command delay. ``actuators`` are the columns
+    of the command that drive the arm, ``command_low`` and ``command_high`` what they accept.
+    """
+
+    actuators: NDArray[np.intp]
+    stiffness: NDArray[np.float64]
+    lag: NDArray[np.float64]
+    command_low: NDArray[np.float64]
+    command_high: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, twin: Twin, chain: Chain) -> ServoModel:
+        """The servos of a twin that drive a chain.
+
+        Raises:
+            InputError: a joint of the chain has no actuator, or is not position-controlled.
+        """
+        robot, model = twin.robot, twin.model
+        names = [model.joint(int(joint)).name for joint in chain.joints]
+        missing = [name for name in names if name not in robot.joints]
+        if missing or robot.control != "position":
+            what = f"no actuator for the joint {missing[0]}" if missing else f"{robot.control} control"
+            raise InputError(
+                f"The robot of {twin.name} has {what}; a scripted expert needs position servos on every joint between "
+                "the base and the tool site."
+            )
+        columns = np.array([robot.joints.index(name) for name in names])
+        stiffness = model.actuator_gainprm[columns, 0]
+        delays = [f"actuator/{robot.actuator_names[i]}/delay" for i in columns]
+        delay = np.array([twin.params[name].nominal if name in twin.params else 0.0 for name in delays])
+        limited = model.actuator_ctrllimited[columns].astype(bool)[:, None]
+        span = np.where(limited, model.actuator_ctrlrange[columns], [-np.inf, np.inf])
+        return cls(
+            actuators=columns,
+            stiffness=stiffness,
+            lag=(model.dof_damping[chain.dof] / stiffness + delay) * twin.control_hz,
+            command_low=span[:, 0],
+            command_high=span[:, 1],
+        )
+
+
+class ServoTracker:
+    """Commands that make joints follow a reference: lead for the lag, sag for gravity, and an integral for the rest.
+
+    The integral starts from what held the arm still before the first command, which already contains the encoder's
+    offset and the servo's true stiffness.
+    """
+
+    def __init__(
+        self,
+        servo: ServoModel,
+        *,
+        command: NDArray[np.float64],
+        reference: NDArray[np.float64],
+        gravity: NDArray[np.float64],
+        max_step: float,
+    ) -> None:
+        """Begin at rest.
+
+        Args:
+            command: what the arm was told before, ``(nworld, k)``.
+            reference: joint positions it held, ``(nworld, k)``.
+            gravity: torques that hold it there, ``(nworld, k)``.
+            max_step: largest change of a command in one control step, rad.
+        """
+        self._servo, self._max_step = servo, max_step
+        self._command = command
+        self._integral = command - reference - gravity / servo.stiffness
+
+    def command(
+        self,
+        *,
+        reference: NDArray[np.float64],
+        step: NDArray[np.float64],
+        measured: NDArray[np.float64],
+        target: NDArray[np.float64],
+        gravity: NDArray[np.float64],
+    ) -> NDArray[np.float64]:
+        """The next command, ``(nworld, k)``.
+
+        Args:
+            reference: where the joints should be now, to compare with ``measured``.
+            step: change of the reference in the coming control step.
+            target: where they should be after it.
+            gravity: torques that hold them there.
+        """
+        xp = measured.__array_namespace__()
+        servo = self._servo
+        error = _INTEGRAL_GAIN * (reference - measured)
+        self._integral = xp.clip(self._integral + error, -_INTEGRAL_LIMIT, _INTEGRAL_LIMIT)
+        wanted = target + servo.lag * step + gravity / servo.stiffness + self._integral
+        change = xp.clip(wanted - self._command, -self._max_step, self._max_step)
+        self._command = xp.clip(self._command + change, xp.asarray(servo.command_low), xp.asarray(servo.command_high))
+        return self._command
