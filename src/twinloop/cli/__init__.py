@@ -1,0 +1,1 @@
+"""What a person types. One dataclass per command is its configuration, its flags and its help."""

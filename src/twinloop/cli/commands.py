@@ -1,0 +1,267 @@
+"""The commands, one dataclass each. `run` prints for people and returns the figures and the exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Protocol
+
+import tyro
+from rich.console import Console
+
+Figures = Mapping[str, Any]
+Outcome = tuple[Figures, int]
+
+
+class Command(Protocol):
+    """What every command offers."""
+
+    json: bool
+
+    def run(self) -> Outcome:
+        """Do it."""
+        ...
+
+
+def console() -> Console:
+    """Where figures for people go."""
+    return Console(highlight=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """The loop once, in a few minutes: a real log, a calibrated twin, a randomized and verified dataset, a report."""
+
+    output: Path = Path("demo-output")
+    """Folder for everything the demo makes."""
+    seed: int = 0
+    """Run seed."""
+    workers: int = 0
+    """Processes; 0 takes every core."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Run the demo."""
+        from twinloop.loop.demo import run_demo
+
+        return run_demo(self.output, seed=self.seed, workers=self.workers, console=console()), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generate:
+    """Generate a randomized dataset of an expert's successful episodes from a YAML file."""
+
+    file: tyro.conf.Positional[Path]
+    """What to generate: scene, randomization, rollout, and optionally render."""
+    output: Path
+    """Folder of the dataset; pixels, if asked for, go to OUTPUT-images."""
+    episodes: int | None = None
+    """Attempts, instead of parallel_envs × episodes_per_env; the successes among them are kept."""
+    seed: int | None = None
+    """Run seed, instead of the file's."""
+    workers: int = 0
+    """Processes; 0 takes every core. The bytes written do not depend on it."""
+    resume: bool = False
+    """Go on from a run that was stopped."""
+    keep: Literal["success", "all"] = "success"
+    """Keep successful episodes only, or all of them, marked."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Generate."""
+        from twinloop.loop.generate import run_generate
+
+        figures = run_generate(
+            self.file,
+            self.output,
+            episodes=self.episodes,
+            seed=self.seed,
+            workers=self.workers,
+            resume=self.resume,
+            keep=self.keep,
+            console=console(),
+        )
+        return figures, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """Simulate a stored episode again from its provenance and recorded commands, and compare the states."""
+
+    dataset: tyro.conf.Positional[Path]
+    """Folder of a generated dataset."""
+    episode: tyro.conf.Positional[int]
+    """Its episode_index."""
+    verify: bool = False
+    """Exit with 1 unless the states are equal bit for bit."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Replay."""
+        from twinloop.generate import replay_episode
+
+        result = replay_episode(self.dataset, self.episode)
+        console().print(result.line())
+        return result.to_json(), 1 if self.verify and not result.equal else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Import:
+    """Turn a robot's log into a LeRobot v3.0 dataset; a log that does not say its units is asked for them."""
+
+    log: tyro.conf.Positional[str]
+    """A LeRobot v2.1 or v3.0 folder, an Arrow or CSV file, or the name of a public set."""
+    output: Path
+    """Folder of the dataset."""
+    units: str | None = None
+    """Unit of the joint columns where the log does not say: deg, rad, range_m100_100, range_0_100; or one per joint."""
+    joints: str | None = None
+    """Joint names, comma separated, where the log has none."""
+    calibration: Path | None = None
+    """LeRobot's calibration.json, which gives ±100 its radians."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Import."""
+        from twinloop.loop.logs import import_log
+
+        figures = import_log(
+            self.log, self.output, units=self.units, joints=self.joints, calibration=self.calibration
+        )
+        console().print(
+            f"{figures['episodes']} episodes, {figures['frames']} frames at {figures['fps']} Hz "
+            f"in {figures['units']}: {self.output}"
+        )
+        return figures, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identify:
+    """Identify a twin's parameters from logs, with intervals clustered by episode, and test them on held-out ones."""
+
+    twin: str
+    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    data: str
+    """A log or dataset, or the name of a public set."""
+    output: Path
+    """Folder for result.json and report.html."""
+    holdout: str = "last:10"
+    """Held-out episodes: last:K, every:K, or episode numbers separated by commas."""
+    units: str | None = None
+    """As for import."""
+    joints: str | None = None
+    """As for import."""
+    calibration: Path | None = None
+    """As for import."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Identify."""
+        from twinloop.loop.identify import run_identify
+        from twinloop.loop.logs import open_log
+
+        log = open_log(self.data, units=self.units, joints=self.joints, calibration=self.calibration)
+        return run_identify(self.twin, log, self.output, holdout=self.holdout, console=console()), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """Measure how far a twin is from a real log, joint by joint, beside three baselines."""
+
+    twin: str
+    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    data: str
+    """A log or dataset, or the name of a public set."""
+    output: Path
+    """Folder for result.json and report.html."""
+    params: Path | None = None
+    """Folder of an identify run, whose estimates replace the twin's nominal values."""
+    units: str | None = None
+    """As for import."""
+    joints: str | None = None
+    """As for import."""
+    calibration: Path | None = None
+    """As for import."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Measure."""
+        from twinloop.loop.gap import run_gap
+        from twinloop.loop.logs import open_log
+
+        log = open_log(self.data, units=self.units, joints=self.joints, calibration=self.calibration)
+        return run_gap(self.twin, log, self.output, params=self.params, console=console()), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinCheck:
+    """Does the twin hold up: penetration, grasp, delay, stability, energy, convergence."""
+
+    twin: tyro.conf.Positional[str]
+    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Check."""
+        from twinloop.checks import run_checks
+
+        out = console()
+        report = run_checks(self.twin, progress=lambda check: out.print(check.line(), markup=False))
+        return report.to_json(), 0 if report.passed else 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinShow:
+    """Every parameter of a twin: unit, nominal value, bounds, default range and its source."""
+
+    twin: tyro.conf.Positional[str]
+    """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Show."""
+        from twinloop.loop.show import show_twin
+
+        return show_twin(self.twin, console()), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twin:
+    """Look at a twin."""
+
+    action: (
+        Annotated[TwinCheck, tyro.conf.subcommand("check", prefix_name=False)]
+        | Annotated[TwinShow, tyro.conf.subcommand("show", prefix_name=False)]
+    )
+
+    @property
+    def json(self) -> bool:
+        """See the action."""
+        return self.action.json
+
+    def run(self) -> Outcome:
+        """Run the action."""
+        return self.action.run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Doctor:
+    """What this machine can do: renderers, validators, cores, data, and the command that adds what is missing."""
+
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Examine."""
+        from twinloop.loop.doctor import run_doctor
+
+        return run_doctor(console()), 0

@@ -1,0 +1,58 @@
+"""The command line: parse, run, print, and turn errors into one clear line and an exit code."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+from rich.markup import escape
+
+from twinloop.cli.commands import Command, Demo, Doctor, Gap, Generate, Identify, Import, Replay, Twin
+from twinloop.core.errors import TwinloopError
+from twinloop.core.files import dumps
+
+_INTERRUPTED = 130
+_DESCRIPTION = "Closes the loop between robots and their simulations: identify, randomize, simulate, verify."
+
+_Commands = (
+    Annotated[Demo, tyro.conf.subcommand("demo", prefix_name=False)]
+    | Annotated[Generate, tyro.conf.subcommand("generate", prefix_name=False)]
+    | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
+    | Annotated[Import, tyro.conf.subcommand("import", prefix_name=False)]
+    | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
+    | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
+    | Annotated[Twin, tyro.conf.subcommand("twin", prefix_name=False)]
+    | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Returns:
+        The exit code: 0 done, 1 a check said no, 2 the input was wrong, 3 the environment lacks something.
+    """
+    command: Command = tyro.cli(_Commands, prog="twinloop", args=arguments, description=_DESCRIPTION)  # pyright: ignore
+    try:
+        figures, code = command.run()
+    except TwinloopError as error:
+        _say(f"[bold red]twinloop:[/] {escape(str(error))}")
+        figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
+    except KeyboardInterrupt:
+        _say("[bold]twinloop:[/] stopped. What was finished is whole; the same command with --resume goes on from there.")
+        return _INTERRUPTED
+    if command.json:
+        print(dumps(figures))
+    return code
+
+
+def _say(text: str) -> None:
+    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
+
+
+def run() -> None:
+    """The entry point of the ``twinloop`` program."""
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""What to generate, as a person writes it in YAML, and the resolved plan that a run freezes.
+
+::
+
+    scene: {robot: so101, task: pick_and_place}     # or twin: NAME | FILE
+    randomization: {physics: {object_mass_g: [20, 100]}}    # or default, or {identified: RUN}
+    rollout: {parallel_envs: 256, episodes_per_env: 4}
+    render: {cameras: [front, wrist], height: 240, width: 320, episodes: 30}   # optional second pass
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import read_json, sha256_json
+from twinloop.core.records import ParamDistribution
+from twinloop.randomize import Plan, default_draws, identified_draws, parse_randomization
+from twinloop.randomize.plan import Draw, JointDraw
+from twinloop.twin import Twin, builtin_names, load_twin
+from twinloop.twin.spec import describe, load_yaml
+
+# Robot names as other tools write them, and the built-in scene that stands for each.
+ROBOTS = {
+    "franka_panda": "panda_tabletop",
+    "panda": "panda_tabletop",
+    "so101": "so101_tabletop",
+    "so101_follower": "so101_tabletop",
+}
+# Worlds per block. A block is simulated by one worker and written as one file, so it bounds what a crash costs; past
+# this size a batch gets no faster (benchmarks/generate.py).
+MAX_BLOCK = 128
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SceneConfig(_Strict):
+    """Which twin and which task; ``robot`` is a common name for a built-in twin."""
+
+    robot: str | None = None
+    twin: str | None = None
+    task: str
+
+
+class RolloutConfig(_Strict):
+    """``parallel_envs`` worlds at a time at most, and ``episodes_per_env`` episodes in each."""
+
+    parallel_envs: int = Field(default=256, ge=1)
+    episodes_per_env: int = Field(default=1, ge=1)
+
+
+class RenderConfig(_Strict):
+    """The second pass: which cameras, at which size, for how many of the kept episodes (None: all)."""
+
+    cameras: list[str]
+    height: int = Field(default=240, ge=16)
+    width: int = Field(default=320, ge=16)
+    episodes: int | None = Field(default=None, ge=1)
+    renderer: str = "auto"
+
+
+class GenerateFile(_Strict):
+    """The YAML file."""
+
+    scene: SceneConfig
+    randomization: dict[str, Any] | Literal["default"] = "default"
+    rollout: RolloutConfig = RolloutConfig()
+    render: RenderConfig | None = None
+    units: list[str] | None = None
+    seed: int = 0
+
+
+class GenerateConfig(_Strict):
+    """A resolved run: everything that decides its bytes, and nothing else."""
+
+    file: GenerateFile
+    twin: str
+    episodes: int
+    seed: int
+    keep: Literal["success", "all"] = "success"
+    identified: dict[str, Any] | None = None
+    kappa: float = 1.0
+
+    @property
+    def block_size(self) -> int:
+        """Episode numbers per block."""
+        return min(self.file.rollout.parallel_envs, MAX_BLOCK)
+
+    @property
+    def hash(self) -> str:
+        """Names the configuration."""
+        return sha256_json(self.model_dump(mode="json"))
+
+
+def read_config(
+    path: Path, *, episodes: int | None = None, seed: int | None = None, keep: Literal["success", "all"] = "success"
+) -> GenerateConfig:
+    """The resolved configuration of a generate file.
+
+    Args:
+        path: the YAML file.
+        episodes: attempts, instead of parallel_envs × episodes_per_env.
+        seed: instead of the file's.
+        keep: keep successes, or everything, marked.
+
+    Raises:
+        InputError: a key or value is wrong; names file and key.
+    """
+    return resolve(load_yaml(path), where=str(path), folder=path.parent, episodes=episodes, seed=seed, keep=keep)
+
+
+def resolve(
+    value: Any,
+    *,
+    where: str,
+    folder: Path,
+    episodes: int | None = None,
+    seed: int | None = None,
+    keep: Literal["success", "all"] = "success",
+) -> GenerateConfig:
+    """The resolved configuration of plain values; see `read_config`."""
+    try:
+        file = GenerateFile.model_validate(value)
+    except ValidationError as error:
+        raise InputError(describe(error, where=where)) from error
+    if episodes is not None and episodes < 1:
+        raise InputError(f"--episodes {episodes}: at least one episode is needed.")
+    identified, kappa, file = _identified(file, where, folder)
+    return GenerateConfig(
+        file=file,
+        twin=_twin_reference(file.scene, where, folder),
+        episodes=episodes or file.rollout.parallel_envs * file.rollout.episodes_per_env,
+        seed=file.seed if seed is None else seed,
+        keep=keep,
+        identified=identified,
+        kappa=kappa,
+    )
+
+
+def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str, Any] | None, float, GenerateFile]:
+    """Read ``randomization: {identified: RUN}`` into the configuration itself, so that it stands alone."""
+    section = file.randomization
+    if not isinstance(section, dict) or "identified" not in section:
+        return None, 1.0, file
+    extra = set(section) - {"identified", "kappa"}
+    if extra:
+        raise InputError(f"{where}: randomization.identified stands alone; remove {', '.join(sorted(extra))}.")
+    run = folder / str(section["identified"])
+    result = read_json(run / "result.json" if run.is_dir() else run)
+    if "distribution" not in result:
+        raise InputError(f"{run} is no result of `twinloop identify`: it holds no distribution.")
+    return result["distribution"], float(section.get("kappa", 1.0)), file
+
+
+def _twin_reference(scene: SceneConfig, where: str, folder: Path) -> str:
+    if (scene.robot is None) == (scene.twin is None):
+        raise InputError(f"{where}: scene names either a robot or a twin. Keep one of the two.")
+    if scene.twin is not None:
+        beside = folder / scene.twin
+        return str(beside.resolve()) if beside.is_file() else scene.twin
+    if scene.robot in ROBOTS:
+        return ROBOTS[str(scene.robot)]
+    if scene.robot in builtin_names():
+        return str(scene.robot)
+    raise UnknownNameError("robot", str(scene.robot), [*ROBOTS, *builtin_names()], where=f"{where}: scene.robot")
+
+
+def make_plan(config: GenerateConfig, twin: Twin) -> Plan:
+    """The frozen plan of draws of a run.
+
+    Raises:
+        TwinloopError: see `randomize.parse_randomization`.
+    """
+    section = config.file.randomization
+    draws: list[Draw | JointDraw]
+    pool = 0
+    if config.identified is not None:
+        distribution = ParamDistribution.from_json(config.identified)
+        draws = identified_draws(twin, distribution, kappa=config.kappa)
+    elif section == "default":
+        draws = list(default_draws(twin))
+    else:
+        parsed, pool = parse_randomization(section, twin, where="randomization")
+        draws = list(parsed)
+    return Plan(twin=twin, run_seed=config.seed, draws=tuple(draws), texture_pool=pool)
+
+
+def load_plan(config: GenerateConfig) -> Plan:
+    """The plan of a run, its twin compiled anew."""
+    return make_plan(config, load_twin(config.twin))

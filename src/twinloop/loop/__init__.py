@@ -1,0 +1,1 @@
+"""The order of steps: what a command does with the rooms below. No algorithms here."""

@@ -1,0 +1,63 @@
+"""What this machine can do, and the command that adds what it cannot."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.pool import cores
+from twinloop.dataset.registry import DATA_VARIABLE
+from twinloop.render import probe_all
+
+_PACKAGES = ("mujoco", "numpy", "scipy", "pyarrow", "av")
+_EXTRAS = {
+    "plotly": "pip install 'twinloop[report]'",
+    "lerobot-doctor": "pip install 'twinloop[verify]'",
+    "robovet": "pip install 'twinloop[verify]'",
+    "mujoco-warp": "pip install 'twinloop[warp]'",
+    "mujoco-menagerie": "pip install 'twinloop[menagerie]'",
+}
+
+
+def run_doctor(console: Console) -> dict[str, Any]:
+    """Print what is here; returns it."""
+    renderers = probe_all()
+    packages = {name: _version(name) for name in (*_PACKAGES, *_EXTRAS)}
+    folder = os.environ.get(DATA_VARIABLE)
+    facts = {
+        "twinloop": version("twinloop"),
+        "python": platform.python_version(),
+        "machine": f"{platform.system()} {platform.machine()}",
+        "cores": cores(),
+        "free_disk_gb": round(shutil.disk_usage(Path.cwd()).free / 1e9, 1),
+        "data_folder": folder if folder and Path(folder).is_dir() else None,
+        "packages": packages,
+        "renderers": [
+            {"name": r.name, "available": r.available, "detail": r.detail, "remedy": r.remedy} for r in renderers
+        ],
+    }
+    table = Table("what", "state", "to add it")
+    table.add_row("twinloop", f"{facts['twinloop']} on Python {facts['python']}, {facts['machine']}", "")
+    table.add_row("cores, free disk", f"{facts['cores']}, {facts['free_disk_gb']} GB", "")
+    table.add_row("real data", str(facts["data_folder"] or "downloaded on first use"), f"{DATA_VARIABLE}=FOLDER")
+    for renderer in renderers:
+        state = "works" if renderer.available else f"does not work: {renderer.detail}"
+        table.add_row(f"renderer {renderer.name}", state, "" if renderer.available else renderer.remedy)
+    for name, found in packages.items():
+        table.add_row(name, found or "not installed", "" if found else _EXTRAS.get(name, "pip install twinloop"))
+    console.print(table)
+    return facts
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,42 @@
+"""A twin's parameters as a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.twin import Param, load_twin
+
+
+def show_twin(reference: str, console: Console) -> dict[str, Any]:
+    """Print every parameter of a twin; returns them."""
+    twin = load_twin(reference)
+    table = Table("parameter", "unit", "nominal", "bounds", "default range", "source")
+    for param in twin.params.values():
+        bounds = f"{param.low:g} … {param.high:g}"
+        table.add_row(param.name, param.unit, f"{param.nominal:.4g}", bounds, _range(param), param.source)
+    console.print(f"{twin.name} ({twin.hash[:12]}): {twin.spec.description}; {twin.control_hz:g} Hz × {twin.substeps}")
+    console.print(table)
+    rows = [
+        {
+            "name": param.name,
+            "unit": param.unit,
+            "nominal": param.nominal,
+            "low": param.low,
+            "high": param.high,
+            "range": param.default_range,
+            "op": param.op,
+            "source": param.source,
+        }
+        for param in twin.params.values()
+    ]
+    return {"twin": twin.name, "hash": twin.hash, "control_hz": twin.control_hz, "params": rows}
+
+
+def _range(param: Param) -> str:
+    if param.default_range is None:
+        return "not drawn"
+    low, high = param.default_range
+    return {"absolute": "", "scale": "× ", "add": "+ "}[param.op] + f"[{low:g}, {high:g}]"
