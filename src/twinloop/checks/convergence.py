@@ -21,14 +21,15 @@ SECONDS = 1.0
 CHANGE_LIMIT = 0.02  # rad or m
 LEAST_ORDER = 0.5
 NEGLIGIBLE = 1e-7  # changes below this are rounding and have no order
-AMPLITUDE = 0.1  # of each actuator's range
+AMPLITUDE = 0.05  # of each actuator's range
 FREQUENCY_HZ = 1.0
 
 
 def check_convergence(twin: Twin) -> Check:
     """The largest change of a joint (or free body) over one second when the step is halved.
 
-    The order comes from halving it again. Fails too where the changes do not shrink (order below one half), whatever their size.
+    The order comes from halving it again. Fails too where the changes do not shrink (order below one half),
+    whatever their size.
     """
     name = "half-step convergence"
     paths = [_path(twin, refine) for refine in (1, 2, 4)]

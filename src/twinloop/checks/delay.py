@@ -71,7 +71,8 @@ def delays_to_try(twin: Twin) -> NDArray[np.float64]:
 def _probe(twin: Twin) -> _Probe:
     delays = delays_to_try(twin)
     njoint = len(twin.robot.joints)
-    joint, delay_s = (a.ravel() for a in np.meshgrid(np.arange(njoint), delays, indexing="ij"))
+    joint = np.repeat(np.arange(njoint), len(delays))
+    delay_s = np.tile(delays, njoint)
     values = {}
     for index, name in enumerate(twin.robot.actuator_names):
         param = twin.params[f"actuator/{name}/delay"]
@@ -79,8 +80,8 @@ def _probe(twin: Twin) -> _Probe:
     nstep = LEAD_STEPS + 2 + int(np.ceil(delays.max() * twin.control_hz))
     home = twin.home()[1]
     command = np.tile(home, (len(joint), nstep, 1))
-    for world, index in enumerate(joint):
-        command[world, LEAD_STEPS:, index] += _step_size(twin, int(index))
+    for world, index in enumerate(joint.tolist()):
+        command[world, LEAD_STEPS:, index] += _step_size(twin, index)
     return _Probe(joint=joint, delay_s=delay_s, params=twin.table(len(joint), values), command=command, nstep=nstep)
 
 

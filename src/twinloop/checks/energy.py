@@ -1,8 +1,8 @@
 """Energy: kept where nothing takes it, and never made by what should only take it.
 
-Both checks let the arm fall from near its starting pose. Contacts, joint limits and actuators are off and gravity is on;
-compensation of gravity is a controller's work and is off too. Free bodies are made weightless where there is an arm to
-look at, since their falling would hide it.
+Both checks let the arm fall from near its starting pose. Contacts, joint limits and actuators are off and gravity is
+on; compensation of gravity is a controller's work and is off too. Free bodies are made weightless where there is an
+arm to look at, since their falling would hide it.
 """
 
 from __future__ import annotations

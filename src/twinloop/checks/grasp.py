@@ -19,7 +19,7 @@ from twinloop.checks.statics import PENETRATION_LIMIT_MM, deepest_overlap
 from twinloop.twin import Param, Twin
 
 SLIP_LIMIT_MM = 1.0
-CLOSE_S, SETTLE_S = 1.0, 0.5
+CLOSE_S = 1.0
 _SEARCH_MM = 20
 
 
@@ -115,7 +115,7 @@ def _worlds(twin: Twin, hand: _Hand) -> list[dict[str, float]]:
 
 
 def _slip(twin: Twin, model: mujoco.MjModel, hand: _Hand, seconds: float) -> float:
-    """Metres by which the object's farthest point moves in the hand, from after settling; infinite if it was lost."""
+    """Metres by which the object's farthest point moves in the hand once its support goes; infinite if it was lost."""
     data = mujoco.MjData(model)
     if not _place(twin, model, data, hand):
         return np.inf
@@ -123,15 +123,23 @@ def _slip(twin: Twin, model: mujoco.MjModel, hand: _Hand, seconds: float) -> flo
     data.ctrl[hand.actuator] = hand.closed
     data.xfrc_applied[hand.body, :3] = weight
     _run(model, data, CLOSE_S)
-    data.xfrc_applied[hand.body, :3] = 0.0
-    _run(model, data, SETTLE_S)
     before = _in_hand(data, hand)
+    data.xfrc_applied[hand.body, :3] = 0.0
     radius = float(np.linalg.norm(_half_size(model, hand.body)))
     worst = 0.0
     for _ in range(max(1, round(seconds / 0.1))):
         _run(model, data, min(0.1, seconds))
         worst = max(worst, _moved(before, _in_hand(data, hand), radius))
-    return worst if np.isfinite(data.qpos).all() else np.inf
+    return worst if _held(model, data, hand) and np.isfinite(data.qpos).all() else np.inf
+
+
+def _held(model: mujoco.MjModel, data: mujoco.MjData, hand: _Hand) -> bool:
+    """Whether the object touches the robot, and nothing but the robot."""
+    robot = model.body_rootid[model.site_bodyid[hand.site]]
+    bodies = model.geom_bodyid[data.contact.geom[: data.ncon]]
+    touching = bodies[(bodies == hand.body).any(axis=1)]
+    others = touching[touching != hand.body]
+    return len(others) > 0 and bool((model.body_rootid[others] == robot).all())
 
 
 def _place(twin: Twin, model: mujoco.MjModel, data: mujoco.MjData, hand: _Hand) -> bool:

@@ -1,0 +1,166 @@
+"""Every check fails on the defect that it is for. Defects are planted in the twin's files or its compiled model."""
+
+from importlib import resources
+
+import numpy as np
+import pytest
+
+from twinloop.checks.convergence import check_convergence
+from twinloop.checks.corners import corner_table, drawn
+from twinloop.checks.delay import check_delay, delays_to_try
+from twinloop.checks.energy import check_energy_drift, check_energy_gain
+from twinloop.checks.grasp import check_grasp
+from twinloop.checks.stability import check_stability
+from twinloop.checks.statics import check_compiles, check_penetration
+from twinloop.twin import load_twin
+
+BUILTIN = resources.files("twinloop.twin") / "builtin"
+
+
+@pytest.fixture
+def spoiled(tmp_path):
+    """A built-in twin with pieces of its model or spec replaced; each piece must be there."""
+
+    def make(name, *, model=(), spec=()):
+        for suffix, changes in ((".xml", model), (".yaml", spec)):
+            text = (BUILTIN / (name + suffix)).read_text()
+            for old, new in changes:
+                assert old in text, old
+                text = text.replace(old, new)
+            (tmp_path / (name + suffix)).write_text(text)
+        return load_twin(tmp_path / f"{name}.yaml")
+
+    return make
+
+
+def test_a_model_with_a_number_that_is_none_fails_to_compile_sanely():
+    twin = load_twin("cube_toss")
+    twin.model.geom_friction[0, 0] = np.nan
+    check = check_compiles(twin)
+    assert check.status == "fail"
+    assert "geom_friction" in check.detail
+
+
+def test_a_model_changed_by_hand_is_not_the_one_described():
+    twin = load_twin("cube_toss")
+    twin.model.body_mass[1] *= 1.01
+    assert check_compiles(twin).status == "fail"
+
+
+def test_cube_sunk_into_the_table_is_a_penetration(spoiled):
+    twin = spoiled("so101_tabletop", model=[('qpos="0.22 -0.06 0.014', 'qpos="0.22 -0.06 0.012')])
+    check = check_penetration(twin)
+    assert check.status == "fail"
+    assert check.figure == pytest.approx(2.0, abs=1e-6)
+    assert "table" in check.detail
+    assert "cube" in check.detail
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        [("range: [0.4, 1.1]", "range: [0.05, 1.1]")],  # slippery: below the jaws' wedge angle
+        [
+            ("low: 0.1\n    high: 20.0\n    range: [0.8, 1.25]", "low: 0.001\n    high: 20.0\n    range: [0.003, 1.25]")
+        ],  # weak
+    ],
+)
+def test_slippery_object_or_weak_gripper_does_not_hold(spoiled, spec):
+    check = check_grasp(spoiled("so101_tabletop", spec=spec))
+    assert check.status == "fail", check.line()
+    assert check.figure > 2.0
+    assert check.figures["nominal_mm"] < 1.0
+
+
+def test_soft_friction_creeps_and_fails(spoiled):
+    check = check_grasp(spoiled("so101_tabletop", model=[('impratio="200"', 'impratio="10"')]))
+    assert check.status == "fail", check.line()
+
+
+def test_object_welded_to_the_hand_fails_whatever_it_holds(spoiled):
+    weld = '<equality><weld name="assist" body1="gripper" body2="cube" active="false"/></equality>\n  <actuator>'
+    check = check_grasp(spoiled("so101_tabletop", model=[("<actuator>", weld)]))
+    assert check.status == "fail"
+    assert "weld assist ties cube" in check.detail
+
+
+def test_delay_hidden_in_the_model_is_found(spoiled):
+    hidden = '<general name="elbow_flex" joint="elbow_flex" delay="0.0125" nsample="8" ctrlrange'
+    twin = spoiled("so101_tabletop", model=[('<general name="elbow_flex" joint="elbow_flex" ctrlrange', hidden)])
+    check = check_delay(twin)
+    assert check.status == "fail"
+    assert "elbow_flex" in check.detail
+    assert check.figure == pytest.approx(6.0, abs=1.0)
+
+
+def test_delay_of_one_step_too_many_is_found(spoiled):
+    hidden = '<general name="gripper" joint="gripper" delay="0.0020833333333333333" nsample="2" ctrlrange'
+    twin = spoiled("so101_tabletop", model=[('<general name="gripper" joint="gripper" ctrlrange', hidden)])
+    assert check_delay(twin).status == "fail"
+
+
+def test_joint_that_never_answers_has_no_delay_to_speak_of(spoiled):
+    dead = '<general name="wrist_roll" joint="wrist_roll" gainprm="0" biasprm="0 0 0" ctrlrange'
+    no_kp = [('range: [0.8, 1.25]\n    op: scale\n    transform: log\n    source: "kt/R', 'source: "kt/R')]
+    kp_bounds = [("low: 0.5\n    high: 2000.0", "low: 0.0\n    high: 2000.0\n    transform: identity")]
+    twin = spoiled(
+        "so101_tabletop",
+        model=[('<general name="wrist_roll" joint="wrist_roll" ctrlrange', dead)],
+        spec=no_kp + kp_bounds,
+    )
+    check = check_delay(twin)
+    assert check.status == "fail"
+    assert check.figure == np.inf
+    assert "wrist_roll" in check.detail
+
+
+def test_delays_tried_include_the_ends_of_the_default_range_and_stay_in_bounds():
+    twin = load_twin("so101_tabletop")
+    delays = delays_to_try(twin)
+    assert delays.min() == 0.0
+    assert 0.066 in delays
+    assert delays.max() <= twin.params["actuator/gripper/delay"].high
+
+
+def test_gain_that_the_step_cannot_follow_breaks_worlds(spoiled):
+    twin = spoiled(
+        "so101_tabletop",
+        model=[('integrator="implicitfast"', 'integrator="Euler"')],
+        spec=[
+            ("high: 2000.0\n    range: [0.8, 1.25]", "high: 1.0e+9\n    range: [0.8, 1.0e+6]"),
+            ("high: 20.0\n    range: [0.8, 1.25]", "high: 1.0e+9\n    range: [0.8, 1.0e+7]"),
+            ("substeps: 16", "substeps: 1"),
+        ],
+    )
+    check = check_stability(twin, seconds=3.0)
+    assert check.status == "fail"
+    assert "broke at" in check.detail
+    assert check.figure < 8  # the world at the low corner is sound
+
+
+def test_corners_are_ends_of_every_range_and_differ_between_worlds():
+    twin = load_twin("so101_tabletop")
+    table = corner_table(twin, 8, seed=0)
+    for param in drawn(twin):
+        ends = param.absolute(param.default_range, param.op)
+        assert np.isin(table[param.name], ends).all(), param.name
+    values = np.stack([table[param.name] for param in drawn(twin)], axis=1)
+    assert len(np.unique(values, axis=0)) == 8
+    assert (values[0] <= values[2:]).all()
+    assert (values[1] >= values[2:]).all()
+
+
+def test_negative_damping_makes_energy():
+    twin = load_twin("double_pendulum")
+    twin.model.dof_damping[:] = -0.05
+    twin.model.dof_frictionloss[:] = 0.0
+    check = check_energy_gain(twin)
+    assert check.status == "fail"
+    assert check_energy_drift(twin).status == "pass"  # which sets damping aside
+
+
+def test_steps_that_are_too_long_drift_and_do_not_converge(spoiled):
+    twin = spoiled("panda_tabletop", spec=[("substeps: 25", "substeps: 2")])
+    assert check_energy_drift(twin).status == "fail"
+    pendulum = spoiled("double_pendulum", spec=[("control_hz: 500", "control_hz: 10"), ("substeps: 4", "substeps: 1")])
+    assert check_convergence(pendulum).status == "fail"

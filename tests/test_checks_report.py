@@ -1,0 +1,49 @@
+"""What a check says."""
+
+import json
+
+import pytest
+
+from twinloop.checks import CHECKS, Check, CheckReport, run_checks
+from twinloop.core.errors import UnknownNameError
+
+
+def test_figure_at_the_limit_passes_above_it_fails_and_no_number_fails():
+    assert Check.judge("a", 1.0, 1.0, "mm").status == "pass"
+    assert Check.judge("a", 1.0001, 1.0, "mm").status == "fail"
+    assert Check.judge("a", float("nan"), 1.0, "mm").status == "fail"
+    assert Check.judge("a", float("inf"), 1.0, "mm").status == "fail"
+
+
+def test_skipped_checks_do_not_fail_a_twin_but_say_why():
+    report = CheckReport(twin="t", checks=(Check.skip("grasp", "no robot"), Check.judge("a", 0.5, 1.0, "mm")))
+    assert report.passed
+    assert report.text() == "t: 1 passed, 0 failed, 1 skipped\n  skip grasp: no robot\n  pass a: 0.5 mm (limit 1)."
+
+
+def test_report_is_json_even_where_a_figure_is_infinite():
+    report = CheckReport(twin="t", checks=(Check.judge("a", float("inf"), 1.0, "mm", figures={"x": float("nan")}),))
+    back = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    assert back["passed"] is False
+    assert back["checks"][0]["figure"] == "inf"
+    assert back["checks"][0]["figures"] == {"x": "nan"}
+
+
+def test_unknown_check_names_the_nearest():
+    with pytest.raises(UnknownNameError, match="Unknown check 'grasp hold'. Nearest existing: grasp holds"):
+        run_checks("cube_toss", only=["grasp hold"])
+
+
+def test_unknown_twin_is_the_users_mistake_and_no_failed_check():
+    with pytest.raises(UnknownNameError, match="Nearest existing: so101_tabletop"):
+        run_checks("so101_tabletp")
+
+
+def test_twin_that_does_not_load_fails_compiles_and_skips_the_rest(tmp_path):
+    path = tmp_path / "broken.xml"
+    path.write_text("<mujoco><worldbody><body><geom size='-1'/></body></worldbody></mujoco>")
+    report = run_checks(path)
+    assert report["compiles"].status == "fail"
+    assert "broken.xml" in report["compiles"].detail
+    assert {check.status for check in report.checks[1:]} == {"skip"}
+    assert len(report.checks) == len(CHECKS)
