@@ -19,10 +19,10 @@ from twinloop.render import (
     probe_renderer,
     render_episodes,
 )
-from twinloop.render.protocol import SceneStates as States
 
 SCENE = """
-<mujoco><worldbody><light pos="0 0 3"/><camera name="top" pos="0 0 1.5"/><camera name="side" pos="0 -1 0" euler="90 0 0"/>
+<mujoco><worldbody><light pos="0 0 3"/>
+<camera name="top" pos="0 0 1.5"/><camera name="side" pos="0 -1 0" euler="90 0 0"/>
 <body><joint name="turn" axis="0 0 1"/><geom type="box" size="0.3 0.1 0.05" rgba="0.9 0.4 0.1 1"/></body>
 </worldbody></mujoco>
 """
@@ -103,7 +103,7 @@ def test_jobs_are_read_only_as_far_ahead_as_needed(model: mujoco.MjModel) -> Non
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_job_that_does_not_fit_is_named(model: mujoco.MjModel, workers: int) -> None:
     good, bad, _ = jobs_of(model, 3)
-    bad = RenderJob(key=731, model=bad.model, states=States(qpos=np.zeros((1, 4))), cameras=("top",))
+    bad = RenderJob(key=731, model=bad.model, states=SceneStates(qpos=np.zeros((1, 4))), cameras=("top",))
     results = render_episodes([good, bad], workers=workers, renderer="gl")
     assert next(results)[0].key == 0
     with pytest.raises(InputError, match="Episode 731: The states have 4 positions per frame, the model has nq = 1"):
@@ -112,5 +112,5 @@ def test_a_job_that_does_not_fit_is_named(model: mujoco.MjModel, workers: int) -
 
 def test_a_worker_that_dies_is_named_and_what_came_before_is_whole(model: mujoco.MjModel) -> None:
     results = render_episodes(jobs_of(model, 3), workers=2, renderer="gl", finish=die)
-    with pytest.raises(TwinloopError, match="A renderer process ended while episode [01] was rendered"):
+    with pytest.raises(TwinloopError, match=r"A renderer process ended while episode [01] was rendered"):
         list(results)

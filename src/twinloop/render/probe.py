@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import read_json, sha256_json, write_json
 from twinloop.render.catalog import RENDERERS, renderer_entry
 
-# Warp compiles its kernels on first use, half a minute on two idle cores.
+# Warp compiles its kernels on first use: 5 to 30 s on two cores, longer where these are busy.
 TRIAL_SECONDS = 240.0
 
 

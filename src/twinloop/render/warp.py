@@ -33,7 +33,7 @@ class WarpQuality:
 class WarpRenderer:
     """Traces one ray per pixel through a bounding volume hierarchy; the frames of a call are its worlds.
 
-    The first picture of a kind of scene compiles a kernel (half a minute on two cores), which Warp keeps on disk.
+    The first picture of a kind of scene compiles its kernels (5 to 30 s on two cores), which Warp keeps on disk.
 
     Raises:
         MissingDependencyError: ``mujoco_warp`` is not installed.

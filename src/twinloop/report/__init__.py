@@ -1,0 +1,5 @@
+"""One self-contained HTML page of figures, tables, plots and pictures; nothing in it is fetched from anywhere."""
+
+from twinloop.report.page import KeyFigure, Report
+
+__all__ = ["KeyFigure", "Report"]

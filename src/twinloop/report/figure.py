@@ -1,0 +1,114 @@
+"""The door to plotly, and what all figures of a report share: colours, layout, axis titles, intervals.
+
+Colours are chosen to read on white and on near-black. `INK` stands for the page's text colour, which the page puts
+in its place when it draws.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+INK = "#010203"
+BLUE, ORANGE, GREEN, GREY, VIOLET = "#3f7fd6", "#dd7a26", "#3a9d6e", "#8a9099", "#8f6fc0"
+
+
+def plotly_bundle() -> str:
+    """The JavaScript that draws the figures, to be put into a page once.
+
+    Raises:
+        MissingDependencyError: plotly is not installed.
+    """
+    _graph_objects()
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+def new_figure() -> Figure:
+    """An empty figure.
+
+    Raises:
+        MissingDependencyError: plotly is not installed.
+    """
+    return _graph_objects().Figure()
+
+
+def new_panels(rows: int, columns: int, **options: Any) -> Figure:
+    """A figure of ``rows`` × ``columns`` panels; ``options`` are those of plotly's ``make_subplots``.
+
+    Raises:
+        MissingDependencyError: plotly is not installed.
+    """
+    _graph_objects()
+    from plotly.subplots import make_subplots
+
+    return make_subplots(rows=rows, cols=columns, **options)
+
+
+def set_layout(figure: Figure, *, height: int) -> None:
+    """The layout that all figures share; ``height`` in pixels. Call it last, because it reaches every axis."""
+    titled = len(figure.layout.annotations) > 0
+    legend = any(trace.name for trace in figure.data)
+    figure.update_layout(
+        template="none",
+        height=height,
+        margin={"l": 10, "r": 10, "t": 10 + 34 * legend + 26 * titled, "b": 44},
+        font={"size": 13},
+        legend={"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"},
+        hovermode="closest",
+    )
+    figure.update_xaxes(automargin=True, title_standoff=8, title_font_size=12, zeroline=False)
+    figure.update_yaxes(automargin=True)
+    figure.update_annotations(font_size=13)
+
+
+def interval_bars(
+    values: NDArray[np.float64], interval: tuple[ArrayLike, ArrayLike] | None, colour: str
+) -> dict[str, Any]:
+    """Error bars that reach from ``values`` to the ends of an interval, for plotly's ``error_x``; none without one."""
+    if interval is None:
+        return {"visible": False}
+    low, high = (fitting(end, len(values), "an interval") for end in interval)
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": np.maximum(high - values, 0),
+        "arrayminus": np.maximum(values - low, 0),
+        "color": colour,
+        "thickness": 1.6,
+        "width": 0,
+    }
+
+
+def fitting(values: ArrayLike, count: int, what: str) -> NDArray[np.float64]:
+    """An array of exactly ``count`` numbers.
+
+    Raises:
+        InputError: another shape; names what was given.
+    """
+    array = np.asarray(values, dtype=float)
+    if array.shape != (count,):
+        raise InputError(f"A plot of {count} rows was given {what} in shape {array.shape}.")
+    return array
+
+
+def with_unit(name: str, unit: str) -> str:
+    """``name / unit``, or the name alone where the quantity has no unit."""
+    return f"{name} / {unit}" if unit and unit != "1" else name
+
+
+def _graph_objects() -> Any:
+    try:
+        import plotly.graph_objects as go
+    except ImportError as error:
+        what = f"The plots of a report need plotly ({error})."
+        raise MissingDependencyError(what, remedy="pip install 'twinloop[report]'") from error
+    return go

@@ -1,0 +1,311 @@
+"""The plots of the loop, as plotly figures from plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.report.figure import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    VIOLET,
+    fitting,
+    interval_bars,
+    new_figure,
+    new_panels,
+    set_layout,
+    with_unit,
+)
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_CYCLE = (GREY, VIOLET, GREEN)
+_SYMBOLS = ("circle-open", "diamond-open", "square-open", "triangle-up-open")
+_ROW = 19  # pixels per row of dots
+
+
+def error_by_joint(
+    joints: Sequence[str],
+    errors: Mapping[str, ArrayLike],
+    *,
+    intervals: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    target: ArrayLike | None = None,
+    unit: str = "",
+) -> Figure:
+    """Held-out error of every method at every joint: a dot each, with its interval where one is given.
+
+    Args:
+        joints: ``n`` names, drawn from the top.
+        errors: ``(n,)`` by method, in the order in which they are to be listed; the last is set in full colour.
+        intervals: lower and upper ends ``(n,)`` by method.
+        target: ``(n,)``, drawn as a tick across the row.
+        unit: of the errors.
+
+    Raises:
+        InputError: a method whose values do not fit the joints.
+    """
+    n = len(joints)
+    figure, rows = new_figure(), np.arange(n, dtype=float)
+    gap = 0.72 / max(len(errors), 1)
+    for number, (method, values) in enumerate(errors.items()):
+        colour, symbol = _style(number, len(errors))
+        values = fitting(values, n, f"the errors of {method}")
+        offset = (number - (len(errors) - 1) / 2) * gap
+        figure.add_scatter(
+            x=values,
+            y=rows + offset,
+            mode="markers",
+            name=method,
+            marker={"color": colour, "size": 9, "symbol": symbol, "line": {"width": 1.6, "color": colour}},
+            error_x=interval_bars(values, (intervals or {}).get(method), colour),
+            customdata=list(joints),
+            hovertemplate=f"%{{customdata}}, {method}: %{{x:.3g}} {unit}<extra></extra>",
+        )
+    if target is not None:
+        figure.add_scatter(
+            x=fitting(target, n, "the target"),
+            y=rows,
+            mode="markers",
+            name="target",
+            marker={
+                "symbol": "line-ns",
+                "size": 0.8 * _ROW * max(len(errors), 2),
+                "line": {"width": 1.5, "color": INK},
+            },
+            hovertemplate=f"target: %{{x:.3g}} {unit}<extra></extra>",
+        )
+    figure.update_xaxes(title=with_unit("mean absolute error", unit), rangemode="tozero")
+    figure.update_yaxes(tickvals=rows, ticktext=list(joints), range=[n - 0.45, -0.55], showgrid=False, zeroline=False)
+    set_layout(figure, height=90 + n * (_ROW * max(len(errors), 2) + 8))
+    return figure
+
+
+def episode_series(
+    time: ArrayLike, joints: Sequence[str], series: Mapping[str, ArrayLike], *, units: Sequence[str] | str = ""
+) -> Figure:
+    """One episode, a panel per joint: what was commanded, measured and simulated over time.
+
+    Args:
+        time: ``(T,)`` in seconds.
+        joints: ``n`` names.
+        series: ``(T, n)`` by name; ``commanded`` and ``measured`` have colours of their own.
+        units: one for all joints or one each.
+
+    Raises:
+        InputError: a series of another shape.
+    """
+    time, n = np.asarray(time, dtype=float), len(joints)
+    units = [units] * n if isinstance(units, str) else list(units)
+    titles = [with_unit(joint, unit) for joint, unit in zip(joints, units, strict=True)]
+    columns = min(2, n)
+    lines = -(-n // columns)
+    figure = new_panels(lines, columns, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.24 / lines)
+    fixed = {"commanded": (GREY, "dot", 1.4), "measured": (INK, "solid", 1.6)}
+    others = iter([ORANGE, BLUE, GREEN, VIOLET])
+    for name, values in series.items():
+        values = np.asarray(values, dtype=float)
+        if values.shape != (len(time), n):
+            raise InputError(f"Series {name} has shape {values.shape}, expected {(len(time), n)} (frames, joints).")
+        colour, dash, width = fixed.get(name) or (next(others), "solid", 1.6)
+        for joint in range(n):
+            figure.add_scatter(
+                x=time,
+                y=values[:, joint],
+                name=name,
+                legendgroup=name,
+                showlegend=joint == 0,
+                mode="lines",
+                line={"color": colour, "dash": dash, "width": width},
+                hovertemplate=f"{name}: %{{y:.4g}} {units[joint]} at %{{x:.2f}} s<extra></extra>",
+                row=joint // columns + 1,
+                col=joint % columns + 1,
+            )
+    for column in range(columns):
+        figure.update_xaxes(title="time / s", row=lines, col=column + 1)
+    set_layout(figure, height=110 + 165 * lines)
+    return figure
+
+
+def parameter_forest(
+    names: Sequence[str],
+    estimate: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    nominal: ArrayLike | None = None,
+    units: Sequence[str] | None = None,
+    determined: Sequence[bool] | None = None,
+) -> Figure:
+    """Estimates with intervals beside their nominal values, a panel per quantity, a row per joint or object.
+
+    Args:
+        names: parameter paths such as ``joint/elbow_flex/damping``; the last part is the quantity, the rest the row.
+        estimate: ``(n,)``, in each parameter's own unit.
+        low: lower ends of the intervals ``(n,)``.
+        high: upper ends.
+        nominal: ``(n,)``, drawn as open diamonds.
+        units: one per name.
+        determined: False where the data do not tell the parameter: drawn faint and without an interval.
+    """
+    n = len(names)
+    values = [fitting(item, n, "the parameters") for item in (estimate, low, high)]
+    known = np.ones(n, dtype=bool) if determined is None else np.asarray(determined, dtype=bool)
+    before = None if nominal is None else fitting(nominal, n, "the nominal values")
+    panels = _panels(names, units)
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    depth = max(len(rows) for rows in panels.values())
+    figure = new_panels(
+        lines, columns, subplot_titles=list(panels), horizontal_spacing=0.24, vertical_spacing=0.28 / lines
+    )
+    shown: set[str] = set()
+    for number, rows in enumerate(panels.values()):
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        labels = [_subject(names[row]) for row in rows]
+        for group, members in _forest_groups(rows, known):
+            _forest_dots(figure, group, members, [labels[rows.index(row)] for row in members], values, shown, place)
+        if before is not None:
+            marker = {"color": GREY, "symbol": "diamond-open", "size": 8, "line": {"width": 1.5}}
+            _dots(figure, "nominal", before[rows], labels, shown, place, marker=marker)
+        axis = {"autorange": "reversed", "showgrid": False, "categoryarray": labels, "categoryorder": "array"}
+        figure.update_yaxes(axis, row=place["row"], col=place["col"])
+    set_layout(figure, height=100 + lines * (60 + 24 * depth))
+    return figure
+
+
+def drawn_parameters(
+    names: Sequence[str],
+    draws: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    units: Sequence[str] | None = None,
+    bins: int = 24,
+) -> Figure:
+    """How the drawn worlds fill their ranges: a row per parameter, its range cut into bins, darker where more fell.
+
+    Args:
+        names: ``n`` parameters.
+        draws: ``(nworld, n)``.
+        low: lower ends of the ranges ``(n,)``.
+        high: upper ends.
+        units: one per name.
+
+    Raises:
+        InputError: arrays that do not fit the names.
+    """
+    n = len(names)
+    table = np.atleast_2d(np.asarray(draws, dtype=float))
+    if table.shape[1] != n:
+        raise InputError(f"The draws have {table.shape[1]} columns for {n} parameter names.")
+    lows, highs = fitting(low, n, "the lower ends"), fitting(high, n, "the upper ends")
+    counts = np.stack([_histogram(table[:, i], lows[i], highs[i], bins) for i in range(n)])
+    units = units or [""] * n
+    ends = [f"{a:.3g} … {b:.3g} {unit}".rstrip() for a, b, unit in zip(lows, highs, units, strict=True)]
+    figure = new_figure()
+    figure.add_heatmap(
+        z=counts,
+        x=(np.arange(bins) + 0.5) / bins,
+        y=list(range(n)),
+        customdata=np.repeat(
+            np.array([f"{name}, {end}" for name, end in zip(names, ends, strict=True)])[:, None], bins, 1
+        ),
+        hovertemplate="%{customdata}: %{z} worlds<extra></extra>",
+        colorscale=[[0, "rgba(63,127,214,0.04)"], [1, "rgba(63,127,214,1)"]],
+        zmin=0,
+        ygap=3,
+        xgap=1,
+        colorbar={"title": "worlds", "thickness": 10, "outlinewidth": 0, "len": min(1.0, 200 / (30 + 22 * n))},
+    )
+    text = [f"{name}   {end}" for name, end in zip(names, ends, strict=True)]
+    figure.update_yaxes(tickvals=list(range(n)), ticktext=text, autorange="reversed", showgrid=False, zeroline=False)
+    figure.update_xaxes(tickvals=[0, 0.5, 1], ticktext=["low", "middle", "high"], range=[0, 1], showgrid=False)
+    set_layout(figure, height=60 + 22 * n)
+    return figure
+
+
+def _histogram(values: NDArray[np.float64], low: float, high: float, bins: int) -> NDArray[np.int64]:
+    """Counts over [low, high]; a range of no width holds all its draws in the middle bin."""
+    if high > low:
+        return np.histogram(values, bins=bins, range=(low, high))[0]
+    counts = np.zeros(bins, dtype=np.int64)
+    counts[bins // 2] = np.sum(values == low)
+    return counts
+
+
+def _panels(names: Sequence[str], units: Sequence[str] | None) -> dict[str, list[int]]:
+    """Rows of every panel, by its title: the quantity with its unit."""
+    panels: dict[str, list[int]] = {}
+    for i, name in enumerate(names):
+        panels.setdefault(with_unit(name.rpartition("/")[2], units[i] if units else ""), []).append(i)
+    return panels
+
+
+def _subject(name: str) -> str:
+    """``joint/elbow_flex/damping`` is about ``elbow_flex``."""
+    parts = name.split("/")
+    return "/".join(parts[1:-1]) or parts[0]
+
+
+def _forest_groups(rows: list[int], known: NDArray[np.bool_]) -> list[tuple[str, list[int]]]:
+    groups = [("estimate", [row for row in rows if known[row]])]
+    groups.append(("not told by the data", [row for row in rows if not known[row]]))
+    return [(name, members) for name, members in groups if members]
+
+
+def _forest_dots(
+    figure: Figure,
+    group: str,
+    members: list[int],
+    labels: list[str],
+    values: list[NDArray[np.float64]],
+    shown: set[str],
+    place: dict[str, int],
+) -> None:
+    estimate, low, high = (value[members] for value in values)
+    known = group == "estimate"
+    marker = (
+        {"color": BLUE, "size": 9} if known else {"color": GREY, "size": 7, "opacity": 0.6, "symbol": "x-thin-open"}
+    )
+    error = interval_bars(estimate, (low, high) if known else None, BLUE)
+    _dots(figure, group, estimate, labels, shown, place, marker=marker, error_x=error)
+
+
+def _dots(
+    figure: Figure,
+    name: str,
+    values: NDArray[np.float64],
+    labels: list[str],
+    shown: set[str],
+    place: dict[str, int],
+    **style: Any,
+) -> None:
+    figure.add_scatter(
+        x=values,
+        y=labels,
+        mode="markers",
+        name=name,
+        legendgroup=name,
+        showlegend=name not in shown,
+        hovertemplate=f"%{{y}}, {name}: %{{x:.4g}}<extra></extra>",
+        **style,
+        **place,
+    )
+    shown.add(name)
+
+
+def _style(number: int, total: int) -> tuple[str, str]:
+    """Quiet colours and open symbols first; the last method in full blue."""
+    if number == total - 1:
+        return BLUE, "circle"
+    if number == total - 2 and total > 2:
+        return ORANGE, "circle"
+    return _CYCLE[number % 3], _SYMBOLS[number % 4]
