@@ -35,5 +35,6 @@ if [ ! -x .venv/bin/python ]; then
 fi
 
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
-    --editable ".[demo]" --group dev
-have_gl || .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock ".[warp]"
+    --editable ".[demo,dev]"
+have_gl || .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
+    --editable ".[demo,dev,warp]"
