@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState, Simulation
-from twinloop.tasks.reaching import GraspFrame, joint_step
+from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
 from twinloop.tasks.servo import ServoTracker
 
 if TYPE_CHECKING:
@@ -36,15 +36,17 @@ class Phase(IntEnum):
 
 
 # Per phase: least duration (s), and how long at most to wait at its end for the joints to arrive (s).
-_LEAST = np.array([0.5, 0.4, 0.45, 0.4, 0.5, 0.4, 0.35, 0.35, 0.8])
-_PATIENCE = np.array([0.2, 0.3, 0.0, 0.1, 0.2, 0.3, 0.0, 0.0, np.inf])
+_LEAST = np.array([0.6, 0.5, 0.45, 0.5, 0.6, 0.5, 0.35, 0.5, 0.8])
+_PATIENCE = np.array([0.7, 0.4, 0.0, 0.1, 0.4, 0.4, 0.0, 0.0, np.inf])
 _GRIPPED = np.array([False, False, True, True, True, True, False, False, False])
-_ARRIVED = 0.02  # rad: joints closer than this to their reference have arrived
-_PACE = 0.9  # mean speed of a path in reaches (horizontal distance of the hand at home from the base) per second
+_ARRIVED = 0.003  # m: a tool closer than this to its reference has arrived
+_PACE = 0.8  # mean speed of a path in reaches (horizontal distance of the hand at home from the base) per second
+_TURN_SPEED = 1.0  # rad/s: mean speed of turning the hand about its approach
 _JOINT_SPEED = 2.5  # rad/s; the STS3215 at 7.4 V turns 5.9 rad/s unloaded, the Panda's joints 2.2 to 2.6 (makers)
 _STROKE_TIME = 0.3  # s for the hand's command from open to closed
-_SIDE_CLEARANCE = 0.006  # m between a fixed finger and the object on the way down and up
+_SIDE_CLEARANCE = 0.008  # m between a fixed finger and the object on the way down and up
 _DROP = 0.001  # m: the object is let go this far above its resting height
+_HOVER = 0.015  # m between finger tips and the object's top before the descent
 _TIP_CLEARANCE = 0.003  # m between finger tips and table at the grasp
 _YAW_PERIOD = np.pi / 2  # a box can be held by either pair of sides
 
@@ -58,6 +60,7 @@ class PickAndPlaceExpert:
         home, self._home_command = task.home
         self._posture = home[chain.qpos]
         self._grasp_height = max(config.grasp_height, task.hand.tip + _TIP_CLEARANCE)
+        self._hover = 2.0 * task.object.rest_height + task.hand.tip + _HOVER
         self._frame = GraspFrame(
             chain, task.hand, home, tilt=config.approach_tilt, heights=(self._grasp_height, config.lift_height)
         )
@@ -84,10 +87,12 @@ class PickAndPlaceExpert:
         """Commands of the coming control step."""
         qpos = simulation.qpos
         measured = qpos[:, self._task.chain.qpos]
-        self._change_phase(qpos, measured)
+        jacobian = self._task.chain.jacobian(self._planned)
+        miss = np.matmul(jacobian[:, :3], (measured - self._reference)[..., None])[..., 0]
+        self._change_phase(qpos, np.sqrt((miss**2).sum(axis=1)))
         self._elapsed = self._elapsed + 1.0
         before = self._reference
-        step = self._follow_path()
+        step = self._follow_path(jacobian)
         arm = self._tracker.command(
             reference=before,
             step=step,
@@ -100,16 +105,15 @@ class PickAndPlaceExpert:
         self._command[:, self._task.hand.actuator] = self._finger_command()
         return self._command
 
-    def _follow_path(self) -> NDArray[np.float64]:
+    def _follow_path(self, jacobian: NDArray[np.float64]) -> NDArray[np.float64]:
         """Move the reference along the path by one control step; returns the joints' change."""
         chain = self._task.chain
         fraction = _smooth(np.minimum(self._elapsed / self._duration, 1.0))
         position = self._start + fraction[:, None] * (self._goal - self._start)
         turn = self._turns[:, 0] + fraction * (self._turns[:, 1] - self._turns[:, 0])
         columns = self._frame.columns(position, turn)
-        step = joint_step(
-            chain, self._planned, self._reference, position=position, columns=columns, posture=self._posture
-        )
+        error = tool_error(self._planned, position, columns)
+        step = joint_step(jacobian, error, self._posture - self._reference)
         limit = _JOINT_SPEED / self._hz
         wanted = self._reference + np.clip(step, -limit, limit)
         wanted = np.clip(wanted, chain.limits[:, 0], chain.limits[:, 1])
@@ -126,11 +130,10 @@ class PickAndPlaceExpert:
         now = self._command[:, hand.actuator]
         return now + np.clip(aim - now, -limit, limit)
 
-    def _change_phase(self, qpos: NDArray[np.float64], measured: NDArray[np.float64]) -> None:
+    def _change_phase(self, qpos: NDArray[np.float64], miss: NDArray[np.float64]) -> None:
         """Worlds at the end of their phase begin the next one from where the reference is."""
         late = self._elapsed - self._duration
-        arrived = np.abs(measured - self._reference).max(axis=1) < _ARRIVED
-        done = (late >= 0.0) & (arrived | (late >= _PATIENCE[self._phase] * self._hz))
+        done = (late >= 0.0) & ((miss < _ARRIVED) | (late >= _PATIENCE[self._phase] * self._hz))
         done = (done & (self._phase < Phase.HOME)) | (self._phase < 0)
         if not done.any():
             return
@@ -138,7 +141,8 @@ class PickAndPlaceExpert:
         goal, turn = self._goals(qpos)
         start = self._planned.position
         distance = np.sqrt(((goal - start) ** 2).sum(axis=1))
-        duration = np.maximum(np.round(self._hz * np.maximum(_LEAST[self._phase], distance / self._speed)), 1.0)
+        travel = np.maximum(distance / self._speed, np.abs(turn - self._turns[:, 1]) / _TURN_SPEED)
+        duration = np.maximum(np.round(self._hz * np.maximum(_LEAST[self._phase], travel)), 1.0)
         self._elapsed = np.where(done, 0.0, self._elapsed)
         self._duration = np.where(done, duration, self._duration)
         self._start = np.where(done[:, None], start, self._start)
@@ -162,7 +166,7 @@ class PickAndPlaceExpert:
             _SIDE_CLEARANCE * self._frame.opening(planned, kept) if task.hand.one_sided else np.zeros_like(planned)
         )
         goals = {
-            Phase.APPROACH: _at_height(grasp, lift),
+            Phase.APPROACH: _at_height(grasp, self._hover),
             Phase.DESCEND: grasp,
             Phase.CLOSE: planned,
             Phase.LIFT: _at_height(planned, lift),

@@ -73,30 +73,29 @@ class GraspFrame:
         return xp.atan2(position[:, 1] - self._base[1], position[:, 0] - self._base[0])
 
 
+def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns) -> NDArray[np.float64]:
+    """How far the tool is from a position and axes, ``(nworld, 6)``: metres, then radians about the world's axes."""
+    xp = position.__array_namespace__()
+    (x, y, z), (wanted_x, wanted_y, wanted_z) = pose.columns, columns
+    turn = 0.5 * (cross(x, wanted_x) + cross(y, wanted_y) + cross(z, wanted_z))
+    return xp.concat([position - pose.position, turn], axis=1)
+
+
 def joint_step(
-    chain: Chain,
-    pose: ChainPose,
-    q: NDArray[np.float64],
-    *,
-    position: NDArray[np.float64],
-    columns: Columns,
-    posture: NDArray[np.float64],
+    jacobian: NDArray[np.float64], error: NDArray[np.float64], posture: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """One damped least-squares step ``(nworld, k)`` of the joints ``q`` at ``pose`` towards a tool pose.
+    """The damped least-squares joint step ``(nworld, k)`` that reduces a tool error.
 
     Args:
-        position: where the tool should be, ``(nworld, 3)``.
-        columns: its axes there.
-        posture: joint positions ``(k,)`` to stay near where the tool pose leaves a choice.
+        jacobian: of the tool, ``(nworld, 6, k)``.
+        error: see `tool_error`.
+        posture: step towards a preferred posture, ``(nworld, k)``, followed where the tool leaves a choice.
     """
-    xp = q.__array_namespace__()
-    pairs = zip(pose.columns, columns, strict=True)
-    turn = sum(cross(now, wanted) for now, wanted in pairs)
-    weight = _ROTATION_WEIGHT
-    error = xp.concat([position - pose.position, (0.5 * _ROTATION_GAIN * weight) * turn], axis=1)
-    scale = xp.asarray([1.0, 1.0, 1.0, weight, weight, weight])
-    jacobian = scale[:, None] * chain.jacobian(pose)
-    transposed = jacobian.swapaxes(1, 2)
-    ridge = (_DAMPING**2 + _POSTURE_WEIGHT**2) * xp.eye(chain.njoint)
-    pull = xp.matmul(transposed, error[..., None]) + (_POSTURE_WEIGHT**2 * (xp.asarray(posture) - q))[..., None]
-    return xp.linalg.solve(xp.matmul(transposed, jacobian) + ridge, pull)[..., 0]
+    xp = error.__array_namespace__()
+    weight = xp.asarray([1.0] * 3 + [_ROTATION_WEIGHT] * 3)
+    gain = xp.asarray([1.0] * 3 + [_ROTATION_GAIN] * 3)
+    weighted = weight[:, None] * jacobian
+    transposed = weighted.swapaxes(1, 2)
+    pull = xp.matmul(transposed, (weight * gain * error)[..., None]) + _POSTURE_WEIGHT**2 * posture[..., None]
+    ridge = (_DAMPING**2 + _POSTURE_WEIGHT**2) * xp.eye(jacobian.shape[2])
+    return xp.linalg.solve(xp.matmul(transposed, weighted) + ridge, pull)[..., 0]

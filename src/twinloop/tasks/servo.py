@@ -11,7 +11,8 @@ from twinloop.core.errors import InputError
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin
 
-_INTEGRAL_GAIN = 0.06  # of the error per control step: a tenth of what the lag of some 4 steps would bear
+_INTEGRAL_GAIN = 0.4  # per control step, over 1 + lag: an integral loop bears pi/2, and the true lag may be twice
+_SETTLING_SPEED = 0.4  # rad/s: a faster reference is not integrated, its error is mostly lag
 _INTEGRAL_LIMIT = 0.35  # rad or m
 
 
@@ -28,6 +29,12 @@ class ServoModel:
     lag: NDArray[np.float64]
     command_low: NDArray[np.float64]
     command_high: NDArray[np.float64]
+    control_hz: float
+
+    @property
+    def gain(self) -> NDArray[np.float64]:
+        """Integral gain of a tracker on these servos, per control step."""
+        return _INTEGRAL_GAIN / (1.0 + self.lag)
 
     @classmethod
     def of(cls, twin: Twin, chain: Chain) -> ServoModel:
@@ -49,14 +56,16 @@ class ServoModel:
         stiffness = model.actuator_gainprm[columns, 0]
         delays = [f"actuator/{robot.actuator_names[i]}/delay" for i in columns]
         delay = np.array([twin.params[name].nominal if name in twin.params else 0.0 for name in delays])
+        damping = model.dof_damping[chain.dof] - model.actuator_biasprm[columns, 2]
         limited = model.actuator_ctrllimited[columns].astype(bool)[:, None]
         span = np.where(limited, model.actuator_ctrlrange[columns], [-np.inf, np.inf])
         return cls(
             actuators=columns,
             stiffness=stiffness,
-            lag=(model.dof_damping[chain.dof] / stiffness + delay) * twin.control_hz,
+            lag=(damping / stiffness + delay) * twin.control_hz,
             command_low=span[:, 0],
             command_high=span[:, 1],
+            control_hz=twin.control_hz,
         )
 
 
@@ -85,6 +94,7 @@ class ServoTracker:
             max_step: largest change of a command in one control step, rad.
         """
         self._servo, self._max_step = servo, max_step
+        self._settling_step = _SETTLING_SPEED / servo.control_hz
         self._command = command
         self._integral = command - reference - gravity / servo.stiffness
 
@@ -107,8 +117,9 @@ class ServoTracker:
         """
         xp = measured.__array_namespace__()
         servo = self._servo
-        error = _INTEGRAL_GAIN * (reference - measured)
-        self._integral = xp.clip(self._integral + error, -_INTEGRAL_LIMIT, _INTEGRAL_LIMIT)
+        settling = xp.clip(1.0 - xp.abs(step) / self._settling_step, 0.0, 1.0)
+        error = settling * (reference - measured)
+        self._integral = xp.clip(self._integral + servo.gain * error, -_INTEGRAL_LIMIT, _INTEGRAL_LIMIT)
         wanted = target + servo.lag * step + gravity / servo.stiffness + self._integral
         change = xp.clip(wanted - self._command, -self._max_step, self._max_step)
         self._command = xp.clip(self._command + change, xp.asarray(servo.command_low), xp.asarray(servo.command_high))
