@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import mujoco
 import numpy as np
 import pytest
@@ -159,14 +161,21 @@ def test_what_is_no_twin_is_named_and_the_built_ins_are_listed():
 
 
 def test_menagerie_without_its_package_says_how_to_get_it():
-    pytest.importorskip("mujoco")
-    try:
-        import mujoco_menagerie  # noqa: F401
-    except ImportError:
-        with pytest.raises(MissingDependencyError, match=r'pip install "twinloop\[menagerie\]"'):
-            load_twin("menagerie:franka_emika_panda")
-    else:
+    if importlib.util.find_spec("mujoco_menagerie"):
         pytest.skip("mujoco-menagerie is installed")
+    with pytest.raises(MissingDependencyError, match=r'pip install "twinloop\[menagerie\]"'):
+        load_twin("menagerie:franka_emika_panda")
+
+
+def test_menagerie_models_come_from_its_package(tmp_path, monkeypatch):
+    pytest.importorskip("mujoco_menagerie")
+    folder = tmp_path / "universal_robots_ur5e"
+    folder.mkdir()
+    (folder / "scene.xml").write_text(ARM)
+    monkeypatch.setenv("MENAGERIE_ROOT", str(tmp_path))
+    assert load_twin("menagerie:universal_robots_ur5e").robot.joints == ["hinge"]
+    with pytest.raises(UnknownNameError, match="Nearest existing: universal_robots_ur5e"):
+        load_twin("menagerie:universal_robot_ur5e")
 
 
 def test_a_misspelled_key_in_a_spec_is_named():

@@ -91,10 +91,13 @@ def _menagerie_file(name: str) -> Path:
     except ImportError as error:
         what = f"menagerie:{name} needs the mujoco-menagerie package."
         raise MissingDependencyError(what, remedy='pip install "twinloop[menagerie]"') from error
+    if name not in mujoco_menagerie.names():
+        raise UnknownNameError("Menagerie robot", name, mujoco_menagerie.names())
     try:
-        return Path(mujoco_menagerie.get_path(name))
-    except Exception as error:
-        raise InputError(f"menagerie:{name} could not be had: {error}") from error
+        return Path(mujoco_menagerie.get(name).xml())
+    except mujoco_menagerie.MenagerieError as error:
+        what = f"menagerie:{name} could not be had: {error}."
+        raise MissingDependencyError(what, remedy="set MENAGERIE_ROOT to a checkout of mujoco_menagerie") from error
 
 
 def compile_twin(spec: TwinSpec, model_path: Path, *, where: str) -> Twin:
