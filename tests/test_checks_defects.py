@@ -164,3 +164,16 @@ def test_steps_that_are_too_long_drift_and_do_not_converge(spoiled):
     assert check_energy_drift(twin).status == "fail"
     pendulum = spoiled("double_pendulum", spec=[("control_hz: 500", "control_hz: 10"), ("substeps: 4", "substeps: 1")])
     assert check_convergence(pendulum).status == "fail"
+
+
+def test_an_undamped_model_of_the_users_own_is_not_accused_of_making_energy(tmp_path):
+    path = tmp_path / "bare.xml"
+    path.write_text(
+        "<mujoco><worldbody><body pos='0 0 1'><joint name='a' axis='0 1 0'/><geom type='capsule' size='.05' "
+        "fromto='0 0 0 .3 0 0'/><body pos='.3 0 0'><joint type='ball'/><geom size='.05' pos='.1 0 0'/></body></body>"
+        "</worldbody></mujoco>"
+    )
+    twin = load_twin(path)
+    assert check_energy_drift(twin).status == "pass"
+    assert check_energy_gain(twin).status == "pass"
+    assert check_convergence(twin).status == "pass"
