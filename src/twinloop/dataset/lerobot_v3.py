@@ -7,9 +7,10 @@ files and replaces metadata, in a snapshot that is swapped in at once (`snapshot
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -129,7 +130,7 @@ class DatasetWriter:
         progress = self._progress.with_tasks([episode.provenance.task for episode in episodes])
         if episodes and progress.params is None:
             progress = replace(progress, params=tuple(episodes[0].provenance.params))
-        with next_snapshot(self.path) as stage:
+        with self._snapshot() as stage:
             entry = BlockEntry(
                 block=block,
                 episodes=len(episodes),
@@ -151,7 +152,7 @@ class DatasetWriter:
         ``result`` must not hold wall-clock facts: the bytes are a function of the run's inputs.
         """
         progress = replace(self._progress, quantiles_at=self._progress.frames)
-        with next_snapshot(self.path) as stage:
+        with self._snapshot() as stage:
             metadata.write_metadata(stage, self.spec, progress, quantiles=True)
             if result is not None:
                 replace_bytes(stage / layout.RESULT, (dumps(dict(result), indent=2) + "\n").encode())
@@ -166,6 +167,18 @@ class DatasetWriter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    @contextlib.contextmanager
+    def _snapshot(self) -> Iterator[Path]:
+        """The next snapshot; after an interruption, what is on the disk is what this writer knows."""
+        if not self._lock.held:
+            raise DatasetError(f"The writer of {self.path} is closed. Open it again with resume.")
+        try:
+            with next_snapshot(self.path) as stage:
+                yield stage
+        except BaseException:
+            self._progress = Progress.load(self.path) if self.path.exists() else Progress()
+            raise
 
     def _check_block(self, block: int, episodes: Sequence[SimEpisode]) -> None:
         if block != self.next_block:

@@ -17,7 +17,7 @@ from twinloop.core.files import read_json
 from twinloop.core.records import Episode, Provenance
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
-from twinloop.dataset.parquet import numbers, read_rows, read_table, require_columns
+from twinloop.dataset.parquet import numbers, open_parquet, read_rows, require_columns
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.video import decode
 
@@ -72,7 +72,7 @@ class DatasetReader:
 
     @property
     def episode_table(self) -> pa.Table:
-        """All rows of ``meta/episodes``, in episode order."""
+        """All rows of ``meta/episodes`` in episode order, without the ``stats/*`` columns."""
         return self._episodes
 
     @property
@@ -256,15 +256,20 @@ def _episode_rows(root: Path) -> pa.Table:
     paths = sorted((root / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
     if not paths:
         return pa.table({name: pa.array([], pa.int64()) for name in _PLACE})
-    tables = [read_table(path) for path in paths]
-    for path, table in zip(paths, tables, strict=True):
-        require_columns(_PLACE, table.column_names, where=str(path))
+    tables = [_without_stats(path) for path in paths]
     table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     indices = table["episode_index"].to_numpy()
     order = np.argsort(indices, kind="stable")
     if not np.array_equal(indices[order], np.arange(len(order))):
         raise DatasetError(f"{root}: episode_index does not run from 0 to {len(order) - 1} without gaps.")
     return table if np.array_equal(order, np.arange(len(order))) else table.take(pa.array(order))
+
+
+def _without_stats(path: Path) -> pa.Table:
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        require_columns(_PLACE, names, where=str(path))
+        return file.read(columns=[name for name in names if not name.startswith("stats/")])
 
 
 def _why(template: str) -> str:

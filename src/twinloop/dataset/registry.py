@@ -52,11 +52,12 @@ class RealSet:
     units: tuple[str, ...] | str | None = None
     robot_type: str = ""
     note: str = ""
+    host: str = "https://raw.githubusercontent.com"
 
     @property
     def address(self) -> str:
         """The public address of its files, at a fixed commit."""
-        return f"https://raw.githubusercontent.com/{self.repository}/{self.commit}/"
+        return f"{self.host}/{self.repository}/{self.commit}/"
 
     def manifest(self) -> dict[str, tuple[str, str | None]]:
         """Path in the repository and SHA-256 (None: not known) of each file, by its path in the set's folder."""
@@ -161,7 +162,7 @@ def fetch(name: str) -> Located:
         return Located(
             entry=entry, path=path, hash=sha256_tree(path), origin=DATA_VARIABLE, verified=_matches(entry, path)
         )
-    return _download(entry)
+    return download(entry)
 
 
 def load(name: str) -> tuple[list[Episode], Located]:
@@ -190,7 +191,13 @@ def _matches(entry: RealSet, path: Path) -> bool:
     )
 
 
-def _download(entry: RealSet) -> Located:
+def download(entry: RealSet) -> Located:
+    """A set's files from its public address, kept in the user's cache and checked on every use.
+
+    Raises:
+        RealDataUnavailableError: it cannot be reached.
+        DatasetError: a file is not the one that the registry names, or changed since its first download.
+    """
     import pooch
 
     folder = Path(pooch.os_cache("twinloop")) / entry.name / entry.commit

@@ -38,9 +38,14 @@ class FolderLock:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._handle = self._acquire(folder)
 
+    @property
+    def held(self) -> bool:
+        """Whether the right has not been given back yet."""
+        return self._handle >= 0
+
     def release(self) -> None:
         """Give the right back; may be called again without effect."""
-        if self._handle >= 0:
+        if self.held:
             self.path.unlink(missing_ok=True)
             os.close(self._handle)
             self._handle = -1

@@ -87,7 +87,7 @@ def _split(path: Path) -> tuple[dict[str, str], str]:
     while lines and lines[0].startswith("#"):
         comments.append(lines.pop(0)[1:])
     pairs = (line.partition(":") for line in comments)
-    return {key.strip(): value.strip() for key, colon, value in pairs if colon}, "\n".join(lines)
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}, "\n".join(lines) + "\n"
 
 
 def _parse(path: Path, body: str) -> pa.Table:

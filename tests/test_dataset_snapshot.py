@@ -1,0 +1,94 @@
+"""A folder changes whole, whichever way the system can swap it, and comes back after every kind of interruption."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from twinloop.core.errors import DatasetError, DatasetLockedError
+from twinloop.dataset import snapshot
+from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes
+
+
+@pytest.fixture(params=["exchange", "two renames"])
+def folder(tmp_path, request, monkeypatch):
+    """A committed folder, on a system that can exchange two folders and on one that cannot."""
+    if request.param == "two renames":
+        monkeypatch.setattr(snapshot, "_exchange", lambda *_: False)
+    path = tmp_path / "set"
+    with next_snapshot(path) as stage:
+        replace_bytes(stage / "deep" / "data", b"first")
+        replace_bytes(stage / "meta", b"one")
+    return path
+
+
+def content(path):
+    return {str(p.relative_to(path)): p.read_bytes() for p in sorted(path.rglob("*")) if p.is_file()}
+
+
+def test_a_commit_adds_and_replaces_and_keeps_the_rest(folder):
+    inode = (folder / "deep" / "data").stat().st_ino
+    with next_snapshot(folder) as stage:
+        assert content(stage) == {"deep/data": b"first", "meta": b"one"}
+        replace_bytes(stage / "meta", b"two")
+        replace_bytes(stage / "deep" / "more", b"second")
+        assert content(folder) == {"deep/data": b"first", "meta": b"one"}
+    assert content(folder) == {"deep/data": b"first", "deep/more": b"second", "meta": b"two"}
+    assert (folder / "deep" / "data").stat().st_ino == inode
+    assert [item.name for item in folder.parent.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interrupted_commit_changes_nothing(folder, error):
+    with pytest.raises(error), next_snapshot(folder) as stage:
+        replace_bytes(stage / "meta", b"two")
+        raise error
+    assert content(folder) == {"deep/data": b"first", "meta": b"one"}
+    assert [item.name for item in folder.parent.iterdir()] == ["set"]
+
+
+@pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EFBIG"])
+def test_a_full_disk_is_told_from_other_errors(folder, code):
+    number = getattr(__import__("errno"), code)
+    with pytest.raises(DatasetError, match="What was committed before is unharmed"), next_snapshot(folder):
+        raise RuntimeError from OSError(number, os.strerror(number))
+    with pytest.raises(PermissionError), next_snapshot(folder):
+        raise PermissionError
+
+
+def test_a_writer_killed_between_two_renames_is_recovered(tmp_path):
+    path = tmp_path / "set"
+    old, following = tmp_path / ".set.old", tmp_path / ".set.next"
+    for place, text in ((old, "committed"), (following, "half")):
+        place.mkdir()
+        (place / "meta").write_text(text)
+    recover(path)
+    assert content(path) == {"meta": b"committed"}
+    old.mkdir()
+    recover(path)
+    assert [item.name for item in tmp_path.iterdir()] == ["set"]
+
+
+def test_a_file_system_without_hard_links_gets_copies(folder, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with next_snapshot(folder) as stage:
+        replace_bytes(stage / "meta", b"two")
+    assert content(folder) == {"deep/data": b"first", "meta": b"two"}
+
+
+def test_a_lock_is_one_at_a_time_and_leaves_nothing(tmp_path):
+    path = tmp_path / "set"
+    first = FolderLock(path)
+    with pytest.raises(DatasetLockedError, match=f"Another writer .process {os.getpid()}. has {path} open"):
+        FolderLock(path)
+    first.release()
+    first.release()
+    second = FolderLock(path)
+    assert second.held
+    assert not first.held
+    second.release()
+    assert list(tmp_path.iterdir()) == []
