@@ -3,6 +3,7 @@
 from twinloop.stats.bootstrap import bootstrap, bootstrap_mean, bootstrap_paired
 from twinloop.stats.cluster import cluster_covariance, least_squares_covariance, t_halfwidth
 from twinloop.stats.interval import Interval
+from twinloop.stats.lag import best_lag, delayed
 from twinloop.stats.metrics import mae, rmse, skill
 from twinloop.stats.proportion import clopper_pearson, wilson
 from twinloop.stats.series import LjungBox, autocorrelation, effective_size, ljung_box
@@ -11,11 +12,13 @@ __all__ = [
     "Interval",
     "LjungBox",
     "autocorrelation",
+    "best_lag",
     "bootstrap",
     "bootstrap_mean",
     "bootstrap_paired",
     "clopper_pearson",
     "cluster_covariance",
+    "delayed",
     "effective_size",
     "least_squares_covariance",
     "ljung_box",

@@ -1,0 +1,115 @@
+"""What the data tell about each parameter, and what they cannot tell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.identify.solver import PRIOR_WEIGHT, Block, Linearization, Problem
+from twinloop.stats import cluster_covariance
+
+# A parameter is not determined when more than this share of it lies in directions that the data leave open, …
+_OPEN_SHARE = 0.1
+# … or when its standard error is not well below what was known beforehand.
+_LEAST_GAIN = 0.5
+_NAMED = 0.25
+_NEAR_BOUND = 1e-3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncertainty:
+    """Covariance in transformed coordinates, and per parameter why it is not determined ("" where it is).
+
+    ``directions`` names combinations that the data leave open; ``condition`` is cond(ĴᵀĴ) of each block with unit
+    columns. Covariance between blocks is not estimated (0), and undetermined parameters keep their prior variance.
+    """
+
+    covariance: NDArray[np.float64]
+    reasons: tuple[str, ...]
+    directions: tuple[str, ...]
+    condition: tuple[float, ...]
+
+
+def uncertainty(problem: Problem, here: Linearization, names: Sequence[str]) -> Uncertainty:
+    """Cluster-robust covariance by episode, and the directions and parameters that the data do not determine."""
+    covariance = np.diag(problem.sd**2)
+    reasons = [""] * len(names)
+    directions: list[str] = []
+    conditions = []
+    for block, jacobian in zip(problem.blocks, here.jacobians, strict=True):
+        curvature, scores = _curvature_and_scores(here.residual[..., block.channels], jacobian)
+        local = _block_covariance(problem, block, curvature, scores)
+        shares, named = _open_directions(problem, block, curvature, names)
+        directions += named
+        conditions.append(_scaled_condition(curvature))
+        for i, column in enumerate(block.columns):
+            error = None if local is None else float(np.sqrt(local[i, i]))
+            reasons[column] = _reason(problem, here.point, int(column), shares[i], error)
+        known = np.flatnonzero([not reasons[column] for column in block.columns])
+        if local is not None:
+            covariance[np.ix_(block.columns[known], block.columns[known])] = local[np.ix_(known, known)]
+    return Uncertainty(
+        covariance=covariance, reasons=tuple(reasons), directions=tuple(directions), condition=tuple(conditions)
+    )
+
+
+def _curvature_and_scores(
+    residual: NDArray[np.float64], jacobian: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Second derivative ``(p, p)`` of the mean Huber loss, and its gradient per episode ``(nepisode, p)``."""
+    present = ~np.isnan(residual)
+    error, slopes = np.where(present, residual, 0.0), np.where(present[..., None], jacobian, 0.0)
+    share = 1.0 / present.sum(axis=(0, 1))
+    square = np.where(present & (np.abs(error) <= 1.0), share, 0.0)
+    curvature = np.einsum("efc,efcp,efcq->pq", square, slopes, slopes)
+    scores = np.einsum("efc,efcp->ep", np.clip(error, -1.0, 1.0) * share, slopes)
+    return curvature, scores
+
+
+def _block_covariance(
+    problem: Problem, block: Block, curvature: NDArray[np.float64], scores: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """Sandwich of one block; None where a single episode cannot tell how episodes differ."""
+    if len(scores) == 1:
+        return None
+    return cluster_covariance(curvature + np.diag(PRIOR_WEIGHT / problem.sd[block.columns] ** 2), scores)
+
+
+def _open_directions(
+    problem: Problem, block: Block, curvature: NDArray[np.float64], names: Sequence[str]
+) -> tuple[NDArray[np.float64], list[str]]:
+    """Share of each parameter in directions where the data curve the loss less than the prior, and their names."""
+    sd = problem.sd[block.columns]
+    values, vectors = np.linalg.eigh(curvature * np.outer(sd, sd))
+    unknown = vectors[:, values < PRIOR_WEIGHT]
+    named = []
+    for direction in unknown.T:
+        order = [i for i in np.argsort(-np.abs(direction)) if abs(direction[i]) > _NAMED]
+        sign = np.sign(direction[order[0]])
+        terms = [f"{sign * direction[i] * sd[i]:+.2g} {names[int(block.columns[i])]}" for i in order]
+        named.append(" ".join(terms))
+    return np.sum(unknown**2, axis=1), named
+
+
+def _scaled_condition(curvature: NDArray[np.float64]) -> float:
+    """cond(ĴᵀĴ) with every column of the Jacobian scaled to unit length; columns of zeros make it infinite."""
+    size = np.sqrt(np.diag(curvature))
+    if (size == 0).any():
+        return float("inf")
+    return float(np.linalg.cond(curvature / np.outer(size, size)))
+
+
+def _reason(problem: Problem, point: NDArray[np.float64], column: int, share: float, error: float | None) -> str:
+    low, high, sd = problem.low[column], problem.high[column], problem.sd[column]
+    if share > _OPEN_SHARE:
+        return "the data leave it open"
+    if min(point[column] - low, high - point[column]) < _NEAR_BOUND * sd:
+        return "ends on its bound"
+    if error is None:
+        return "one episode gives no interval"
+    if error > _LEAST_GAIN * sd:
+        return "no better known than before"
+    return ""
