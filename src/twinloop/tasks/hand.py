@@ -42,7 +42,9 @@ class Hand:
         """
         robot, model = twin.robot, twin.model
         if robot.tcp is None or robot.gripper is None:
-            raise InputError(f"The twin {twin.name} names no tool site or no gripper. Add `robot.tcp` and `robot.gripper`.")
+            raise InputError(
+                f"The twin {twin.name} names no tool site or no gripper. Add `robot.tcp` and `robot.gripper`."
+            )
         joint = model.joint(robot.gripper.joint)
         data = mujoco.MjData(model)
         data.qpos[:], _ = twin.home()
@@ -56,13 +58,16 @@ class Hand:
                 "starts from. Change the keyframe `home`."
             )
         motion = np.zeros((3, model.nv))
-        mujoco.mj_jacBodyCom(model, data, motion, None, int(joint.id and model.jnt_bodyid[joint.id]))
+        mujoco.mj_jacBodyCom(model, data, motion, None, int(model.jnt_bodyid[joint.id]))
         towards = np.sign(robot.gripper.open - robot.gripper.closed) * motion[:, joint.dofadr[0]] @ frame
         towards[approach[0]] = 0.0
         return cls(
             approach=approach,
             opening=_nearest_axis(towards),
-            tip=max(_reach(twin, data, value) for value in (robot.gripper.open, robot.gripper.closed)),
+            tip=max(
+                _reach(model, data, robot.tcp, int(joint.qposadr[0]), value)
+                for value in (robot.gripper.open, robot.gripper.closed)
+            ),
             one_sided=not _is_tied(model, joint.id),
             joint_qpos=int(joint.qposadr[0]),
             actuator=robot.joints.index(robot.gripper.joint),
@@ -82,19 +87,16 @@ def _is_tied(model: mujoco.MjModel, joint: int) -> bool:
     return bool(((model.eq_obj1id[tied] == joint) | (model.eq_obj2id[tied] == joint)).any())
 
 
-def _reach(twin: Twin, data: mujoco.MjData, opening: float) -> float:
+def _reach(model: mujoco.MjModel, data: mujoco.MjData, tool: str, finger: int, opening: float) -> float:
     """How far colliding parts of the hand lie beyond the tool site along the vertical, by their bounding boxes."""
-    model, robot = twin.model, twin.robot
-    assert robot.tcp is not None
-    assert robot.gripper is not None
-    data.qpos[model.joint(robot.gripper.joint).qposadr[0]] = opening
+    data.qpos[finger] = opening
     mujoco.mj_kinematics(model, data)
-    site = data.site(robot.tcp)
+    site = data.site(tool)
     frame = site.xmat.reshape(3, 3)
     index, sign = _nearest_axis(_DOWN @ frame)
     axis = sign * frame[:, index]
     reach = 0.0
-    for geom in _hand_geoms(model, int(model.site(robot.tcp).bodyid[0])):
+    for geom in _hand_geoms(model, int(model.site(tool).bodyid[0])):
         turn = data.geom_xmat[geom].reshape(3, 3)
         centre, half = model.geom_aabb[geom, :3], model.geom_aabb[geom, 3:]
         offset = data.geom_xpos[geom] + turn @ centre - site.xpos

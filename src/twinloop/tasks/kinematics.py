@@ -93,8 +93,13 @@ class Chain:
             else:
                 position = position + turned[:, i, None] * columns[2]
             centres.append(position + _combine(columns, self._centres[i]))
-        stacked = (xp.stack(part, axis=1) for part in (anchors, axes, centres))
-        return ChainPose(position=position, columns=columns, **dict(zip(("anchors", "axes", "centres"), stacked)))
+        return ChainPose(
+            position=position,
+            columns=(columns[0], columns[1], columns[2]),
+            anchors=xp.stack(anchors, axis=1),
+            axes=xp.stack(axes, axis=1),
+            centres=xp.stack(centres, axis=1),
+        )
 
     def jacobian(self, pose: ChainPose) -> NDArray[np.float64]:
         """Velocity of the tool (linear, then angular) per joint velocity, ``(nworld, 6, k)``."""
@@ -129,13 +134,13 @@ def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]
 
 def _combine(columns: tuple[NDArray[np.float64], ...], factors: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sum of columns times constants; a constant of zero costs nothing."""
-    total: NDArray[np.float64] | float = 0.0
+    total = None
     for column, factor in zip(columns, factors, strict=True):
-        if factor == 1.0:
-            total = total + column
-        elif factor != 0.0:
-            total = total + float(factor) * column
-    return columns[0] * 0.0 if isinstance(total, float) else total
+        if factor == 0.0:
+            continue
+        term = column if factor == 1.0 else float(factor) * column
+        total = term if total is None else total + term
+    return 0.0 * columns[0] if total is None else total
 
 
 def _chain_joints(model: mujoco.MjModel, site: str) -> NDArray[np.intp]:

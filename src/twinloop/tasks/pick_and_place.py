@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import ParamTable
@@ -21,6 +22,7 @@ from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
 from twinloop.tasks.predicates import ever, held_for, in_disc, slower_than
 from twinloop.tasks.servo import ServoModel
 from twinloop.twin import Twin
+from twinloop.twin.spec import describe
 
 _NAME = "pick_and_place"
 
@@ -76,7 +78,10 @@ class PickAndPlaceConfig:
         missing = [name for name in required if name not in section]
         if missing:
             raise InputError(f"{where} lacks {', '.join(missing)}. Add it to the twin's YAML.")
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in section.items()})
+        try:
+            return TypeAdapter(cls).validate_python(section)
+        except ValidationError as error:
+            raise InputError(describe(error, where=where)) from error
 
 
 class PickAndPlace:
@@ -127,15 +132,16 @@ class PickAndPlace:
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """See the protocol, and `PickAndPlaceConfig` for what counts as done."""
         config = self.config
-        part = {kind: states[..., state_columns(self.twin.model, kind)] for kind in _PARTS}
-        qpos, qvel, mocap = (part[kind] for kind in _PARTS)
+        finite: NDArray[np.bool_] = np.isfinite(states).all(axis=-1)
+        sound = np.where(finite[..., None], states, 0.0)
+        qpos, qvel, mocap = (sound[..., state_columns(self.twin.model, kind)] for kind in _PARTS)
         centre = qpos[..., self.object.qpos : self.object.qpos + 3]
         target = mocap[..., 3 * self._target : 3 * self._target + 3]
         rise = centre[..., 2] - self.object.rest_height
         placed = in_disc(centre, target, config.target_radius) & (np.abs(rise) <= config.height_tolerance)
         still = slower_than(qvel[..., self.object.qvel : self.object.qvel + 6], config.rest_speed, config.rest_spin)
         count = max(1, round(config.rest_time * self.twin.control_hz))
-        return placed & held_for(still & self._released(qpos, centre), count) & ever(rise >= config.lifted)
+        return finite & placed & held_for(still & self._released(qpos, centre), count) & ever(rise >= config.lifted)
 
     def expert(self, initial: InitialState) -> Controller:
         """See the protocol."""

@@ -36,7 +36,7 @@ class Phase(IntEnum):
 
 
 # Per phase: least duration (s), and how long at most to wait at its end for the joints to arrive (s).
-_LEAST = np.array([0.6, 0.5, 0.45, 0.5, 0.6, 0.5, 0.35, 0.5, 0.8])
+_LEAST = np.array([0.6, 0.6, 0.45, 0.5, 0.6, 0.5, 0.35, 0.5, 0.8])
 _PATIENCE = np.array([0.7, 0.4, 0.0, 0.1, 0.4, 0.4, 0.0, 0.0, np.inf])
 _GRIPPED = np.array([False, False, True, True, True, True, False, False, False])
 _ARRIVED = 0.003  # m: a tool closer than this to its reference has arrived
@@ -44,7 +44,7 @@ _PACE = 0.8  # mean speed of a path in reaches (horizontal distance of the hand 
 _TURN_SPEED = 1.0  # rad/s: mean speed of turning the hand about its approach
 _JOINT_SPEED = 2.5  # rad/s; the STS3215 at 7.4 V turns 5.9 rad/s unloaded, the Panda's joints 2.2 to 2.6 (makers)
 _STROKE_TIME = 0.3  # s for the hand's command from open to closed
-_SIDE_CLEARANCE = 0.008  # m between a fixed finger and the object on the way down and up
+_SIDE_CLEARANCE = 0.010  # m between a fixed finger and the object on the way down and up
 _DROP = 0.001  # m: the object is let go this far above its resting height
 _HOVER = 0.015  # m between finger tips and the object's top before the descent
 _TIP_CLEARANCE = 0.003  # m between finger tips and table at the grasp
@@ -86,6 +86,7 @@ class PickAndPlaceExpert:
     def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
         """Commands of the coming control step."""
         qpos = simulation.qpos
+        qpos = np.where(np.isfinite(qpos), qpos, 0.0)  # a world that diverged is marked elsewhere
         measured = qpos[:, self._task.chain.qpos]
         jacobian = self._task.chain.jacobian(self._planned)
         miss = np.matmul(jacobian[:, :3], (measured - self._reference)[..., None])[..., 0]

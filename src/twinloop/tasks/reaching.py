@@ -25,7 +25,9 @@ class GraspFrame:
     ``turn`` is the angle about the approach that it adds to that bearing.
     """
 
-    def __init__(self, chain: Chain, hand: Hand, home: NDArray[np.float64], *, tilt: float, heights: tuple[float, float]):
+    def __init__(
+        self, chain: Chain, hand: Hand, home: NDArray[np.float64], *, tilt: float, heights: tuple[float, float]
+    ):
         """``tilt`` (rad) is reached at the upper of ``heights`` (m); at the lower one the hand is vertical."""
         pose = chain.pose(home[None, chain.qpos])
         self._hand, self._tilt, self._heights = hand, tilt, heights

@@ -64,6 +64,6 @@ def _load(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001  # whatever the user's file raises, it is the file that is wrong
+    except Exception as error:  # whatever the user's file raises, it is the file that is wrong
         raise InputError(f"{path} does not run: {type(error).__name__}: {error}") from error
     return module

@@ -1,0 +1,159 @@
+"""One batch of randomized, sensed episodes of an actor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamTable, Provenance, SimEpisode
+from twinloop.core.units import UnitMap
+from twinloop.rollout.actor import Actor, ExpertActor
+from twinloop.rollout.sensing import joint_readings
+from twinloop.simulate import Backend, InitialState, Trajectories, open_backend, rollout
+from twinloop.tasks import Task
+from twinloop.twin import Twin
+
+INITIAL_COMMAND = "initial_command"  # key in Provenance.extra: command before the first, which fills delay histories
+STEP_PARAMS = "step_params"  # key in Provenance.extra: values of parameters that change at every control step
+
+
+def software_versions() -> dict[str, str]:
+    """Versions of what decides the bytes of a simulated episode."""
+    return {name: version(name) for name in ("twinloop", "mujoco", "numpy")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchResult:
+    """What a batch came to; world ``i`` is episode ``numbers[i]``.
+
+    ``observation`` and ``action`` ``(nworld, nstep, n)`` are in ``units``. ``held`` ``(nworld, nstep + 1)`` says
+    whether the success predicate held at each state, ``success`` ``(nworld,)`` whether it did at the last state of a
+    world that stayed valid.
+    """
+
+    twin: Twin
+    task: Task
+    actor: str
+    params: ParamTable
+    initial: InitialState
+    trajectories: Trajectories
+    observation: NDArray[np.float64]
+    action: NDArray[np.float64]
+    held: NDArray[np.bool_]
+    numbers: tuple[int, ...]
+    run_seed: int
+    attempt: int
+    units: UnitMap
+    config_hash: str
+    versions: Mapping[str, str]
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def success(self) -> NDArray[np.bool_]:
+        """Worlds that ended in success and stayed valid throughout."""
+        return self.held[:, -1] & self.trajectories.valid
+
+    def episode(self, world: int) -> SimEpisode:
+        """One world as a record, its arrays views of the batch."""
+        return SimEpisode(
+            number=self.numbers[world],
+            commands=self.trajectories.commands[world],
+            states=self.trajectories.states[world],
+            action=self.action[world],
+            observation=self.observation[world],
+            next_success=self.held[world, 1:],
+            provenance=self._provenance(world),
+        )
+
+    def episodes(self, worlds: Iterable[int] | None = None) -> list[SimEpisode]:
+        """Some worlds as records, or all."""
+        return [self.episode(int(world)) for world in (range(len(self.numbers)) if worlds is None else worlds)]
+
+    def _provenance(self, world: int) -> Provenance:
+        extra = {**self.extra, INITIAL_COMMAND: self.initial.command[world].tolist()}
+        if self.params.steps:
+            extra[STEP_PARAMS] = {name: rows[world].tolist() for name, rows in self.params.steps.items()}
+        reason = self.trajectories.reason[world]
+        if reason:
+            reason = f"{reason} in control step {self.trajectories.invalid_step[world]}"
+        return Provenance(
+            source="sim",
+            twin=self.twin.name,
+            twin_hash=self.twin.hash,
+            config_hash=self.config_hash,
+            params=self.params.row(world),
+            seed_path=(self.run_seed, self.numbers[world], self.attempt),
+            versions=self.versions,
+            actor=self.actor,
+            task=self.task.instruction,
+            units=self.units.to_json(),
+            success=bool(self.success[world]),
+            success_version=self.task.success_version,
+            valid=not reason,
+            invalid_reason=reason,
+            extra={"task": self.task.name, "task_version": self.task.version, **extra},
+        )
+
+
+def run_batch(
+    twin: Twin,
+    task: Task,
+    params: ParamTable,
+    *,
+    run_seed: int,
+    episodes: Sequence[int],
+    attempt: int = 0,
+    backend: Backend | None = None,
+    actor: Actor | None = None,
+    units: UnitMap | None = None,
+    config_hash: str = "",
+    versions: Mapping[str, str] | None = None,
+    extra: Mapping[str, Any] | None = None,
+) -> BatchResult:
+    """Reset, act, sense and judge one episode per row of ``params``.
+
+    An episode's bytes are a function of its row, the run seed, its number and the attempt: the same alone, in any
+    batch, on any number of threads.
+
+    Args:
+        params: one row per episode, in the order of ``episodes``.
+        attempt: which try of these episodes.
+        backend: how the worlds run; ``threads`` on every core by default.
+        actor: who decides the commands; the task's expert by default.
+        units: of observation and action; the twin's by default.
+        config_hash, versions, extra: what the provenance says beyond the batch itself.
+
+    Raises:
+        InputError: the table has not one row per episode.
+    """
+    if params.nworld != len(episodes):
+        raise InputError(f"{params.nworld} rows of parameters for {len(episodes)} episodes. Draw one row for each.")
+    actor = actor or ExpertActor(task=task)
+    units = units or twin.units
+    initial = task.reset(params, run_seed=run_seed, episodes=episodes, attempt=attempt)
+    controller = actor.begin(initial)
+    trajectories = rollout(backend or open_backend(), twin, params, initial, controller, task.nstep)
+    return BatchResult(
+        twin=twin,
+        task=task,
+        actor=actor.name,
+        params=params,
+        initial=initial,
+        trajectories=trajectories,
+        observation=units.from_si(joint_readings(twin, params, trajectories.qpos[:, :-1])),
+        action=units.from_si(trajectories.commands),
+        held=task.success(trajectories.states),
+        numbers=tuple(int(number) for number in episodes),
+        run_seed=run_seed,
+        attempt=attempt,
+        units=units,
+        config_hash=config_hash,
+        versions={**software_versions(), **(versions or {})},
+        extra=extra or {},
+    )

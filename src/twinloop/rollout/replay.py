@@ -1,0 +1,118 @@
+"""The same states again, from recorded commands and parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamTable, Provenance, SimEpisode
+from twinloop.rollout.episodes import INITIAL_COMMAND, STEP_PARAMS
+from twinloop.simulate import Backend, InitialState, open_backend, rollout
+from twinloop.simulate.protocol import STATE_SPEC, state_columns
+from twinloop.twin import Twin
+
+_BIT = mujoco.mjtState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """States of a replay beside the recorded ones, ``(T + 1, nstate)`` each."""
+
+    states: NDArray[np.float64]
+    recorded: NDArray[np.float64]
+
+    @property
+    def identical(self) -> bool:
+        """Whether every bit agrees."""
+        return self.states.tobytes() == self.recorded.tobytes()
+
+    @property
+    def difference(self) -> float:
+        """Largest absolute difference of any state component at any step; infinite where one is not finite."""
+        if self.states.shape != self.recorded.shape:
+            return float("inf")
+        finite = np.isfinite(self.states) & np.isfinite(self.recorded)
+        return float(np.abs(self.states - self.recorded).max()) if finite.all() else float("inf")
+
+
+def initial_from_state(twin: Twin, state: ArrayLike, command: ArrayLike) -> InitialState:
+    """Worlds that begin in recorded states, ``(nstate,)`` or ``(nworld, nstate)``.
+
+    Args:
+        command: what the robot was told before, ``(nu,)`` or ``(nworld, nu)``; it fills the delays' histories.
+
+    The solver's warm start and the time begin at zero, as at a reset: from the first state of an episode the replay
+    is exact, from a later one it agrees to the solver's tolerance, and exactly as far as the delay reaches back only
+    if ``command`` had been held that long.
+
+    Raises:
+        InputError: the states do not fit the twin, or carry actuator activations, which a beginning cannot hold.
+    """
+    model = twin.model
+    states = np.atleast_2d(np.asarray(state, dtype=np.float64))
+    size = mujoco.mj_stateSize(model, STATE_SPEC)
+    if states.shape[1] != size:
+        raise InputError(f"A state of {states.shape[1]} numbers for {twin.name}, whose states have {size}.")
+
+    def part(kind: int) -> NDArray[np.float64]:
+        return states[:, state_columns(model, int(kind))]
+
+    if part(_BIT.mjSTATE_ACT).any():
+        raise InputError(f"The state of {twin.name} carries actuator activations; only rest can be begun from.")
+    return InitialState(
+        qpos=part(_BIT.mjSTATE_QPOS),
+        qvel=part(_BIT.mjSTATE_QVEL),
+        mocap_pos=part(_BIT.mjSTATE_MOCAP_POS).reshape(len(states), model.nmocap, 3),
+        mocap_quat=part(_BIT.mjSTATE_MOCAP_QUAT).reshape(len(states), model.nmocap, 4),
+        command=np.broadcast_to(np.asarray(command, dtype=np.float64), (len(states), model.nu)),
+    )
+
+
+def replay(
+    twin: Twin,
+    params: ParamTable,
+    initial: InitialState,
+    commands: ArrayLike,
+    *,
+    backend: Backend | None = None,
+) -> NDArray[np.float64]:
+    """States ``(nworld, T + 1, nstate)`` under recorded commands ``(nworld, T, nu)``.
+
+    Commands ``(T, nu)`` of a single world give states ``(T + 1, nstate)``.
+    """
+    issued = np.asarray(commands, dtype=np.float64)
+    single = issued.ndim == 2
+    batch = np.ascontiguousarray(issued[None] if single else issued)
+    states = rollout(backend or open_backend(), twin, params, initial, batch, batch.shape[1]).states
+    return states[0] if single else states
+
+
+def recorded_params(twin: Twin, provenance: Provenance) -> ParamTable:
+    """The parameters of an episode as a table of one row."""
+    steps = {name: np.atleast_2d(rows) for name, rows in provenance.extra.get(STEP_PARAMS, {}).items()}
+    return twin.table(1, provenance.params).with_steps(steps)
+
+
+def replay_episode(twin: Twin, episode: SimEpisode, *, backend: Backend | None = None) -> Replay:
+    """An episode again from its provenance, first state and commands.
+
+    Raises:
+        InputError: the twin is not the one the episode was made with, or the episode lacks what a replay needs.
+    """
+    provenance = episode.provenance
+    if provenance.twin_hash != twin.hash:
+        raise InputError(
+            f"Episode {episode.number} was made with {provenance.twin} {provenance.twin_hash[:12]}, "
+            f"this is {twin.name} {twin.hash[:12]}. Replay with the version of the twin that made it."
+        )
+    command = provenance.extra.get(INITIAL_COMMAND)
+    if command is None or not len(episode.states):
+        missing = "states" if command is not None else f"{INITIAL_COMMAND!r} in its provenance"
+        raise InputError(f"Episode {episode.number} holds no {missing}, so it cannot be replayed.")
+    initial = initial_from_state(twin, episode.states[0], command)
+    states = replay(twin, recorded_params(twin, provenance), initial, episode.commands, backend=backend)
+    return Replay(states=states, recorded=np.asarray(episode.states))
