@@ -14,6 +14,7 @@ from twinloop.render.gl import GlQuality, GlRenderer
 
 SCENE = """
 <mujoco>
+  <option integrator="discrete"><flag autoreset="disable"/></option>
   <asset>
     <texture name="sky" type="skybox" builtin="flat" rgb1="0 0 0" rgb2="0 0 0" width="8" height="48"/>
     <material name="ground" rgba="0.3 0.3 0.3 1" reflectance="0.5"/>

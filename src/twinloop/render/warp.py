@@ -11,7 +11,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import MissingDependencyError
+from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.render.protocol import Fields, Frames, SceneStates, check_size
 from twinloop.render.scene import PosedScene, camera_ids
 
@@ -57,6 +57,7 @@ class WarpRenderer:
         self.height, self.width = height, width
         self._posed = PosedScene(model)
         _use_first_face(self._posed.model)
+        _forget_physics(self._posed.model)
         # Warp numbers the active cameras in the order of the model's, so pictures are read in that order too.
         ids = camera_ids(model, cameras)
         self.cameras = tuple(ids)
@@ -70,11 +71,17 @@ class WarpRenderer:
         self._posed.set_fields(fields)
         shape = (len(states), self.height, self.width, 3)
         frames = {name: np.empty(shape, dtype=np.uint8) for name in self.cameras}
-        device_model = self._mjw.put_model(self._posed.model)
+        device_model = self._put_model()
         for start in range(0, len(states), self._quality.batch):
             rows = slice(start, start + self._quality.batch)
             self._trace(device_model, states.take(rows), {name: out[rows] for name, out in frames.items()})
         return frames
+
+    def _put_model(self) -> Any:
+        try:
+            return self._mjw.put_model(self._posed.model)
+        except NotImplementedError as error:
+            raise InputError(f"mujoco_warp does not take this model: {error} Render it with gl.") from error
 
     def _trace(self, device_model: Any, states: SceneStates, out: Frames) -> None:
         data, context = self._buffers(len(states))
@@ -137,6 +144,12 @@ def _use_first_face(model: mujoco.MjModel) -> None:
     """Show a cube texture's first face on every side: the tracer would squeeze all six onto each."""
     cubes = model.tex_type == mujoco.mjtTexture.mjTEXTURE_CUBE
     model.tex_height[cubes] = model.tex_width[cubes]
+
+
+def _forget_physics(model: mujoco.MjModel) -> None:
+    """Poses come from MuJoCo, so options that ``mujoco_warp`` does not simulate must not keep it from drawing."""
+    model.opt.disableflags = model.opt.enableflags = 0
+    model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER.value
 
 
 def _unpack_rgb(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
