@@ -14,11 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from test_dataset_writer import SPEC, planted
 from twinloop.core.errors import DatasetError, InputError, LogError, UnitsError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.core.records import Episode
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset import layout
+from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.logs import load_log
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.recorded import write_log_dataset
@@ -296,6 +298,21 @@ def test_what_is_no_log_is_refused(tmp_path):
     (newer / layout.SPEC).write_text(json.dumps({**spec, "schema": 99}))
     with pytest.raises(DatasetError, match=r"has schema 99; this version reads up to 1. Upgrade twinloop"):
         load_log(newer)
+
+
+def test_our_own_simulated_dataset_is_a_log_too(tmp_path):
+    spec = dataclasses.replace(SPEC, extra_state=("cube.x",))
+    episodes = [planted(number) for number in (0, 3)]
+    wide = [dataclasses.replace(e, observation=np.hstack([e.observation, e.action[:, :1]])) for e in episodes]
+    with DatasetWriter.open(tmp_path / "set", spec) as writer:
+        writer.commit_block(0, wide)
+    logs = load_log(tmp_path / "set")
+    for log, episode in zip(logs, episodes, strict=True):
+        assert log.units == spec.units
+        assert (log.source, log.task) == ("sim", episode.provenance.task)
+        np.testing.assert_array_equal(log.action, episode.action.astype(np.float32))
+        np.testing.assert_array_equal(log.state, episode.observation.astype(np.float32))
+        np.testing.assert_allclose(log.time, np.arange(len(episode)) / 30, rtol=0, atol=1e-15)
 
 
 def foreign_v3(folder: Path) -> Path:

@@ -8,7 +8,6 @@ files and replaces metadata, in a snapshot that is swapped in at once (`snapshot
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,12 +16,12 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.core.files import dumps, read_json
+from twinloop.core.files import dumps
 from twinloop.core.records import Episode, SimEpisode
 from twinloop.dataset import layout, metadata
+from twinloop.dataset.admission import begin, check_episode
 from twinloop.dataset.parquet import write_groups
 from twinloop.dataset.progress import BlockEntry, CameraSum, Progress
 from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes
@@ -63,7 +62,7 @@ class DatasetWriter:
         lock = FolderLock(path)
         try:
             recover(path)
-            return cls(path, spec, _begin(path, spec, resume=resume), lock)
+            return cls(path, spec, begin(path, spec, resume=resume), lock)
         except BaseException:
             lock.release()
             raise
@@ -194,7 +193,7 @@ class DatasetWriter:
                 f"order; it was given {numbers}."
             )
         for episode in episodes:
-            _check_episode(self.spec, episode)
+            check_episode(self.spec, episode)
 
     def _store_videos(
         self,
@@ -267,52 +266,6 @@ class DatasetWriter:
             )
             index, start = index + 1, start + len(episode.action)
         return placed
-
-
-def _begin(path: Path, spec: DatasetSpec, *, resume: bool) -> Progress:
-    """The progress to start from, after checking that what is there may be continued."""
-    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-        return Progress()
-    if not path.is_dir():
-        raise DatasetError(f"{path} is a file; a dataset needs a folder. Choose another output.")
-    stored_path = path / layout.SPEC
-    if not stored_path.exists():
-        raise DatasetError(f"{path} holds files that are not a twinloop dataset. Choose an empty or new folder.")
-    progress = Progress.load(path)
-    if not resume:
-        raise DatasetError(
-            f"{path} already holds a dataset of {progress.episodes} episodes. Use --resume to continue it, or choose "
-            "another folder."
-        )
-    stored, wanted = read_json(stored_path), json.loads(dumps(spec.to_json()))
-    different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))
-    if different:
-        raise DatasetError(
-            f"{path} was begun with another {', '.join(different)}, so it cannot be resumed with this configuration. "
-            "Run with the configuration it was begun with, or choose another folder."
-        )
-    return progress
-
-
-def _check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:
-    """Refuse an episode whose arrays do not fit the spec or hold what is not a number."""
-    where = f"Episode number {episode.number}"
-    length = len(episode.action)
-    expected = {"action": (length, len(spec.action_names)), "observation": (length, len(spec.state_names))}
-    for name, shape in expected.items():
-        values: NDArray[np.float64] = getattr(episode, name)
-        if values.shape != shape or not length:
-            raise DatasetError(f"{where}: {name} has shape {values.shape}; the dataset wants (T, {shape[1]}), T ≥ 1.")
-        if not np.isfinite(values).all():
-            frame = int(np.argwhere(~np.isfinite(values))[0][0])
-            raise DatasetError(f"{where}: {name} is not finite at frame {frame}. Mark the episode invalid instead.")
-    if len(episode.next_success) != length:
-        raise DatasetError(f"{where}: next_success has {len(episode.next_success)} values for {length} frames.")
-    if episode.states.size and (len(episode.commands) != length or len(episode.states) != length + 1):
-        raise DatasetError(
-            f"{where}: {len(episode.states)} states and {len(episode.commands)} commands for {length} frames; "
-            "T frames have T commands and T+1 states."
-        )
 
 
 def _add_camera(total: CameraSum | None, video: EncodedVideo) -> CameraSum:

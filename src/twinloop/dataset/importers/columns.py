@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 
 from twinloop.core.errors import LogError
-from twinloop.core.records import Episode
+from twinloop.core.records import Episode, Source
 from twinloop.core.units import UnitMap
 from twinloop.dataset.importers.options import LogOptions, frame_times, name_columns, resolve_units
 from twinloop.dataset.parquet import numbers, require_columns
@@ -47,7 +48,7 @@ class EpisodeBuilder:
         """The columns an episode needs."""
         return [self._options.action_key, self._options.state_key, "timestamp"]
 
-    def build(self, index: int, table: pa.Table, *, task: str = "") -> Episode:
+    def build(self, index: int, table: pa.Table, *, task: str = "", source: Source = "real") -> Episode:
         """One episode from its rows.
 
         Raises:
@@ -61,13 +62,8 @@ class EpisodeBuilder:
         action = self._matrix(table, self._options.action_key, where)
         state = self._matrix(table, self._options.state_key, where)
         joints, action_columns = name_columns(self._names["action"], action.shape[1], self._options, where=where)
-        state_joints, state_columns = name_columns(self._names["state"], state.shape[1], self._options, where=where)
-        if state_joints != joints:
-            shared = [joint for joint in joints if joint in state_joints]
-            raise LogError(
-                f"{where}: action has the joints {', '.join(joints)}, the state {', '.join(state_joints)}. "
-                f"Choose those that both have with joints=… ({', '.join(shared) or 'there are none'})."
-            )
+        shared = replace(self._options, joints=joints)  # the state may have further columns
+        _, state_columns = name_columns(self._names["state"], state.shape[1], shared, where=where)
         if self._units is None:
             sample = state[:, state_columns]
             self._units = resolve_units(joints, self._options, where=self._where, sample=sample)
@@ -79,7 +75,7 @@ class EpisodeBuilder:
             state=state[:, state_columns],
             units=_select(self._units, joints),
             task=self._options.task or task,
-            source="real",
+            source=source,
             origin=self._options.origin or self._where,
             robot_type=self._robot_type,
         )

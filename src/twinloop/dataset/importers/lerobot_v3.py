@@ -43,9 +43,13 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
         units=reader.units,
         robot_type=str(reader.info.get("robot_type") or ""),
     )
-    rows = reader.episode_table.select(["tasks"]).to_pylist() if "tasks" in reader.episode_table.column_names else []
-    tasks = [(row["tasks"] or [""])[0] for row in rows] or [""] * len(reader)
-    return [builder.build(i, reader.frames_table(i, builder.columns), task=tasks[i]) for i in range(len(reader))]
+    return [_episode(reader, builder, index) for index in range(len(reader))]
+
+
+def _episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> Episode:
+    task = (reader.row(index).get("tasks") or [""])[0]
+    source = reader.provenance(index).source if reader.ours else "real"
+    return builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)
 
 
 IMPORTER = Importer(name="lerobot-v3.0", recognizes=recognizes, read=read)

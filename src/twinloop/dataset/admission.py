@@ -1,0 +1,70 @@
+"""What a writer admits: a folder that it may begin or continue, and episodes that fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError
+from twinloop.core.files import dumps, read_json
+from twinloop.core.records import SimEpisode
+from twinloop.dataset import layout
+from twinloop.dataset.progress import Progress
+from twinloop.dataset.spec import DatasetSpec
+
+
+def begin(path: Path, spec: DatasetSpec, *, resume: bool) -> Progress:
+    """The progress to start a writer from, after checking that what is there may be continued.
+
+    Raises:
+        DatasetError: the folder holds something else, a dataset that is not to be resumed, or another spec's.
+    """
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return Progress()
+    if not path.is_dir():
+        raise DatasetError(f"{path} is a file; a dataset needs a folder. Choose another output.")
+    stored_path = path / layout.SPEC
+    if not stored_path.exists():
+        raise DatasetError(f"{path} holds files that are not a twinloop dataset. Choose an empty or new folder.")
+    progress = Progress.load(path)
+    if not resume:
+        raise DatasetError(
+            f"{path} already holds a dataset of {progress.episodes} episodes. Use --resume to continue it, or choose "
+            "another folder."
+        )
+    stored, wanted = read_json(stored_path), json.loads(dumps(spec.to_json()))
+    different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))
+    if different:
+        raise DatasetError(
+            f"{path} was begun with another {', '.join(different)}, so it cannot be resumed with this configuration. "
+            "Run with the configuration it was begun with, or choose another folder."
+        )
+    return progress
+
+
+def check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:
+    """Refuse an episode whose arrays do not fit the spec or hold what is not a number.
+
+    Raises:
+        DatasetError: names the episode, the array and the frame.
+    """
+    where = f"Episode number {episode.number}"
+    length = len(episode.action)
+    expected = {"action": (length, len(spec.action_names)), "observation": (length, len(spec.state_names))}
+    for name, shape in expected.items():
+        values: NDArray[np.float64] = getattr(episode, name)
+        if values.shape != shape or not length:
+            raise DatasetError(f"{where}: {name} has shape {values.shape}; the dataset wants (T, {shape[1]}), T ≥ 1.")
+        if not np.isfinite(values).all():
+            frame = int(np.argwhere(~np.isfinite(values))[0][0])
+            raise DatasetError(f"{where}: {name} is not finite at frame {frame}. Mark the episode invalid instead.")
+    if len(episode.next_success) != length:
+        raise DatasetError(f"{where}: next_success has {len(episode.next_success)} values for {length} frames.")
+    if episode.states.size and (len(episode.commands) != length or len(episode.states) != length + 1):
+        raise DatasetError(
+            f"{where}: {len(episode.states)} states and {len(episode.commands)} commands for {length} frames; "
+            "T frames have T commands and T+1 states."
+        )
