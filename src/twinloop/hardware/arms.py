@@ -1,0 +1,148 @@
+"""The body of virtual robots: one hidden robot in many sessions at once, stepped together.
+
+`VirtualRobot` is one session behind the robot protocol; `virtual_log` records all of its sessions in one go. Both run
+this code, and a session is the same bit for bit alone and in company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import uniforms
+from twinloop.hardware.gear import add_gears
+from twinloop.hardware.hidden import Hidden
+from twinloop.hardware.line import CommandLine
+from twinloop.sensors.encoder import encoder_command, encoder_reading
+from twinloop.simulate import InitialState
+from twinloop.simulate.threads import make_batch
+from twinloop.twin import Twin
+
+# Time that an arm gets to come to rest under its own weight before a session begins: ten time constants (damping / kp
+# = 68 ms) of the softest servo among the built-in twins, and half a second more for friction to catch it.
+SETTLE_S = 1.2
+_ROUND_OFF = 1e-6
+
+
+class VirtualArms:
+    """Sessions of one virtual robot, in step; arrays are ``(nsession, n)`` over the robot's joints.
+
+    Every session begins at time 0 with the arm at rest at the twin's home. Per physics step and session: the command
+    in force is the newest that arrived; the servo closes its loop on the link side, where the encoder of such a servo
+    sits; friction at the motor grows with the torque that the gear transmitted in the step before.
+
+    Args:
+        twin: the robot's kind.
+        hidden: the truth about it.
+        seed: of the noise.
+        sessions: their numbers; noise and lateness of a session depend on seed and number alone.
+        nthread: C threads (0: every core).
+    """
+
+    def __init__(self, twin: Twin, hidden: Hidden, *, seed: int, sessions: Sequence[int], nthread: int = 0) -> None:
+        self._hidden, self._seed, self._sessions = hidden, seed, np.asarray(sessions, dtype=np.int64)
+        self._limits = twin.model.actuator_ctrlrange.T.copy()
+        self._servo = twin.robot.control == "position"
+        self._table = twin.table(self.nsession, hidden.params)
+        self._dt, self._geared, self.units = twin.dt, add_gears(twin), twin.units
+        self._load_columns()
+        self._make_batch(twin, nthread)
+        self._steps = np.zeros(self.nsession, dtype=np.int64)
+        self._calls = {"oversleep": 0, "lateness": 0, "read": 0}
+        self._line = CommandLine(self._target(np.tile(twin.home()[1], (self.nsession, 1))))
+        self._run(np.full(self.nsession, round(SETTLE_S / self._dt)))
+        self._steps[:] = 0
+
+    @property
+    def nsession(self) -> int:
+        """Number of sessions."""
+        return len(self._sessions)
+
+    def now(self) -> NDArray[np.float64]:
+        """Seconds since each session began, ``(nsession,)``."""
+        return self._steps.astype(np.float64) * self._dt
+
+    def wait_until(self, moment: float) -> None:
+        """Move every session on to ``moment`` or, as far as its clock oversleeps, a little later."""
+        late = self._hidden.oversleep * self._draw("oversleep", 1)[:, 0]
+        goal = np.ceil((moment + late) / self._dt - _ROUND_OFF).astype(np.int64)
+        self._run(np.where(self.now() < moment - _ROUND_OFF * self._dt, goal - self._steps, 0))
+
+    def observe(self) -> NDArray[np.float64]:
+        """What the encoders report now, in log units."""
+        noise = self._hidden.read_noise * ndtri(self._draw("read", len(self._hidden.count)))
+        seen = encoder_reading(self._qpos[:, self._geared.link_qpos], self._offset, self._scale) + noise
+        return self.units.from_si(np.round(seen / self._hidden.count) * self._hidden.count)
+
+    def command(self, action: ArrayLike) -> NDArray[np.float64]:
+        """Issue commands in log units (N·m where the robot takes torques); returns them within the robot's limits.
+
+        Raises:
+            InputError: a command that is not finite.
+        """
+        values = np.asarray(action, dtype=np.float64)
+        if not np.isfinite(values).all():
+            wrong = self.units.names[int(np.argwhere(~np.isfinite(values))[0, 1])]
+            raise InputError(
+                f"The command of {wrong} is not finite. Send numbers, or nothing to hold the last command."
+            )
+        sent = np.clip(self.units.to_si(values) if self._servo else values, *self._limits)
+        lateness = self._hidden.lateness * self._draw("lateness", 1)
+        arrival = self._steps[:, None] + (self._delay + lateness) / self._dt
+        self._line.send(self._target(sent), arrival, self._steps)
+        return self.units.from_si(sent) if self._servo else sent
+
+    def _load_columns(self) -> None:
+        def column(family: str, quantity: str, default: float) -> NDArray[np.float64]:
+            return self._geared.twin.column(self._table, family, quantity, default)
+
+        self._offset, self._scale = column("sensor", "offset", 0.0), column("sensor", "scale", 1.0)
+        self._bias, self._delay = column("actuator", "bias", 0.0), column("actuator", "delay", 0.0)
+
+    def _make_batch(self, twin: Twin, nthread: int) -> None:
+        geared, home = self._geared, InitialState.home(twin, self.nsession)
+        qpos = np.tile(geared.qpos(twin, twin.home()[0]), (self.nsession, 1))
+        initial = InitialState(
+            qpos=qpos,
+            qvel=np.zeros((self.nsession, geared.twin.model.nv)),
+            mocap_pos=home.mocap_pos,
+            mocap_quat=home.mocap_quat,
+            command=home.command,
+        )
+        self._batch = make_batch(geared.twin, self._table, initial, nthread)
+        play = self._batch.expand("tendon_range")
+        play[:, geared.gear] = self._hidden.backlash[:, None] / 2 * [-1.0, 1.0]
+        friction = self._batch.expand("dof_frictionloss")
+        self._friction, self._dry = friction, friction[:, geared.motor_dof].copy()
+        self._qpos, self._ctrl = self._batch.bind("qpos"), self._batch.bind("ctrl")
+        self._torque = self._batch.bind("sensordata")
+
+    def _target(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What the servo makes of a command: a true position, through its own encoder; a torque is taken as it is."""
+        return encoder_command(command, self._offset, self._scale) + self._bias if self._servo else command
+
+    def _draw(self, stream: str, size: int) -> NDArray[np.float64]:
+        """The next uniform numbers of one stream in every session, ``(nsession, size)``."""
+        step = self._calls[stream]
+        self._calls[stream] += 1
+        return uniforms(self._seed, f"virtual/{stream}", self._sessions, size=size, step=step)
+
+    def _run(self, count: NDArray[np.int64]) -> None:
+        """Physics steps, ``(nsession,)`` each."""
+        for done in range(int(count.max(initial=0))):
+            self._step(np.flatnonzero(count > done))
+
+    def _step(self, sessions: NDArray[np.intp]) -> None:
+        geared, hidden = self._geared, self._hidden
+        control = self._line.in_force(self._steps)
+        if self._servo:  # kp (control − motor) becomes kp (target − link): the feedback is the link's
+            control = control - self._qpos[:, geared.link_qpos] + self._qpos[:, geared.motor_qpos]
+        self._ctrl[...] = control
+        transmitted = np.abs(self._torque[:, geared.torque])
+        self._friction[:, geared.motor_dof] = self._dry + hidden.load_friction * transmitted
+        self._batch.step(sessions)
+        self._steps[sessions] += 1

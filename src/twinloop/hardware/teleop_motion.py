@@ -1,0 +1,173 @@
+"""Commands as a person gives them through a leader arm: reach, adjust, grasp or release, go on, come home.
+
+Moves are minimum-jerk (Flash & Hogan 1985), straight in joint space; statistics follow the 40 episodes of the SO-101
+log so101_pick_place_tape, measured on its commands: about 10 s long; lift and elbow faster than 115 deg/s in a tenth of
+all frames and up to 200 deg/s; all joints still (below 3 deg/s) in 20 to 30 % of them, in about six pauses an episode.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.sensors.encoder import STS3215_RESOLUTION
+from twinloop.twin import Twin
+
+# Peak speed of the fastest joint in a move, rad/s (60 to 190 deg/s), by the log above.
+_PEAK_SPEED = (1.0, 3.3)
+_MIN_JERK_PEAK = 1.875  # peak over mean speed of a minimum-jerk move: the derivative 30 s² (1 − s)² at s = ½
+# How far from home a reach goes: up to a part of each joint's half range, and to so many rad (the log's arm works
+# within about 70 deg of the middle of each joint's travel); an adjustment in rad, a tenth of the half range at most.
+_REACH, _FURTHEST, _ADJUST = 0.9, 1.4, 0.08
+_PAUSE, _LEAD_IN, _GRASP = (0.1, 0.6), (0.2, 0.7), (0.25, 0.5)  # seconds
+_SHORTEST = 0.25  # seconds of the shortest move
+# Torque robots: part of the torque range, and seconds per change.
+_TORQUE_REACH, _TORQUE_TIME = 0.3, (0.2, 1.0)
+_CLEARANCE = 0.025  # metres that a path keeps from everything: an arm sags by two degrees under its own weight
+_PATH_POINTS, _TRIES = 10, 60
+
+
+def teleop_commands(
+    twin: Twin, *, seed: int, episodes: Sequence[int], seconds: float = 10.0, hz: float | None = None
+) -> NDArray[np.float64]:
+    """Commands of a teleoperated pick-and-place, ``(nepisode, nstep, n)`` in the units of ``twin.units``.
+
+    They begin and end at the twin's home, keep clear of table and objects, and come in the counts of a leader arm's
+    encoder. A torque-controlled twin gets smoothly changing torques in N·m. Episode ``i`` depends on ``(seed, i)``
+    alone.
+
+    Args:
+        twin: the robot.
+        seed: run seed.
+        episodes: numbers.
+        seconds: length, at least 3.
+        hz: commands per second; by default the twin's.
+
+    Raises:
+        InputError: too short to go anywhere.
+    """
+    if seconds < 3.0:
+        raise InputError(f"{seconds:g} s are too short for reaching out and coming home. Give at least 3 s.")
+    time = np.arange(round(seconds * (hz or twin.control_hz))) / (hz or twin.control_hz)
+    if twin.robot.control == "torque":
+        return np.stack([_torques(twin, generator(seed, "virtual/teleop", i), time) for i in episodes])
+    space = _FreeSpace(twin)
+    motions = [_motion(space, generator(seed, "virtual/teleop", i), time) for i in episodes]
+    return twin.units.from_si(np.stack(motions))
+
+
+def minimum_jerk(knots: Sequence[float], poses: Sequence[NDArray[np.float64]], time: NDArray[np.float64]) -> NDArray:
+    """Positions ``(T, n)`` at ``time`` that move from pose to pose, at rest at each of the increasing ``knots``."""
+    moments, points = np.asarray(knots), np.asarray(poses)
+    segment = np.clip(np.searchsorted(moments, time, side="right") - 1, 0, len(moments) - 2)
+    s = np.clip((time - moments[segment]) / (moments[segment + 1] - moments[segment]), 0.0, 1.0)[:, None]
+    blend = s**3 * (10.0 - 15.0 * s + 6.0 * s**2)
+    return points[segment] + blend * (points[segment + 1] - points[segment])
+
+
+def _motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Joint commands ``(T, n)`` in rad or m, in counts of the leader's encoder."""
+    home, end = space.home, time[-1] - random.uniform(*_LEAD_IN)
+    knots, poses, opened = [0.0, random.uniform(*_LEAD_IN)], [home, home], True
+
+    def move(pose: NDArray[np.float64], least: float = _SHORTEST) -> None:
+        knots.append(knots[-1] + max(least, _duration(space, poses[-1], pose, random)))
+        poses.append(pose)
+
+    while True:
+        before = len(knots)
+        reached = space.reach(poses[-1], np.minimum(_REACH * space.half, _FURTHEST), random)
+        move(reached)
+        adjusted = space.reach(reached, np.minimum(_ADJUST, 0.1 * space.half), random, around=reached)
+        move(adjusted, least=2 * _SHORTEST)
+        move(adjusted, least=random.uniform(*_PAUSE))
+        opened = not opened
+        move(space.with_grip(adjusted, random, opened=opened), least=random.uniform(*_GRASP))
+        move(poses[-1], least=random.uniform(*_PAUSE))
+        back = _MIN_JERK_PEAK * float(np.abs(poses[-1] - home)[space.arm].max()) / _PEAK_SPEED[1]
+        if knots[-1] + max(back, _SHORTEST) > end:
+            del knots[before:], poses[before:]
+            break
+    knots += [max(end, knots[-1] + _SHORTEST), max(end, knots[-1] + _SHORTEST) + 1.0]
+    poses += [home, home]
+    commands = minimum_jerk(knots, poses, time)
+    counts = np.round(commands / STS3215_RESOLUTION) * STS3215_RESOLUTION
+    return np.where(space.hinge, counts, commands)
+
+
+def _duration(
+    space: _FreeSpace, start: NDArray[np.float64], goal: NDArray[np.float64], random: np.random.Generator
+) -> float:
+    peak = random.uniform(*_PEAK_SPEED)
+    return _MIN_JERK_PEAK * float(np.abs(goal - start)[space.arm].max()) / peak
+
+
+def _torques(twin: Twin, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
+    low, high = twin.model.actuator_ctrlrange.T
+    knots, poses = [0.0], [np.zeros(twin.model.nu)]
+    while knots[-1] < time[-1]:
+        knots.append(knots[-1] + random.uniform(*_TORQUE_TIME))
+        poses.append(_TORQUE_REACH * random.uniform(low, high))
+    return minimum_jerk(knots, poses, time)
+
+
+class _FreeSpace:
+    """Where an arm may go: poses ``(n,)`` of the robot's joints and straight paths that touch nothing new."""
+
+    def __init__(self, twin: Twin) -> None:
+        self._twin, self._model = twin, copy.copy(twin.model)
+        self._model.geom_margin[:] = _CLEARANCE
+        self._data = mujoco.MjData(self._model)
+        qpos, _ = twin.home()
+        self._qpos, self.home = qpos, qpos[twin.joint_qpos]
+        low, high = twin.joint_ranges.T
+        self.half = (high - low) / 2
+        self._low, self._high = low + 0.05 * self.half, high - 0.05 * self.half
+        joints = [twin.model.joint(name) for name in twin.robot.joints]
+        self.hinge = np.array([joint.type[0] == mujoco.mjtJoint.mjJNT_HINGE for joint in joints])
+        self._grip = twin.robot.gripper
+        names = twin.robot.joints
+        self.arm = np.array([self._grip is None or name != self._grip.joint for name in names])
+        self._usual = self._touching(self.home)
+
+    def reach(
+        self,
+        start: NDArray[np.float64],
+        distance: NDArray[np.float64],
+        random: np.random.Generator,
+        *,
+        around: NDArray[np.float64] | None = None,
+    ) -> NDArray[np.float64]:
+        """A random pose about ``around`` (home) to which, and from which home, the way is free; at worst ``start``."""
+        centre = self.home if around is None else around
+        for attempt in range(_TRIES):
+            drawn = np.clip(centre + distance * random.uniform(-1.0, 1.0, len(centre)), self._low, self._high)
+            goal = np.where(self.arm, start + (drawn - start) * (1.0 - (attempt / _TRIES) ** 4), start)
+            if self._is_free(start, goal) and self._is_free(goal, self.home):
+                return goal
+        return start
+
+    def with_grip(self, pose: NDArray[np.float64], random: np.random.Generator, *, opened: bool) -> NDArray[np.float64]:
+        """The same pose with the hand opened wide, or closed but for a tenth to a third."""
+        if self._grip is None:
+            return pose
+        part = random.uniform(0.8, 1.0) if opened else random.uniform(0.1, 0.35)
+        return np.where(self.arm, pose, self._grip.closed + part * (self._grip.open - self._grip.closed))
+
+    def _is_free(self, start: NDArray[np.float64], goal: NDArray[np.float64]) -> bool:
+        parts = np.linspace(1.0, 0.0, _PATH_POINTS)  # the goal first: it is what most often is in the way
+        return all(self._touching(start + part * (goal - start)) <= self._usual for part in parts)
+
+    def _touching(self, pose: NDArray[np.float64]) -> set[tuple[int, int]]:
+        """Pairs of shapes closer than the clearance, the hand as it is at home."""
+        self._data.qpos[:] = self._qpos
+        self._data.qpos[self._twin.joint_qpos] = np.where(self.arm, pose, self.home)
+        mujoco.mj_kinematics(self._model, self._data)
+        mujoco.mj_collision(self._model, self._data)
+        return {(int(a), int(b)) for a, b in self._data.contact.geom}

@@ -1,0 +1,147 @@
+"""A robot without hardware: a twin with hidden parameters and effects that it lacks, behind the robot protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import Source
+from twinloop.core.units import UnitMap
+from twinloop.hardware.arms import VirtualArms
+from twinloop.hardware.hidden import Hidden, draw_hidden
+from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError
+from twinloop.twin import load_twin
+
+
+class VirtualClock:
+    """The time of a virtual robot: it stands still until told to move on, and then oversleeps like any other."""
+
+    def __init__(self, arms: VirtualArms) -> None:
+        self._arms = arms
+
+    def now(self) -> float:
+        """Seconds since the robot was connected."""
+        return float(self._arms.now()[0])
+
+    def wait_until(self, moment: float) -> None:
+        """Let the robot live until ``moment`` or a little longer."""
+        self._arms.wait_until(moment)
+
+
+class VirtualRobot:
+    """See `hardware.protocol.Robot`. Connecting finds the arm at rest at the twin's home, at time 0.
+
+    Args:
+        twin: the kind of robot: a built-in twin or a twin's file.
+        seed: which robot of that kind, and its noise.
+        session: number of the first connection; every later one counts on. The noise of a session depends on ``seed``
+            and its number alone.
+    """
+
+    def __init__(self, twin: str | Path = "so101_tabletop", *, seed: int = 0, session: int = 0) -> None:
+        self._twin, self._seed, self._session = load_twin(twin), seed, session
+        self._hidden = draw_hidden(self._twin, seed)
+        self._arms: VirtualArms | None = None
+        self._address = f"virtual:{twin}?seed={seed}"
+        self.name = self._twin.robot.type
+
+    @property
+    def observation_features(self) -> Mapping[str, type]:
+        """See the protocol."""
+        return {f"{joint}.{POSITION}": float for joint in self.units.names}
+
+    @property
+    def action_features(self) -> Mapping[str, type]:
+        """See the protocol."""
+        quantity = POSITION if self._twin.robot.control == "position" else TORQUE
+        return {f"{joint}.{quantity}": float for joint in self.units.names}
+
+    @property
+    def is_connected(self) -> bool:
+        """See the protocol."""
+        return self._arms is not None
+
+    def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
+        """Power up. A second call without `disconnect` in between changes nothing."""
+        if self._arms is None:
+            self._arms = VirtualArms(self._twin, self._hidden, seed=self._seed, sessions=[self._session], nthread=1)
+            self._session += 1
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Always: somebody calibrated it by hand, as well as hands do, which is part of what is hidden."""
+        return True
+
+    def calibrate(self) -> None:
+        """Nothing to do, see `is_calibrated`."""
+
+    def configure(self) -> None:
+        """Nothing to do: the servo's settings are part of what is hidden."""
+
+    def get_observation(self) -> dict[str, float]:
+        """See the protocol."""
+        values = self._connected().observe()[0]
+        return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
+
+    def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
+        """Issue a command; it reaches the servo late.
+
+        Raises:
+            UnknownNameError: a key that is no action of this robot.
+            InputError: a joint is missing or its command is not finite.
+        """
+        arms, keys = self._connected(), list(self.action_features)
+        check_keys(action, keys, origin=self.origin)
+        sent = arms.command(np.array([[action[key] for key in keys]]))[0]
+        return {key: float(value) for key, value in zip(keys, sent, strict=True)}
+
+    def disconnect(self) -> None:
+        """Power down; the arm is put back to its home."""
+        self._arms = None
+
+    @property
+    def clock(self) -> VirtualClock:
+        """The robot's time; there is none before `connect`."""
+        return VirtualClock(self._connected())
+
+    @property
+    def units(self) -> UnitMap:
+        """See the protocol."""
+        return self._twin.units
+
+    @property
+    def source(self) -> Source:
+        """``sim``: what a virtual robot logs is simulated."""
+        return "sim"
+
+    @property
+    def origin(self) -> str:
+        """The address that opens this robot again."""
+        return self._address
+
+    def reveal(self) -> Hidden:
+        """The truth, for tests and benchmarks; whoever identifies the robot must not look."""
+        return self._hidden
+
+    def _connected(self) -> VirtualArms:
+        if self._arms is None:
+            raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
+        return self._arms
+
+
+def check_keys(action: Mapping[str, float], keys: list[str], *, origin: str) -> None:
+    """Refuse an action whose keys are not exactly a robot's.
+
+    Raises:
+        UnknownNameError: a key that it does not have.
+        InputError: one that is missing.
+    """
+    for key in action:
+        if key not in keys:
+            raise UnknownNameError("action", key, keys, where=origin)
+    missing = [key for key in keys if key not in action]
+    if missing:
+        raise InputError(f"The action for {origin} lacks {', '.join(missing)}. Give every joint: {', '.join(keys)}.")
