@@ -39,6 +39,10 @@ class UnknownNameError(InputError):
         super().__init__(f"Unknown {kind} {name!r}{place}. {hint}")
         self.name, self.near = name, near
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Cross a process border as the message it became."""
+        return _again, (type(self), self.args, self.__dict__)
+
 
 class BoundsError(InputError):
     """A value or a range lies outside the physical bounds of its parameter."""
@@ -74,3 +78,13 @@ class MissingDependencyError(TwinloopError):
     def __init__(self, what: str, *, remedy: str) -> None:
         super().__init__(f"{what} To add it: {remedy}")
         self.remedy = remedy
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Cross a process border as the message it became."""
+        return _again, (type(self), self.args, self.__dict__)
+
+
+def _again(kind: type[TwinloopError], arguments: tuple[object, ...], state: dict[str, object]) -> TwinloopError:
+    error = kind.__new__(kind)
+    error.args, error.__dict__ = arguments, state
+    return error

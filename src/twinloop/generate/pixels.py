@@ -17,8 +17,12 @@ from twinloop.core.files import sha256_json
 from twinloop.core.pool import ordered_map
 from twinloop.core.progress import track
 from twinloop.core.records import SimEpisode
-from twinloop.dataset import CameraSpec, DatasetReader, DatasetSpec, DatasetWriter, EncodedVideo, encode_block
+from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.spec import CameraSpec, DatasetSpec
+from twinloop.dataset.video import EncodedVideo, encode_block
 from twinloop.generate.config import GenerateConfig, RenderConfig, load_plan
+from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan
 from twinloop.render import SceneStates, choose_renderer, open_renderer
 from twinloop.simulate.protocol import state_columns
@@ -101,7 +105,9 @@ def _render_blocks(reader: DatasetReader, writer: DatasetWriter, count: int, ren
 
 
 def _spec(reader: DatasetReader, name: str, settings: RenderConfig, renderer: str) -> DatasetSpec:
-    cameras = tuple(CameraSpec(name=camera, height=settings.height, width=settings.width) for camera in settings.cameras)
+    cameras = tuple(
+        CameraSpec(name=camera, height=settings.height, width=settings.width) for camera in settings.cameras
+    )
     config = {"parent": dict(reader.spec.config), "render": settings.model_dump(mode="json"), "renderer": renderer}
     return replace(
         reader.spec, name=name, cameras=cameras, config=config, config_hash=sha256_json(config), block_size=BLOCK
@@ -158,7 +164,7 @@ def scene_states(twin: Twin, states: np.ndarray) -> SceneStates:
 
 @functools.lru_cache(maxsize=2)
 def _plan(source: str) -> Plan:
-    return load_plan(GenerateConfig.model_validate(DatasetReader(source).spec.config["generate"]))
+    return load_plan(GenerateConfig.model_validate(root_config(DatasetReader(source))["generate"]))
 
 
 @functools.lru_cache(maxsize=1)

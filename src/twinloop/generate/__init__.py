@@ -1,0 +1,17 @@
+"""Datasets from rollouts: physics first, pixels second, and any stored episode again from its provenance."""
+
+from twinloop.generate.config import GenerateConfig, RenderConfig, read_config, resolve
+from twinloop.generate.pixels import render_dataset
+from twinloop.generate.replay import ReplayResult, replay_episode
+from twinloop.generate.states import generate_states
+
+__all__ = [
+    "GenerateConfig",
+    "RenderConfig",
+    "ReplayResult",
+    "generate_states",
+    "read_config",
+    "render_dataset",
+    "replay_episode",
+    "resolve",
+]

@@ -1,0 +1,185 @@
+"""Pass one: physics at full speed. Blocks of episodes are simulated by workers and committed in order."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.pool import cores, ordered_map
+from twinloop.core.progress import track
+from twinloop.core.records import SimEpisode
+from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.spec import DatasetSpec
+from twinloop.generate.config import GenerateConfig, load_plan
+from twinloop.randomize import Plan
+from twinloop.rollout import BatchResult, run_batch
+from twinloop.simulate import open_backend
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin
+
+# A world that failed at once leaves too little to call an episode; LeRobot's tools want at least two frames.
+_SHORTEST = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Block:
+    """What a worker needs to simulate one block: the configuration as JSON, the episode numbers, its C threads."""
+
+    config: str
+    numbers: tuple[int, ...]
+    nthread: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    """What became of a block: the kept episodes, and counts of all attempts."""
+
+    kept: list[SimEpisode]
+    counts: dict[str, int]
+
+
+def generate_states(
+    config: GenerateConfig,
+    output: Path,
+    *,
+    workers: int = 1,
+    resume: bool = False,
+    progress: Callable[[str], None] | None = None,
+) -> dict[str, Any]:
+    """Generate a dataset of states; returns its figures, which are a function of the configuration alone.
+
+    Args:
+        output: an absent or empty folder, or with ``resume`` one that was begun with the same configuration.
+        workers: processes; the bytes written do not depend on it.
+        progress: told a line after every block.
+
+    Raises:
+        TwinloopError: wrong input, a folder in use, a full disk; committed blocks stay.
+    """
+    plan = load_plan(config)
+    spec = dataset_spec(config, plan, output.name)
+    with DatasetWriter.open(output, spec, resume=resume) as writer:
+        blocks = range(writer.next_block, -(-config.episodes // config.block_size))
+        nthread = max(1, cores() // max(1, workers))
+        text = config.model_dump_json()
+        jobs = [
+            _Block(config=text, nthread=nthread, numbers=tuple(n for n in writer.attempts(b) if n < config.episodes))
+            for b in blocks
+        ]
+        done = ordered_map(_simulate, jobs, workers=min(workers, max(1, len(jobs))))
+        for block, (_, outcome) in zip(blocks, track(done, label="simulate", total=len(jobs)), strict=True):
+            writer.commit_block(block, outcome.kept, outcome=outcome.counts)
+            if progress:
+                progress(f"block {block + 1}: {writer.outcome}")
+        result = _result(config, plan, writer)
+        writer.finish(result)
+    return result
+
+
+def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[str, Any]:
+    counts = writer.outcome
+    attempted, success = counts.get("attempted", 0), counts.get("success", 0)
+    return {
+        "schema": 1,
+        "verb": "generate",
+        "twin": plan.twin.name,
+        "twin_hash": plan.twin.hash,
+        "task": config.file.scene.task,
+        "seed": config.seed,
+        "plan_hash": plan.hash,
+        "config_hash": config.hash,
+        "attempted": attempted,
+        "success": success,
+        "yield": success / attempted if attempted else None,
+        "invalid": counts.get("invalid", 0),
+        "reasons": {key[8:]: count for key, count in sorted(counts.items()) if key.startswith("invalid:")},
+        "episodes": writer.episodes,
+        "frames": writer.frames,
+    }
+
+
+def dataset_spec(config: GenerateConfig, plan: Plan, name: str) -> DatasetSpec:
+    """What the dataset of a run is."""
+    twin = plan.twin
+    units = twin.unit_map(config.file.units) if config.file.units else twin.units
+    return DatasetSpec(
+        name=name,
+        robot_type=twin.robot.type,
+        fps=round(twin.control_hz),
+        joints=tuple(twin.robot.joints),
+        units=units,
+        config={"generate": config.model_dump(mode="json"), "plan": plan.to_json()},
+        twin_hash=twin.hash,
+        config_hash=config.hash,
+        block_size=config.block_size,
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
+    """Configuration, plan and task of a run from its JSON, made once per process."""
+    resolved = GenerateConfig.model_validate_json(config)
+    plan = load_plan(resolved)
+    return resolved, plan, open_task(resolved.file.scene.task, plan.twin)
+
+
+def _simulate(job: _Block) -> _Outcome:
+    config, plan, task = setup(job.config)
+    batch = simulate_block(config, plan, task, job.numbers, nthread=job.nthread)
+    return _Outcome(kept=_kept(batch, config.keep), counts=_counts(batch))
+
+
+def simulate_block(
+    config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], *, nthread: int = 1
+) -> BatchResult:
+    """Draw, reset, act and judge the episodes of these numbers."""
+    twin: Twin = plan.twin
+    return run_batch(
+        twin,
+        task,
+        plan.draw(numbers, nstep=task.nstep),
+        run_seed=config.seed,
+        episodes=numbers,
+        backend=open_backend("threads", nthread=nthread),
+        units=twin.unit_map(config.file.units) if config.file.units else twin.units,
+        config_hash=config.hash,
+        extra={"plan_hash": plan.hash},
+    )
+
+
+def _kept(batch: BatchResult, keep: str) -> list[SimEpisode]:
+    if keep == "success":
+        return batch.episodes(np.flatnonzero(batch.success))
+    cut = [_until_invalid(batch, world) for world in range(len(batch.numbers))]
+    return [episode for episode in cut if len(episode) >= _SHORTEST]
+
+
+def _until_invalid(batch: BatchResult, world: int) -> SimEpisode:
+    """An episode up to where its world could still be trusted; marked in its provenance where that is not the end."""
+    episode, end = batch.episode(world), int(batch.trajectories.invalid_step[world])
+    if end < 0:
+        return episode
+    return replace(
+        episode,
+        commands=episode.commands[:end],
+        states=episode.states[: end + 1],
+        action=episode.action[:end],
+        observation=episode.observation[:end],
+        next_success=episode.next_success[:end],
+    )
+
+
+def _counts(batch: BatchResult) -> dict[str, int]:
+    reasons = Counter(f"invalid:{reason}" for reason in batch.trajectories.reason if reason)
+    return {
+        "attempted": len(batch.numbers),
+        "success": int(batch.success.sum()),
+        "invalid": int((~batch.trajectories.valid).sum()),
+        **dict(sorted(reasons.items())),
+    }
