@@ -14,7 +14,7 @@ from twinloop.core.records import Episode
 from twinloop.identify.encoder import COUNTS_PER_TURN, scale_from_quantum
 from twinloop.identify.holdout import HoldoutSpec
 from twinloop.identify.result import IdentifyResult
-from twinloop.identify.solver import Block, Problem, Solution, linearize, solve
+from twinloop.identify.solver import Block, Problem, Solution, solve
 from twinloop.identify.space import Space, free_space
 from twinloop.identify.summary import distribution, estimates, notes, residual_summary
 from twinloop.identify.uncertainty import uncertainty
@@ -78,9 +78,8 @@ def identify(
     scales = _encoder_scales(training, episodes[0].robot_type or twin.robot.type)
     fixed = {**scales, **(config.fixed or {})}
     space = free_space(logs.twin, start=_starting_delays(training), fixed=fixed, only=config.quantities)
-    solution, worlds = _walk(backend, training, space, config)
-    problem = _problem(backend, _coarse(training, config.physics_hz), space, solution.point, config)
-    found = uncertainty(problem, linearize(problem, solution.point), space.names)
+    problem, solution, worlds = _walk(backend, training, space, config)
+    found = uncertainty(problem, solution.end, space.names)
     values = {name: float(value) for name, value in space.values(solution.point).items()}
     readings = _readings(backend, training, {**fixed, **values})
     return IdentifyResult(
@@ -103,8 +102,11 @@ def identify(
     )
 
 
-def _walk(backend: Backend, training: ReplayLogs, space: Space, config: FitConfig) -> tuple[Solution, int]:
-    """From the start to the estimate: few parameters on few episodes, all on more, last steps on all episodes."""
+def _walk(backend: Backend, training: ReplayLogs, space: Space, config: FitConfig) -> tuple[Problem, Solution, int]:
+    """From the start to the estimate: few parameters on few episodes, all on more, last steps on all episodes.
+
+    Returns the problem of the last steps, where they ended, and how many worlds were replayed.
+    """
     coarse = _coarse(training, config.physics_hz)
     count = min(config.walk_episodes, len(coarse))
     rows = np.unique(np.linspace(0, len(coarse) - 1, count).round().astype(int))
@@ -125,7 +127,7 @@ def _walk(backend: Backend, training: ReplayLogs, space: Space, config: FitConfi
         polished = solve(problem, solution.point, iterations=config.polish)
         worlds += polished.replays
         solution = replace(polished, converged=solution.converged)
-    return solution, worlds
+    return problem, solution, worlds
 
 
 def _problem(

@@ -41,7 +41,7 @@ class Problem:
     """A fit in transformed coordinates.
 
     ``readings`` maps points ``(nworld, p)`` to replayed readings ``(nworld, nepisode, nframe, n)``; ``measured`` has
-    NaN where there is no frame. ``centre`` and ``sd`` are the weak prior; ``width`` ``(n,)`` is where Huber's loss turns
+    NaN where there is no frame. ``centre`` and ``sd`` are the weak prior; ``width`` ``(n,)`` is where the loss turns
     from square to linear, in log units.
     """
 
@@ -79,10 +79,15 @@ class Linearization:
 class Solution:
     """Where the walk ended. ``history`` holds the total loss after every accepted step, ``replays`` counts worlds."""
 
-    point: NDArray[np.float64]
+    end: Linearization
     history: tuple[float, ...]
     replays: int
     converged: bool
+
+    @property
+    def point(self) -> NDArray[np.float64]:
+        """The estimate."""
+        return self.end.point
 
 
 def huber(residual: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -143,7 +148,7 @@ def solve(problem: Problem, start: NDArray[np.float64], *, iterations: int = 15,
         if len(history) > 2 and history[-3] - history[-1] < tolerance * history[-1]:
             converged = True
             break
-    return Solution(point=here.point, history=tuple(history), replays=replays, converged=converged)
+    return Solution(end=here, history=tuple(history), replays=replays, converged=converged)
 
 
 def _best_trial(

@@ -15,7 +15,7 @@ from twinloop.identify.uncertainty import Uncertainty
 from twinloop.simulate.replay import ReplayLogs
 from twinloop.stats import autocorrelation, effective_size, ljung_box, t_halfwidth
 
-# Standard error of a scale read off the quantization: the log rounds to five digits, its step is known better than that.
+# Standard error of a scale read off the quantization: the log rounds to five digits, its step is known to more.
 _QUANTUM_ERROR = 1e-4
 _LJUNG_BOX_LAGS = 10
 _NO_CALIBRATION = (
