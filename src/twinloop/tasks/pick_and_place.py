@@ -132,7 +132,7 @@ class PickAndPlace:
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """See the protocol, and `PickAndPlaceConfig` for what counts as done."""
         config = self.config
-        finite: NDArray[np.bool_] = np.isfinite(states).all(axis=-1)
+        finite = np.asarray(np.isfinite(states).all(axis=-1))
         sound = np.where(finite[..., None], states, 0.0)
         qpos, qvel, mocap = (sound[..., state_columns(self.twin.model, kind)] for kind in _PARTS)
         centre = qpos[..., self.object.qpos : self.object.qpos + 3]
