@@ -17,7 +17,10 @@ Outcome = tuple[Figures, int]
 class Command(Protocol):
     """What every command offers."""
 
-    json: bool
+    @property
+    def json(self) -> bool:
+        """Whether to end with one line of JSON."""
+        ...
 
     def run(self) -> Outcome:
         """Do it."""
@@ -130,9 +133,7 @@ class Import:
         """Import."""
         from twinloop.loop.logs import import_log
 
-        figures = import_log(
-            self.log, self.output, units=self.units, joints=self.joints, calibration=self.calibration
-        )
+        figures = import_log(self.log, self.output, units=self.units, joints=self.joints, calibration=self.calibration)
         console().print(
             f"{figures['episodes']} episodes, {figures['frames']} frames at {figures['fps']} Hz "
             f"in {figures['units']}: {self.output}"
@@ -150,8 +151,8 @@ class Identify:
     """A log or dataset, or the name of a public set."""
     output: Path
     """Folder for result.json and report.html."""
-    holdout: str = "last:10"
-    """Held-out episodes: last:K, every:K, or episode numbers separated by commas."""
+    holdout: str | None = None
+    """Held-out episodes: last:K, every:K, or episode numbers separated by commas; without them the fit says so."""
     units: str | None = None
     """As for import."""
     joints: str | None = None

@@ -35,14 +35,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 a check said no, 2 the input was wrong, 3 the environment lacks something.
     """
-    command: Command = tyro.cli(_Commands, prog="twinloop", args=arguments, description=_DESCRIPTION)  # pyright: ignore
+    command: Command = tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
+        _Commands, prog="twinloop", args=arguments, description=_DESCRIPTION
+    )
     try:
         figures, code = command.run()
     except TwinloopError as error:
         _say(f"[bold red]twinloop:[/] {escape(str(error))}")
         figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
     except KeyboardInterrupt:
-        _say("[bold]twinloop:[/] stopped. What was finished is whole; the same command with --resume goes on from there.")
+        _say(
+            "[bold]twinloop:[/] stopped. What was finished is whole; the same command with --resume goes on from there."
+        )
         return _INTERRUPTED
     if command.json:
         print(dumps(figures))

@@ -75,9 +75,7 @@ def open_public(name: str) -> Log:
 
 def _from_path(path: Path, *, units: str | None, joints: str | None, calibration: Path | None) -> Log:
     unit_list = units.split(",") if units and "," in units else units
-    episodes = load_log(
-        path, units=unit_list, joints=joints.split(",") if joints else None, calibration=calibration
-    )
+    episodes = load_log(path, units=unit_list, joints=joints.split(",") if joints else None, calibration=calibration)
     kind = {"real": "real log", "sim": "simulated log"}.get(episodes[0].source, f"{episodes[0].source} log")
     return Log(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
 

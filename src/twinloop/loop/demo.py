@@ -1,0 +1,200 @@
+"""The loop once, end to end: log → gap → identify → randomize → generate → render → verify → report."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.pool import cores
+from twinloop.dataset.registry import RealDataUnavailableError
+from twinloop.generate import GenerateConfig, RenderConfig, render_dataset, resolve
+from twinloop.generate.config import load_plan
+from twinloop.hardware.virtual_log import virtual_log
+from twinloop.loop.generate import render_line, states_line, states_pass, timed_rate
+from twinloop.loop.identify import Identified, fit
+from twinloop.loop.logs import Log, open_public
+from twinloop.loop.pages import dataset_section, draws_section
+from twinloop.loop.pictures import write_pictures
+from twinloop.loop.runs import write_report, write_result
+from twinloop.loop.verify import Verification, verify
+from twinloop.render import choose_renderer
+from twinloop.report import Report
+from twinloop.report.page import KeyFigure
+from twinloop.twin import load_twin
+
+LOG = "so101_pick_place_tape"
+TWIN = "so101_tabletop"
+HOLDOUT = "last:10"
+ATTEMPTS = 256
+# A renderer without the graphics library draws about 20 pictures per second on two cores instead of hundreds.
+RENDERS = {
+    "gl": RenderConfig(cameras=["front", "wrist"], height=240, width=320, episodes=30, renderer="gl"),
+    "warp": RenderConfig(cameras=["front", "wrist"], height=128, width=128, episodes=3, renderer="warp"),
+}
+# Mean absolute error that a second-order fit with delay and bias reached on the held-out episodes of this log.
+SECOND_ORDER = (0.24, 0.81, 0.95, 0.30, 0.14, 0.71)
+
+
+@dataclass(kw_only=True)
+class _Clock:
+    """Seconds of every step, printed as steps end."""
+
+    console: Console
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Announce a step and time it."""
+        self.console.print(f"\n[bold]{len(self.seconds) + 1}. {name}[/]")
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = time.perf_counter() - began
+
+
+def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict[str, Any]:
+    """Run the demo in a folder; returns its figures.
+
+    Raises:
+        InputError: the folder holds something that the demo did not make.
+        CheckFailedError: a validator refused the dataset, or an episode did not replay.
+    """
+    _begin(output)
+    clock, workers = _Clock(console=console), workers or cores()
+    with clock.step("A log of an SO-101"):
+        log = _log(console)
+    with clock.step("How far is the nominal twin, and what does the log say about it?"):
+        found = fit(load_twin(TWIN), log, HOLDOUT)
+        console.print(found.result.text(), markup=False, soft_wrap=True)
+        if found.gap is not None:
+            console.print("\n" + found.gap.text(), markup=False, soft_wrap=True)
+        identified = write_result(output / "identify", found.figures())
+    with clock.step("Worlds around that result: pick and place, states"):
+        config = _config(output, seed)
+        states = states_pass(config, output / "states", workers=workers)
+        console.print(states_line(states, output / "states"))
+    with clock.step("Pixels from the states"):
+        images = _render(output, workers)
+        console.print(render_line(images))
+    with clock.step("Does it hold?"):
+        verified = verify([output / "states", output / "images"], seed=seed)
+        console.print(verified.text(), markup=False)
+        sheet = write_pictures(output / "images", output)
+    figures = {
+        "schema": 1,
+        "verb": "demo",
+        "data": log.describe(),
+        "identify": identified,
+        "states": states,
+        "images": images,
+        "verify": verified.to_json(),
+        "seconds": clock.seconds,
+        "total_seconds": sum(clock.seconds.values()),
+    }
+    console.print()
+    result = write_result(output, figures)
+    page = Report("twinloop: the loop once", f"{log.label}. Twin {TWIN}, seed {seed}.")
+    write_report(
+        page, lambda p: _fill(p, found, config, states, images, verified, sheet), output / "report.html", console
+    )
+    console.print(
+        f"Yield {states['yield']:.1%}, {states['timing']['episodes_per_second']:.1f} episodes/s (states), "
+        f"{images['frames_per_second']:.0f} frames/s with two cameras; {figures['total_seconds']:.0f} s in all."
+    )
+    if not verified.passed:
+        raise CheckFailedError("The demo's dataset did not pass; see the lines above. Please report it with the seed.")
+    return result
+
+
+def _begin(output: Path) -> None:
+    """An empty folder; what an earlier demo left is replaced, anything else is refused."""
+    if output.exists() and any(output.iterdir()):
+        if not (output / ".twinloop-demo").is_file():
+            raise InputError(f"{output} holds something that no demo made. Choose another folder with --output.")
+        shutil.rmtree(output)
+    output.mkdir(parents=True, exist_ok=True)
+    (output / ".twinloop-demo").touch()
+
+
+def _log(console: Console) -> Log:
+    try:
+        log = open_public(LOG)
+    except RealDataUnavailableError as error:
+        console.print(f"No real log at hand, a virtual robot stands in: {escape(str(error))}", soft_wrap=True)
+        episodes = virtual_log(seed=1, episodes=40)
+        log = Log(
+            name="virtual",
+            label=f"VIRTUAL robot {episodes[0].origin}, no real log at hand",
+            hash="",
+            episodes=tuple(episodes),
+        )
+    frames = sum(map(len, log.episodes))
+    console.print(f"{escape(log.label)}: {len(log.episodes)} episodes, {frames} frames of commands and positions")
+    return log
+
+
+def _config(output: Path, seed: int) -> GenerateConfig:
+    value = {
+        "scene": {"twin": TWIN, "task": "pick_and_place"},
+        "randomization": {"identified": "identify/result.json"},
+        "rollout": {"parallel_envs": ATTEMPTS // 2},
+    }
+    return resolve(value, where="demo", folder=output, episodes=ATTEMPTS, seed=seed)
+
+
+def _render(output: Path, workers: int) -> dict[str, Any]:
+    settings = RENDERS[choose_renderer()]
+    began = time.perf_counter()
+    rendered = render_dataset(output / "states", output / "images", settings, workers=workers)
+    return {**rendered, "output": str(output / "images"), **timed_rate(rendered, time.perf_counter() - began)}
+
+
+def _fill(
+    page: Report,
+    found: Identified,
+    config: GenerateConfig,
+    states: dict[str, Any],
+    images: dict[str, Any],
+    verified: Verification,
+    sheet: Path,
+) -> None:
+    source, simulated = found.log.label, f"{TWIN}, {states['attempted']} attempts"
+    page.figures(_headline(found, source))
+    found.page(page, target=SECOND_ORDER if found.log.name == LOG else None)
+    plan = load_plan(config)
+    draws_section(page, plan, plan.draw(range(states["attempted"])))
+    low, high = states["yield_interval"]
+    figures = [
+        KeyFigure(
+            label="yield", value=f"{states['yield']:.1%}", unit=f"95 %: {low:.1%} to {high:.1%}", source=simulated
+        ),
+        KeyFigure(label="episodes kept", value=states["episodes"], source=simulated),
+        KeyFigure(
+            label="states",
+            value=round(states["timing"]["episodes_per_second"], 1),
+            unit="episodes/s",
+            source="this run",
+        ),
+        KeyFigure(
+            label="pixels", value=round(images["frames_per_second"]), unit="frames/s, two cameras", source="this run"
+        ),
+    ]
+    dataset_section(page, figures, verified.rows(), sheet)
+
+
+def _headline(found: Identified, source: str) -> Sequence[KeyFigure]:
+    if found.gap is None or found.gap.improvement is None:
+        return []
+    nominal, best = found.gap.twins["nominal"].estimate, found.gap.best.estimate
+    return [
+        KeyFigure(label=joint, value=f"{before:.2f} → {after:.2f}", unit="held-out error", source=source)
+        for joint, before, after in zip(found.gap.joints, nominal, best, strict=True)
+    ]

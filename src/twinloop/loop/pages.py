@@ -1,0 +1,124 @@
+"""Sections of reports: the same figures that were printed, drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.records import Episode, ParamDistribution, ParamTable
+from twinloop.gap import GapReport
+from twinloop.identify import IdentifyResult
+from twinloop.randomize import Plan
+from twinloop.report import Report
+from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint, parameter_forest
+from twinloop.simulate import open_backend
+from twinloop.simulate.replay import prepare_replay, replay
+from twinloop.twin import Twin
+
+_MOST_DRAWN = 40
+
+
+def gap_section(
+    page: Report,
+    gap: GapReport,
+    twin: Twin,
+    episodes: Sequence[Episode],
+    params: ParamDistribution | None,
+    *,
+    target: Sequence[float] | None = None,
+) -> None:
+    """Errors per joint beside the baselines, and one episode commanded, measured and simulated."""
+    everything = {**gap.baselines, **{f"twin, {name}": interval for name, interval in gap.twins.items()}}
+    page.section(
+        "How far the twin is from the recorded robot",
+        f"Mean absolute error over {len(gap.episodes)} episodes ({gap.source}), replayed open loop from the first "
+        "frame of each, in the log's own units. Bars are 95 % intervals, bootstrapped over episodes.",
+    )
+    drawn = {name: interval for name, interval in everything.items() if name != "hold"}
+    page.plot(
+        error_by_joint(
+            gap.joints,
+            {name: interval.estimate for name, interval in drawn.items()},
+            intervals={name: (interval.low, interval.high) for name, interval in drawn.items()},
+            target=target,
+            unit="log units",
+        ),
+        "Hold, the first frame held to the end, is in the table only: it would flatten the rest.",
+    )
+    rows = [[name, *(float(value) for value in interval.estimate)] for name, interval in everything.items()]
+    best = gap.best
+    rows.append(["95 % interval", *(f"{low:.3f} to {high:.3f}" for low, high in zip(best.low, best.high, strict=True))])
+    if target is not None:
+        rows.append(["target", *target])
+    page.table(["", *gap.joints], rows, caption="; ".join(f"{k}: {v}" for k, v in gap.meanings.items()))
+    _episode_plot(page, twin, episodes[0], params)
+
+
+def _episode_plot(page: Report, twin: Twin, episode: Episode, params: ParamDistribution | None) -> None:
+    logs = prepare_replay(twin, [episode])
+    series = {
+        "commanded": logs.units.from_si(logs.commands)[0],
+        "measured": logs.measured[0],
+        "nominal twin": replay(open_backend(), logs, logs.twin.table(1))[0, 0],
+    }
+    if params is not None:
+        series["identified twin"] = replay(open_backend(), logs, logs.twin.table(1, params.estimate))[0, 0]
+    units = [unit.unit for unit in logs.units.joints]
+    figure = episode_series(episode.time - episode.time[0], logs.joints, series, units=units)
+    page.plot(figure, f"Episode {episode.index} of {episode.origin}.")
+
+
+def identify_section(page: Report, result: IdentifyResult) -> None:
+    """Estimates with intervals beside the nominal values, and what the data cannot tell."""
+    known = sum(estimate.determined for estimate in result.estimates)
+    page.section(
+        "What the log says about the twin",
+        f"{known} of {len(result.estimates)} parameters are determined by {len(result.training)} training episodes; "
+        "the others are printed without an interval, because the data do not tell them. Intervals are 95 %, clustered "
+        "by episode: residuals are correlated in time, and intervals that ignore it are far too narrow.",
+    )
+    rows = result.estimates
+    nan = float("nan")
+    figure = parameter_forest(
+        [row.name for row in rows],
+        [row.value for row in rows],
+        [nan if row.low is None else row.low for row in rows],
+        [nan if row.high is None else row.high for row in rows],
+        nominal=[row.nominal for row in rows],
+        units=[row.unit for row in rows],
+        determined=[row.determined for row in rows],
+    )
+    page.plot(figure, "Dots are estimates, ticks the nominal values of the twin.")
+    page.table(
+        ["parameter", "unit", "nominal", "identified", "95 % interval"],
+        [
+            [r.name, r.unit, r.nominal, r.value, f"{r.low:.4g} to {r.high:.4g}" if r.determined else r.reason]
+            for r in rows
+        ],
+    )
+    for note in result.notes:
+        page.text(note)
+
+
+def draws_section(page: Report, plan: Plan, table: ParamTable) -> None:
+    """What the generated worlds drew, within which ranges."""
+    names = [name for name in table.names if np.ptp(table[name]) > 0]
+    page.section(
+        "What varied between worlds",
+        f"{len(names)} parameters were drawn in {table.nworld} attempts; a row per parameter, darker where more fell."
+        + (f" The first {_MOST_DRAWN} are shown." if len(names) > _MOST_DRAWN else ""),
+    )
+    names = names[:_MOST_DRAWN]
+    values = np.stack([table[name] for name in names], axis=-1)
+    units = [plan.twin.params[name].unit for name in names]
+    page.plot(drawn_parameters(names, values, values.min(axis=0), values.max(axis=0), units=units))
+
+
+def dataset_section(page: Report, figures: Sequence[Any], rows: Sequence[Sequence[Any]], sheet: Path) -> None:
+    """Yield, speed, verdicts, and a contact sheet."""
+    page.section("The dataset").figures(list(figures))
+    page.table(["check", "verdict"], [list(row) for row in rows])
+    page.image(sheet, "Both cameras, several episodes, at the same moments.")

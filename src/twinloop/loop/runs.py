@@ -1,0 +1,45 @@
+"""What every run leaves behind: its figures as ``result.json`` and, where it has one, a report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from twinloop.core.errors import MissingDependencyError
+from twinloop.core.files import write_json
+from twinloop.report import Report
+
+
+def finite(value: Any) -> Any:
+    """The same plain value with what JSON cannot say (NaN, infinity) as null."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Store a run's figures as ``FOLDER/result.json``; returns them as stored."""
+    plain = finite(dict(figures))
+    write_json(folder / "result.json", plain)
+    return plain
+
+
+def write_report(page: Report, fill: Callable[[Report], None], path: Path, console: Console) -> Path | None:
+    """Fill and write a page, or say in one line what it needs: the figures do not depend on it."""
+    try:
+        fill(page)
+        page.write(path)
+    except MissingDependencyError as error:
+        console.print(f"No report: {escape(str(error))}")
+        return None
+    console.print(f"Report: {path}")
+    return path
