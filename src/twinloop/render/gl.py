@@ -29,6 +29,9 @@ class GlQuality:
     ``shadow_reach`` is the least half-width of a directional light's shadow map, in units of the model's extent. At
     MuJoCo's 1.0 a table's edge falls outside the map of a light above it, and shows dark specks (so101_tabletop: 74
     pixels in its front picture, none at 1.5).
+
+    ``slices`` and ``stacks`` cut round primitives: 16 and 8 instead of MuJoCo's 28 and 16 take 4.8 instead of 8.0 ms of
+    processor time per 240×320 picture of so101_tabletop.
     """
 
     shadow_map: int = 512
@@ -36,6 +39,8 @@ class GlQuality:
     reflections: bool = False
     shadow_lights: int = 1
     shadow_reach: float = 1.5
+    slices: int = 16
+    stacks: int = 8
     max_geoms: int = 10_000
 
 
@@ -131,6 +136,7 @@ def _fixed_camera(camera_id: int) -> mujoco.MjvCamera:
 def _apply_quality(model: mujoco.MjModel, quality: GlQuality, height: int, width: int) -> None:
     model.vis.quality.shadowsize = quality.shadow_map
     model.vis.quality.offsamples = quality.samples
+    model.vis.quality.numslices, model.vis.quality.numstacks = quality.slices, quality.stacks
     model.vis.map.shadowclip = max(model.vis.map.shadowclip, quality.shadow_reach)
     model.vis.global_.offheight, model.vis.global_.offwidth = height, width
     if not quality.reflections:
