@@ -14,7 +14,7 @@ from twinloop.core.records import Episode
 from twinloop.identify.encoder import COUNTS_PER_TURN, scale_from_quantum
 from twinloop.identify.holdout import HoldoutSpec
 from twinloop.identify.result import IdentifyResult
-from twinloop.identify.solver import Block, Problem, Solution, solve
+from twinloop.identify.solver import Block, Problem, Solution, linearize, solve
 from twinloop.identify.space import Space, free_space
 from twinloop.identify.summary import distribution, estimates, notes, residual_summary
 from twinloop.identify.uncertainty import uncertainty
@@ -47,7 +47,7 @@ class FitConfig:
     walk_episodes: int = 12
     physics_hz: float = 240.0
     iterations: int = 20
-    polish: int = 2
+    polish: int = 1
     level: float = 0.95
     coupled: bool | None = None
     quantities: tuple[str, ...] | None = None
@@ -79,7 +79,9 @@ def identify(
     fixed = {**scales, **(config.fixed or {})}
     space = free_space(logs.twin, start=_starting_delays(training), fixed=fixed, only=config.quantities)
     problem, solution, worlds = _walk(backend, training, space, config)
-    found = uncertainty(problem, solution.end, space.names)
+    alone = len(problem.blocks) > 1
+    end = linearize(problem, solution.point, alone=True) if alone else solution.end
+    found = uncertainty(problem, end, space.names)
     values = {name: float(value) for name, value in space.values(solution.point).items()}
     readings = _readings(backend, training, {**fixed, **values})
     return IdentifyResult(
@@ -96,7 +98,7 @@ def identify(
         directions=found.directions,
         residuals=residual_summary(readings - training.measured),
         converged=solution.converged,
-        worlds_replayed=worlds,
+        worlds_replayed=worlds + alone * (len(space.names) + 1),
         seconds=time.perf_counter() - began,
         notes=notes(logs, scales, holdout_rows),
     )

@@ -96,22 +96,37 @@ def huber(residual: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(size <= 1.0, 0.5 * size**2, size - 0.5)
 
 
-def linearize(problem: Problem, point: NDArray[np.float64]) -> Linearization:
-    """Residual and slopes at a point by one-sided differences, in one batch; a step never crosses a bound."""
-    depth = max(len(block.columns) for block in problem.blocks)
+def linearize(problem: Problem, point: NDArray[np.float64], *, alone: bool = False) -> Linearization:
+    """Residual and slopes at a point by one-sided differences, in one batch; a step never crosses a bound.
+
+    Args:
+        problem: the fit.
+        point: where, ``(p,)``.
+        alone: perturb every parameter in a world of its own. Otherwise blocks share worlds, which is cheaper by their
+            number, and the little that one joint's parameter moves another joint counts as the latter's own.
+    """
+    world = _worlds(problem, alone=alone)
     step = _DIFFERENCE * problem.sd
     step = np.where(point + step > problem.high, -step, step)
-    points = np.repeat(point[None], depth + 1, axis=0)
-    for block in problem.blocks:
-        points[np.arange(len(block.columns)) + 1, block.columns] += step[block.columns]
+    points = np.repeat(point[None], world.max() + 1, axis=0)
+    points[world, np.arange(len(point))] += step
     residual = problem.residual(points)
     jacobians = tuple(
-        np.moveaxis(residual[1 : len(b.columns) + 1][..., b.channels] - residual[0][..., b.channels], 0, -1)
-        / step[b.columns]
+        np.moveaxis(residual[world[b.columns]][..., b.channels] - residual[0][..., b.channels], 0, -1) / step[b.columns]
         for b in problem.blocks
     )
     losses = problem.losses(residual[:1], points[:1])[0]
     return Linearization(point=point, residual=residual[0], jacobians=jacobians, losses=losses)
+
+
+def _worlds(problem: Problem, *, alone: bool) -> NDArray[np.intp]:
+    """The world in which each parameter is perturbed; world 0 stays as it is."""
+    if alone:
+        return np.arange(1, len(problem.sd) + 1)
+    world = np.zeros(len(problem.sd), dtype=np.intp)
+    for block in problem.blocks:
+        world[block.columns] = np.arange(1, len(block.columns) + 1)
+    return world
 
 
 def normal_equations(

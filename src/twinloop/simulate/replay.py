@@ -23,6 +23,7 @@ from twinloop.simulate.rollout import rollout
 from twinloop.twin import Twin
 
 _RATE_TOLERANCE = 0.02
+_MOST_EPISODES = 600  # replayed at once: about 100 MB of states at 300 frames
 _TWO = 2
 
 
@@ -100,6 +101,10 @@ def replay(backend: Backend, logs: ReplayLogs, params: ParamTable) -> NDArray[np
     Args:
         params: rows of ``logs.twin``'s parameters, one per world.
     """
+    most = max(1, _MOST_EPISODES // len(logs))
+    if params.nworld > most:  # in portions, so that memory stays flat
+        portions = [params.take(np.arange(i, min(i + most, params.nworld))) for i in range(0, params.nworld, most)]
+        return np.concatenate([replay(backend, logs, portion) for portion in portions])
     nworld, nepisode = params.nworld, len(logs)
     table = ParamTable(names=params.names, values=np.repeat(params.values, nepisode, axis=0))
     offset = logs.twin.column(table, "sensor", "offset", 0.0)[:, None]
