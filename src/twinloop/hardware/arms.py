@@ -6,6 +6,7 @@ this code, and a session is the same bit for bit alone and in company.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,9 @@ from twinloop.twin import Twin
 # Time that an arm gets to come to rest under its own weight before a session begins: ten time constants (damping / kp
 # = 68 ms) of the softest servo among the built-in twins, and half a second more for friction to catch it.
 SETTLE_S = 1.2
+# Part of a joint's dry friction that is in the bearing of the output, behind the play; our choice. Without any, a link
+# that nothing loads would float from flank to flank.
+_AT_LINK = 0.2
 _ROUND_OFF = 1e-6
 
 
@@ -45,7 +49,9 @@ class VirtualArms:
 
     def __init__(self, twin: Twin, hidden: Hidden, *, seed: int, sessions: Sequence[int], nthread: int = 0) -> None:
         self._hidden, self._seed, self._sessions = hidden, seed, np.asarray(sessions, dtype=np.int64)
-        self._limits = twin.model.actuator_ctrlrange.T.copy()
+        limited = twin.model.actuator_ctrllimited.astype(bool)[:, None]
+        self._limits = np.where(limited, twin.model.actuator_ctrlrange, [-np.inf, np.inf]).T
+        self._feedback = _feedback(twin)
         self._servo = twin.robot.control == "position"
         self._table = twin.table(self.nsession, hidden.params)
         self._dt, self._geared, self.units = twin.dt, add_gears(twin), twin.units
@@ -68,15 +74,15 @@ class VirtualArms:
 
     def wait_until(self, moment: float) -> None:
         """Move every session on to ``moment`` or, as far as its clock oversleeps, a little later."""
-        late = self._hidden.oversleep * self._draw("oversleep", 1)[:, 0]
-        goal = np.ceil((moment + late) / self._dt - _ROUND_OFF).astype(np.int64)
-        self._run(np.where(self.now() < moment - _ROUND_OFF * self._dt, goal - self._steps, 0))
+        late = np.rint(self._hidden.oversleep * self._draw("oversleep", 1)[:, 0] / self._dt).astype(np.int64)
+        goal = math.ceil(moment / self._dt - _ROUND_OFF)
+        self._run(np.where(self._steps < goal, goal + late - self._steps, 0))
 
     def observe(self) -> NDArray[np.float64]:
         """What the encoders report now, in log units."""
         noise = self._hidden.read_noise * ndtri(self._draw("read", len(self._hidden.count)))
-        seen = encoder_reading(self._qpos[:, self._geared.link_qpos], self._offset, self._scale) + noise
-        return self.units.from_si(np.round(seen / self._hidden.count) * self._hidden.count)
+        counted = np.round((self._qpos[:, self._geared.link_qpos] + noise) / self._hidden.count) * self._hidden.count
+        return self.units.from_si(encoder_reading(counted, self._offset, self._scale))
 
     def command(self, action: ArrayLike) -> NDArray[np.float64]:
         """Issue commands in log units (N·m where the robot takes torques); returns them within the robot's limits.
@@ -116,8 +122,10 @@ class VirtualArms:
         self._batch = make_batch(geared.twin, self._table, initial, nthread)
         play = self._batch.expand("tendon_range")
         play[:, geared.gear] = self._hidden.backlash[:, None] / 2 * [-1.0, 1.0]
-        friction = self._batch.expand("dof_frictionloss")
-        self._friction, self._dry = friction, friction[:, geared.motor_dof].copy()
+        self._friction = self._batch.expand("dof_frictionloss")
+        dry = self._friction[:, geared.motor_dof]
+        self._friction[:, geared.link_dof] = _AT_LINK * dry
+        self._dry = (1.0 - _AT_LINK) * dry
         self._qpos, self._ctrl = self._batch.bind("qpos"), self._batch.bind("ctrl")
         self._torque = self._batch.bind("sensordata")
 
@@ -138,11 +146,17 @@ class VirtualArms:
 
     def _step(self, sessions: NDArray[np.intp]) -> None:
         geared, hidden = self._geared, self._hidden
-        control = self._line.in_force(self._steps)
-        if self._servo:  # kp (control − motor) becomes kp (target − link): the feedback is the link's
-            control = control - self._qpos[:, geared.link_qpos] + self._qpos[:, geared.motor_qpos]
-        self._ctrl[...] = control
+        # kp (control − motor) becomes kp (command − link): the servo's feedback is the link's.
+        ahead = self._qpos[:, geared.motor_qpos] - self._qpos[:, geared.link_qpos]
+        self._ctrl[...] = self._line.in_force(self._steps) + self._feedback * ahead
         transmitted = np.abs(self._torque[:, geared.torque])
         self._friction[:, geared.motor_dof] = self._dry + hidden.load_friction * transmitted
         self._batch.step(sessions)
         self._steps[sessions] += 1
+
+
+def _feedback(twin: Twin) -> NDArray[np.float64]:
+    """Position feedback of each actuator per unit of its command, ``(nu,)``: 1 for a servo, 0 for a motor."""
+    model = twin.model
+    gain, bias = model.actuator_gainprm[:, 0], model.actuator_biasprm[:, 1]
+    return np.divide(-bias, gain, out=np.zeros(model.nu), where=gain != 0)

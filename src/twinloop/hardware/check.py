@@ -11,6 +11,7 @@ from twinloop.hardware.protocol import POSITION, TORQUE, Robot
 
 _SUFFIXES = (f".{POSITION}", f".{TORQUE}")
 _HOLD_S = 0.2
+_ROUND_OFF_S = 1e-6
 
 
 def check_robot(robot: Robot) -> None:
@@ -22,7 +23,8 @@ def check_robot(robot: Robot) -> None:
     Raises:
         CheckFailedError: a law that does not hold, by name.
     """
-    _require(isinstance(robot, Robot), f"{type(robot).__name__} lacks {', '.join(_missing(robot))}")
+    missing = _missing(robot)
+    _require(not missing, f"{type(robot).__name__} lacks {', '.join(missing)}")
     _require(not robot.is_connected, "it is connected; hand it over disconnected")
     _check_features(robot)
     _check_silence(robot)
@@ -45,7 +47,7 @@ def _require(holds: bool, what: str) -> None:
 
 def _missing(robot: object) -> list[str]:
     wanted = [name for name in dir(Robot) if not name.startswith("_")] + ["name"]
-    return sorted({name for name in wanted if not hasattr(type(robot), name) and name not in vars(robot)})
+    return sorted({name for name in wanted if not hasattr(type(robot), name) and not hasattr(robot, name)})
 
 
 def _check_features(robot: Robot) -> None:
@@ -83,7 +85,9 @@ def _check_talk(robot: Robot) -> None:
         _require(_close(again, sent), "an action that was sent is changed when it is sent again")
         before = robot.clock.now()
         robot.clock.wait_until(before + _HOLD_S / 3)
-        _require(robot.clock.now() >= before + _HOLD_S / 3, "its clock returns before the moment waited for")
+        _require(
+            robot.clock.now() >= before + _HOLD_S / 3 - _ROUND_OFF_S, "its clock returns before the moment waited for"
+        )
         moved = robot.clock.now()
         robot.clock.wait_until(before)
         _require(robot.clock.now() < moved + _HOLD_S, "its clock waits for a moment that has passed")

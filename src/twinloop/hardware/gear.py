@@ -30,14 +30,15 @@ class Geared:
     """A twin with play, and where its parts are.
 
     ``twin`` is the same twin on the geared model: parameters of a joint reach its motor side. Indices are per robot
-    joint: ``motor_qpos``, ``link_qpos`` in qpos, ``motor_dof`` in qvel, ``torque`` in sensordata (what the flank
-    transmits), ``gear`` among the tendons.
+    joint: ``motor_qpos``, ``link_qpos`` in qpos, ``motor_dof``, ``link_dof`` in qvel, ``torque`` in sensordata (what
+    the flank transmits), ``gear`` among the tendons.
     """
 
     twin: Twin
     motor_qpos: NDArray[np.intp]
     link_qpos: NDArray[np.intp]
     motor_dof: NDArray[np.intp]
+    link_dof: NDArray[np.intp]
     torque: NDArray[np.intp]
     gear: NDArray[np.intp]
 
@@ -70,6 +71,7 @@ def add_gears(twin: Twin) -> Geared:
         motor_qpos=np.array([motor.qposadr[0] for motor in motors]),
         link_qpos=np.array([link.qposadr[0] for link in links]),
         motor_dof=np.array([motor.dofadr[0] for motor in motors]),
+        link_dof=np.array([link.dofadr[0] for link in links]),
         torque=np.array([model.sensor(name).adr[0] for name in gears]),
         gear=np.array([model.tendon(name).id for name in gears]),
     )

@@ -8,7 +8,7 @@ all frames and up to 200 deg/s; all joints still (below 3 deg/s) in 20 to 30 % o
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import mujoco
 import numpy as np
@@ -25,10 +25,10 @@ _MIN_JERK_PEAK = 1.875  # peak over mean speed of a minimum-jerk move: the deriv
 # How far from home a reach goes: up to a part of each joint's half range, and to so many rad (the log's arm works
 # within about 70 deg of the middle of each joint's travel); an adjustment in rad, a tenth of the half range at most.
 _REACH, _FURTHEST, _ADJUST = 0.9, 1.4, 0.08
-_PAUSE, _LEAD_IN, _GRASP = (0.1, 0.6), (0.2, 0.7), (0.25, 0.5)  # seconds
+_PAUSE, _LEAD_IN, _GRASP = (0.05, 0.4), (0.2, 0.7), (0.25, 0.5)  # seconds
 _SHORTEST = 0.25  # seconds of the shortest move
 # Torque robots: part of the torque range, and seconds per change.
-_TORQUE_REACH, _TORQUE_TIME = 0.3, (0.2, 1.0)
+_TORQUE_REACH, _TORQUE_TIME = 0.1, (0.2, 1.0)
 _CLEARANCE = 0.025  # metres that a path keeps from everything: an arm sags by two degrees under its own weight
 _PATH_POINTS, _TRIES = 10, 60
 
@@ -74,26 +74,13 @@ def minimum_jerk(knots: Sequence[float], poses: Sequence[NDArray[np.float64]], t
 def _motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
     """Joint commands ``(T, n)`` in rad or m, in counts of the leader's encoder."""
     home, end = space.home, time[-1] - random.uniform(*_LEAD_IN)
-    knots, poses, opened = [0.0, random.uniform(*_LEAD_IN)], [home, home], True
-
-    def move(pose: NDArray[np.float64], least: float = _SHORTEST) -> None:
-        knots.append(knots[-1] + max(least, _duration(space, poses[-1], pose, random)))
-        poses.append(pose)
-
-    while True:
-        before = len(knots)
-        reached = space.reach(poses[-1], np.minimum(_REACH * space.half, _FURTHEST), random)
-        move(reached)
-        adjusted = space.reach(reached, np.minimum(_ADJUST, 0.1 * space.half), random, around=reached)
-        move(adjusted, least=2 * _SHORTEST)
-        move(adjusted, least=random.uniform(*_PAUSE))
-        opened = not opened
-        move(space.with_grip(adjusted, random, opened=opened), least=random.uniform(*_GRASP))
-        move(poses[-1], least=random.uniform(*_PAUSE))
-        back = _MIN_JERK_PEAK * float(np.abs(poses[-1] - home)[space.arm].max()) / _PEAK_SPEED[1]
-        if knots[-1] + max(back, _SHORTEST) > end:
-            del knots[before:], poses[before:]
+    knots, poses = [0.0, random.uniform(*_LEAD_IN)], [home, home]
+    for pose, least in _stages(space, random):
+        arrival = knots[-1] + max(least, _duration(space, poses[-1], pose, random))
+        if arrival + max(_SHORTEST, _quickest(space, pose, home)) > end:
             break
+        knots.append(arrival)
+        poses.append(pose)
     knots += [max(end, knots[-1] + _SHORTEST), max(end, knots[-1] + _SHORTEST) + 1.0]
     poses += [home, home]
     commands = minimum_jerk(knots, poses, time)
@@ -101,11 +88,29 @@ def _motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[np.flo
     return np.where(space.hinge, counts, commands)
 
 
+def _stages(space: _FreeSpace, random: np.random.Generator) -> Iterator[tuple[NDArray[np.float64], float]]:
+    """Where to go next, without end, and the least time for it: reach, adjust, pause, grasp or release, pause."""
+    pose, opened = space.home, True
+    while True:
+        pose = space.reach(pose, np.minimum(_REACH * space.half, _FURTHEST), random)
+        yield pose, _SHORTEST
+        pose = space.reach(pose, np.minimum(_ADJUST, 0.1 * space.half), random, around=pose)
+        yield pose, 2 * _SHORTEST
+        yield pose, random.uniform(*_PAUSE)
+        opened = not opened
+        pose = space.with_grip(pose, random, opened=opened)
+        yield pose, random.uniform(*_GRASP)
+        yield pose, random.uniform(*_PAUSE)
+
+
+def _quickest(space: _FreeSpace, start: NDArray[np.float64], goal: NDArray[np.float64]) -> float:
+    return _MIN_JERK_PEAK * float(np.abs(goal - start)[space.arm].max()) / _PEAK_SPEED[1]
+
+
 def _duration(
     space: _FreeSpace, start: NDArray[np.float64], goal: NDArray[np.float64], random: np.random.Generator
 ) -> float:
-    peak = random.uniform(*_PEAK_SPEED)
-    return _MIN_JERK_PEAK * float(np.abs(goal - start)[space.arm].max()) / peak
+    return _quickest(space, start, goal) * _PEAK_SPEED[1] / random.uniform(*_PEAK_SPEED)
 
 
 def _torques(twin: Twin, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:

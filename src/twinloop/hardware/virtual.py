@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,16 +19,16 @@ from twinloop.twin import load_twin
 class VirtualClock:
     """The time of a virtual robot: it stands still until told to move on, and then oversleeps like any other."""
 
-    def __init__(self, arms: VirtualArms) -> None:
+    def __init__(self, arms: Callable[[], VirtualArms]) -> None:
         self._arms = arms
 
     def now(self) -> float:
-        """Seconds since the robot was connected."""
-        return float(self._arms.now()[0])
+        """Seconds since the robot was connected; it has no time before."""
+        return float(self._arms().now()[0])
 
     def wait_until(self, moment: float) -> None:
         """Let the robot live until ``moment`` or a little longer."""
-        self._arms.wait_until(moment)
+        self._arms().wait_until(moment)
 
 
 class VirtualRobot:
@@ -104,8 +104,8 @@ class VirtualRobot:
 
     @property
     def clock(self) -> VirtualClock:
-        """The robot's time; there is none before `connect`."""
-        return VirtualClock(self._connected())
+        """See the protocol."""
+        return VirtualClock(self._connected)
 
     @property
     def units(self) -> UnitMap:
