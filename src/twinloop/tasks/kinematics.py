@@ -117,8 +117,9 @@ class Chain:
         """
         xp = pose.position.__array_namespace__()
         masses = xp.asarray(self._weights)
-        carried = xp.asarray(np.cumsum(self._weights[::-1])[::-1].copy())
-        moment = xp.flip(xp.cumulative_sum(xp.flip(masses[:, None] * pose.centres, axis=1), axis=1), axis=1)
+        onwards = xp.asarray(np.triu(np.ones((self.njoint, self.njoint))))  # each joint and those after it
+        carried = xp.matmul(onwards, masses)
+        moment = xp.matmul(onwards, masses[:, None] * pose.centres)
         arm = moment - carried[:, None] * pose.anchors
         lift = pose.axes[..., 0] * arm[..., 1] - pose.axes[..., 1] * arm[..., 0]
         return self._gravity * xp.where(xp.asarray(self._hinge), lift, carried * pose.axes[..., 2])

@@ -50,7 +50,7 @@ class PickAndPlaceConfig:
     lift_height: float
     target_radius: float
     approach_tilt: float = 0.0
-    duration: float = 7.0
+    duration: float = 6.0
     joint_noise: float = 0.02  # initial joint position, uniform ±; initial noise of 0.02 rad: squint
     rest_speed: float = 0.01
     rest_spin: float = 0.2
