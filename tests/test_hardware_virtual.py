@@ -276,4 +276,4 @@ def test_a_users_own_model_can_be_a_virtual_robot_too(tmp_path):
     episode = record(robot, np.linspace(0, [1.0], 100), 50.0)
     assert episode.state[-1, 0] == pytest.approx(1.0, abs=0.15)
     assert episode.action[-1, 0] == 1.0  # no limit in the model: none is applied
-    assert robot.reveal().params["actuator/servo/kp"] != pytest.approx(12.0)
+    assert robot.reveal().params["joint/hinge/damping"] != pytest.approx(0.3, rel=0.01)

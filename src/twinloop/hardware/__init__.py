@@ -1,1 +1,21 @@
 """Robots behind one protocol: virtual ones by seed, the user's own by file; driving them and recording what happens."""
+
+from twinloop.hardware.check import check_robot
+from twinloop.hardware.protocol import Clock, NotConnectedError, Robot, WallClock
+from twinloop.hardware.record import record
+from twinloop.hardware.registry import open_robot, robot_names
+from twinloop.hardware.virtual import VirtualRobot
+from twinloop.hardware.virtual_log import virtual_log
+
+__all__ = [
+    "Clock",
+    "NotConnectedError",
+    "Robot",
+    "VirtualRobot",
+    "WallClock",
+    "check_robot",
+    "open_robot",
+    "record",
+    "robot_names",
+    "virtual_log",
+]
