@@ -178,7 +178,7 @@ class TestFromOutside:
         spread = np.subtract(*np.percentile(onsets, [75, 25]))  # half the width of a uniform distribution
         assert spread == pytest.approx(hidden.lateness / 2, rel=0.4)
 
-    @pytest.mark.parametrize("seed", [0, 1])
+    @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
     def test_the_width_of_the_play_from_reversals(self, seed):
         """Of arms that differ in their play alone, the one that answers reversals alike has the same."""
         time = np.arange(240) / 60
