@@ -195,6 +195,6 @@ def _headline(found: Identified, source: str) -> Sequence[KeyFigure]:
         return []
     nominal, best = found.gap.twins["nominal"].estimate, found.gap.best.estimate
     return [
-        KeyFigure(label=joint, value=f"{before:.2f} → {after:.2f}", unit="held-out error", source=source)
-        for joint, before, after in zip(found.gap.joints, nominal, best, strict=True)
+        KeyFigure(label=f"{joint}, held-out error", value=f"{before:.2f} → {after:.2f}", unit=unit, source=source)
+        for joint, before, after, unit in zip(found.gap.joints, nominal, best, found.gap.log_units, strict=True)
     ]

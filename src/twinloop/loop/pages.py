@@ -18,8 +18,6 @@ from twinloop.simulate import open_backend
 from twinloop.simulate.replay import prepare_replay, replay
 from twinloop.twin import Twin
 
-_MOST_DRAWN = 40
-
 
 def gap_section(
     page: Report,
@@ -48,11 +46,11 @@ def gap_section(
         ),
         "Hold, the first frame held to the end, is in the table only: it would flatten the rest.",
     )
-    rows = [[name, *(float(value) for value in interval.estimate)] for name, interval in everything.items()]
+    rows = [[name, *(f"{value:.3f}" for value in interval.estimate)] for name, interval in everything.items()]
     best = gap.best
     rows.append(["95 % interval", *(f"{low:.3f} to {high:.3f}" for low, high in zip(best.low, best.high, strict=True))])
     if target is not None:
-        rows.append(["target", *target])
+        rows.append(["to beat: second-order fit", *(f"{value:.2f}" for value in target)])
     page.table(["", *gap.joints], rows, caption="; ".join(f"{k}: {v}" for k, v in gap.meanings.items()))
     _episode_plot(page, twin, episodes[0], params)
 
@@ -91,11 +89,17 @@ def identify_section(page: Report, result: IdentifyResult) -> None:
         units=[row.unit for row in rows],
         determined=[row.determined for row in rows],
     )
-    page.plot(figure, "Dots are estimates, ticks the nominal values of the twin.")
+    page.plot(figure, "Dots are estimates with their intervals, diamonds the nominal values of the twin.")
     page.table(
         ["parameter", "unit", "nominal", "identified", "95 % interval"],
         [
-            [r.name, r.unit, r.nominal, r.value, f"{r.low:.4g} to {r.high:.4g}" if r.determined else r.reason]
+            [
+                r.name,
+                r.unit,
+                f"{r.nominal:.4g}",
+                f"{r.value:.4g}",
+                _interval(r.low, r.high) or f"not determined: {r.reason}",
+            ]
             for r in rows
         ],
     )
@@ -103,15 +107,17 @@ def identify_section(page: Report, result: IdentifyResult) -> None:
         page.text(note)
 
 
+def _interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or high is None else f"{low:.4g} to {high:.4g}"
+
+
 def draws_section(page: Report, plan: Plan, table: ParamTable) -> None:
     """What the generated worlds drew, within which ranges."""
     names = [name for name in table.names if np.ptp(table[name]) > 0]
     page.section(
         "What varied between worlds",
-        f"{len(names)} parameters were drawn in {table.nworld} attempts; a row per parameter, darker where more fell."
-        + (f" The first {_MOST_DRAWN} are shown." if len(names) > _MOST_DRAWN else ""),
+        f"{len(names)} parameters were drawn in {table.nworld} attempts; a row per parameter, darker where more fell.",
     )
-    names = names[:_MOST_DRAWN]
     values = np.stack([table[name] for name in names], axis=-1)
     units = [plan.twin.params[name].unit for name in names]
     page.plot(drawn_parameters(names, values, values.min(axis=0), values.max(axis=0), units=units))

@@ -1,0 +1,6 @@
+"""``python -m twinloop``."""
+
+from twinloop.cli.main import run
+
+if __name__ == "__main__":
+    run()
