@@ -88,7 +88,6 @@ def test_an_episode_is_the_same_alone_and_in_any_batch(batch):
     np.testing.assert_array_equal(together.states[[11, 7, 2]], three.states)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ARMS)
 def test_the_expert_in_the_loop_is_the_same_on_both_backends(name):
     _, slow = run(name, "default", [0, 5], backend="reference")
