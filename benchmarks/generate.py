@@ -1,0 +1,85 @@
+"""`generate` against the bare engine: the same commands and parameters replayed through ``Batch.step``.
+
+The bare loop has no expert, no sensing, no delay stage and no writing: it sets recorded controls and steps, with the
+same worlds, substeps and threads. The ratio counts only steps of episodes that were written.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from twinloop.core.pool import cores
+from twinloop.generate import generate_states, resolve
+from twinloop.generate.states import setup, simulate_block
+from twinloop.rollout import BatchResult
+from twinloop.simulate.threads import make_batch
+
+EPISODES = 1024
+TARGET = 0.6
+CONFIG = {
+    "scene": {"robot": "so101", "task": "pick_and_place"},
+    "randomization": "default",
+    "rollout": {"parallel_envs": EPISODES},
+}
+
+
+def run(episodes: int = EPISODES, rounds: int = 3) -> dict:
+    """Ratios of several rounds, bare loop and generate in turn, and their spread."""
+    rows = [_round(episodes) for _ in range(rounds)]
+    ratios = [row["generate_steps_per_s"] / row["bare_steps_per_s"] for row in rows]
+    return {
+        "name": "generate, states only, SO-101 pick and place, default randomization",
+        "against": "bare Batch.step loop, same commands, parameters, worlds and threads",
+        "ratio": float(np.median(ratios)),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "target": TARGET,
+        "episodes_per_s": float(np.median([row["episodes_per_s"] for row in rows])),
+        "yield": rows[0]["yield"],
+        "cores": cores(),
+        "rounds": rows,
+    }
+
+
+def _round(episodes: int) -> dict:
+    config = resolve(CONFIG, where="benchmark", folder=Path.cwd(), episodes=episodes)
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        result = generate_states(config, Path(folder) / "batch", workers=cores())
+        seconds = time.perf_counter() - began
+    _, plan, task = setup(config.model_dump_json())
+    substeps, bare_seconds, bare_steps = plan.twin.substeps, 0.0, 0
+    for start in range(0, episodes, config.block_size):
+        numbers = range(start, min(start + config.block_size, episodes))
+        batch = simulate_block(config, plan, task, numbers, nthread=cores())
+        bare_seconds += _bare(batch)
+        bare_steps += batch.trajectories.commands.shape[0] * batch.trajectories.commands.shape[1] * substeps
+    return {
+        "generate_steps_per_s": result["frames"] * substeps / seconds,
+        "bare_steps_per_s": bare_steps / bare_seconds,
+        "episodes_per_s": result["episodes"] / seconds,
+        "yield": result["yield"],
+    }
+
+
+def _bare(batch: BatchResult) -> float:
+    """Seconds of the bare loop for one block."""
+    commands = np.ascontiguousarray(batch.trajectories.commands.swapaxes(0, 1))
+    engine = make_batch(batch.twin, batch.params, batch.initial, cores())
+    control = engine.bind("ctrl")
+    began = time.perf_counter()
+    for command in commands:
+        control[:] = command
+        engine.step(nstep=batch.twin.substeps)
+    return time.perf_counter() - began
+
+
+if __name__ == "__main__":
+    figures = run(int(sys.argv[1]) if len(sys.argv) > 1 else EPISODES)
+    for key, value in figures.items():
+        print(f"{key}: {value}")
