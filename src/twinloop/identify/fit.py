@@ -26,6 +26,7 @@ from twinloop.twin import Twin
 # Free first, because they explain most of a servo's lag; the rest follows from a start that is already near.
 _FIRST_QUANTITIES = ("kp", "damping", "delay", "bias")
 _COUPLED_JOINTS = 2
+_LEAST_SUBSTEPS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +160,9 @@ def _problem(
 
 
 def _coarse(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
-    """The same logs on physics at ``physics_hz``, or at the twin's own rate if that is lower."""
+    """The same logs on physics at about ``physics_hz``, or at the twin's own rate if that is lower."""
     twin = logs.twin
-    substeps = max(1, min(twin.substeps, round(physics_hz / twin.control_hz)))
+    substeps = min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz)))
     model = copy.copy(twin.model)
     model.opt.timestep = 1.0 / (twin.control_hz * substeps)
     spec = twin.spec.model_copy(update={"substeps": substeps})
@@ -171,7 +172,7 @@ def _coarse(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
 def _encoder_scales(logs: ReplayLogs, robot_type: str) -> dict[str, float]:
     """``sensor/J/scale`` of joints whose encoder's steps are seen in a log without units of its own."""
     counts = COUNTS_PER_TURN.get(robot_type)
-    if counts is None or not logs.units.source.startswith("joint ranges of"):
+    if counts is None or logs.calibrated:
         return {}
     scales = {}
     for column, unit in enumerate(logs.units.joints):

@@ -33,8 +33,8 @@ class Prior:
 PRIORS: Mapping[str, Prior] = {
     # Published gains of one servo, the STS3215: 8.9 (kt V/R · 0.166 P), 17.8, 23.5 N·m/rad: a factor of about two.
     "actuator/{actuator}/kp": Prior(spread=0.7),
-    # Published limits of the same servo: 1.91, 2.94, 3.35, 4.45 N·m.
-    "actuator/{actuator}/torque_limit": Prior(spread=0.5),
+    # The limit follows the supply: 6 V (flat battery) to 9 V where 7.4 V is nominal.
+    "actuator/{actuator}/torque_limit": Prior(spread=0.2),
     # Lags of 100 to 133 ms in the SO-101 log, most of it the servo's own.
     "actuator/{actuator}/delay": Prior(spread=0.05),
     # Sag under load and dead band found on STS3215: 1.8 to 2.6 degrees.

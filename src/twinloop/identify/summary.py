@@ -107,7 +107,7 @@ def residual_summary(residual: NDArray[np.float64]) -> Residuals:
 def notes(logs: ReplayLogs, scales: Mapping[str, float], holdout: Sequence[int]) -> tuple[str, ...]:
     """What a reader must know beside the figures."""
     said = []
-    if logs.units.source.startswith("joint ranges of"):
+    if not logs.calibrated:
         said.append(_NO_CALIBRATION)
     if scales:
         said.append(f"Scale of {len(scales)} joints read off the encoder's steps in the log, not fitted.")

@@ -33,7 +33,8 @@ class ReplayLogs:
 
     ``twin`` is the free-space variant at the log's rate. ``commands`` ``(nepisode, nframe, n)`` are in the
     actuators' units, the last one held to the longest episode; ``measured`` ``(nepisode, nframe, n)`` is in the log's
-    own units, NaN past each episode's end. ``numbers`` are the episodes' numbers in the log.
+    own units, NaN past each episode's end. ``numbers`` are the episodes' numbers in the log. ``calibrated`` is False
+    where the twin's joint ranges stand in for a calibration that the log lacks.
     """
 
     twin: Twin
@@ -41,6 +42,7 @@ class ReplayLogs:
     commands: NDArray[np.float64]
     measured: NDArray[np.float64]
     numbers: tuple[int, ...]
+    calibrated: bool
 
     @property
     def joints(self) -> tuple[str, ...]:
@@ -81,7 +83,10 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode]) -> ReplayLogs:
             )
         if len(episode) < _TWO:
             raise LogError(f"Episode {episode.index} has a single frame; there is nothing to replay. Leave it out.")
-    units = _unit_map(twin, first, columns)
+    chosen = tuple(first.units.joints[i] for i in columns)
+    calibrated = all(unit.known for unit in chosen)
+    known = UnitMap(joints=chosen, source=first.units.source)
+    units = known if calibrated else twin.unit_map([unit.unit for unit in chosen])
     nframe = max(map(len, episodes))
     action = np.stack([_pad(e.action[:, columns], nframe, hold=True) for e in episodes])
     return ReplayLogs(
@@ -90,6 +95,7 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode]) -> ReplayLogs:
         commands=units.to_si(action) if twin.robot.control == "position" else action,
         measured=np.stack([_pad(e.state[:, columns], nframe, hold=False) for e in episodes]),
         numbers=tuple(e.index for e in episodes),
+        calibrated=calibrated,
     )
 
 
@@ -117,13 +123,6 @@ def replay(backend: Backend, logs: ReplayLogs, params: ParamTable) -> NDArray[np
     for world in np.flatnonzero(~run.valid):
         readings[world, run.invalid_step[world] :] = np.inf
     return readings.reshape(nworld, nepisode, *readings.shape[1:])
-
-
-def _unit_map(twin: Twin, episode: Episode, columns: Sequence[int]) -> UnitMap:
-    chosen = [episode.units.joints[i] for i in columns]
-    if all(unit.known for unit in chosen):
-        return UnitMap(joints=tuple(chosen), source=episode.units.source)
-    return twin.unit_map([unit.unit for unit in chosen])
 
 
 def _pad(values: NDArray[np.float64], nframe: int, *, hold: bool) -> NDArray[np.float64]:
