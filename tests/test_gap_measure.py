@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from twinloop.core.errors import BoundsError, LogError, UnknownNameError
+from twinloop.core.errors import BoundsError, InputError, LogError, UnknownNameError
 from twinloop.core.records import Episode, ParamDistribution
 from twinloop.core.seeds import generator
 from twinloop.core.units import JointUnit, UnitMap
@@ -159,3 +159,22 @@ def test_mistakes_are_named(twin, backend):
     partial = UnitMap(joints=twin.units.joints[:5], source="test")
     with pytest.raises(LogError, match="no joint gripper"):
         measure_gap(twin, [episode(0, partial, good[0].action[:, :5], good[0].state[:, :5])], backend=backend)
+
+
+def test_replays_are_the_same_on_every_backend_and_in_portions(twin, backend, monkeypatch):
+    episodes = log_of(twin, backend, {}, count=2, nframe=25)
+    logs = prepare_replay(twin, episodes)
+    table = twin.table(3, {"actuator/elbow_flex/delay": [0.0, 0.033, 0.1]})
+    fast = replay(backend, logs, table)
+    assert fast.shape == (3, 2, 25, 6)
+    assert np.array_equal(fast, replay(open_backend("reference"), logs, table))
+    monkeypatch.setattr("twinloop.simulate.replay._MOST_EPISODES", 4)
+    assert np.array_equal(fast, replay(backend, logs, table))
+    assert np.array_equal(fast[2, 1], replay(backend, logs.take([1]), table.take([2]))[0, 0])
+
+
+def test_a_replay_that_is_lost_is_refused_by_episode(twin, backend):
+    good = log_of(twin, backend, {}, count=2, nframe=30)
+    wild = episode(9, twin.units, good[1].action, np.full_like(good[1].state, 1e14))
+    with pytest.raises(InputError, match="so101_tabletop diverges in episode 9"):
+        measure_gap(twin, [good[0], wild], backend=backend)
