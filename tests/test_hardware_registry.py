@@ -61,5 +61,5 @@ def test_what_does_not_exist_is_answered_with_the_nearest(tmp_path):
     with pytest.raises(InputError, match=r"does not take these options \(colour\)"):
         open_robot(f"{path}:Mine?colour=red")
     path.write_text("import nothing_of_that_name")
-    with pytest.raises(InputError, match=r"arm.py cannot be read as Python: No module named"):
+    with pytest.raises(InputError, match=r"arm.py does not run: ModuleNotFoundError"):
         open_robot(f"{path}:Mine")

@@ -56,7 +56,7 @@ class Demo:
 class Generate:
     """Generate a randomized dataset of an expert's successful episodes from a YAML file."""
 
-    file: tyro.conf.Positional[Path]
+    file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """What to generate: scene, randomization, rollout, and optionally render."""
     output: Path
     """Folder of the dataset; pixels, if asked for, go to OUTPUT-images."""
@@ -94,9 +94,9 @@ class Generate:
 class Replay:
     """Simulate a stored episode again from its provenance and recorded commands, and compare the states."""
 
-    dataset: tyro.conf.Positional[Path]
+    dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
     """Folder of a generated dataset."""
-    episode: tyro.conf.Positional[int]
+    episode: tyro.conf.Positional[Annotated[int, tyro.conf.arg(metavar="EPISODE")]]
     """Its episode_index."""
     verify: bool = False
     """Exit with 1 unless the states are equal bit for bit."""
@@ -116,7 +116,7 @@ class Replay:
 class Import:
     """Turn a robot's log into a LeRobot v3.0 dataset; a log that does not say its units is asked for them."""
 
-    log: tyro.conf.Positional[str]
+    log: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="LOG")]]
     """A LeRobot v2.1 or v3.0 folder, an Arrow or CSV file, or the name of a public set."""
     output: Path
     """Folder of the dataset."""
@@ -205,7 +205,7 @@ class Gap:
 class TwinCheck:
     """Does the twin hold up: penetration, grasp, delay, stability, energy, convergence."""
 
-    twin: tyro.conf.Positional[str]
+    twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     json: bool = False
     """End with one line of JSON on standard output."""
@@ -223,7 +223,7 @@ class TwinCheck:
 class TwinShow:
     """Every parameter of a twin: unit, nominal value, bounds, default range and its source."""
 
-    twin: tyro.conf.Positional[str]
+    twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     json: bool = False
     """End with one line of JSON on standard output."""

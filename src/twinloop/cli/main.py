@@ -10,11 +10,14 @@ import tyro
 from rich.console import Console
 from rich.markup import escape
 
+from twinloop import __version__
 from twinloop.cli.commands import Command, Demo, Doctor, Gap, Generate, Identify, Import, Replay, Twin
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
+from twinloop.loop.runs import finite
 
 _INTERRUPTED = 130
+_STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 _DESCRIPTION = "Closes the loop between robots and their simulations: identify, randomize, simulate, verify."
 
 _Commands = (
@@ -35,8 +38,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0 done, 1 a check said no, 2 the input was wrong, 3 the environment lacks something.
     """
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if words == ["--version"]:
+        print(f"twinloop {__version__}")
+        return 0
     command: Command = tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
-        _Commands, prog="twinloop", args=arguments, description=_DESCRIPTION
+        _Commands, prog="twinloop", args=words, description=_DESCRIPTION, config=_STYLE
     )
     try:
         figures, code = command.run()
@@ -49,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         return _INTERRUPTED
     if command.json:
-        print(dumps(figures))
+        print(dumps(finite(figures)))
     return code
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
+from typing import Any
 from urllib.parse import parse_qsl
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import sha256_file
+from twinloop.core.extension import load_class
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.twin import builtin_names, load_twin
@@ -39,11 +36,7 @@ def open_robot(address: str) -> Robot:
     options = dict(parse_qsl(query, keep_blank_values=True))
     if name.startswith(_VIRTUAL):
         return _virtual(name.removeprefix(_VIRTUAL), options, address)
-    path, separator, class_name = name.rpartition(":")
-    if not separator or not Path(path).is_file():
-        where = "the robots that everybody has, and no file path/to/file.py:Class of that name"
-        raise UnknownNameError("robot", address, robot_names(), where=where)
-    return _own(Path(path), class_name, options)
+    return _own(name, load_class("robot", name, robot_names()), options)
 
 
 def _virtual(twin: str, options: dict[str, str], address: str) -> VirtualRobot:
@@ -55,35 +48,11 @@ def _virtual(twin: str, options: dict[str, str], address: str) -> VirtualRobot:
     return VirtualRobot(twin, **{key: int(value) for key, value in options.items()})
 
 
-def _own(path: Path, class_name: str, options: dict[str, str]) -> Robot:
-    module = _load(path)
-    found = getattr(module, class_name, None)
-    if not isinstance(found, type):
-        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
-        raise UnknownNameError("robot class", class_name, classes, where=str(path))
+def _own(name: str, found: type[Any], options: dict[str, str]) -> Robot:
     try:
         robot = found(**options)
     except TypeError as error:
-        raise InputError(f"{path}:{class_name} does not take these options ({', '.join(options)}): {error}.") from error
+        raise InputError(f"{name} does not take these options ({', '.join(options)}): {error}.") from error
     if not all(hasattr(found, word) for word in ("get_observation", "send_action", "connect", "disconnect")):
-        raise InputError(
-            f"{path}:{class_name} is not a robot: see hardware.protocol.Robot, and check_robot to test one."
-        )
+        raise InputError(f"{name} is not a robot: see hardware.protocol.Robot, and check_robot to test one.")
     return robot
-
-
-def _load(path: Path) -> ModuleType:
-    name = f"twinloop_robot_{sha256_file(path)[:16]}"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} is not a Python file. Give path/to/file.py:Class.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        raise InputError(f"{path} cannot be read as Python: {error}") from error
-    return module

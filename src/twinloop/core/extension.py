@@ -1,0 +1,54 @@
+"""A user's own class by ``path/to/file.py:ClassName``: one door for robots, tasks and whatever comes."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import sha256_file
+
+
+def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
+    """The class that ``path/to/file.py:ClassName`` names; its file is run once per content.
+
+    Args:
+        kind: what is looked up, for messages (``"task"``).
+        reference: what the user wrote.
+        existing: names of the built-in ones, for messages.
+
+    Raises:
+        UnknownNameError: no such file, or no such class in it.
+        InputError: the file cannot be run as Python.
+    """
+    path, separator, name = reference.rpartition(":")
+    if not separator or not Path(path).is_file():
+        where = f"the built-in {kind}s, and it is no path/to/file.py:ClassName of a file that exists"
+        raise UnknownNameError(kind, reference, existing, where=where)
+    module = _load(Path(path))
+    found = getattr(module, name, None)
+    if not isinstance(found, type):
+        classes = [key for key, value in vars(module).items() if isinstance(value, type)]
+        raise UnknownNameError(f"{kind} class", name, classes, where=path)
+    return found
+
+
+def _load(path: Path) -> ModuleType:
+    name = f"twinloop_extension_{sha256_file(path)[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path} is not a Python file. Name one that ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the user's file raises, it is the file that is wrong
+        del sys.modules[name]
+        raise InputError(f"{path} does not run: {type(error).__name__}: {error}") from error
+    return module
