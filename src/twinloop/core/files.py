@@ -7,9 +7,9 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ _NO_SPACE = 28
 
 
 @contextlib.contextmanager
-def atomic_open(path: Path) -> Iterator[BinaryIO]:
+def atomic_open(path: Path) -> Generator[BinaryIO]:
     """A binary file that replaces ``path`` when the block ends well, and leaves it untouched otherwise.
 
     Raises:
@@ -76,11 +76,9 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     return json.dumps(value, indent=indent, default=_plain, ensure_ascii=False, allow_nan=True)
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, np.generic):
-        return value.item()
+def _plain(value: object) -> object:
+    if isinstance(value, np.ndarray | np.generic):
+        return cast("object", value.tolist())
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import multiprocessing
+import multiprocessing.process
 import os
 import signal
 import threading

@@ -94,7 +94,7 @@ class ParamTable:
 
     names: tuple[str, ...]
     values: NDArray[np.float64]
-    steps: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    steps: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
 
     def __post_init__(self) -> None:
         values = frozen(np.atleast_2d(self.values))
@@ -237,7 +237,7 @@ class Provenance:
     invalid_reason: str = ""
     parents: tuple[str, ...] = ()
     content_hash: str = ""
-    extra: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 1)."""

@@ -121,7 +121,7 @@ def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequen
     LeRobot's degrees and ±100 have their zero in the middle of the swept range, its 0–100 begins at the lower
     end (lerobot 0.6.1, ``motors/motors_bus.py``).
     """
-    rows = []
+    rows: list[JointUnit] = []
     for joint, (low, high), unit in zip(joints, np.asarray(ranges, dtype=np.float64), units, strict=True):
         middle = (low + high) / 2
         scale, offset = {

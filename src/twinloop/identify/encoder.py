@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-# Counts per turn by robot type. Feetech STS3215: 4096 (TheRobotStudio/SO-ARM100#134, maker's data sheet).
-COUNTS_PER_TURN: Mapping[str, int] = {"so101_follower": 4096, "so101": 4096, "so100_follower": 4096, "so100": 4096}
 
 _LEAST_VALUES = 40
 _ROUND_OFF = 1e-9

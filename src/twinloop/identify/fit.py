@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.records import Episode
-from twinloop.identify.encoder import COUNTS_PER_TURN, scale_from_quantum
+from twinloop.identify.encoder import scale_from_quantum
 from twinloop.identify.holdout import HoldoutSpec
 from twinloop.identify.result import IdentifyResult
 from twinloop.identify.solver import Block, Problem, Solution, linearize, solve
@@ -76,7 +76,7 @@ def identify(
     logs = prepare_replay(twin, episodes)
     training_rows, holdout_rows = (holdout or HoldoutSpec(kind="none")).split(logs.numbers)
     training = logs.take(training_rows)
-    scales = _encoder_scales(training, episodes[0].robot_type or twin.robot.type)
+    scales = _encoder_scales(training)
     fixed = {**scales, **(config.fixed or {})}
     space = free_space(logs.twin, start=_starting_delays(training), fixed=fixed, only=config.quantities)
     problem, solution, worlds = _walk(backend, training, space, config)
@@ -169,9 +169,9 @@ def _coarse(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
     return replace(logs, twin=replace(twin, spec=spec, model=model))
 
 
-def _encoder_scales(logs: ReplayLogs, robot_type: str) -> dict[str, float]:
+def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
     """``sensor/J/scale`` of joints whose encoder's steps are seen in a log without units of its own."""
-    counts = COUNTS_PER_TURN.get(robot_type)
+    counts = logs.twin.robot.encoder_counts
     if counts is None or logs.calibrated:
         return {}
     scales = {}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.records import ParamTable
-from twinloop.sensors.encoder import STS3215_RESOLUTION, encoder_reading
+from twinloop.sensors.encoder import encoder_reading
 from twinloop.twin import Twin
-
-# Size of an encoder's count by robot type, rad; a robot not named here reports unquantized positions.
-_RESOLUTION = {"so101_follower": STS3215_RESOLUTION}
 
 
 def joint_readings(twin: Twin, params: ParamTable, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -20,7 +19,8 @@ def joint_readings(twin: Twin, params: ParamTable, qpos: NDArray[np.float64]) ->
         qpos: true positions at the moment of each command, ``(nworld, nstep, nq)``. The reading of step t is taken
             before the command of step t is issued, so that an actor could have known it.
     """
-    resolution = _RESOLUTION.get(twin.robot.type)
+    counts = twin.robot.encoder_counts
+    resolution = None if counts is None else 2 * math.pi / counts
     true = qpos[..., twin.joint_qpos]
     if not any(name.startswith("sensor/") for name in params.steps):
         offset, scale = _encoder(twin, params)

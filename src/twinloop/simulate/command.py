@@ -21,7 +21,7 @@ class CommandPath:
 
     def __init__(self, twin: Twin, params: ParamTable, initial: NDArray[np.float64], nstep: int) -> None:
         self._substeps = twin.substeps
-        self._identity = twin.spec.robot is None
+        self._identity = twin.spec.robot is None or twin.robot.control == "torque"
         self._twin, self._params = twin, params
         self._load(params.at(0) if nstep else params)
         # Row 0 is the initial command; row t + 1 the command of control step t.
@@ -29,10 +29,10 @@ class CommandPath:
         self._history[:, 0] = self._target(initial)
 
     def _load(self, params: ParamTable) -> None:
-        if self._identity:
+        column = self._twin.column
+        if self._twin.spec.robot is None:
             self._delay_steps = np.zeros((params.nworld, self._twin.model.nu))
             return
-        column = self._twin.column
         self._offset = column(params, "sensor", "offset", 0.0) + column(params, "actuator", "bias", 0.0)
         self._scale = column(params, "sensor", "scale", 1.0)
         self._delay_steps = column(params, "actuator", "delay", 0.0) / self._twin.dt

@@ -131,7 +131,7 @@ def _pad(values: NDArray[np.float64], nframe: int, *, hold: bool) -> NDArray[np.
 
 
 def _log_rate(episodes: Sequence[Episode]) -> float:
-    rates = np.array([1.0 / np.median(np.diff(episode.time)) for episode in episodes])
+    rates = np.array([(len(episode) - 1) / (episode.time[-1] - episode.time[0]) for episode in episodes])
     odd = int(np.argmax(np.abs(rates / np.median(rates) - 1.0)))
     if abs(rates[odd] / np.median(rates) - 1.0) > _RATE_TOLERANCE:
         raise LogError(

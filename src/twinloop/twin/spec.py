@@ -29,7 +29,8 @@ class RobotSpec(_Strict):
     """The actuated part of a twin.
 
     ``joints[i]`` is driven by ``actuators[i]`` (default: the actuator of the same name), and ``units[i]`` is its unit
-    on disk. The actuators are all those of the model, in the model's order.
+    on disk. The actuators are all those of the model, in the model's order. ``encoder_counts`` is how many steps the
+    joints' encoders count per turn; without it readings are not quantized.
     """
 
     type: str
@@ -37,6 +38,7 @@ class RobotSpec(_Strict):
     actuators: list[str] = []
     units: list[str]
     control: Literal["position", "torque"] = "position"
+    encoder_counts: int | None = Field(default=None, gt=0)
     tcp: str | None = None
     gripper: GripperSpec | None = None
 
