@@ -22,8 +22,10 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto
 
+# Also adds the renderer that needs no system package, so that it is tested beside the other.
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,warp]"
+	$(BIN)/python -m pytest -m "not gpu and not network and not bench" -n auto
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -159,10 +159,10 @@ def _unpack_rgb(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
 
 def _import_warp() -> ModuleType:
     try:
-        import warp
+        import warp  # pyright: ignore[reportMissingImports]
 
         warp.config.log_level = warp.LOG_WARNING  # its greeting would land in the output of every command
-        import mujoco_warp
+        import mujoco_warp  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingDependencyError(f"The warp renderer needs mujoco_warp ({error}).", remedy=REMEDY) from error
     return mujoco_warp
