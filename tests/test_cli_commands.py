@@ -177,3 +177,83 @@ def test_the_demo_runs_end_to_end_without_a_real_log(tmp_path):
         assert (tmp_path / "demo" / name).stat().st_size > 1000
     page = Path(tmp_path / "demo" / "report.html").read_text()
     assert "VIRTUAL" in page
+
+
+def generate_file(folder: Path, **changes) -> Path:
+    path = folder / "generate.yaml"
+    path.write_text(yaml.safe_dump({**SMALL, **changes}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"render": {"cameras": ["frnt"]}}, "Unknown camera 'frnt'"),
+        ({"render": {"cameras": []}}, "render.cameras"),
+        ({"render": {"cameras": ["front"], "renderer": "foo"}}, "Unknown renderer 'foo'"),
+        ({"seed": 10**30}, "seed"),
+        ({"randomization": {"identified": "x.json", "kappa": "abc"}}, "kappa is a number"),
+    ],
+)
+def test_a_typo_is_found_before_anything_is_simulated(capsys, tmp_path, changes, message):
+    (tmp_path / "x.json").write_text('{"distribution": {}}')
+    code, figures, _ = run(capsys, "generate", generate_file(tmp_path, **changes), "--output", tmp_path / "b", "--json")
+    assert code == 2
+    assert message in figures["message"]
+    assert not (tmp_path / "b").exists()
+
+
+def test_no_success_at_all_says_no(capsys, tmp_path):
+    slippery = {"params": {"object/cube/friction/slide": [0.05, 0.051]}}
+    file = generate_file(tmp_path, randomization=slippery)
+    code, figures, _ = run(capsys, "generate", file, "--output", tmp_path / "b", "--episodes", "2", "--json")
+    assert code == 1
+    assert "None of 2 attempts succeeded" in figures["message"]
+
+
+TASK = """
+from twinloop.tasks.pick_and_place import PickAndPlace
+
+class Mine(PickAndPlace):
+    name = "mine"
+
+class Broken(PickAndPlace):
+    def expert(self, initial):
+        return 1 / 0
+"""
+
+
+def test_a_users_own_task_lies_beside_the_yaml_and_its_errors_name_its_line(capsys, tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "own.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+    file = generate_file(folder, scene={"robot": "so101", "task": "own.py:Mine"})
+    code, figures, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
+    assert (code, figures["episodes"]) == (0, 2)
+    assert run(capsys, "replay", folder / "b", "0", "--verify", "--json")[0] == 0
+    file = generate_file(folder, scene={"robot": "so101", "task": "own.py:Broken"})
+    code, figures, _ = run(capsys, "generate", file, "--output", folder / "c", "--episodes", "2", "--json")
+    assert code == 2
+    assert "own.py, line 9: the task pick_and_place raised ZeroDivisionError" in figures["message"]
+
+
+def test_an_earlier_run_is_never_overwritten(capsys, log, tmp_path):
+    arguments = ("gap", "--twin", "so101_tabletop", "--data", log, "--output", tmp_path / "gap", "--json")
+    assert run(capsys, *arguments)[0] == 0
+    before = (tmp_path / "gap" / "result.json").read_bytes()
+    code, figures, _ = run(capsys, *arguments)
+    assert code == 2
+    assert "holds an earlier run" in figures["message"]
+    assert (tmp_path / "gap" / "result.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["gap", "demo"])
+def test_an_output_that_is_a_file_is_refused_before_the_work(capsys, log, tmp_path, command):
+    taken = tmp_path / "taken"
+    taken.write_text("mine")
+    more = ("--twin", "so101_tabletop", "--data", log) if command == "gap" else ()
+    code, _, errors = run(capsys, command, *more, "--output", taken, "--json")
+    assert code == 2
+    assert "Choose another --output" in errors
+    assert taken.read_text() == "mine"

@@ -113,7 +113,11 @@ def start(folder: Path, output: Path, *more: str) -> subprocess.Popen:
         "1",
         *more,
     ]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ignored = signal.signal(signal.SIGINT, signal.default_int_handler)  # a child would inherit an ignored one
+    try:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
 
 
 def wait_for_a_block(output: Path, process: subprocess.Popen) -> None:

@@ -27,9 +27,9 @@ class Command(Protocol):
         ...
 
 
-def console() -> Console:
-    """Where figures for people go."""
-    return Console(highlight=False)
+def console(*, json: bool) -> Console:
+    """Where figures for people go: standard output, or standard error where that is kept for JSON."""
+    return Console(stderr=json, highlight=False, markup=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class Demo:
         """Run the demo."""
         from twinloop.loop.demo import run_demo
 
-        return run_demo(self.output, seed=self.seed, workers=self.workers, console=console()), 0
+        return run_demo(self.output, seed=self.seed, workers=self.workers, console=console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Generate:
             workers=self.workers,
             resume=self.resume,
             keep=self.keep,
-            console=console(),
+            console=console(json=self.json),
         )
         return figures, 0
 
@@ -108,7 +108,7 @@ class Replay:
         from twinloop.generate import replay_episode
 
         result = replay_episode(self.dataset, self.episode)
-        console().print(result.line())
+        console(json=self.json).print(result.line())
         return result.to_json(), 1 if self.verify and not result.equal else 0
 
 
@@ -124,6 +124,8 @@ class Import:
     """Unit of the joint columns where the log does not say: deg, rad, range_m100_100, range_0_100; or one per joint."""
     joints: str | None = None
     """Joint names, comma separated, where the log has none."""
+    task: str = ""
+    """What the robot was doing, where the log does not say: a sentence for language-conditioned policies."""
     calibration: Path | None = None
     """LeRobot's calibration.json, which gives ±100 its radians."""
     json: bool = False
@@ -133,8 +135,10 @@ class Import:
         """Import."""
         from twinloop.loop.logs import import_log
 
-        figures = import_log(self.log, self.output, units=self.units, joints=self.joints, calibration=self.calibration)
-        console().print(
+        figures = import_log(
+            self.log, self.output, units=self.units, joints=self.joints, calibration=self.calibration, task=self.task
+        )
+        console(json=self.json).print(
             f"{figures['episodes']} episodes, {figures['frames']} frames at {figures['fps']} Hz "
             f"in {figures['units']}: {self.output}"
         )
@@ -168,7 +172,7 @@ class Identify:
         from twinloop.loop.logs import open_log
 
         log = open_log(self.data, units=self.units, joints=self.joints, calibration=self.calibration)
-        return run_identify(self.twin, log, self.output, holdout=self.holdout, console=console()), 0
+        return run_identify(self.twin, log, self.output, holdout=self.holdout, console=console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +202,7 @@ class Gap:
         from twinloop.loop.logs import open_log
 
         log = open_log(self.data, units=self.units, joints=self.joints, calibration=self.calibration)
-        return run_gap(self.twin, log, self.output, params=self.params, console=console()), 0
+        return run_gap(self.twin, log, self.output, params=self.params, console=console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,8 +218,8 @@ class TwinCheck:
         """Check."""
         from twinloop.checks import run_checks
 
-        out = console()
-        report = run_checks(self.twin, progress=lambda check: out.print(check.line(), markup=False))
+        out = console(json=self.json)
+        report = run_checks(self.twin, progress=lambda check: out.print(check.line()))
         return report.to_json(), 0 if report.passed else 1
 
 
@@ -232,7 +236,7 @@ class TwinShow:
         """Show."""
         from twinloop.loop.show import show_twin
 
-        return show_twin(self.twin, console()), 0
+        return show_twin(self.twin, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,4 +269,4 @@ class Doctor:
         """Examine."""
         from twinloop.loop.doctor import run_doctor
 
-        return run_doctor(console()), 0
+        return run_doctor(console(json=self.json)), 0

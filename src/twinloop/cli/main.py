@@ -18,6 +18,7 @@ from twinloop.loop.runs import finite
 
 _INTERRUPTED = 130
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+_RESUME = " What was finished is whole; the same command with --resume goes on from there."
 _DESCRIPTION = "Closes the loop between robots and their simulations: identify, randomize, simulate, verify."
 
 _Commands = (
@@ -51,9 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"[bold red]twinloop:[/] {escape(str(error))}")
         figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
     except KeyboardInterrupt:
-        _say(
-            "[bold]twinloop:[/] stopped. What was finished is whole; the same command with --resume goes on from there."
-        )
+        _say("[bold]twinloop:[/] stopped." + (_RESUME if isinstance(command, Generate) else ""))
         return _INTERRUPTED
     if command.json:
         print(dumps(finite(figures)))

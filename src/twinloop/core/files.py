@@ -25,8 +25,11 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
     Raises:
         DatasetError: the disk is full; what was there before is still there.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}). Choose another place.") from error
     try:
         with os.fdopen(handle, "wb") as file:
             yield file

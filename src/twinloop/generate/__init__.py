@@ -1,7 +1,7 @@
 """Datasets from rollouts: physics first, pixels second, and any stored episode again from its provenance."""
 
 from twinloop.generate.config import GenerateConfig, RenderConfig, read_config, resolve
-from twinloop.generate.pixels import render_dataset
+from twinloop.generate.pixels import check_render, render_dataset
 from twinloop.generate.replay import ReplayResult, replay_episode
 from twinloop.generate.states import generate_states
 
@@ -9,6 +9,7 @@ __all__ = [
     "GenerateConfig",
     "RenderConfig",
     "ReplayResult",
+    "check_render",
     "generate_states",
     "read_config",
     "render_dataset",

@@ -35,6 +35,10 @@ ROBOTS = {
 MAX_BLOCK = 128
 
 
+# Datasets store seeds as 64-bit integers.
+_SEED: int = Field(default=0, ge=0, lt=2**63)
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -57,9 +61,9 @@ class RolloutConfig(_Strict):
 class RenderConfig(_Strict):
     """The second pass: which cameras, at which size, for how many of the kept episodes (None: all)."""
 
-    cameras: list[str]
-    height: int = Field(default=240, ge=16)
-    width: int = Field(default=320, ge=16)
+    cameras: list[str] = Field(min_length=1)
+    height: int = Field(default=240, ge=16, le=8192)
+    width: int = Field(default=320, ge=16, le=8192)
     episodes: int | None = Field(default=None, ge=1)
     renderer: str = "auto"
 
@@ -72,16 +76,21 @@ class GenerateFile(_Strict):
     rollout: RolloutConfig = RolloutConfig()
     render: RenderConfig | None = None
     units: list[str] | None = None
-    seed: int = 0
+    seed: int = _SEED
 
 
 class GenerateConfig(_Strict):
-    """A resolved run: everything that decides its bytes, and nothing else."""
+    """A resolved run. Everything but ``render`` decides the bytes of its states, and is stored and hashed.
+
+    ``twin`` and ``task`` are what `load_twin` and `open_task` take, paths resolved against the file's folder.
+    """
 
     file: GenerateFile
     twin: str
+    task: str
     episodes: int
-    seed: int
+    seed: int = _SEED
+    render: RenderConfig | None = Field(default=None, exclude=True)
     keep: Literal["success", "all"] = "success"
     identified: dict[str, Any] | None = None
     kappa: float = 1.0
@@ -125,28 +134,31 @@ def resolve(
 ) -> GenerateConfig:
     """The resolved configuration of plain values; see `read_config`."""
     try:
-        file = GenerateFile.model_validate(value)
+        given = value if seed is None or not isinstance(value, dict) else {**value, "seed": seed}
+        file = GenerateFile.model_validate(given)
     except ValidationError as error:
         raise InputError(describe(error, where=where)) from error
     if episodes is not None and episodes < 1:
         raise InputError(f"--episodes {episodes}: at least one episode is needed.")
-    identified, kappa, file = _identified(file, where, folder)
+    identified, kappa = _identified(file, where, folder)
     return GenerateConfig(
-        file=file,
+        file=file.model_copy(update={"render": None}),
+        render=file.render,
         twin=_twin_reference(file.scene, where, folder),
+        task=_task_reference(file.scene.task, folder),
         episodes=episodes or file.rollout.parallel_envs * file.rollout.episodes_per_env,
-        seed=file.seed if seed is None else seed,
+        seed=file.seed,
         keep=keep,
         identified=identified,
         kappa=kappa,
     )
 
 
-def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str, Any] | None, float, GenerateFile]:
+def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str, Any] | None, float]:
     """Read ``randomization: {identified: RUN}`` into the configuration itself, so that it stands alone."""
     section = file.randomization
     if not isinstance(section, dict) or "identified" not in section:
-        return None, 1.0, file
+        return None, 1.0
     extra = set(section) - {"identified", "kappa"}
     if extra:
         raise InputError(f"{where}: randomization.identified stands alone; remove {', '.join(sorted(extra))}.")
@@ -154,7 +166,18 @@ def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str,
     result = read_json(run / "result.json" if run.is_dir() else run)
     if "distribution" not in result:
         raise InputError(f"{run} is no result of `twinloop identify`: it holds no distribution.")
-    return result["distribution"], float(section.get("kappa", 1.0)), file
+    kappa = section.get("kappa", 1.0)
+    if not isinstance(kappa, int | float) or not kappa >= 0:
+        raise InputError(
+            f"{where}: randomization.kappa is a number from 0, a factor on the covariance; given {kappa!r}."
+        )
+    return result["distribution"], float(kappa)
+
+
+def _task_reference(task: str, folder: Path) -> str:
+    """A user's ``file.py:Class`` is looked up beside the YAML, as a twin's file is."""
+    path, separator, name = task.rpartition(":")
+    return f"{(folder / path).resolve()}:{name}" if separator and (folder / path).is_file() else task
 
 
 def _twin_reference(scene: SceneConfig, where: str, folder: Path) -> str:

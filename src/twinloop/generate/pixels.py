@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-import tempfile
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import mujoco
 import numpy as np
 
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.core.pool import ordered_map
 from twinloop.core.progress import track
@@ -24,7 +25,7 @@ from twinloop.dataset.video import EncodedVideo, encode_block
 from twinloop.generate.config import GenerateConfig, RenderConfig, load_plan
 from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan
-from twinloop.render import SceneStates, choose_renderer, open_renderer
+from twinloop.render import SceneStates, choose_renderer, open_renderer, probe_renderer
 from twinloop.simulate.protocol import state_columns
 from twinloop.twin import Twin
 
@@ -57,15 +58,12 @@ def render_dataset(
         MissingDependencyError: no renderer works here.
     """
     reader = DatasetReader(source)
-    twin = _plan(str(source)).twin
-    for camera in settings.cameras:
-        if camera not in twin.spec.cameras:
-            raise UnknownNameError("camera", camera, twin.spec.cameras, where=f"twin {twin.name}")
+    check_render(settings, _plan(str(source)).twin)
     count = min(len(reader), settings.episodes or len(reader))
     if not count:
         raise InputError(f"{source} holds no episode to render.")
     renderer = choose_renderer() if settings.renderer == "auto" else settings.renderer
-    spec = _spec(reader, output.name, settings, renderer)
+    spec = _spec(reader, settings, renderer)
     with DatasetWriter.open(output, spec, resume=resume) as writer:
         _render_blocks(reader, writer, count, renderer, workers)
         result = {
@@ -83,10 +81,28 @@ def render_dataset(
     return result
 
 
+def check_render(settings: RenderConfig, twin: Twin) -> None:
+    """Refuse what could not be rendered, before anything is simulated for it.
+
+    Raises:
+        UnknownNameError: a camera or a renderer that does not exist.
+        MissingDependencyError: the renderer does not work here.
+    """
+    for camera in settings.cameras:
+        if camera not in twin.spec.cameras:
+            raise UnknownNameError("camera", camera, twin.spec.cameras, where=f"twin {twin.name}")
+    if settings.renderer == "auto":
+        choose_renderer()
+        return
+    found = probe_renderer(settings.renderer)
+    if not found.available:
+        raise MissingDependencyError(f"The renderer {found.name} does not work here.", remedy=found.remedy)
+
+
 def _render_blocks(reader: DatasetReader, writer: DatasetWriter, count: int, renderer: str, workers: int) -> None:
     numbers = reader.numbers[:count]
     blocks = range(writer.next_block, int(numbers[-1]) // BLOCK + 1)
-    with tempfile.TemporaryDirectory(dir=writer.path.parent, prefix=".render-") as folder:
+    with _scratch(writer.path) as folder:
         jobs = [
             _Block(
                 source=reader.path,
@@ -94,7 +110,7 @@ def _render_blocks(reader: DatasetReader, writer: DatasetWriter, count: int, ren
                 cameras=writer.spec.cameras,
                 renderer=renderer,
                 fps=writer.spec.fps,
-                folder=Path(folder) / str(block),
+                folder=folder / str(block),
             )
             for block in blocks
         ]
@@ -104,13 +120,29 @@ def _render_blocks(reader: DatasetReader, writer: DatasetWriter, count: int, ren
             writer.commit_block(block, episodes, videos=videos, outcome={"rendered": len(episodes)})
 
 
-def _spec(reader: DatasetReader, name: str, settings: RenderConfig, renderer: str) -> DatasetSpec:
+@contextmanager
+def _scratch(output: Path) -> Generator[Path]:
+    """A folder beside the dataset for files on their way; what a killed run left there is cleared first."""
+    folder = output.with_name(f".{output.name}.render")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _spec(reader: DatasetReader, settings: RenderConfig, renderer: str) -> DatasetSpec:
     cameras = tuple(
         CameraSpec(name=camera, height=settings.height, width=settings.width) for camera in settings.cameras
     )
     config = {"parent": dict(reader.spec.config), "render": settings.model_dump(mode="json"), "renderer": renderer}
     return replace(
-        reader.spec, name=name, cameras=cameras, config=config, config_hash=sha256_json(config), block_size=BLOCK
+        reader.spec,
+        name=f"{reader.spec.name} images",
+        cameras=cameras,
+        config=config,
+        config_hash=sha256_json(config),
+        block_size=BLOCK,
     )
 
 

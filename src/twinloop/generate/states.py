@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import traceback
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.pool import cores, ordered_map
 from twinloop.core.progress import track
 from twinloop.core.records import SimEpisode
@@ -20,8 +23,8 @@ from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.randomize import Plan
 from twinloop.rollout import BatchResult, run_batch
 from twinloop.simulate import open_backend
+from twinloop.stats import wilson
 from twinloop.tasks import Task, open_task
-from twinloop.twin import Twin
 
 # A world that failed at once leaves too little to call an episode; LeRobot's tools want at least two frames.
 _SHORTEST = 2
@@ -63,7 +66,7 @@ def generate_states(
         TwinloopError: wrong input, a folder in use, a full disk; committed blocks stay.
     """
     plan = load_plan(config)
-    spec = dataset_spec(config, plan, output.name)
+    spec = dataset_spec(config, plan)
     with DatasetWriter.open(output, spec, resume=resume) as writer:
         blocks = range(writer.next_block, -(-config.episodes // config.block_size))
         nthread = max(1, cores() // max(1, workers))
@@ -84,19 +87,21 @@ def generate_states(
 
 def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[str, Any]:
     counts = writer.outcome
-    attempted, success = counts.get("attempted", 0), counts.get("success", 0)
+    attempted, success = counts["attempted"], counts["success"]
+    interval = wilson(success, attempted)
     return {
         "schema": 1,
         "verb": "generate",
         "twin": plan.twin.name,
         "twin_hash": plan.twin.hash,
-        "task": config.file.scene.task,
+        "task": config.task,
         "seed": config.seed,
         "plan_hash": plan.hash,
         "config_hash": config.hash,
         "attempted": attempted,
         "success": success,
-        "yield": success / attempted if attempted else None,
+        "yield": success / attempted,
+        "yield_interval": [float(interval.low), float(interval.high)],
         "invalid": counts.get("invalid", 0),
         "reasons": {key[8:]: count for key, count in sorted(counts.items()) if key.startswith("invalid:")},
         "episodes": writer.episodes,
@@ -104,12 +109,12 @@ def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[s
     }
 
 
-def dataset_spec(config: GenerateConfig, plan: Plan, name: str) -> DatasetSpec:
+def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
     """What the dataset of a run is."""
     twin = plan.twin
     units = twin.unit_map(config.file.units) if config.file.units else twin.units
     return DatasetSpec(
-        name=name,
+        name=f"{twin.name} {open_task(config.task, twin).name}",
         robot_type=twin.robot.type,
         fps=round(twin.control_hz),
         joints=tuple(twin.robot.joints),
@@ -126,7 +131,7 @@ def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
     """Configuration, plan and task of a run from its JSON, made once per process."""
     resolved = GenerateConfig.model_validate_json(config)
     plan = load_plan(resolved)
-    return resolved, plan, open_task(resolved.file.scene.task, plan.twin)
+    return resolved, plan, open_task(resolved.task, plan.twin)
 
 
 def _simulate(job: _Block) -> _Outcome:
@@ -139,7 +144,12 @@ def simulate_block(
     config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], *, nthread: int = 1
 ) -> BatchResult:
     """Draw, reset, act and judge the episodes of these numbers."""
-    twin: Twin = plan.twin
+    with own_task_errors(config.task, task):
+        return _run(config, plan, task, numbers, nthread)
+
+
+def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], nthread: int) -> BatchResult:
+    twin = plan.twin
     return run_batch(
         twin,
         task,
@@ -151,6 +161,26 @@ def simulate_block(
         config_hash=config.hash,
         extra={"plan_hash": plan.hash},
     )
+
+
+@contextmanager
+def own_task_errors(reference: str, task: Task) -> Generator[None]:
+    """Turn whatever a user's own task raises into one message with its place; the built-in ones are ours to mend.
+
+    Raises:
+        InputError: the user's file, line and what it raised.
+    """
+    try:
+        yield
+    except TwinloopError:
+        raise
+    except Exception as error:
+        file = Path(reference.rpartition(":")[0])
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+        if not lines:
+            raise
+        message = f"{file}, line {lines[-1]}: the task {task.name} raised {type(error).__name__}: {error}."
+        raise InputError(message) from error
 
 
 def _kept(batch: BatchResult, keep: str) -> list[SimEpisode]:

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from twinloop.core.errors import CheckFailedError, InputError
-from twinloop.core.pool import cores
 from twinloop.dataset.registry import RealDataUnavailableError
 from twinloop.generate import GenerateConfig, RenderConfig, render_dataset, resolve
 from twinloop.generate.config import load_plan
 from twinloop.hardware.virtual_log import virtual_log
-from twinloop.loop.generate import render_line, states_line, states_pass, timed_rate
+from twinloop.loop.generate import checked_workers, render_line, states_line, states_pass, timed_rate
 from twinloop.loop.identify import Identified, fit
 from twinloop.loop.logs import Log, open_public
 from twinloop.loop.pages import dataset_section, draws_section
@@ -54,7 +52,7 @@ class _Clock:
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Announce a step and time it."""
-        self.console.print(f"\n[bold]{len(self.seconds) + 1}. {name}[/]")
+        self.console.print(f"\n{len(self.seconds) + 1}. {name}", style="bold")
         began = time.perf_counter()
         yield
         self.seconds[name] = time.perf_counter() - began
@@ -68,14 +66,14 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
         CheckFailedError: a validator refused the dataset, or an episode did not replay.
     """
     _begin(output)
-    clock, workers = _Clock(console=console), workers or cores()
+    clock, workers = _Clock(console=console), checked_workers(workers)
     with clock.step("A log of an SO-101"):
         log = _log(console)
     with clock.step("How far is the nominal twin, and what does the log say about it?"):
         found = fit(load_twin(TWIN), log, HOLDOUT)
-        console.print(found.result.text(), markup=False, soft_wrap=True)
+        console.print(found.result.text(), soft_wrap=True)
         if found.gap is not None:
-            console.print("\n" + found.gap.text(), markup=False, soft_wrap=True)
+            console.print("\n" + found.gap.text(), soft_wrap=True)
         identified = write_result(output / "identify", found.figures())
     with clock.step("Worlds around that result: pick and place, states"):
         config = _config(output, seed)
@@ -86,7 +84,7 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
         console.print(render_line(images))
     with clock.step("Does it hold?"):
         verified = verify([output / "states", output / "images"], seed=seed)
-        console.print(verified.text(), markup=False)
+        console.print(verified.text())
         sheet = write_pictures(output / "images", output)
     figures = {
         "schema": 1,
@@ -116,6 +114,8 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
 
 def _begin(output: Path) -> None:
     """An empty folder; what an earlier demo left is replaced, anything else is refused."""
+    if output.exists() and not output.is_dir():
+        raise InputError(f"{output} is a file; the demo needs a folder. Choose another --output.")
     if output.exists() and any(output.iterdir()):
         if not (output / ".twinloop-demo").is_file():
             raise InputError(f"{output} holds something that no demo made. Choose another folder with --output.")
@@ -128,7 +128,7 @@ def _log(console: Console) -> Log:
     try:
         log = open_public(LOG)
     except RealDataUnavailableError as error:
-        console.print(f"No real log at hand, a virtual robot stands in: {escape(str(error))}", soft_wrap=True)
+        console.print(f"No real log at hand, a virtual robot stands in: {error}", soft_wrap=True)
         episodes = virtual_log(seed=1, episodes=40)
         log = Log(
             name="virtual",
@@ -137,7 +137,7 @@ def _log(console: Console) -> Log:
             episodes=tuple(episodes),
         )
     frames = sum(map(len, log.episodes))
-    console.print(f"{escape(log.label)}: {len(log.episodes)} episodes, {frames} frames of commands and positions")
+    console.print(f"{log.label}: {len(log.episodes)} episodes, {frames} frames of commands and positions")
     return log
 
 

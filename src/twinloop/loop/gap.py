@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
@@ -16,7 +15,7 @@ from twinloop.core.records import Episode, ParamDistribution
 from twinloop.gap import measure_gap
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section
-from twinloop.loop.runs import write_report, write_result
+from twinloop.loop.runs import claim_output, write_report, write_result
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
@@ -37,12 +36,13 @@ def run_gap(reference: str, log: Log, output: Path, *, params: Path | None, cons
     With ``params`` from a run on the same log, only that run's held-out episodes are measured.
     """
     twin = load_twin(reference)
+    claim_output(output)
     run = None if params is None else _identify_run(params)
     split = _split(log, run)
     distribution = None if run is None else ParamDistribution.from_json(run["distribution"])
     report = measure_gap(twin, split.measured, backend=open_backend(), params=distribution, training=split.training)
-    console.print(f"{escape(log.label)}; {split.note}")
-    console.print(report.text(), markup=False, soft_wrap=True)
+    console.print(f"{log.label}; {split.note}")
+    console.print(report.text(), soft_wrap=True)
     figures = {**report.to_json(), "verb": "gap", "twin": describe(twin), "data": log.describe(), "note": split.note}
     result = write_result(output, figures)
     page = Report(f"Gap of {twin.name}", f"{log.label}; {split.note}")

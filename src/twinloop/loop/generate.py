@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps
 from twinloop.core.pool import cores
-from twinloop.generate import GenerateConfig, generate_states, read_config, render_dataset
-from twinloop.stats import wilson
+from twinloop.generate import GenerateConfig, check_render, generate_states, read_config, render_dataset
+from twinloop.twin import load_twin
 
 
 def run_generate(
@@ -30,26 +31,45 @@ def run_generate(
 ) -> dict[str, Any]:
     """Generate what a YAML file asks for and print its figures."""
     config = read_config(file, episodes=episodes, seed=seed, keep=keep)
+    workers, images = checked_workers(workers), output.with_name(f"{output.name}-images")
+    if config.render is not None:
+        check_render(config.render, load_twin(config.twin))
+        if images.exists() and not resume:
+            raise InputError(
+                f"{images} is there already, and would take the pixels. Move it, or choose another --output."
+            )
     figures = states_pass(config, output, workers=workers, resume=resume)
     console.print(states_line(figures, output))
-    if config.file.render is not None:
-        images = output.with_name(f"{output.name}-images")
-        began = time.perf_counter()
-        rendered = render_dataset(
-            output, images, config.file.render, workers=workers or cores(), resume=resume and images.exists()
+    if not figures["episodes"]:
+        raise CheckFailedError(
+            f"None of {figures['attempted']} attempts succeeded, so {output} holds no episode. Look at some with "
+            "--keep all, narrow the randomization, or check the twin with `twinloop twin check`."
         )
+    if config.render is not None:
+        began = time.perf_counter()
+        rendered = render_dataset(output, images, config.render, workers=workers, resume=resume and images.exists())
         figures["render"] = {**rendered, "output": str(images), **timed_rate(rendered, time.perf_counter() - began)}
         console.print(render_line(figures["render"]))
     return figures
 
 
-def states_pass(config: GenerateConfig, output: Path, *, workers: int = 0, resume: bool = False) -> dict[str, Any]:
+def checked_workers(workers: int) -> int:
+    """The number of processes to use; 0 means every core.
+
+    Raises:
+        InputError: a negative number.
+    """
+    if workers < 0:
+        raise InputError(f"--workers {workers}: give a number of processes, or 0 for every core.")
+    return workers or cores()
+
+
+def states_pass(config: GenerateConfig, output: Path, *, workers: int, resume: bool = False) -> dict[str, Any]:
     """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl``, never into the data."""
-    began, workers = time.perf_counter(), workers or cores()
+    began, workers = time.perf_counter(), min(workers, -(-config.episodes // config.block_size))
     before = _frames_so_far(output) if resume else {"episodes": 0, "frames": 0}
     result = generate_states(config, output, workers=workers, resume=resume)
     seconds = time.perf_counter() - began
-    interval = wilson(result["success"], result["attempted"])
     timing = {
         "seconds": seconds,
         "workers": workers,
@@ -57,12 +77,7 @@ def states_pass(config: GenerateConfig, output: Path, *, workers: int = 0, resum
         "frames_per_second": (result["frames"] - before["frames"]) / seconds,
     }
     _log(output, {"verb": "generate", **timing})
-    return {
-        **result,
-        "yield_interval": [float(interval.low), float(interval.high)],
-        "output": str(output),
-        "timing": timing,
-    }
+    return {**result, "output": str(output), "timing": timing}
 
 
 def states_line(figures: Mapping[str, Any], output: Path) -> str:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport, measure_gap
@@ -16,7 +15,7 @@ from twinloop.identify import HoldoutSpec, IdentifyResult, identify
 from twinloop.loop.gap import describe
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section, identify_section
-from twinloop.loop.runs import write_report, write_result
+from twinloop.loop.runs import claim_output, write_report, write_result
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
@@ -63,11 +62,13 @@ def fit(twin: Twin, log: Log, holdout: str | None) -> Identified:
 
 def run_identify(reference: str, log: Log, output: Path, *, holdout: str | None, console: Console) -> dict[str, Any]:
     """Print and store what a log says about a twin."""
-    found = fit(load_twin(reference), log, holdout)
-    console.print(f"Data: {escape(log.label)}")
-    console.print(found.result.text(), markup=False, soft_wrap=True)
+    twin = load_twin(reference)
+    claim_output(output)
+    found = fit(twin, log, holdout)
+    console.print(f"Data: {log.label}")
+    console.print(found.result.text(), soft_wrap=True)
     if found.gap is not None:
-        console.print("\n" + found.gap.text(), markup=False, soft_wrap=True)
+        console.print("\n" + found.gap.text(), soft_wrap=True)
     result = write_result(output, found.figures())
     page = Report(f"Identification of {found.twin.name}", log.label)
     write_report(page, found.page, output / "report.html", console)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,12 @@ class Log:
 
 
 def open_log(
-    reference: str, *, units: str | None = None, joints: str | None = None, calibration: Path | None = None
+    reference: str,
+    *,
+    units: str | None = None,
+    joints: str | None = None,
+    calibration: Path | None = None,
+    task: str = "",
 ) -> Log:
     """The log that ``reference`` names: a path first, else a public set of the registry.
 
@@ -47,12 +52,13 @@ def open_log(
     """
     path = Path(reference)
     if path.exists():
-        return _from_path(path, units=units, joints=joints, calibration=calibration)
+        return _from_path(path, units=units, joints=joints, calibration=calibration, task=task)
     if "/" in reference or path.suffix:
         raise InputError(f"{reference} does not exist. Check the path, or name one of: {', '.join(registry.SETS)}.")
     if units or joints or calibration:
         raise InputError(f"{reference} is a public set, whose units are known. Leave --units, --joints, --calibration.")
-    return open_public(reference)
+    log = open_public(reference)
+    return log if not task else replace(log, episodes=tuple(replace(episode, task=task) for episode in log.episodes))
 
 
 def open_public(name: str) -> Log:
@@ -73,18 +79,26 @@ def open_public(name: str) -> Log:
     )
 
 
-def _from_path(path: Path, *, units: str | None, joints: str | None, calibration: Path | None) -> Log:
+def _from_path(path: Path, *, units: str | None, joints: str | None, calibration: Path | None, task: str) -> Log:
     unit_list = units.split(",") if units and "," in units else units
-    episodes = load_log(path, units=unit_list, joints=joints.split(",") if joints else None, calibration=calibration)
+    episodes = load_log(
+        path, units=unit_list, joints=joints.split(",") if joints else None, calibration=calibration, task=task
+    )
     kind = {"real": "real log", "sim": "simulated log"}.get(episodes[0].source, f"{episodes[0].source} log")
     return Log(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
 
 
 def import_log(
-    reference: str, output: Path, *, units: str | None, joints: str | None, calibration: Path | None
+    reference: str,
+    output: Path,
+    *,
+    units: str | None,
+    joints: str | None,
+    calibration: Path | None,
+    task: str,
 ) -> dict[str, Any]:
     """Write a log as a LeRobot v3.0 dataset; returns its figures."""
-    log = open_log(reference, units=units, joints=joints, calibration=calibration)
+    log = open_log(reference, units=units, joints=joints, calibration=calibration, task=task)
     write_log_dataset(log.episodes, output, data_hash=log.hash, licence=log.licence)
     first = log.episodes[0]
     rates = sorted((len(e) - 1) / (e.time[-1] - e.time[0]) for e in log.episodes if len(e) > 1)

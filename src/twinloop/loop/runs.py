@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.markup import escape
 
-from twinloop.core.errors import MissingDependencyError
+from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
 from twinloop.report import Report
 
@@ -26,6 +26,19 @@ def finite(value: Any) -> Any:
     return value
 
 
+def claim_output(folder: Path) -> None:
+    """Refuse a run's folder before the work begins, where it could not be written afterwards.
+
+    Raises:
+        InputError: it holds an earlier run, or lies below something that is no folder or not writable.
+    """
+    if (folder / "result.json").exists():
+        raise InputError(f"{folder} holds an earlier run. Choose another --output, or move that one away.")
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError(f"{folder} cannot be made: {existing} is no folder to write to. Choose another --output.")
+
+
 def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Store a run's figures as ``FOLDER/result.json``; returns them as stored."""
     plain = finite(dict(figures))
@@ -39,7 +52,7 @@ def write_report(page: Report, fill: Callable[[Report], None], path: Path, conso
         fill(page)
         page.write(path)
     except MissingDependencyError as error:
-        console.print(f"No report: {escape(str(error))}")
+        console.print(f"No report: {error}")
         return None
     console.print(f"Report: {path}")
     return path

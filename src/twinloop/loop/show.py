@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from twinloop.twin import Param, load_twin
 
@@ -13,7 +13,7 @@ from twinloop.twin import Param, load_twin
 def show_twin(reference: str, console: Console) -> dict[str, Any]:
     """Print every parameter of a twin; returns them."""
     twin = load_twin(reference)
-    table = Table("parameter", "unit", "nominal", "bounds", "default range", "source")
+    table = Table(Column("parameter", no_wrap=True), "unit", "nominal", "bounds", "default range", "source")
     for param in twin.params.values():
         bounds = f"{param.low:g} … {param.high:g}"
         table.add_row(param.name, param.unit, f"{param.nominal:.4g}", bounds, _range(param), param.source)
