@@ -22,7 +22,10 @@ _ROTOR_MASS, _ROTOR_INERTIA = 1e-6, 1e-9
 # Damping of the grease between the flanks: the 0.01 N·m·s/rad of published backlash joints for such servos.
 _GREASE = 0.01
 # Flanks as stiff as the physics step allows: a time constant of two steps is MuJoCo's limit for stability.
-_FLANK_STEPS, _FLANK_IMPEDANCE = 2.2, (0.99, 0.999, 1e-4, 0.5, 2.0)
+# They touch softly and stiffen within 0.2 mrad, as round flanks do. Stiff from the first touch, a link that weighs next
+# to nothing rebounds into the play, its bearing's friction stops it within one step, and the motor drives the flank
+# 1.7 mrad deep in the next: on the SO-101's jaw 23 samples beyond 0.5 mrad in 15 s, against 8 of at most 0.9 mrad.
+_FLANK_STEPS, _FLANK_IMPEDANCE = 2.2, (0.9, 0.999, 2e-4, 0.5, 2.0)
 
 
 @dataclass(frozen=True, kw_only=True)
