@@ -5,6 +5,7 @@ from importlib import resources
 import numpy as np
 import pytest
 
+from twinloop.checks import convergence
 from twinloop.checks.convergence import check_convergence
 from twinloop.checks.corners import corner_table, drawn
 from twinloop.checks.delay import check_delay, delays_to_try
@@ -177,3 +178,15 @@ def test_an_undamped_model_of_the_users_own_is_not_accused_of_making_energy(tmp_
     assert check_energy_drift(twin).status == "pass"
     assert check_energy_gain(twin).status == "pass"
     assert check_convergence(twin).status == "pass"
+
+
+@pytest.mark.parametrize(("change", "status"), [(3e-4, "pass"), (5e-3, "fail")])
+def test_a_change_far_below_the_limit_is_not_judged_by_its_order(monkeypatch, change, status):
+    """Paths that differ as much at the half step as at the whole: order 0."""
+    paths = {refine: np.full((5, 1), change * number) for number, refine in enumerate((1, 2, 4))}
+    monkeypatch.setattr(convergence, "_path", lambda _, refine: paths[refine])
+    check = check_convergence(load_twin("double_pendulum"))
+    assert check.figures["order"] == pytest.approx(0.0)
+    assert check.status == status
+    assert ("not judged" in check.detail) is (status == "pass")
+    assert ("does not converge" in check.detail) is (status == "fail")

@@ -39,6 +39,18 @@ def test_unknown_twin_is_the_users_mistake_and_no_failed_check():
         run_checks("so101_tabletp")
 
 
+@pytest.mark.parametrize("line", ["robot: {type: a, joints: [j], actuators: [m], units: [rad]}", "control: 3"])
+def test_a_name_missing_in_a_twins_own_file_is_a_failed_check(tmp_path, line):
+    (tmp_path / "a.xml").write_text(
+        "<mujoco><worldbody><body><joint name='j'/><geom size='.1'/></body></worldbody></mujoco>"
+    )
+    path = tmp_path / "a.yaml"
+    path.write_text(f"name: a\nmodel: a.xml\ncontrol_hz: 50\nsubsteps: 10\n{line}\n")
+    report = run_checks(path)
+    assert not report.passed
+    assert str(path) in report["compiles"].detail
+
+
 def test_twin_that_does_not_load_fails_compiles_and_skips_the_rest(tmp_path):
     path = tmp_path / "broken.xml"
     path.write_text("<mujoco><worldbody><body><geom size='-1'/></body></worldbody></mujoco>")

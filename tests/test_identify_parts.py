@@ -18,7 +18,6 @@ from twinloop.identify.uncertainty import uncertainty
         ("last:2", [3, 4]),
         ("every:2", [1, 3]),
         ("11, 13", [1, 3]),
-        ("", []),
         (None, []),
     ],
 )
@@ -35,6 +34,8 @@ def test_holdout_forms(text, held):
         ("last:0", "would hold out nothing"),
         ("every:1", "would hold out all"),
         ("3;4", "is not understood"),
+        ("", "--holdout is empty"),
+        (" ", "--holdout is empty"),
     ],
 )
 def test_holdout_mistakes_in_form(text, message):
@@ -48,9 +49,14 @@ def test_holdout_mistakes_in_numbers(text, message):
         HoldoutSpec.parse(text).split([0, 1, 2, 3, 4])
 
 
+def test_a_holdout_that_holds_out_nothing_is_refused():
+    with pytest.raises(InputError, match="--holdout every:7 holds out none of 2 episodes"):
+        HoldoutSpec.parse("every:7").split([0, 1])
+
+
 @given(st.sampled_from(["none", "last:3", "every:4", "1,5,6"]))
 def test_a_printed_holdout_parses_to_itself(text):
-    spec = HoldoutSpec.parse("" if text == "none" else text)
+    spec = HoldoutSpec.parse(None if text == "none" else text)
     assert str(spec) == text
 
 

@@ -166,6 +166,23 @@ def test_the_published_configuration_runs_as_it_stands():
         ({"params": {"joint/*/dampin": [0, 1]}}, UnknownNameError, "Nearest existing: joint/"),
         ({"params": {"joint/*/damping": {"distribution": "gauss"}}}, UnknownNameError, "Unknown distribution 'gauss'"),
         ({"params": {"joint/*/damping": {"mean": 1}}}, InputError, "uniform takes low, high, given mean"),
+        (
+            {"physics": {"object_mass_kg": [2, 1]}},
+            InputError,
+            "^x.yaml: .*object_mass_kg: The range",
+        ),
+        ({"physics": {"object_mass_kg": [float("nan"), 0.4]}}, InputError, "object_mass_kg: .* holds NaN, which is no"),
+        (
+            {"params": {"joint/*/damping": {"distribution": "normal", "mean": 1, "std": -1}}},
+            InputError,
+            r"^x.yaml: randomization.params.joint/\*/damping: .*positive std, got -1",
+        ),
+        (
+            {"params": {"joint/*/damping": {"distribution": "normal", "mean": float("nan"), "std": 1}}},
+            InputError,
+            "a mean that is a number, got NaN",
+        ),
+        ({"params": {"joint/*/damping": {"low": "x", "high": 1}}}, InputError, "damping.low: a number is expected"),
         ({"visual": {"texture_pool": 0}}, InputError, "at least 1"),
     ],
 )
@@ -209,6 +226,12 @@ def test_an_identified_distribution_is_drawn_with_its_correlation_and_the_rest_b
 def test_nothing_determined_is_nothing_to_draw_from():
     with pytest.raises(InputError, match="determined no parameter"):
         identified_draws(SO101, identified((False, False, False)))
+
+
+@pytest.mark.parametrize("kappa", [-1.0, float("nan"), float("inf"), "2", True])
+def test_a_kappa_that_is_no_factor_is_refused(kappa):
+    with pytest.raises(InputError, match="kappa must be a number ≥ 0"):
+        identified_draws(SO101, identified(), kappa=kappa)
 
 
 def test_a_joint_draw_that_cannot_be_physical_ends_with_a_message():

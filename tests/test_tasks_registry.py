@@ -18,6 +18,10 @@ class Slower(PickAndPlace):
         super().__init__(twin)
         self.nstep *= 2
 
+class Broken:
+    def __init__(self, twin):
+        {}["left"]
+
 class NoTask:
     def __init__(self, twin): ...
 '''
@@ -55,6 +59,10 @@ def test_what_cannot_be_opened_says_why(twin, own):
         open_task(f"{own}:Slow", twin)
     with pytest.raises(InputError, match="NoTask is not a task: it lacks expert, expert_version, instruction"):
         open_task(f"{own}:NoTask", twin)
+    with pytest.raises(InputError, match=r"Broken could not be made on .*KeyError: 'left' \(.*own.py:\d+\)"):
+        open_task(f"{own}:Broken", twin)
+    with pytest.raises(UnknownNameError, match=r"in elsewhere/own.py: there is no such file"):
+        open_task("elsewhere/own.py:Slower", twin)
     own.write_text("import nothing_of_that_name")
     with pytest.raises(InputError, match=r"own\.py does not run: ModuleNotFoundError"):
         open_task(f"{own}:Slower", twin)

@@ -152,7 +152,7 @@ def test_a_urdf_is_a_twin(tmp_path):
     )
     twin = load_twin(path)
     assert twin.params["joint/j/damping"].nominal == pytest.approx(0.3)
-    assert twin.spec.robot is None
+    assert twin.robot.joints == ["j"]
 
 
 def test_what_is_no_twin_is_named_and_the_built_ins_are_listed():
@@ -191,3 +191,65 @@ def test_every_range_of_a_built_in_twin_has_a_source_and_lies_in_bounds(name):
         assert param.source, param.name
         if param.default_range is not None:
             param.check(param.absolute(param.default_range, param.op))
+
+
+def actuated(tmp_path, actuators):
+    path = tmp_path / "own.xml"
+    path.write_text(ARM[: ARM.index("<actuator>")] + f"<actuator>{actuators}</actuator></mujoco>")
+    return load_twin(path)
+
+
+def test_the_generic_parameters_hold_what_each_actuator_has(tmp_path, arm):
+    assert {"actuator/hinge/kp", "actuator/hinge/torque_limit"} <= set(arm.params)
+    unlimited = actuated(tmp_path, '<position name="hinge" joint="hinge" kp="5" kv="1"/>')
+    assert unlimited.params["actuator/hinge/kp"].nominal == 5
+    assert "actuator/hinge/torque_limit" not in unlimited.params
+    for line in ('<motor name="m" joint="hinge"/>', '<velocity name="m" joint="hinge" kv="2"/>'):
+        twin = actuated(tmp_path, line)
+        assert "actuator/m/delay" in twin.params
+        assert not {"actuator/m/kp", "actuator/m/torque_limit"} & set(twin.params)
+    motor = actuated(tmp_path, '<motor name="m" joint="hinge"/>').model
+    with pytest.raises(InputError, match="m lacks that quantity: kp belongs to a position servo"):
+        expand_params(motor, [ParamSpec(name="actuator/m/kp", source="t")], where="t")
+    with pytest.raises(UnknownNameError, match="Unknown actuator 'n'"):
+        expand_params(motor, [ParamSpec(name="actuator/n/kp", source="t")], where="t")
+
+
+def test_units_of_a_robot_are_checked(tmp_path, arm):
+    with pytest.raises(InputError, match=r"2 units are given for the 1 joints of arm \(hinge\)"):
+        arm.unit_map(["deg", "deg"])
+    path = tmp_path / "arm.yaml"
+    path.write_text(
+        "name: a\nmodel: arm.xml\ncontrol_hz: 50\nsubsteps: 10\nrobot: {type: a, joints: [hinge], units: [degg]}\n"
+    )
+    with pytest.raises(UnknownNameError, match=r"Unknown joint unit 'degg' in .*robot.units. Nearest existing: deg"):
+        load_twin(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<mujoco><worldbody><body><geom size='-1'/></body></worldbody></mujoco>",
+        "<mujoco><worldbody><bodi/></worldbody></mujoco>",
+        "<mujoco>",
+    ],
+)
+def test_what_mujoco_says_of_a_broken_model_is_one_line(tmp_path, text):
+    path = tmp_path / "broken.xml"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"broken\.xml") as caught:
+        load_twin(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_empty_spec_says_so_and_a_misspelled_key_gets_its_nearest(tmp_path):
+    path = tmp_path / "empty.yaml"
+    path.write_text("# nothing\n")
+    with pytest.raises(InputError, match=r"empty\.yaml is empty"):
+        load_twin(path)
+    wrong = {"name": "x", "model": "x", "control_hz": 3, "substep": 1, "robot": {"type": "a", "joint": []}}
+    wrong["params"] = [{"name": "joint/*/damping", "sorce": "t"}]
+    with pytest.raises(InputError) as caught:
+        parse_spec(wrong, where="x.yaml")
+    for key, near in (("substep", "substeps"), ("robot.joint", "joints"), ("params.0.sorce", "source")):
+        assert any(f"{key}: " in row and near in row.split(". Nearest")[-1] for row in str(caught.value).split("\n"))

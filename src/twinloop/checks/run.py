@@ -41,7 +41,8 @@ def run_checks(
         progress: called after every check.
 
     Raises:
-        UnknownNameError: ``only`` names a check that does not exist, or ``twin`` names nothing.
+        UnknownNameError: ``only`` names a check that does not exist, or ``twin`` names nothing. A name that is
+            missing inside the twin's own file fails `compiles`.
     """
     for name in only or ():
         if name not in CHECKS:
@@ -62,8 +63,10 @@ def _load(twin: Twin | str | Path) -> Twin | InputError:
         return twin
     try:
         return load_twin(twin)
-    except UnknownNameError:
-        raise
+    except UnknownNameError as error:
+        if not Path(twin).is_file():
+            raise
+        return error
     except InputError as error:
         return error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -26,8 +27,10 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
         InputError: the file cannot be run as Python.
     """
     path, separator, name = reference.rpartition(":")
+    if separator and path.endswith(".py") and not Path(path).is_file():
+        raise UnknownNameError(kind, reference, existing, where=f"{path}: there is no such file")
     if not separator or not Path(path).is_file():
-        where = f"the built-in {kind}s, and it is no path/to/file.py:ClassName of a file that exists"
+        where = f"the built-in {kind}s; one of your own is written path/to/file.py:ClassName"
         raise UnknownNameError(kind, reference, existing, where=where)
     module = _load(Path(path))
     found = getattr(module, name, None)
@@ -35,6 +38,14 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
         raise UnknownNameError(f"{kind} class", name, classes, where=path)
     return found
+
+
+def raised(error: Exception) -> str:
+    """What a user's code raised, in one line: type, message, and the line of the file that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message}{place}"
 
 
 def _load(path: Path) -> ModuleType:
@@ -50,5 +61,5 @@ def _load(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the user's file raises, it is the file that is wrong
         del sys.modules[name]
-        raise InputError(f"{path} does not run: {type(error).__name__}: {error}") from error
+        raise InputError(f"{path} does not run: {raised(error)}") from error
     return module

@@ -82,8 +82,11 @@ class GapReport:
 
 def _interval_lines(label: str, interval: Interval, width: int) -> list[str]:
     """Two rows of a table: the estimates, and the interval of each below it."""
+    estimates = f"{label:<26}" + "".join(f"{value:>{width}.3f}" for value in interval.estimate)
+    if np.isnan(interval.low).all():
+        return [estimates, "  one episode, no interval"]
     bounds = [f"[{low:.3f}, {high:.3f}]" for low, high in zip(interval.low, interval.high, strict=True)]
     return [
-        f"{label:<26}" + "".join(f"{value:>{width}.3f}" for value in interval.estimate),
+        estimates,
         f"{f'  {interval.level:.0%} interval':<26}" + "".join(f"{bound:>{width}}" for bound in bounds),
     ]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import parse_qsl
 
-from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import load_class
+from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
+from twinloop.core.extension import load_class, raised
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.twin import builtin_names, load_twin
@@ -51,8 +51,12 @@ def _virtual(twin: str, options: dict[str, str], address: str) -> VirtualRobot:
 def _own(name: str, found: type[Any], options: dict[str, str]) -> Robot:
     try:
         robot = found(**options)
+    except TwinloopError:
+        raise
     except TypeError as error:
         raise InputError(f"{name} does not take these options ({', '.join(options)}): {error}.") from error
+    except Exception as error:  # whatever the user's class raises, it is the class or its options that are wrong
+        raise InputError(f"{name} could not be made: {raised(error)}.") from error
     if not all(hasattr(found, word) for word in ("get_observation", "send_action", "connect", "disconnect")):
         raise InputError(f"{name} is not a robot: see hardware.protocol.Robot, and check_robot to test one.")
     return robot

@@ -22,14 +22,16 @@ class HoldoutSpec:
 
     @classmethod
     def parse(cls, text: str | None) -> HoldoutSpec:
-        """``last:K``, ``every:K`` or ``3,7,9``; None or the empty text hold nothing out.
+        """``last:K``, ``every:K`` or ``3,7,9``; None holds nothing out.
 
         Raises:
             InputError: the text is none of these; says which forms exist.
         """
-        stripped = (text or "").strip()
-        if not stripped:
+        if text is None:
             return cls(kind="none")
+        stripped = text.strip()
+        if not stripped:
+            raise InputError(f"--holdout is empty. {_FORMS} Leave it away to hold out nothing.")
         if match := re.fullmatch(r"(last|every):(\d+)", stripped):
             kind, count = match.group(1), int(match.group(2))
             least = 1 if kind == "last" else 2
@@ -46,9 +48,12 @@ class HoldoutSpec:
         """Positions of the training and of the held-out episodes among ``numbers``, both in order.
 
         Raises:
-            InputError: an episode that does not exist, or nothing left to train on.
+            InputError: an episode that does not exist, nothing held out though it was asked for, or nothing left to
+                train on.
         """
         held = self._held(list(numbers))
+        if not held and self.kind != "none":
+            raise InputError(f"--holdout {self} holds out none of {len(numbers)} episodes. Choose a smaller number.")
         training = [i for i in range(len(numbers)) if i not in held]
         if not training:
             raise InputError(f"Holding out {self} of {len(numbers)} episodes leaves none to train on. {_FORMS}")

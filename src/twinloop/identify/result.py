@@ -138,7 +138,11 @@ class IdentifyResult:
             held = "none"
             if self.holdout_error is not None:
                 interval = self.holdout_error
-                held = f"{interval.estimate[i]:.3f} [{interval.low[i]:.3f}, {interval.high[i]:.3f}]"
+                held = f"{interval.estimate[i]:.3f} {_bounds(interval.low[i], interval.high[i])}"
             before, after = self.nominal_training_error[i], self.training_error[i]
             lines.append(f"{joint:<24}{self.log_units[i]:<18}{before:>10.3f}{after:>10.3f}  {held}")
         return lines
+
+
+def _bounds(low: float, high: float) -> str:
+    return "(one episode, no interval)" if np.isnan(low) else f"[{low:.3f}, {high:.3f}]"

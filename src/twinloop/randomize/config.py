@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from twinloop.core.errors import InputError, UnitsError, UnknownNameError
 from twinloop.core.units import SUFFIXES, split_unit
-from twinloop.randomize.distributions import Choice, Distribution, Uniform, make_distribution
+from twinloop.randomize.distributions import Choice, Distribution, make_distribution
 from twinloop.randomize.plan import Draw, Operation, Scope
 from twinloop.twin import Twin
 
@@ -137,7 +137,7 @@ def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where:
         distribution = _distribution(options, factor, where)
     else:
         low, high = _pair(value, where)
-        distribution = Uniform(low=low * factor, high=high * factor)
+        distribution = make_distribution("uniform", {"low": low * factor, "high": high * factor}, where=where)
     if scope not in ("run", "episode", "step"):
         raise UnknownNameError("scope", scope, ("run", "episode", "step"), where=where)
     if op not in ("absolute", "scale", "add"):
@@ -147,15 +147,17 @@ def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where:
 
 def _distribution(options: dict[str, Any], factor: float, where: str) -> Distribution:
     kind = str(options.pop("distribution", "uniform"))
-    arguments = {key: _scaled(item, factor) if key in _VALUE_KEYS else item for key, item in options.items()}
+    arguments = {
+        key: _scaled(item, factor, f"{where}.{key}") if key in _VALUE_KEYS else item for key, item in options.items()
+    }
     return make_distribution(kind, arguments, where=where)
 
 
-def _scaled(value: Any, factor: float) -> Any:
+def _scaled(value: Any, factor: float, where: str) -> Any:
     try:
         return [float(item) * factor for item in value] if isinstance(value, list) else float(value) * factor
     except (TypeError, ValueError):
-        raise InputError(f"A number is expected, given {value!r}.") from None
+        raise InputError(f"{where}: a number is expected, given {value!r}.") from None
 
 
 def _pair(value: Any, where: str) -> tuple[float, float]:

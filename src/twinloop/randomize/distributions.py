@@ -77,7 +77,9 @@ class TruncatedNormal:
 
     def __post_init__(self) -> None:
         _ordered(self.low, self.high)
-        if self.std <= 0:
+        if math.isnan(self.mean):
+            raise InputError("A normal distribution needs a mean that is a number, got NaN.")
+        if not self.std > 0:
             raise InputError(f"A normal distribution needs a positive std, got {self.std:g}.")
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -180,6 +182,8 @@ def make_distribution(kind: str, arguments: dict[str, Any], *, where: str) -> Di
     except TypeError as error:
         fields = ", ".join(_KINDS[kind].__dataclass_fields__)
         raise InputError(f"{where}: {kind} takes {fields}, given {', '.join(arguments) or 'nothing'}.") from error
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
 def describe(distribution: Distribution | MultivariateNormal) -> dict[str, Any]:
@@ -188,5 +192,7 @@ def describe(distribution: Distribution | MultivariateNormal) -> dict[str, Any]:
 
 
 def _ordered(low: float, high: float) -> None:
+    if math.isnan(low) or math.isnan(high):
+        raise InputError(f"The range [{low:g}, {high:g}] holds NaN, which is no number. Write two numbers.")
     if not low <= high:
         raise InputError(f"The range [{low:g}, {high:g}] is empty: its lower end is above its upper end.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -36,8 +37,10 @@ def identified_draws(twin: Twin, distribution: ParamDistribution, *, kappa: floa
         kappa: factor on the covariance; 1 draws from the estimate's own uncertainty, more allows for model error.
 
     Raises:
-        InputError: nothing was determined.
+        InputError: nothing was determined, or ``kappa`` is no number from 0.
     """
+    if isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf:
+        raise InputError(f"kappa must be a number ≥ 0, a factor on the covariance; given {kappa!r}.")
     keep = np.flatnonzero(distribution.determined)
     if not len(keep):
         raise InputError("Identification determined no parameter, so there is nothing to draw from. See its report.")

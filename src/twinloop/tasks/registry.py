@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 
-from twinloop.core.errors import InputError
-from twinloop.core.extension import load_class
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.extension import load_class, raised
 from twinloop.tasks.protocol import Task
 from twinloop.twin import Twin
 
@@ -25,9 +25,16 @@ def open_task(name: str, twin: Twin) -> Task:
 
     Raises:
         UnknownNameError: neither a built-in nor a class in a file.
-        InputError: the file does not run as Python, the class is not a task, or the twin does not fit it.
+        InputError: the file does not run as Python, the class is not a task or cannot be made, or the twin does not
+            fit it.
     """
-    task = _task_class(name)(twin)
+    found = _task_class(name)
+    try:
+        task = found(twin)
+    except TwinloopError:
+        raise
+    except Exception as error:  # whatever the user's class raises, it is the class that is wrong
+        raise InputError(f"{name} could not be made on the twin {twin.name}: {raised(error)}.") from error
     missing = [part for part in _required() if not hasattr(task, part)]
     if missing:
         raise InputError(f"{name} is not a task: it lacks {', '.join(missing)}. See twinloop.tasks.protocol.Task.")

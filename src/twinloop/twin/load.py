@@ -9,12 +9,16 @@ import mujoco
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_json
+from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
 from twinloop.twin.params import expand_params
 from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, load_yaml, read_spec
 from twinloop.twin.twin import Twin
+from twinloop.twin.urdf import add_servos
 
+JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS)
 _MENAGERIE = "menagerie:"
-_MODEL_SUFFIXES = {".xml", ".mjcf", ".urdf"}
+_URDF = ".urdf"
+_MODEL_SUFFIXES = {".xml", ".mjcf", _URDF}
 
 
 def _builtin_folder() -> Path:
@@ -56,6 +60,8 @@ def _from_yaml(path: Path) -> Twin:
 def _bare(path: Path, *, name: str) -> Twin:
     """A model without a spec: rates from its timestep, its position actuators as the robot, generic parameters."""
     mjspec = _read_model(path)
+    if path.suffix == _URDF:
+        add_servos(mjspec)
     timestep = mjspec.option.timestep
     control_hz = min(50.0, 1.0 / timestep)
     model = _compile(mjspec, path)
@@ -108,6 +114,8 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str) -> Twin:
     """
     mjspec = _read_model(model_path)
     mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
+    if model_path.suffix == _URDF:
+        add_servos(mjspec, control=spec.robot.control if spec.robot else "position")
     mjspec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     model = _compile(mjspec, model_path)
     _check_names(spec, model, where)
@@ -122,14 +130,18 @@ def _read_model(path: Path) -> mujoco.MjSpec:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Check `model:` in the twin's YAML.") from None
     except ValueError as error:
-        raise InputError(f"{path} is not a model that MuJoCo reads: {error}") from error
+        raise InputError(f"{path} is not a model that MuJoCo reads: {_one_line(error)}") from error
 
 
 def _compile(mjspec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:
     try:
         return mjspec.compile()
     except ValueError as error:
-        raise InputError(f"{path} does not compile: {error}") from error
+        raise InputError(f"{path} does not compile: {_one_line(error)}") from error
+
+
+def _one_line(error: ValueError) -> str:
+    return " ".join(str(error).split())
 
 
 def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
@@ -148,6 +160,9 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
             f"{where}: robot has {len(robot.joints)} joints, {len(robot.units)} units, "
             f"{len(robot.actuator_names)} actuators and the model {model.nu} actuators; the four must agree."
         )
+    for unit in robot.units if robot else []:
+        if unit not in JOINT_UNITS:
+            raise UnknownNameError("joint unit", unit, JOINT_UNITS, where=f"{where}: robot.units")
 
 
 def _asset_hashes(mjspec: mujoco.MjSpec, folder: Path) -> dict[str, str]:

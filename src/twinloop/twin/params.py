@@ -5,14 +5,14 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NoReturn
 
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
-from twinloop.twin.quantities import BY_KIND, Quantity, members, nominal_value, rows
+from twinloop.twin.quantities import BY_KIND, Quantity, has_quantity, members, nominal_value, rows
 from twinloop.twin.spec import ParamSpec
 
 
@@ -70,9 +70,11 @@ def split_path(name: str) -> tuple[str, str, str]:
 def expand_params(model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: str) -> dict[str, Param]:
     """Every declared parameter of a model, wildcards expanded in the model's order, later declarations winning.
 
+    A wildcard passes over objects that lack the quantity, see `quantities.has_quantity`.
+
     Raises:
         UnknownNameError: a quantity or an object that does not exist.
-        InputError: two parameters would write the same place in the model.
+        InputError: the object lacks the quantity, or two parameters would write the same place in the model.
     """
     params: dict[str, Param] = {}
     for spec in specs:
@@ -81,9 +83,9 @@ def expand_params(model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: s
         if quantity is None:
             raise UnknownNameError("parameter", spec.name, [q.path("*") for q in BY_KIND.values()], where=where)
         names = members(model, family, quantity_name)
-        chosen = fnmatch.filter(names, target)
+        chosen = [name for name in fnmatch.filter(names, target) if has_quantity(model, quantity, name)]
         if not chosen and "*" not in target:
-            raise UnknownNameError(family, target, names, where=f"{where} ({spec.name})")
+            _refuse(family, target, names, where=f"{where} ({spec.name})")
         for name in chosen:
             param = _param(model, quantity, name, spec)
             param.check(param.nominal, where=f"{where} (nominal)")
@@ -92,6 +94,15 @@ def expand_params(model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: s
             params[param.name] = param
     _check_single_writer(model, params.values(), where)
     return params
+
+
+def _refuse(family: str, target: str, names: list[str], *, where: str) -> NoReturn:
+    if target not in names:
+        raise UnknownNameError(family, target, names, where=where)
+    raise InputError(
+        f"{where}: {target} lacks that quantity: kp belongs to a position servo (gainprm kp, biasprm 0 -kp), "
+        "torque_limit to an actuator with a forcerange. Change the model, or remove the line."
+    )
 
 
 def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec) -> Param:

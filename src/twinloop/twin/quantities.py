@@ -213,6 +213,23 @@ def _movable(model: mujoco.MjModel, body: int, *, by_hand: bool) -> bool:
     return bool(first >= 0 and model.jnt_type[first] == mujoco.mjtJoint.mjJNT_FREE)
 
 
+def has_quantity(model: mujoco.MjModel, quantity: Quantity, name: str) -> bool:
+    """Whether an object has the quantity: only a position servo has a gain, only a limited actuator a torque limit.
+
+    A position servo is MuJoCo's fixed gain kp with the affine bias −kp · position; its limit is the same both ways.
+    """
+    if quantity.family != "actuator" or quantity.quantity not in {"kp", "torque_limit"}:
+        return True
+    index = model.actuator(name).id
+    if quantity.quantity == "torque_limit":
+        low, high = model.actuator_forcerange[index]
+        return bool(model.actuator_forcelimited[index] and high > 0 and low == -high)
+    gain, bias = model.actuator_gainprm[index, 0], model.actuator_biasprm[index, :2]
+    affine = int(model.actuator_biastype[index]) == mujoco.mjtBias.mjBIAS_AFFINE
+    fixed = int(model.actuator_gaintype[index]) == mujoco.mjtGain.mjGAIN_FIXED
+    return bool(fixed and affine and gain > 0 and bias[0] == 0 and bias[1] == -gain)
+
+
 def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> np.ndarray:
     """Rows of ``field`` that belong to the named object."""
     if field.startswith("dof_"):

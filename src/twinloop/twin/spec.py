@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -110,16 +111,39 @@ def read_spec(path: Path) -> TwinSpec:
 
 def parse_spec(value: Any, *, where: str) -> TwinSpec:
     """A checked spec from plain values; ``where`` names their origin in messages."""
+    if value is None:
+        raise InputError(f"{where} is empty. A twin needs at least name, model, control_hz and substeps.")
     try:
         return TwinSpec.model_validate(value)
     except ValidationError as error:
-        raise InputError(describe(error, where=where)) from error
+        raise InputError(describe(error, where=where, model=TwinSpec)) from error
 
 
-def describe(error: ValidationError, *, where: str) -> str:
-    """One line per wrong key: where it is, what is wrong, what was given."""
+def describe(error: ValidationError, *, where: str, model: type[BaseModel] | None = None) -> str:
+    """One line per wrong key: where it is, what is wrong, what was given; of ``model``, the nearest key that exists."""
     lines = [
         f"  {'.'.join(str(part) for part in item['loc']) or '(top)'}: {item['msg']} (given: {item['input']!r:.80})"
+        f"{_nearest_key(item['loc'], model) if model and item['type'] == 'extra_forbidden' else ''}"
         for item in error.errors()
     ]
     return f"{where} is not as it should be:\n" + "\n".join(lines)
+
+
+def _nearest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
+    """The nearest keys that the mapping around a wrong one may have."""
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        inner = _inner_model(model.model_fields[part].annotation)
+        if inner is None:
+            return ""
+        model = inner
+    keys = [field.alias or name for name, field in model.model_fields.items()]
+    near = difflib.get_close_matches(str(location[-1]), keys, n=2, cutoff=0.4)
+    return f". Nearest existing: {', '.join(near)}" if near else f". Existing: {', '.join(keys)}"
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for item in get_args(annotation) if (found := _inner_model(item))), None)

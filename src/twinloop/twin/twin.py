@@ -64,7 +64,10 @@ class Twin:
             InputError: the twin has none.
         """
         if self.spec.robot is None:
-            raise InputError(f"The twin {self.name} has no robot. Choose one that has, or add `robot:` to its YAML.")
+            raise InputError(
+                f"The twin {self.name} has no robot: no named actuator drives a named joint. Add actuators to an MJCF, "
+                "effort limits to a URDF's joints, or `robot:` to the twin's YAML."
+            )
         return self.spec.robot
 
     @cached_property
@@ -89,7 +92,18 @@ class Twin:
         return self.unit_map(self.robot.units)
 
     def unit_map(self, units: list[str]) -> UnitMap:
-        """The unit map of the robot's joints in given units, by the twin's joint ranges."""
+        """The unit map of the robot's joints in given units, by the twin's joint ranges.
+
+        Raises:
+            InputError: not one unit for each joint.
+            UnknownNameError: a unit that does not exist.
+        """
+        if len(units) != len(self.robot.joints):
+            joints = ", ".join(self.robot.joints)
+            raise InputError(
+                f"{len(units)} units are given for the {len(self.robot.joints)} joints of {self.name} ({joints}). "
+                "Give one unit for each joint, in this order."
+            )
         return unit_map_from_ranges(self.robot.joints, self.joint_ranges, units, source=f"joint ranges of {self.name}")
 
     def require(self, name: str) -> Param:
