@@ -19,7 +19,7 @@ from twinloop.generate.states import setup, simulate_block
 from twinloop.rollout import BatchResult
 from twinloop.simulate.threads import make_batch
 
-EPISODES = 1024
+EPISODES = 512
 TARGET = 0.6
 CONFIG = {
     "scene": {"robot": "so101", "task": "pick_and_place"},

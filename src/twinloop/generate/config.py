@@ -137,7 +137,7 @@ def resolve(
         given = value if seed is None or not isinstance(value, dict) else {**value, "seed": seed}
         file = GenerateFile.model_validate(given)
     except ValidationError as error:
-        raise InputError(describe(error, where=where)) from error
+        raise InputError(describe(error, where=where, model=GenerateFile)) from error
     if episodes is not None and episodes < 1:
         raise InputError(f"--episodes {episodes}: at least one episode is needed.")
     identified, kappa = _identified(file, where, folder)
