@@ -33,6 +33,18 @@ def console(*, json: bool) -> Console:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What a log does not say of itself."""
+
+    units: str | None = None
+    """Unit of the joint columns where the log does not say: deg, rad, range_m100_100, range_0_100; or one per joint."""
+    joints: str | None = None
+    """Joint names, comma separated, where the log has none."""
+    calibration: Path | None = None
+    """LeRobot's calibration.json, which gives ±100 its radians."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Demo:
     """The loop once, in a few minutes: a real log, a calibrated twin, a randomized and verified dataset, a report."""
 
@@ -120,14 +132,9 @@ class Import:
     """A LeRobot v2.1 or v3.0 folder, an Arrow or CSV file, or the name of a public set."""
     output: Path
     """Folder of the dataset."""
-    units: str | None = None
-    """Unit of the joint columns where the log does not say: deg, rad, range_m100_100, range_0_100; or one per joint."""
-    joints: str | None = None
-    """Joint names, comma separated, where the log has none."""
+    reading: Reading = Reading()
     task: str = ""
     """What the robot was doing, where the log does not say: a sentence for language-conditioned policies."""
-    calibration: Path | None = None
-    """LeRobot's calibration.json, which gives ±100 its radians."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -135,9 +142,7 @@ class Import:
         """Import."""
         from twinloop.loop.logs import import_log
 
-        figures = import_log(
-            self.log, self.output, units=self.units, joints=self.joints, calibration=self.calibration, task=self.task
-        )
+        figures = import_log(self.log, self.output, **vars(self.reading), task=self.task)
         console(json=self.json).print(
             f"{figures['episodes']} episodes, {figures['frames']} frames at {figures['fps']} Hz "
             f"in {figures['units']}: {self.output}"
@@ -157,12 +162,7 @@ class Identify:
     """Folder for result.json and report.html."""
     holdout: str | None = None
     """Held-out episodes: last:K, every:K, or episode numbers separated by commas; without them the fit says so."""
-    units: str | None = None
-    """As for import."""
-    joints: str | None = None
-    """As for import."""
-    calibration: Path | None = None
-    """As for import."""
+    reading: Reading = Reading()
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -171,7 +171,7 @@ class Identify:
         from twinloop.loop.identify import run_identify
         from twinloop.loop.logs import open_log
 
-        log = open_log(self.data, units=self.units, joints=self.joints, calibration=self.calibration)
+        log = open_log(self.data, **vars(self.reading))
         return run_identify(self.twin, log, self.output, holdout=self.holdout, console=console(json=self.json)), 0
 
 
@@ -187,12 +187,7 @@ class Gap:
     """Folder for result.json and report.html."""
     params: Path | None = None
     """Folder of an identify run, whose estimates replace the twin's nominal values."""
-    units: str | None = None
-    """As for import."""
-    joints: str | None = None
-    """As for import."""
-    calibration: Path | None = None
-    """As for import."""
+    reading: Reading = Reading()
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -201,7 +196,7 @@ class Gap:
         from twinloop.loop.gap import run_gap
         from twinloop.loop.logs import open_log
 
-        log = open_log(self.data, units=self.units, joints=self.joints, calibration=self.calibration)
+        log = open_log(self.data, **vars(self.reading))
         return run_gap(self.twin, log, self.output, params=self.params, console=console(json=self.json)), 0
 
 
