@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -318,7 +319,7 @@ def test_a_file_size_limit_is_one_clear_message_and_loses_nothing(tmp_path):
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"No space left on the disk (or a file size limit reached) while writing {path}.")
-    assert "run again with --resume" in done.stdout
+    assert "Free some space, then continue the run that made it, or run it again into another folder." in done.stdout
     assert sha256_tree(path) == sha256_tree(write_all(tmp_path / "unbroken" / "set"))
 
 
@@ -348,6 +349,56 @@ def test_a_full_disk_is_one_clear_message_and_loses_nothing(small_disk):
         np.testing.assert_array_equal(reader.states(4 * done - 1), planted(4 * done - 1).states)
 
 
+FULL_WHILE_ENCODING = """
+import resource, sys
+sys.path.insert(0, sys.argv[1])
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from test_dataset_writer import encode_under_a_limit
+from twinloop.core.errors import DatasetError
+
+with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    try:
+        pool.submit(encode_under_a_limit, Path(sys.argv[2])).result()
+    except DatasetError as error:
+        print(error)
+"""
+
+
+def encode_under_a_limit(folder: Path) -> None:
+    """Encode two cameras where no file may grow beyond a few kilobytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
+    paths = {camera.name: folder / f"{camera.name}.mp4" for camera in CAMERAS}
+    encode_block([pictures(0, 60)] * 3, CAMERAS, paths, fps=30)
+
+
+def test_a_full_disk_while_encoding_in_another_process_is_one_clear_message(tmp_path):
+    command = [sys.executable, "-c", FULL_WHILE_ENCODING, str(Path(__file__).parent), str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert re.match(r"No space left on the disk .* while writing \S+/(front|wrist).mp4. What was", done.stdout)
+
+
+def test_a_full_disk_while_encoding_loses_nothing(small_disk):
+    path = small_disk / "set"
+    with DatasetWriter.open(path, SPEC_VIDEO) as writer:
+        with pytest.raises(DatasetError, match=rf"^No space left on the disk .* while writing {path}\. What was"):
+            for block in range(200):
+                episodes = [planted(4 * block)]
+                writer.commit_block(block, episodes, frames=[pictures(0, len(episodes[0]))])
+        done = writer.next_block
+    assert len(DatasetReader(path)) == done
+
+
+@pytest.mark.parametrize("place", ["/proc/foo/bar", "/proc/x", "{tmp}/afile/x", "{tmp}/" + 300 * "n"])
+def test_a_folder_that_cannot_be_is_refused_by_name(tmp_path, place):
+    (tmp_path / "afile").write_text("not a folder")
+    path = place.format(tmp=tmp_path)
+    with pytest.raises(DatasetError, match=rf"^{path} cannot be written \(.*\)\. Choose another output folder, or"):
+        DatasetWriter.open(path, SPEC)
+
+
 def test_an_interrupted_writer_goes_on_from_what_is_on_the_disk(tmp_path):
     def interrupted():
         yield pictures(8, 43)
@@ -370,7 +421,8 @@ def test_an_interrupted_writer_goes_on_from_what_is_on_the_disk(tmp_path):
 def test_an_existing_dataset_is_neither_overwritten_nor_mixed(tmp_path):
     path = write_all(tmp_path / "set")
     before = sha256_tree(path)
-    with pytest.raises(DatasetError, match=r"already holds a dataset of 9 episodes. Use --resume"):
+    advice = r"already holds a dataset of 9 episodes. Choose another folder, or continue the run that made it"
+    with pytest.raises(DatasetError, match=advice):
         DatasetWriter.open(path, SPEC)
     other = dataclasses.replace(SPEC, config={"seed": 8}, fps=50)
     with pytest.raises(DatasetError, match=r"begun with another config, fps, so it cannot be resumed"):
@@ -439,7 +491,7 @@ def test_an_encoder_failure_reaches_the_caller(tmp_path):
     assert not (tmp_path / "set").exists()
     paths = {"front": tmp_path / "front.mp4", "wrist": tmp_path / "folder.mp4"}
     paths["wrist"].mkdir()  # the second encoder cannot open its file
-    with pytest.raises(OSError, match="Is a directory"):
+    with pytest.raises(DatasetError, match=r"folder.mp4 cannot be written \(Is a directory\). Choose another output"):
         encode_block([truth] * 6, CAMERAS, paths, fps=30)
 
 

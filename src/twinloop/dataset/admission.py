@@ -32,8 +32,8 @@ def begin(path: Path, spec: DatasetSpec, *, resume: bool) -> Progress:
     progress = Progress.load(path)
     if not resume:
         raise DatasetError(
-            f"{path} already holds a dataset of {progress.episodes} episodes. Use --resume to continue it, or choose "
-            "another folder."
+            f"{path} already holds a dataset of {progress.episodes} episodes. Choose another folder, or continue the "
+            "run that made it."
         )
     stored, wanted = read_json(stored_path), json.loads(dumps(spec.to_json()))
     different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))

@@ -24,7 +24,7 @@ from twinloop.dataset import layout, metadata
 from twinloop.dataset.admission import begin, check_episode
 from twinloop.dataset.parquet import write_groups
 from twinloop.dataset.progress import BlockEntry, CameraSum, Progress
-from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes
+from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes, writing_to
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.statistics import Moments, merge_moments
 from twinloop.dataset.tables import (
@@ -56,13 +56,15 @@ class DatasetWriter:
 
         Raises:
             DatasetLockedError: another writer has the folder open.
-            DatasetError: the folder holds something and ``resume`` is not set, or it was begun with another spec.
+            DatasetError: the folder holds something and ``resume`` is not set, it was begun with another spec, or no
+                folder can be written there.
         """
         path = Path(path).absolute()
         lock = FolderLock(path)
         try:
-            recover(path)
-            return cls(path, spec, begin(path, spec, resume=resume), lock)
+            with writing_to(path):
+                recover(path)
+                return cls(path, spec, begin(path, spec, resume=resume), lock)
         except BaseException:
             lock.release()
             raise

@@ -31,12 +31,14 @@ class FolderLock:
 
     Raises:
         DatasetLockedError: another writer holds it; names the process.
+        DatasetError: no folder can be written there, or the disk is full.
     """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder.parent / f".{folder.name}.lock"
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._handle = self._acquire(folder)
+        with writing_to(folder):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = self._acquire(folder)
 
     @property
     def held(self) -> bool:
@@ -107,11 +109,27 @@ def next_snapshot(folder: Path) -> Iterator[Path]:
     except BaseException as error:
         shutil.rmtree(stage, ignore_errors=True)
         if is_full(error):
-            raise DatasetError(
-                f"No space left on the disk (or a file size limit reached) while writing {folder}. What was "
-                "committed before is unharmed; free some space and run again with --resume."
-            ) from error
+            raise _full(folder) from error
         raise
+
+
+@contextlib.contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Name ``path`` and the next step where the operating system refuses to write there.
+
+    Raises:
+        DatasetError: for every ``OSError`` of the block; a full disk is told from the others.
+    """
+    try:
+        yield
+    except OSError as error:
+        if is_full(error):
+            raise _full(path) from error
+        reason = error.strerror or str(error)
+        at = f" at {error.filename}" if error.filename and str(error.filename) != str(path) else ""
+        raise DatasetError(
+            f"{path} cannot be written ({reason}{at}). Choose another output folder, or make this one writable."
+        ) from error
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
@@ -128,6 +146,13 @@ def is_full(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
+
+
+def _full(path: Path) -> DatasetError:
+    return DatasetError(
+        f"No space left on the disk (or a file size limit reached) while writing {path}. What was committed before is "
+        "unharmed. Free some space, then continue the run that made it, or run it again into another folder."
+    )
 
 
 def _beside(folder: Path, suffix: str) -> Path:

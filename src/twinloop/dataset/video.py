@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError
+from twinloop.dataset.snapshot import writing_to
 from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.statistics import pixel_histogram, sample_indices
 
@@ -62,10 +63,12 @@ def encode_block(
 
     Raises:
         InputError: an episode lacks a camera or has frames of another size or type.
-        Exception: whatever an encoder raised, unchanged.
+        DatasetError: the disk is full, or a file cannot be written; names the file. It crosses process borders.
+        Exception: whatever else an encoder raised, unchanged.
     """
     for path in paths.values():
-        path.parent.mkdir(parents=True, exist_ok=True)
+        with writing_to(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
     workers = {camera.name: _CameraThread(camera, paths[camera.name], fps) for camera in cameras}
     try:
         for number, frames in enumerate(episodes):
@@ -103,6 +106,7 @@ class _CameraThread:
         self._queue: queue.Queue[NDArray[np.uint8] | None] = queue.Queue(maxsize=1)
         self._episodes: list[EncodedEpisode] = []
         self._error: BaseException | None = None
+        self._ended = False  # whether the feeder's last word was taken
         self._thread = threading.Thread(target=self._run, name=f"encode-{camera.name}", daemon=True)
         self._thread.start()
 
@@ -125,19 +129,26 @@ class _CameraThread:
 
     def _run(self) -> None:
         try:
-            self._encode()
+            with writing_to(self._path):
+                self._encode()
         except BaseException as error:  # noqa: BLE001 - carried to the feeding thread, which raises it
             self._error = error
             self._drain()
 
     def _drain(self) -> None:
         """Take what is still handed over, so that the feeder never waits for a dead encoder."""
-        while self._queue.get() is not None:
+        while self._next() is not None:
             pass
+
+    def _next(self) -> NDArray[np.uint8] | None:
+        """The next episode, or None for good once the feeder has stopped."""
+        frames = None if self._ended else self._queue.get()
+        self._ended = frames is None
+        return frames
 
     def _encode(self) -> None:
         with _Encoder(self._path, self._camera, self._fps) as encoder:
-            while (frames := self._queue.get()) is not None:
+            while (frames := self._next()) is not None:
                 encoder.add_episode(frames)
                 chosen = sample_indices(len(frames))
                 histogram = pixel_histogram(frames[chosen])
