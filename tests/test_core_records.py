@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinloop.core.errors import LogError, UnitsError, UnknownNameError
+from twinloop.core.errors import InputError, LogError, UnitsError, UnknownNameError
 from twinloop.core.files import atomic_open, read_json, write_json
 from twinloop.core.records import Episode, ParamDistribution, ParamTable, Provenance
 from twinloop.core.units import JointUnit, UnitMap, split_unit, unit_map_from_ranges
@@ -84,6 +84,14 @@ def test_records_survive_a_file(tmp_path):
         units=UNITS.to_json(),
     )
     assert Provenance.from_json(provenance.to_json()) == provenance
+
+
+def test_a_distribution_names_what_is_missing():
+    with pytest.raises(InputError, match=r"lacks names, transforms, mean, covariance, low, high, determined, clusters"):
+        ParamDistribution.from_json({})
+    with pytest.raises(InputError, match=r"lacks clusters. Give the result that `identify` wrote, unchanged"):
+        keys = ("names", "transforms", "mean", "covariance", "low", "high", "determined")
+        ParamDistribution.from_json(dict.fromkeys(keys, ()))
 
 
 def test_degrees_are_zero_in_the_middle_of_the_range_and_normalized_spans_it():

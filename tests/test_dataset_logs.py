@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 from test_dataset_writer import SPEC, planted
 from twinloop.core.errors import DatasetError, InputError, LogError, UnitsError, UnknownNameError
@@ -152,12 +153,47 @@ def test_csv_with_unit_suffixes_milliseconds_and_episodes(tmp_path):
         (("state/gripper", "gripper"), LogError, r"gripper has only one of them. Its columns are: time_s"),
         (("time_s", "t"), LogError, r"has no column time_s or time_ms. It has: t, action/pan"),
         (("state/gripper", "state/gripper_deg"), UnitsError, r"action/gripper and state/gripper_deg differ in unit"),
+        (
+            ("action/pan,action/gripper,state/pan", "action/pan_rad,action/gripper,state/pan_rad"),
+            UnitsError,
+            r"log.csv: its units line has pan in deg, and the suffix of its columns says rad. Which is right\?",
+        ),
     ],
 )
 def test_csv_that_cannot_be_used_says_why(tmp_path, change, error, message):
     assert change[0] in CSV
     with pytest.raises(error, match=message):
         load_log(write_csv(tmp_path, CSV.replace(*change)))
+
+
+@pytest.mark.parametrize("units", ["rad", ["rad", "range_0_100"]])
+def test_units_that_contradict_a_csv_are_refused(tmp_path, units):
+    with pytest.raises(UnitsError, match=r"log.csv: the file has pan in deg, and what was given with it says rad"):
+        load_log(write_csv(tmp_path, CSV), units=units)
+    (episode,) = load_log(write_csv(tmp_path, CSV), units=["deg", "range_0_100"])
+    assert [unit.unit for unit in episode.units.joints] == ["deg", "range_0_100"]
+    suffixed = CSV.replace("/pan", "/pan_deg").replace("# units: deg, ", "# units: ")
+    with pytest.raises(UnitsError, match=r"the file has pan in deg, and what was given with it says rad"):
+        load_log(write_csv(tmp_path, suffixed), units=["rad", "range_0_100"])
+
+
+def test_csv_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "log.csv").write_text(CSV, encoding="utf-8-sig")
+    (episode,) = load_log(tmp_path / "log.csv")
+    assert (episode.task, episode.units.joints[0].unit) == ("pick up the cube", "deg")
+    bare = CSV.split("so101_follower\n")[1]
+    (tmp_path / "log.csv").write_text(bare, encoding="utf-8-sig")
+    (episode,) = load_log(tmp_path / "log.csv", units="rad")
+    np.testing.assert_array_equal(episode.time, [0, 0.04, 0.08])
+
+
+@pytest.mark.parametrize(("value", "shown"), [("-1", "-1"), ("0.5", "0.5"), ("", "nan")])
+def test_csv_episodes_are_whole_numbers(tmp_path, value, shown):
+    text = "episode,time_s,action/a_rad,state/a_rad\n" + "".join(
+        f"{value if i == 2 else 0},{i / 10},0,0\n" for i in range(4)
+    )
+    with pytest.raises(LogError, match=rf"episode is {shown} in row 3 below the header \(1 such rows\). Episodes are"):
+        load_log(write_csv(tmp_path, text))
 
 
 def test_a_missing_joint_names_those_that_are_there(tmp_path):
@@ -190,6 +226,23 @@ def test_calibration_gives_normalised_values_their_radians(tmp_path):
     (tmp_path / "calibration.json").write_text(json.dumps(motors))
     with pytest.raises(InputError, match="motor pan has an empty range. Calibrate the arm again"):
         load_log(path, units=units, calibration=tmp_path / "calibration.json")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"range_min": "x", "range_max": 3500}, r"motor pan, range_min: .*valid integer.* \(found 'x'\)"),
+        ({"range_min": None, "range_max": 3500}, r"motor pan, range_min: .*valid integer.* \(found None\)"),
+        ({"range_min": 700}, r"motor pan, range_max: Field required. A motor has id"),
+        ({"range_min": 7, "range_max": 9, "speed": 1}, r"motor pan, speed: .* \(found 1\)"),
+        (5, r"motor pan, the whole entry: .* \(found 5\)"),
+    ],
+)
+def test_a_calibration_of_wrong_types_names_motor_and_field(tmp_path, entry, message):
+    path = tmp_path / "calibration.json"
+    path.write_text(json.dumps({"pan": entry}))
+    with pytest.raises(InputError, match=message):
+        load_log(write_csv(tmp_path, CSV), units=["deg", "range_0_100"], calibration=path)
 
 
 def save_arrow(folder: Path, table: pa.Table) -> Path:
@@ -230,8 +283,13 @@ def test_arrow_folders_and_files(tmp_path):
 
 def test_arrow_without_names_or_units_asks_for_them(tmp_path):
     folder = save_arrow(tmp_path / "log", lerobot_table([5]))
-    with pytest.raises(LogError, match=r"has 2 joint columns without names. Which joints are they, in column order\?"):
+    with pytest.raises(
+        LogError, match=r"has 2 joint columns without names. Which joints are they, in column order\?"
+    ) as asked:
         load_log(folder)
+    assert "And in which unit is each joint: deg (LeRobot's default since 0.4.4)" in str(asked.value)
+    with pytest.raises(LogError, match=r"Answer with joints=\[…\] \(--joints a,b,…\)\.$"):
+        load_log(folder, units="rad")
     with pytest.raises(UnitsError, match=r"deg \(LeRobot's default since 0.4.4\), range_m100_100"):
         load_log(folder, joints=["a", "b"])
     with pytest.raises(UnitsError, match=r"has 2 joints \(a, b\) and 3 units were given"):
@@ -298,6 +356,104 @@ def test_what_is_no_log_is_refused(tmp_path):
     (newer / layout.SPEC).write_text(json.dumps({**spec, "schema": 99}))
     with pytest.raises(DatasetError, match=r"has schema 99; this version reads up to 1. Upgrade twinloop"):
         load_log(newer)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [
+        (layout.SPEC, "{}", r"twinloop/dataset.json lacks schema, name, robot_type, fps, joints, units: it is damaged"),
+        (layout.SPEC, "[]", r"twinloop/dataset.json lacks schema, name"),
+        (layout.SPEC, None, r"twinloop/dataset.json lacks joints: it is damaged or was not written by twinloop"),
+        (layout.UNIT_MAP, "{}", r"twinloop/unit_map.json is damaged or .* \(KeyError: 'joints'\)"),
+        (layout.PROGRESS, "{}", r"twinloop/progress.json lacks schema, blocks, tasks, params, moments, cameras"),
+        (layout.of_block(layout.PROVENANCE_PATH, 0), "{}", r"Line 1 of .*jsonl is damaged or .*'episode_index'"),
+    ],
+)
+def test_our_own_files_without_their_keys_are_named(tmp_path, file, text, message):
+    path = write_log_dataset(planted_log(1), tmp_path / "set")
+    if text is None:
+        text = json.dumps({key: item for key, item in json.loads((path / file).read_text()).items() if key != "joints"})
+    (path / file).write_text(text)
+    reader = DatasetReader(path)
+    with pytest.raises(DatasetError, match=message):
+        _ = (reader.spec, reader.units, reader.provenance(0), DatasetWriter.open(path, reader.spec, resume=True))
+
+
+def append_as_lerobot(path: Path) -> None:
+    """Append an episode as LeRobot does: files of its own, and no columns but its own."""
+    reader = DatasetReader(path)
+    total = int(reader.lengths.sum())
+    frames = reader.frames_table(0).to_pylist()
+    index = len(reader)
+    rows = [{**row, "episode_index": index, "index": total + i} for i, row in enumerate(frames)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=reader.frames_table(0).schema), _grown(path, layout.DATA_PATH))
+    place = {"data/chunk_index": 0, "data/file_index": 9, "dataset_from_index": total}
+    entry = {"episode_index": index, "length": len(rows), "tasks": ["wave"], **place}
+    pq.write_table(pa.Table.from_pylist([entry]), _grown(path, layout.EPISODES_PATH))
+    info = json.loads((path / layout.INFO).read_text())
+    (path / layout.INFO).write_text(json.dumps({**info, "total_episodes": index + 1}))
+
+
+def _grown(path: Path, template: str) -> Path:
+    return path / layout.of_block(template, 9)
+
+
+def test_an_episode_appended_by_another_program_has_frames_and_no_provenance(tmp_path):
+    with DatasetWriter.open(tmp_path / "sim", SPEC) as writer:
+        writer.commit_block(0, [planted(0), planted(3)])
+    append_as_lerobot(tmp_path / "sim")
+    reader = DatasetReader(tmp_path / "sim")
+    assert reader.numbers.tolist() == [0, 3, -1]
+    assert [reader.appended(index) for index in range(3)] == [False, False, True]
+    np.testing.assert_array_equal(reader.array(2, "action"), reader.array(0, "action"))
+    for read in (reader.provenance, reader.states, reader.commands):
+        with pytest.raises(DatasetError, match="episode 2 was appended by another program and has no provenance"):
+            read(2)
+    assert [episode.source for episode in load_log(tmp_path / "sim")] == ["sim", "sim", "real"]
+    path = write_log_dataset(planted_log(2), tmp_path / "log")
+    append_as_lerobot(path)
+    assert [DatasetReader(path).has_log(index) for index in range(3)] == [True, True, False]
+    assert [len(episode) for episode in load_log(path)] == [40, 40, 40]
+
+
+def test_a_given_task_takes_the_place_of_the_logs_own(tmp_path):
+    path = write_log_dataset(load_log(write_csv(tmp_path, CSV), task="sort"), tmp_path / "set")
+    assert DatasetReader(path).provenance(0).task == "sort"
+    (again,) = load_log(path, task="stack", robot_type="koch", origin="arm 9")
+    assert (again.task, again.robot_type, again.origin) == ("stack", "koch", "arm 9")
+    second = write_log_dataset([again], tmp_path / "second")
+    assert DatasetReader(second).row(0)["tasks"] == ["stack"]
+
+
+@pytest.mark.parametrize(
+    ("licence", "front"),
+    [
+        ("BSD-3-Clause", {"license": "bsd-3-clause"}),
+        ("cc-by-4.0", {"license": "cc-by-4.0"}),
+        ("ask the lab first", {"license": "other", "license_name": "see-licence-section"}),
+        ("", {"license": "other", "license_name": "not-stated"}),
+    ],
+)
+def test_the_card_states_a_licence_the_hub_knows(tmp_path, licence, front):
+    text = (write_log_dataset(planted_log(1), tmp_path / "set", licence=licence) / layout.CARD).read_text()
+    _, head, body = text.split("---\n", 2)
+    found = yaml.safe_load(head)
+    assert {key: item for key, item in found.items() if key.startswith("license")} == front
+    section = f"## Licence\n\n{licence or 'None was stated when the dataset was written.'}\n"
+    assert (section in body) == ("## Licence" in body) == ("license_name" in front)
+
+
+def test_the_card_speaks_of_what_the_dataset_has(tmp_path):
+    logged = (write_log_dataset(planted_log(1), tmp_path / "log") / layout.CARD).read_text()
+    assert "what the log has as measured at step t" in logged
+    assert "next.success" not in logged
+    assert "sensor delays" not in logged
+    with DatasetWriter.open(tmp_path / "sim", SPEC) as writer:
+        writer.commit_block(0, [planted(0)])
+    simulated = (tmp_path / "sim" / layout.CARD).read_text()
+    assert "sensor delays included" in simulated
+    assert "`next.success[t]` says whether" in simulated
+    assert "twinloop/log/" not in simulated
 
 
 def test_our_own_simulated_dataset_is_a_log_too(tmp_path):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import LogError, UnknownNameError
+from twinloop.core.errors import InputError, LogError, UnknownNameError
 from twinloop.core.units import UnitMap
 
 Source = Literal["real", "sim", "augmented", "human-in-the-loop"]
@@ -198,7 +198,18 @@ class ParamDistribution:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ParamDistribution:
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`.
+
+        Raises:
+            InputError: something is missing; names it.
+        """
+        wanted = ("names", "transforms", "mean", "covariance", "low", "high", "determined", "clusters")
+        missing = [key for key in wanted if key not in value]
+        if missing:
+            raise InputError(
+                f"The identified distribution lacks {', '.join(missing)}. "
+                "Give the result that `identify` wrote, unchanged."
+            )
         return cls(
             names=tuple(value["names"]),
             transforms=tuple(value["transforms"]),

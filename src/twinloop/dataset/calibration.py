@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ConfigDict, StrictInt, TypeAdapter, ValidationError, with_config
+
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import read_json
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, require_joints
@@ -15,37 +17,51 @@ from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit
 RADIANS_PER_TICK = 2 * math.pi / 4095
 
 
+@with_config(ConfigDict(extra="forbid"))
 @dataclass(frozen=True, kw_only=True)
 class MotorCalibration:
     """One motor: its swept range in ticks, and whether LeRobot turns its normalised values round."""
 
-    range_min: int
-    range_max: int
-    drive_mode: int = 0
-    homing_offset: int = 0
-    id: int = 0
+    range_min: StrictInt
+    range_max: StrictInt
+    drive_mode: StrictInt = 0
+    homing_offset: StrictInt = 0
+    id: StrictInt = 0
+
+
+_MOTOR = TypeAdapter(MotorCalibration)
 
 
 def read_calibration(path: Path) -> dict[str, MotorCalibration]:
     """Read a ``calibration.json`` (``{motor: {id, drive_mode, homing_offset, range_min, range_max}}``).
 
     Raises:
-        InputError: not such a file, or an empty range; names the motor.
+        InputError: not such a file, a field that is missing or no whole number, or an empty range; names the motor
+            and the field.
     """
     value = read_json(path)
     motors = {}
     for name, entry in value.items() if isinstance(value, dict) else ():
         try:
-            motors[name] = MotorCalibration(**entry)
-        except TypeError as error:
+            motors[name] = _MOTOR.validate_python(entry)
+        except ValidationError as error:
             raise InputError(
-                f"{path}: motor {name} should have id, drive_mode, homing_offset, range_min and range_max ({error})."
+                f"{path}: motor {name}, {_first(error)}. A motor has id, drive_mode, homing_offset, range_min and "
+                "range_max, whole numbers all; copy the file that LeRobot's calibration wrote."
             ) from None
         if motors[name].range_max <= motors[name].range_min:
             raise InputError(f"{path}: motor {name} has an empty range. Calibrate the arm again.")
     if not motors:
         raise InputError(f"{path} names no motors; a LeRobot calibration.json is a table of motors.")
     return motors
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing wrong: the field, what it should be, and what it is."""
+    detail = error.errors()[0]
+    field = ".".join(map(str, detail["loc"])) or "the whole entry"
+    found = "" if detail["type"] == "missing" else f" (found {detail['input']!r})"
+    return f"{field}: {detail['msg']}{found}"
 
 
 def calibrated_units(

@@ -7,10 +7,26 @@ import yaml
 from twinloop.core.files import dumps
 from twinloop.dataset.spec import DatasetSpec
 
-_TIME_RULE = """\
+# Identifiers that the Hub knows (huggingface.co/docs/hub/repositories-licenses), those usual for data and code.
+# fmt: off
+_HUB_LICENCES = frozenset({
+    "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "cc",
+    "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-2.0",
+    "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0",
+    "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cdla-permissive-1.0", "cdla-permissive-2.0", "cdla-sharing-1.0", "odbl",
+    "odc-by", "pddl", "gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "epl-2.0",
+    "afl-3.0", "openrail",
+})
+# fmt: on
+_SIM_TIME = """\
 `observation.state[t]` is what a policy could have known at step t, sensor delays included. `action[t]` is the command
-issued at step t and held until t+1. `next.success[t]` says whether the task's predicate held after step t.
-`timestamp` is nominal: `frame_index / fps`."""
+issued at step t and held until t+1."""
+
+_LOG_TIME = """\
+`observation.state[t]` is what the log has as measured at step t, `action[t]` what it has as commanded then."""
+
+_SUCCESS = "`next.success[t]` says whether the task's predicate held after step t."
+_NOMINAL = "`timestamp` is nominal: `frame_index / fps`."
 
 _SIM_FILES = """\
 `twinloop/states/` holds the simulator's full state in float64: T+1 states per episode (`states[t]` is the state when
@@ -25,7 +41,7 @@ _LOG_FILES = """\
 def card(spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], logged: bool) -> str:
     """The text of ``README.md``."""
     front = {
-        "license": spec.licence or "other",
+        **_licence(spec.licence),
         "task_categories": ["robotics"],
         "tags": ["LeRobot"],
         "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
@@ -34,7 +50,7 @@ def card(spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], log
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {spec.name}",
         f"A LeRobotDataset v3.0 of {episodes} episodes, {frames} frames at {spec.fps} Hz. Robot: {spec.robot_type}.",
         "## Tasks\n\n" + "\n".join(f"- {task}" for task in tasks),
-        "## Time\n\n" + _TIME_RULE,
+        "## Time\n\n" + _time(spec, logged=logged),
         "## Units\n\n" + _units(spec),
     ]
     if spec.cameras:
@@ -43,9 +59,25 @@ def card(spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], log
         ]
         sections.append("## Cameras\n\n" + "\n".join(rows))
     sections.append("## Beside LeRobot's files\n\n" + (_LOG_FILES if logged else _SIM_FILES))
+    if "license_name" in front:
+        sections.append("## Licence\n\n" + (spec.licence or "None was stated when the dataset was written."))
     if spec.config:
         sections.append("## Configuration\n\n```json\n" + dumps(dict(spec.config), indent=2) + "\n```")
     return "\n\n".join(sections) + "\n"
+
+
+def _licence(text: str) -> dict[str, str]:
+    """The front matter of a licence: the Hub's identifier, or ``other`` with a name, and the text in the body."""
+    name = text.strip().lower()
+    if name in _HUB_LICENCES:
+        return {"license": name}
+    return {"license": "other", "license_name": "see-licence-section" if name else "not-stated"}
+
+
+def _time(spec: DatasetSpec, *, logged: bool) -> str:
+    """What happened when, of the features that the dataset has."""
+    parts = [_LOG_TIME if logged else _SIM_TIME, *([_SUCCESS] if spec.success else []), _NOMINAL]
+    return "\n".join([*parts, "The true times are in `twinloop/log/`."] if logged else parts)
 
 
 def _units(spec: DatasetSpec) -> str:

@@ -5,7 +5,8 @@ Written blocks map to files one to one: block ``k`` is file ``k % 1000`` of chun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,39 @@ RESULT = "twinloop/result.json"
 CARD = "README.md"
 
 SCHEMA = 1
+
+
+def require_keys(value: Any, keys: Sequence[str], *, where: str) -> None:
+    """Refuse the content of one of our JSON files that lacks a key or is newer than this version.
+
+    Raises:
+        DatasetError: names the file and every missing key, or the newer schema.
+    """
+    missing = [key for key in ("schema", *keys) if not isinstance(value, Mapping) or key not in value]
+    if missing:
+        raise DatasetError(
+            f"{where} lacks {', '.join(missing)}: it is damaged or was not written by twinloop. Restore the file, or "
+            "write the dataset again."
+        )
+    schema: Any = value["schema"]
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise DatasetError(f"{where} has schema {schema}; this version reads up to {SCHEMA}. Upgrade twinloop.")
+
+
+@contextlib.contextmanager
+def understood(where: str) -> Iterator[None]:
+    """Name the file whose content the block takes apart.
+
+    Raises:
+        DatasetError: a key is missing or a value has another type than we write.
+    """
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise DatasetError(
+            f"{where} is damaged or was not written by twinloop ({type(error).__name__}: {error}). Restore the file, "
+            "or write the dataset again."
+        ) from error
 
 
 def chunk_and_file(block: int) -> dict[str, int]:

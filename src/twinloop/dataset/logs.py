@@ -38,8 +38,8 @@ def load_log(
         units: the unit of every joint, or one per joint, where the log does not say (see `LogOptions`).
         calibration: LeRobot's ``calibration.json``, which gives ±100 and 0–100 their radians.
         joints: names of the joint columns where the log has none; a selection where it has.
-        task: what the robot was doing, where the log does not say.
-        robot_type: the robot, where the log does not say.
+        task: what the robot was doing, in place of what the log says.
+        robot_type: the robot, in place of what the log says.
         origin: what the episodes say they come from; by default the path.
 
     Raises:

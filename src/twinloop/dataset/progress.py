@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import DatasetError
 from twinloop.core.files import read_json
 from twinloop.dataset import layout
 from twinloop.dataset.statistics import Moments
@@ -89,14 +88,16 @@ class Progress:
         """The progress of a dataset folder.
 
         Raises:
-            DatasetError: written by a newer version.
+            DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.
         """
         path = root / layout.PROGRESS
         value = read_json(path)
-        if value["schema"] > layout.SCHEMA:
-            raise DatasetError(
-                f"{path} has schema {value['schema']}; this version reads up to {layout.SCHEMA}. Upgrade twinloop."
-            )
+        layout.require_keys(value, ("blocks", "tasks", "params", "moments", "cameras", "quantiles_at"), where=str(path))
+        with layout.understood(str(path)):
+            return cls._from_json(value)
+
+    @classmethod
+    def _from_json(cls, value: Mapping[str, Any]) -> Progress:
         cameras = {
             name: CameraSum(sampled=item["sampled"], histogram=np.array(item["histogram"], dtype=np.int64))
             for name, item in value["cameras"].items()

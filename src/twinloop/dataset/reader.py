@@ -59,16 +59,23 @@ class DatasetReader:
         """What the dataset is; only of folders that twinloop wrote.
 
         Raises:
-            InputError: another program wrote it.
+            InputError: another program wrote it, or its file is damaged.
         """
         where = self.path / layout.SPEC
         return DatasetSpec.from_json(read_json(where), where=str(where))
 
     @property
     def units(self) -> UnitMap | None:
-        """The unit map recorded with the data, if any."""
+        """The unit map recorded with the data, if any.
+
+        Raises:
+            DatasetError: its file is damaged.
+        """
         path = self.path / layout.UNIT_MAP
-        return UnitMap.from_json(read_json(path)) if path.is_file() else None
+        if not path.is_file():
+            return None
+        with layout.understood(str(path)):
+            return UnitMap.from_json(read_json(path))
 
     @property
     def episode_table(self) -> pa.Table:
@@ -82,9 +89,13 @@ class DatasetReader:
 
     @property
     def numbers(self) -> NDArray[np.int64]:
-        """The attempt number of each episode (its own index where another program wrote the dataset)."""
+        """The attempt number of each episode (its own index where another program wrote the dataset).
+
+        An episode that another program appended to one of our datasets has no attempt: its number is -1.
+        """
         name = "provenance/number" if "provenance/number" in self._episodes.column_names else "episode_index"
-        return self._episodes[name].to_numpy().astype(np.int64)
+        values = self._episodes[name].to_numpy().astype(np.float64)  # empty becomes NaN
+        return np.nan_to_num(values, nan=-1.0).astype(np.int64)
 
     def feature_names(self, feature: str) -> list[str]:
         """Column names of a vector feature, as the metadata gives them; empty when it gives none.
@@ -160,19 +171,30 @@ class DatasetReader:
         return self._exact(layout.STATES_PATH, index, "commands", "command_width")
 
     def provenance(self, index: int) -> Provenance:
-        """Where one of our episodes comes from."""
+        """Where one of our episodes comes from.
+
+        Raises:
+            DatasetError: another program wrote the dataset or appended this episode, or the file is damaged.
+        """
         block, position = self._block_place(index)
         path = self._ours_path(layout.PROVENANCE_PATH, block)
         try:
             value = json.loads(path.read_text().splitlines()[position])
         except (OSError, IndexError, json.JSONDecodeError) as error:
             raise DatasetError(f"{path} has no readable line {position + 1} ({error}).") from error
-        del value["episode_index"]
-        return Provenance.from_json(value)
+        with layout.understood(f"Line {position + 1} of {path}"):
+            del value["episode_index"]
+            return Provenance.from_json(value)
+
+    def appended(self, index: int) -> bool:
+        """Whether another program appended this episode to one of our datasets: it has LeRobot's files only."""
+        return self.ours and bool(self.numbers[index] < 0)
 
     def has_log(self, index: int) -> bool:
         """Whether an episode is a recorded one with its unrounded log beside it."""
-        return self.ours and self._ours_path(layout.LOGS_PATH, self._block_place(index)[0]).is_file()
+        if not self.ours or self.appended(index):
+            return False
+        return self._ours_path(layout.LOGS_PATH, self._block_place(index)[0]).is_file()
 
     def log_episode(self, index: int, *, units: UnitMap | None = None) -> Episode:
         """One recorded episode with the log's own numbers, as it was before it became a dataset."""
@@ -214,6 +236,11 @@ class DatasetReader:
         if not self.ours:
             raise DatasetError(f"{self.path} was not written by twinloop: it has LeRobot's files only.")
         row = self.row(index)
+        if self.appended(index):
+            raise DatasetError(
+                f"{self.path}: episode {index} was appended by another program and has no provenance, states or log. "
+                "Its frames can be read; leave it out where the others are replayed."
+            )
         block = row["data/chunk_index"] * layout.FILES_PER_CHUNK + row["data/file_index"]
         return block, int((self._file_ids[:index] == block).sum())
 

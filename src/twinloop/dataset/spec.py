@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from twinloop.core.errors import DatasetError, InputError, UnitsError
+from twinloop.core.errors import InputError, UnitsError
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 
@@ -104,18 +104,16 @@ class DatasetSpec:
         """The inverse of `to_json`; reads every schema up to this one.
 
         Raises:
-            DatasetError: written by a newer version than this one.
+            DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.
         """
-        if value["schema"] > layout.SCHEMA:
-            raise DatasetError(
-                f"{where} has schema {value['schema']}; this version reads up to {layout.SCHEMA}. Upgrade twinloop."
-            )
-        fields = {key: item for key, item in value.items() if key != "schema"}
-        fields["units"] = UnitMap.from_json(fields["units"])
-        fields["cameras"] = tuple(CameraSpec(**camera) for camera in fields["cameras"])
-        for key in ("joints", "extra_state"):
-            fields[key] = tuple(fields[key])
-        return cls(**fields)
+        layout.require_keys(value, ("name", "robot_type", "fps", "joints", "units"), where=where)
+        with layout.understood(where):
+            fields = {key: item for key, item in value.items() if key != "schema"}
+            fields["units"] = UnitMap.from_json(fields["units"])
+            fields["cameras"] = tuple(CameraSpec(**camera) for camera in fields.get("cameras", ()))
+            for key in ("joints", "extra_state"):
+                fields[key] = tuple(fields.get(key, ()))
+            return cls(**fields)
 
 
 def features(spec: DatasetSpec) -> dict[str, Any]:

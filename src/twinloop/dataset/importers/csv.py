@@ -45,8 +45,9 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
 
     Raises:
         LogError: no rows, no time, no joints, a joint with only one of its two columns, a text where a number
-            should be.
-        UnitsError: a joint's unit is nowhere, or its two columns differ in it.
+            should be, an episode that is no whole number.
+        UnitsError: a joint's unit is nowhere, or is said twice and differently: by its two columns, a suffix, the
+            ``units`` line or the caller.
     """
     header, body = _split(path)
     table = _parse(path, body)
@@ -58,7 +59,7 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
     time = _time(path, table)
     data = {kind: _matrix(path, table, kind, joints, suffixed) for kind in ("action", "state")}
     units = _units(path, header, {joint: suffixed[joint] for joint in joints}, options, sample=data["state"])
-    owner = _numbers(path, table, "episode") if "episode" in table.column_names else np.zeros(len(time))
+    owner = _owner(path, table)
     episodes = []
     for number in dict.fromkeys(owner.tolist()):
         rows = owner == number
@@ -80,7 +81,7 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
 def _split(path: Path) -> tuple[dict[str, str], str]:
     """The ``# key: value`` lines at the top, and the rest."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # Excel begins with a byte-order mark
     except UnicodeDecodeError as error:
         raise LogError(f"{path} is not text ({error}).") from error
     comments = []
@@ -131,13 +132,27 @@ def _units(
     sample: NDArray[np.float64],
 ) -> UnitMap:
     joints = list(suffixed)
-    stated = _stated(header, joints) | {joint: suffix[1:] for joint, suffix in suffixed.items() if suffix}
+    line, suffixes = _stated(header, joints), {joint: suffix[1:] for joint, suffix in suffixed.items() if suffix}
+    _agree(path, line, "its units line", suffixes, "the suffix of its columns")
+    stated = line | suffixes
     complete = len(stated) == len(joints)
     if options.units is None and complete:
         if options.calibration is None:
             return UnitMap(joints=tuple(stated_unit(joint, stated[joint]) for joint in joints), source="log header")
         options = replace(options, units=[stated[joint] for joint in joints])
-    return resolve_units(joints, options, where=str(path), sample=sample)
+    resolved = resolve_units(joints, options, where=str(path), sample=sample)
+    _agree(path, stated, "the file", {unit.joint: unit.unit for unit in resolved.joints}, "what was given with it")
+    return resolved
+
+
+def _agree(path: Path, one: Mapping[str, str], says: str, other: Mapping[str, str], contradicts: str) -> None:
+    """Refuse two statements of a joint's unit that differ."""
+    for joint in one:
+        if joint in other and one[joint] != other[joint]:
+            raise UnitsError(
+                f"{path}: {says} has {joint} in {one[joint]}, and {contradicts} says {other[joint]}. Which is right? "
+                "Correct the file, or leave out the wrong one."
+            )
 
 
 def _stated(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
@@ -146,6 +161,20 @@ def _stated(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
     general = {joint: item for item in items if "=" not in item for joint in joints}
     pairs = (item.split("=", 1) for item in items if "=" in item)
     return general | {joint.strip(): unit.strip() for joint, unit in pairs if joint.strip() in joints}
+
+
+def _owner(path: Path, table: pa.Table) -> NDArray[np.float64]:
+    """The episode of each row; all zeros where there is no such column."""
+    if "episode" not in table.column_names:
+        return np.zeros(table.num_rows)
+    owner = _numbers(path, table, "episode")
+    wrong = np.flatnonzero(~((owner >= 0) & (owner == np.floor(owner)) & np.isfinite(owner)))
+    if len(wrong):
+        raise LogError(
+            f"{path}: episode is {owner[wrong[0]]:g} in row {wrong[0] + 1} below the header ({len(wrong)} such rows). "
+            "Episodes are whole numbers from 0."
+        )
+    return owner
 
 
 def _time(path: Path, table: pa.Table) -> NDArray[np.float64]:

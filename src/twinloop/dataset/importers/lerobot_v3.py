@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from twinloop.core.errors import LogError
@@ -21,7 +22,7 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[Episode]:
-    """All episodes, in order.
+    """All episodes, in order: with the log's own numbers where every episode has them, else as LeRobot's files do.
 
     Raises:
         LogError: no episode is there, or one cannot be used.
@@ -31,9 +32,9 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
     reader = DatasetReader(path)
     if not len(reader):
         raise LogError(f"{path} has no episodes.")
-    if reader.has_log(0) and options.joints is None:
+    if options.joints is None and all(reader.has_log(index) for index in range(len(reader))):
         given = options.units if isinstance(options.units, UnitMap) else None
-        return [reader.log_episode(index, units=given) for index in range(len(reader))]
+        return [_said(reader.log_episode(index, units=given), options) for index in range(len(reader))]
     builder = EpisodeBuilder(
         str(path),
         options,
@@ -46,9 +47,19 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
     return [_episode(reader, builder, index) for index in range(len(reader))]
 
 
+def _said(episode: Episode, options: LogOptions) -> Episode:
+    """The episode with what the caller says about it in place of what it says itself."""
+    return replace(
+        episode,
+        task=options.task or episode.task,
+        robot_type=options.robot_type or episode.robot_type,
+        origin=options.origin or episode.origin,
+    )
+
+
 def _episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> Episode:
     task = (reader.row(index).get("tasks") or [""])[0]
-    source = reader.provenance(index).source if reader.ours else "real"
+    source = reader.provenance(index).source if reader.ours and not reader.appended(index) else "real"
     return builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)
 
 

@@ -23,6 +23,13 @@ _ABSOLUTE = {
     "cm": (1e-2, 0.0),
     "mm": (1e-3, 0.0),
 }
+_WHICH_UNIT = (
+    "in which unit is each joint: deg (LeRobot's default since 0.4.4), range_m100_100 with the gripper in range_0_100 "
+    "(its default before), or rad"
+)
+_ANSWER_UNITS = (
+    "Answer with units=… (--units deg, or one per joint), and with LeRobot's calibration.json where there is one."
+)
 _SHOWN = 8  # joints whose values a question shows
 _NOMINAL_TOLERANCE_S = 1e-4  # LeRobot's default tolerance_s for timestamps
 
@@ -104,16 +111,17 @@ def name_columns(names: Sequence[str], width: int, options: LogOptions, *, where
     """Joint names and the columns they are in, from the log's own names and the caller's.
 
     Raises:
-        LogError: a wanted joint is missing, or there are no names at all.
+        LogError: a wanted joint is missing, or there are no names at all; then asks for the units too, if not given.
     """
     bare = [name.removesuffix(".pos") for name in names]
     if len(bare) == width:
         wanted = list(options.joints) if options.joints is not None else bare
         return wanted, require_joints(wanted, bare, where=where)
     if options.joints is None:
+        units = f" And {_WHICH_UNIT}? {_ANSWER_UNITS}" if options.units is None else ""
         raise LogError(
             f"{where} has {width} joint columns without names. Which joints are they, in column order? "
-            "Answer with joints=[…] (--joints a,b,…)."
+            f"Answer with joints=[…] (--joints a,b,…).{units}"
         )
     if len(options.joints) != width:
         raise LogError(f"{where} has {width} joint columns; {len(options.joints)} joint names were given.")
@@ -141,7 +149,6 @@ def _question(joints: Sequence[str], where: str, sample: NDArray[np.float64]) ->
     spans = ", ".join(f"{joint} {a:.3g} to {b:.3g}" for joint, a, b in rows[:_SHOWN])
     spans += ", …" if len(rows) > _SHOWN else ""
     return (
-        f"{where} does not say its units. In which unit is each joint: deg (LeRobot's default since 0.4.4), "
-        f"range_m100_100 with the gripper in range_0_100 (its default before), or rad? The values are: {spans}. "
-        "Answer with units=… (--units deg, or one per joint), and with LeRobot's calibration.json where there is one."
+        f"{where} does not say its units. {_WHICH_UNIT[0].upper()}{_WHICH_UNIT[1:]}? "
+        f"The values are: {spans}. {_ANSWER_UNITS}"
     )
