@@ -101,6 +101,11 @@ def check_render(settings: RenderConfig, twin: Twin) -> None:
 
 def _render_blocks(reader: DatasetReader, writer: DatasetWriter, count: int, renderer: str, workers: int) -> None:
     numbers = reader.numbers[:count]
+    if (numbers < 0).any():
+        raise InputError(
+            f"Episode {int(np.argmax(numbers < 0))} of {reader.path} was appended by another program and has no states "
+            "to render. Render fewer episodes, or the dataset as it was generated."
+        )
     blocks = range(writer.next_block, int(numbers[-1]) // BLOCK + 1)
     with _scratch(writer.path) as folder:
         jobs = [
