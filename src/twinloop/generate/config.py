@@ -208,7 +208,7 @@ def make_plan(config: GenerateConfig, twin: Twin) -> Plan:
     elif section == "default":
         draws = list(default_draws(twin))
     else:
-        parsed, pool = parse_randomization(section, twin, where="randomization")
+        parsed, pool = parse_randomization(section, twin, where="generate file")
         draws = list(parsed)
     return Plan(twin=twin, run_seed=config.seed, draws=tuple(draws), texture_pool=pool)
 
