@@ -16,9 +16,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import read_json, sha256_json
+from twinloop.core.files import sha256_json
 from twinloop.core.records import ParamDistribution
-from twinloop.randomize import Plan, default_draws, identified_draws, parse_randomization
+from twinloop.randomize import Plan, default_draws, identified_draws, parse_randomization, read_identified
 from twinloop.randomize.plan import Draw, JointDraw
 from twinloop.twin import Twin, builtin_names, load_twin
 from twinloop.twin.spec import describe, load_yaml
@@ -162,10 +162,7 @@ def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str,
     extra = set(section) - {"identified", "kappa"}
     if extra:
         raise InputError(f"{where}: randomization.identified stands alone; remove {', '.join(sorted(extra))}.")
-    run = folder / str(section["identified"])
-    result = read_json(run / "result.json" if run.is_dir() else run)
-    if "distribution" not in result:
-        raise InputError(f"{run} is no result of `twinloop identify`: it holds no distribution.")
+    result = read_identified(folder / str(section["identified"]))
     kappa = section.get("kappa", 1.0)
     if not isinstance(kappa, int | float) or not kappa >= 0:
         raise InputError(

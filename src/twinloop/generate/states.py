@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.pool import cores, ordered_map
 from twinloop.core.progress import track
 from twinloop.core.records import SimEpisode
+from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.generate.config import GenerateConfig, load_plan
@@ -25,6 +26,7 @@ from twinloop.rollout import BatchResult, run_batch
 from twinloop.simulate import open_backend
 from twinloop.stats import wilson
 from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin
 
 # A world that failed at once leaves too little to call an episode; LeRobot's tools want at least two frames.
 _SHORTEST = 2
@@ -53,14 +55,12 @@ def generate_states(
     *,
     workers: int = 1,
     resume: bool = False,
-    progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
     """Generate a dataset of states; returns its figures, which are a function of the configuration alone.
 
     Args:
         output: an absent or empty folder, or with ``resume`` one that was begun with the same configuration.
         workers: processes; the bytes written do not depend on it.
-        progress: told a line after every block.
 
     Raises:
         TwinloopError: wrong input, a folder in use, a full disk; committed blocks stay.
@@ -69,17 +69,16 @@ def generate_states(
     spec = dataset_spec(config, plan)
     with DatasetWriter.open(output, spec, resume=resume) as writer:
         blocks = range(writer.next_block, -(-config.episodes // config.block_size))
-        nthread = max(1, cores() // max(1, workers))
+        processes = max(1, min(workers, len(blocks)))
+        nthread = max(1, cores() // processes)
         text = config.model_dump_json()
         jobs = [
             _Block(config=text, nthread=nthread, numbers=tuple(n for n in writer.attempts(b) if n < config.episodes))
             for b in blocks
         ]
-        done = ordered_map(_simulate, jobs, workers=min(workers, max(1, len(jobs))))
+        done = ordered_map(_simulate, jobs, workers=processes)
         for block, (_, outcome) in zip(blocks, track(done, label="simulate", total=len(jobs)), strict=True):
             writer.commit_block(block, outcome.kept, outcome=outcome.counts)
-            if progress:
-                progress(f"block {block + 1}: {writer.outcome}")
         result = _result(config, plan, writer)
         writer.finish(result)
     return result
@@ -112,18 +111,22 @@ def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[s
 def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
     """What the dataset of a run is."""
     twin = plan.twin
-    units = twin.unit_map(config.file.units) if config.file.units else twin.units
     return DatasetSpec(
         name=f"{twin.name} {open_task(config.task, twin).name}",
         robot_type=twin.robot.type,
         fps=round(twin.control_hz),
         joints=tuple(twin.robot.joints),
-        units=units,
+        units=_units(config, twin),
         config={"generate": config.model_dump(mode="json"), "plan": plan.to_json()},
         twin_hash=twin.hash,
         config_hash=config.hash,
         block_size=config.block_size,
     )
+
+
+def _units(config: GenerateConfig, twin: Twin) -> UnitMap:
+    """The unit map that the file asks for, or the twin's own."""
+    return twin.unit_map(config.file.units) if config.file.units else twin.units
 
 
 @functools.lru_cache(maxsize=1)
@@ -157,7 +160,7 @@ def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int],
         run_seed=config.seed,
         episodes=numbers,
         backend=open_backend("threads", nthread=nthread),
-        units=twin.unit_map(config.file.units) if config.file.units else twin.units,
+        units=_units(config, twin),
         config_hash=config.hash,
         extra={"plan_hash": plan.hash},
     )

@@ -9,13 +9,12 @@ from typing import Any
 
 from rich.console import Console
 
-from twinloop.core.errors import InputError
-from twinloop.core.files import read_json
 from twinloop.core.records import Episode, ParamDistribution
 from twinloop.gap import measure_gap
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section
 from twinloop.loop.runs import claim_output, write_report, write_result
+from twinloop.randomize import read_identified
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
@@ -37,7 +36,7 @@ def run_gap(reference: str, log: Log, output: Path, *, params: Path | None, cons
     """
     twin = load_twin(reference)
     claim_output(output)
-    run = None if params is None else _identify_run(params)
+    run = None if params is None else read_identified(params)
     split = _split(log, run)
     distribution = None if run is None else ParamDistribution.from_json(run["distribution"])
     report = measure_gap(twin, split.measured, backend=open_backend(), params=distribution, training=split.training)
@@ -55,14 +54,6 @@ def run_gap(reference: str, log: Log, output: Path, *, params: Path | None, cons
 def describe(twin: Twin) -> dict[str, str]:
     """Which twin a figure belongs to."""
     return {"name": twin.name, "hash": twin.hash}
-
-
-def _identify_run(path: Path) -> dict[str, Any]:
-    file = path / "result.json" if path.is_dir() else path
-    run = read_json(file)
-    if "distribution" not in run:
-        raise InputError(f"{file} is no result of `twinloop identify`: it holds no distribution.")
-    return run
 
 
 def _split(log: Log, run: dict[str, Any] | None) -> _Split:

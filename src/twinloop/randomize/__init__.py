@@ -2,6 +2,6 @@
 
 from twinloop.randomize.config import parse_randomization
 from twinloop.randomize.plan import Draw, JointDraw, Plan
-from twinloop.randomize.sources import default_draws, identified_draws
+from twinloop.randomize.sources import default_draws, identified_draws, read_identified
 
-__all__ = ["Draw", "JointDraw", "Plan", "default_draws", "identified_draws", "parse_randomization"]
+__all__ = ["Draw", "JointDraw", "Plan", "default_draws", "identified_draws", "parse_randomization", "read_identified"]

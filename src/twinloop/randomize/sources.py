@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from twinloop.core.errors import InputError
+from twinloop.core.files import read_json
 from twinloop.core.records import ParamDistribution
 from twinloop.randomize.distributions import MultivariateNormal, Uniform
 from twinloop.randomize.plan import Draw, JointDraw
@@ -28,6 +31,19 @@ def default_draws(twin: Twin, *, skip: Iterable[str] = ()) -> list[Draw]:
         for param in twin.params.values()
         if param.default_range is not None and param.name not in skipped
     ]
+
+
+def read_identified(path: Path) -> dict[str, Any]:
+    """The result of an identify run: its folder, or its result file.
+
+    Raises:
+        InputError: the file is missing, is no JSON, or holds no distribution.
+    """
+    file = path / "result.json" if path.is_dir() else path
+    run = read_json(file)
+    if "distribution" not in run:
+        raise InputError(f"{file} is no result of `twinloop identify`: it holds no distribution.")
+    return run
 
 
 def identified_draws(twin: Twin, distribution: ParamDistribution, *, kappa: float = 1.0) -> list[Draw | JointDraw]:
