@@ -110,8 +110,8 @@ def _onset(twin: Twin, probe: _Probe) -> tuple[NDArray[np.float64], int]:
 
 def _run(twin: Twin, probe: _Probe, initial: InitialState, command: NDArray[np.float64]) -> NDArray[np.float64]:
     """Joint velocities after every physics step, ``(nworld, nstep * substeps, nv)``."""
-    path = CommandPath(twin, probe.params, initial.command, probe.nstep)
-    controls = np.concatenate([path.controls(step, command[:, step]) for step in range(probe.nstep)], axis=1)
+    path = CommandPath(twin, probe.params, initial.command)
+    controls = np.concatenate([path.controls(command[:, step]) for step in range(probe.nstep)], axis=1)
     velocity = np.empty((*controls.shape[:2], twin.model.nv))
     fields = twin.fields(probe.params)
     for world in range(len(controls)):

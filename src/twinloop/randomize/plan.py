@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.files import sha256_json
-from twinloop.core.records import ParamTable
+from twinloop.core.records import ParamTable, SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.randomize.distributions import Distribution, MultivariateNormal, describe
 from twinloop.twin import Twin
@@ -150,7 +150,8 @@ class Plan:
                 steps |= self._per_step(draw, numbers, attempt, nstep)
             else:
                 values |= draw.values(self.twin, self._uniforms(draw, numbers, attempt, 0))
-        return self.twin.table(len(numbers), values).with_steps(steps)
+        seeds = SeedPath.of(self.run_seed, numbers, attempt)
+        return self.twin.table(len(numbers), values).with_steps(steps).with_seeds(seeds)
 
     def _uniforms(
         self, draw: Draw | JointDraw, numbers: NDArray[np.int64], attempt: ArrayLike, step: ArrayLike

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable, Provenance, SimEpisode
+from twinloop.core.records import ParamTable, Provenance, SeedPath, SimEpisode
 from twinloop.rollout.episodes import INITIAL_COMMAND, STEP_PARAMS
 from twinloop.simulate import Backend, InitialState, open_backend, rollout
 from twinloop.simulate.protocol import STATE_SPEC, state_columns
@@ -94,7 +94,9 @@ def replay(
 def recorded_params(twin: Twin, provenance: Provenance) -> ParamTable:
     """The parameters of an episode as a table of one row."""
     steps = {name: np.atleast_2d(rows) for name, rows in provenance.extra.get(STEP_PARAMS, {}).items()}
-    return twin.table(1, provenance.params).with_steps(steps)
+    run_seed, number, attempt = provenance.seed_path
+    seeds = SeedPath.of(run_seed, [number], attempt)
+    return twin.table(1, provenance.params).with_steps(steps).with_seeds(seeds)
 
 
 def replay_episode(twin: Twin, episode: SimEpisode, *, backend: Backend | None = None) -> Replay:

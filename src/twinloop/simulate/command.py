@@ -1,59 +1,134 @@
-"""The way of a command to the motor: encoder map, bias, delay. All act at the physics rate.
+"""The way of a command to the motor: encoder map, bias, loss, delay. All act at the physics rate.
 
 A smart servo closes its loop on its own encoder, so a commanded angle passes the same map as a reading:
 joint target = offset + scale · command (+ bias). A command issued at step t holds until t + 1; the motor sees that
-signal ``delay`` seconds late, linearly interpolated across one physics step so that it is differentiable in the
-delay (a zero-order hold has no gradient). Before the first command the history holds the initial one.
+signal ``delay`` seconds late (``timing/command/jitter`` adds an age of its own to each command, and of two that
+overtake each other the later issued stands), ramped across one physics step so that it is differentiable in the delay
+(a zero-order hold has no gradient). A lost command never arrives. Before the first command the motor holds the initial
+one.
 """
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
-from numpy.typing import NDArray
+from array_api_compat import array_namespace
+from numpy.typing import ArrayLike
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import ParamTable
+from twinloop.simulate.clock import Array, AsArray, ControlClock
 from twinloop.twin import Twin
+
+JITTER, DROP_RATE = "timing/command/jitter", "timing/command/drop_rate"
+_ROUND_OFF = 1e-9
 
 
 class CommandPath:
-    """The command stages of a batch of worlds, with the history that the longest delay needs."""
+    """The command stages of a batch of worlds, with as much history as the longest delay needs.
 
-    def __init__(self, twin: Twin, params: ParamTable, initial: NDArray[np.float64], nstep: int) -> None:
-        self._substeps = twin.substeps
+    Times are in nominal physics steps since a world began. Elementwise over worlds, so that a world's controls depend
+    on that world alone. Host arrays are made only where something happens by chance or changes per step.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        params: ParamTable,
+        initial: ArrayLike,
+        *,
+        as_array: AsArray = np.asarray,
+    ) -> None:
+        """Begin with the motors holding ``initial`` ``(nworld, nu)``.
+
+        Args:
+            as_array: turns host arrays into those of the library that the commands come in.
+        """
+        self._twin, self._params, self._as_array = twin, params, as_array
         self._identity = twin.spec.robot is None or twin.robot.control == "torque"
-        self._twin, self._params = twin, params
-        self._load(params.at(0) if nstep else params)
-        # Row 0 is the initial command; row t + 1 the command of control step t.
-        self._history = np.empty((params.nworld, nstep + 1, twin.model.nu))
-        self._history[:, 0] = self._target(initial)
+        self._substeps = as_array(np.arange(twin.substeps, dtype=np.float64)[None, :, None])
+        self.clock = ControlClock(twin, params, as_array=as_array)
+        self.step = np.zeros(params.nworld, dtype=np.int64)
+        self._load(params.at(self.step))
+        self._reach = self._longest()
+        self._held = self._target(as_array(np.asarray(initial, dtype=np.float64)))
+        self._xp = array_namespace(self._held)
+        self._issued: list[tuple[Array, Array]] = []  # (arrival, target) per command still on its way, oldest first
 
     def _load(self, params: ParamTable) -> None:
-        column = self._twin.column
+        zeros = np.zeros(params.nworld)
+        self._jitter, self._drop = params.get(JITTER, zeros), params.get(DROP_RATE, zeros)
+        self._chance = bool(np.any(self._jitter > 0) or np.any(self._drop > 0))
+        if self._chance and params.seeds is None:
+            raise InputError(
+                f"{JITTER} and {DROP_RATE} happen by chance, and this parameter table has no seed path. Draw it with "
+                "a plan, or give it one: table.with_seeds(SeedPath.of(run_seed, episodes))."
+            )
         if self._twin.spec.robot is None:
-            self._delay_steps = np.zeros((params.nworld, self._twin.model.nu))
+            self._delay = self._as_array(np.zeros((params.nworld, self._twin.model.nu)))
             return
-        self._offset = column(params, "sensor", "offset", 0.0) + column(params, "actuator", "bias", 0.0)
-        self._scale = column(params, "sensor", "scale", 1.0)
-        self._delay_steps = column(params, "actuator", "delay", 0.0) / self._twin.dt
-        if (self._delay_steps < 0).any():
+        column = self._twin.column
+        offset = column(params, "sensor", "offset", 0.0) + column(params, "actuator", "bias", 0.0)
+        self._offset = self._as_array(offset)
+        self._scale = self._as_array(column(params, "sensor", "scale", 1.0))
+        delay = column(params, "actuator", "delay", 0.0)
+        if (delay < 0).any():
             raise InputError("A command delay is negative; commands cannot arrive before they are issued.")
+        self._delay = self._as_array(delay / self._twin.dt)
 
-    def _target(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _longest(self) -> int:
+        """How many commands can be on their way at once."""
+        params = self._params
+        columns = {name: params[name] for name in params.names if name.endswith("/delay") or name == JITTER}
+        columns |= {name: rows for name, rows in params.steps.items() if name in columns}
+        jitter = columns.pop(JITTER, np.zeros(1)).max(initial=0.0)
+        longest = max((float(values.max(initial=0.0)) for values in columns.values()), default=0.0) + jitter
+        return math.ceil(longest * self._twin.control_hz / self.clock.shortest - _ROUND_OFF) + 1
+
+    def _target(self, command: Array) -> Array:
         return command if self._identity else self._offset + self._scale * command
 
-    def controls(self, step: int, command: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Controls ``(nworld, substeps, nu)`` that the motors see during control step ``step``."""
+    def controls(self, command: Array) -> Array:
+        """Controls ``(nworld, substeps, nu)`` that the motors see during the coming control step."""
+        xp = self._xp
         if self._params.steps:
-            self._load(self._params.at(step))
-        self._history[:, step + 1] = self._target(command)
-        newest = (step + 1) * self._substeps - 1
-        position = np.arange(step * self._substeps, newest + 1)[:, None] - self._delay_steps[:, None, :]
-        older = np.floor(position)
-        fraction = position - older
-        index = older.astype(np.intp)
-        return (1.0 - fraction) * self._at(index) + fraction * self._at(np.minimum(index + 1, newest))
+            self._load(self._params.at(self.step))
+        began, ratio = self.clock.begin(self.step)
+        self._issue(command, began)
+        width = ratio[:, None, None]
+        now = began[:, None, None] + self._substeps * width
+        signal = self._held[:, None, :]
+        for arrival, target in self._issued:
+            weight = xp.clip((now - arrival[:, None, :]) / width + 1.0, 0.0, 1.0)
+            signal = (1.0 - weight) * signal + weight * target[:, None, :]
+        self.step = self.step + 1
+        return signal
 
-    def _at(self, substep: NDArray[np.intp]) -> NDArray[np.float64]:
-        """The undelayed signal at physics steps ``(nworld, k, nu)``; the initial command before step 0."""
-        return np.take_along_axis(self._history, np.maximum(substep // self._substeps + 1, 0), axis=1)
+    def _issue(self, command: Array, began: Array) -> None:
+        arrival = self._delay + began[:, None]
+        if self._chance and self._params.seeds:
+            chance = self._params.seeds.uniforms("simulate/command", size=2, step=self.step)
+            late = np.where(chance[:, 1] < self._drop, np.inf, self._jitter * chance[:, 0] / self._twin.dt)
+            arrival = arrival + self._as_array(late)[:, None]
+        self._issued.append((arrival, self._target(command)))
+        while len(self._issued) > self._reach:
+            arrival, target = self._issued.pop(0)
+            self._held = self._xp.where(self._xp.isinf(arrival), self._held, target)
+
+    def restart(self, worlds: ArrayLike, params: ParamTable, initial: ArrayLike) -> None:
+        """Begin some worlds anew, with their rows of ``params`` and motors holding ``initial``, one row each."""
+        index = np.asarray(worlds)
+        self._params = self._params.put(index, params)
+        self.clock.restart(index, self._params)
+        self.step = self.step.copy()
+        self.step[index] = 0
+        self._load(self._params.at(self.step))
+        self._reach = max(self._reach, self._longest())
+        fresh = np.zeros(self._params.nworld, dtype=bool)
+        fresh[index] = True
+        command = np.zeros((len(fresh), self._twin.model.nu))
+        command[index] = initial
+        mask, start = self._as_array(fresh)[:, None], self._target(self._as_array(command))
+        self._held = self._xp.where(mask, start, self._held)
+        self._issued = [(arrival, self._xp.where(mask, start, target)) for arrival, target in self._issued]

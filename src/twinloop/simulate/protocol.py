@@ -107,6 +107,10 @@ class Simulation(Protocol):
         """One control period under commands ``(nworld, nu)`` in rad (or the actuator's unit)."""
         ...
 
+    def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
+        """Begin some worlds anew, ``worlds`` ``(k,)`` with a row of ``params`` and ``initial`` each; the rest go on."""
+        ...
+
     def warnings(self) -> NDArray[np.int64]:
         """MuJoCo's warning counters, ``(nworld, nwarning)``."""
         ...
@@ -164,8 +168,9 @@ class Backend(Protocol):
     def start(
         self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int, *, derived: Sequence[str] = ()
     ) -> Simulation:
-        """Worlds with these parameters at their beginning, ready for ``nstep`` control steps.
+        """Worlds with these parameters at their beginning.
 
+        ``nstep`` is how many control steps are meant to follow; a backend may take it as a hint for its buffers.
         ``derived`` names the computed MjData fields that will be asked for.
         """
         ...

@@ -25,31 +25,22 @@ class BackendReference:
         twin: Twin,
         params: ParamTable,
         initial: InitialState,
-        nstep: int,
+        nstep: int,  # noqa: ARG002  # any number
         *,
         derived: Sequence[str] = (),  # noqa: ARG002  # every field of an MjData is at hand
     ) -> SimulationReference:
         """Worlds at their beginning."""
-        return SimulationReference(twin, params, initial, nstep)
+        return SimulationReference(twin, params, initial)
 
 
 class SimulationReference:
     """See `simulate.protocol.Simulation`."""
 
-    def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int) -> None:
+    def __init__(self, twin: Twin, params: ParamTable, initial: InitialState) -> None:
         self.nworld, self.step_index = initial.nworld, 0
-        self._commands = CommandPath(twin, params, initial.command, nstep)
+        self._commands = CommandPath(twin, params, initial.command)
         self._twin, self._params = twin, params
-        fields = twin.fields(params)
-        self._worlds: list[tuple[mujoco.MjModel, mujoco.MjData]] = []
-        for world in range(self.nworld):
-            model = copy.copy(twin.model)
-            fields.write_inplace(model, world)
-            data = mujoco.MjData(model)
-            data.qpos[:], data.qvel[:] = initial.qpos[world], initial.qvel[world]
-            data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
-            mujoco.mj_fwdPosition(model, data)
-            self._worlds.append((model, data))
+        self._worlds = [_begin(twin, params, initial, world) for world in range(self.nworld)]
 
     @property
     def state(self) -> NDArray[np.float64]:
@@ -86,11 +77,14 @@ class SimulationReference:
 
     def advance(self, command: ArrayLike) -> None:
         """See the protocol."""
-        controls = self._commands.controls(self.step_index, np.asarray(command, dtype=np.float64))
-        changes = self._twin.stepped_fields(self._params, self.step_index)
+        step, clock = self._commands.step, self._commands.clock
+        controls = self._commands.controls(np.asarray(command, dtype=np.float64))
+        changes = self._twin.stepped_fields(self._params, step)
         for world, ((model, data), sequence) in enumerate(zip(self._worlds, controls, strict=True)):
             if changes:
                 changes.write_inplace(model, world)
+            if not clock.steady:
+                model.opt.timestep = clock.timestep[world]
             before = data.warning.number.copy()
             for control in sequence:
                 data.ctrl[:] = control
@@ -99,6 +93,25 @@ class SimulationReference:
                     break
         self.step_index += 1
 
+    def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
+        """See the protocol."""
+        index = np.asarray(worlds)
+        self._commands.restart(index, params, initial.command)
+        self._params = self._params.put(index, params)
+        for row, world in enumerate(index):
+            self._worlds[world] = _begin(self._twin, params, initial, row)
+
     def warnings(self) -> NDArray[np.int64]:
         """See the protocol."""
         return np.stack([data.warning.number for _, data in self._worlds]).astype(np.int64)
+
+
+def _begin(twin: Twin, params: ParamTable, initial: InitialState, world: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
+    """One world of a table at its beginning."""
+    model = copy.copy(twin.model)
+    twin.fields(params.take([world])).write_inplace(model, 0)
+    data = mujoco.MjData(model)
+    data.qpos[:], data.qvel[:] = initial.qpos[world], initial.qvel[world]
+    data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
+    mujoco.mj_fwdPosition(model, data)
+    return model, data

@@ -25,10 +25,16 @@ class BackendThreads:
         self.nthread = nthread
 
     def start(
-        self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int, *, derived: Sequence[str] = ()
+        self,
+        twin: Twin,
+        params: ParamTable,
+        initial: InitialState,
+        nstep: int,  # noqa: ARG002  # any number
+        *,
+        derived: Sequence[str] = (),
     ) -> SimulationThreads:
         """Worlds at their beginning."""
-        return SimulationThreads(twin, params, initial, nstep, derived=derived, nthread=self.nthread)
+        return SimulationThreads(twin, params, initial, derived=derived, nthread=self.nthread)
 
 
 class SimulationThreads:
@@ -39,14 +45,13 @@ class SimulationThreads:
         twin: Twin,
         params: ParamTable,
         initial: InitialState,
-        nstep: int,
         *,
         derived: Sequence[str],
         nthread: int,
     ) -> None:
         self.nworld, self.step_index = initial.nworld, 0
-        self._commands = CommandPath(twin, params, initial.command, nstep)
-        self._twin, self._params = twin, params
+        self._commands = CommandPath(twin, params, initial.command)
+        self._twin, self._params, self._moved = twin, params, twin.moved(params)
         self.batch = make_batch(twin, params, initial, nthread)
         self._columns = _integration_columns(twin.model)
         self._derived = {name: self.batch.bind(name) for name in derived}
@@ -78,12 +83,26 @@ class SimulationThreads:
 
     def advance(self, command: ArrayLike) -> None:
         """See the protocol."""
-        controls = self._commands.controls(self.step_index, np.asarray(command, dtype=np.float64))
-        changes = self._twin.stepped_fields(self._params, self.step_index)
+        step, clock = self._commands.step, self._commands.clock
+        controls = self._commands.controls(np.asarray(command, dtype=np.float64))
+        changes = self._twin.stepped_fields(self._params, step)
         if changes:
             _write(self.batch, changes)
+        if not clock.steady:
+            self.batch.expand("opt.timestep")[...] = clock.timestep
         self.batch.rollout(controls.shape[1], controls, record=())
         self.step_index += 1
+
+    def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
+        """See the protocol."""
+        index = np.asarray(worlds, dtype=np.int32)
+        self._commands.restart(index, params, initial.command)
+        self._params = self._params.put(index, params)
+        self._moved |= self._twin.moved(params)
+        _write(self.batch, self._twin.fields(params, always=self._moved), index)
+        _begin(self.batch, initial, index)
+        if self._derived:
+            self.batch.forward(index, stage=mujoco.mjtStage.mjSTAGE_POS.value)
 
     def warnings(self) -> NDArray[np.int64]:
         """See the protocol."""
@@ -94,17 +113,23 @@ def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: i
     """A batch with each world's parameters written and its beginning set."""
     batch = Batch(twin.model, initial.nworld, nthread)
     _write(batch, twin.fields(params))
-    batch.reset(stage=mujoco.mjtStage.mjSTAGE_NONE.value)
-    batch.bind("qpos")[...], batch.bind("qvel")[...] = initial.qpos, initial.qvel
-    batch.bind("mocap_pos")[...], batch.bind("mocap_quat")[...] = initial.mocap_pos, initial.mocap_quat
+    _begin(batch, initial, np.arange(initial.nworld, dtype=np.int32))
     return batch
 
 
-def _write(batch: Batch, fields: FieldValues) -> None:
+def _begin(batch: Batch, initial: InitialState, worlds: NDArray[np.int32]) -> None:
+    """Put some worlds at their beginning, one row of ``initial`` each."""
+    batch.reset(worlds, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
+    for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
+        batch.bind(name)[worlds] = getattr(initial, name)
+
+
+def _write(batch: Batch, fields: FieldValues, worlds: NDArray[np.int32] | None = None) -> None:
+    """Write fields of all worlds, or of some, one row each."""
     for field, values in fields.arrays.items():
-        batch.expand(field)[...] = values
+        batch.expand(field)[slice(None) if worlds is None else worlds] = values
     if fields.set_const:
-        batch.set_const()
+        batch.set_const(worlds)
 
 
 def _integration_columns(model: mujoco.MjModel) -> NDArray[np.intp]:

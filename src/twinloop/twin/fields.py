@@ -28,7 +28,12 @@ class FieldValues:
     def write_inplace(self, model: mujoco.MjModel, world: int) -> None:
         """Write one world's values into a model, and its derived constants when they depend on them."""
         for field, values in self.arrays.items():
-            getattr(model, field)[...] = values[world]
+            owner, _, name = field.rpartition(".")
+            if owner:  # "opt.gravity": vectors are written into, numbers are set
+                nominal = getattr(model.opt, name)
+                setattr(model.opt, name, values[world] if isinstance(nominal, np.ndarray) else values[world].item())
+            else:
+                getattr(model, name)[...] = values[world]
         if self.set_const:
             mujoco.mj_setConst(model, mujoco.MjData(model))
 
@@ -72,7 +77,8 @@ class _Writer:
 
     def field(self, name: str) -> NDArray:
         if name not in self.arrays:
-            nominal = getattr(self.model, name)
+            owner, _, field = name.rpartition(".")
+            nominal = np.asarray(getattr(self.model.opt if owner else self.model, field))
             self.arrays[name] = np.repeat(nominal[None], self.table.nworld, axis=0)
         return self.arrays[name]
 

@@ -141,8 +141,17 @@ class Twin:
         """Model fields of every world of a table; see `twin.fields.field_values`."""
         return field_values(model or self.model, self.params.values(), table, visual=visual, always=always)
 
-    def stepped_fields(self, table: ParamTable, step: int) -> FieldValues | None:
-        """Model fields that change at this control step, or None where nothing of scope ``step`` is one."""
+    def moved(self, table: ParamTable) -> set[str]:
+        """Names of the parameters that some world of a table moves away from nominal."""
+        nominal = np.array([self.params[name].nominal for name in table.names])
+        return {name for name, moves in zip(table.names, (table.values != nominal).any(axis=0), strict=True) if moves}
+
+    def stepped_fields(self, table: ParamTable, step: ArrayLike) -> FieldValues | None:
+        """Model fields that change at this control step, or None where nothing of scope ``step`` is one.
+
+        Args:
+            step: of all worlds, or of each, ``(nworld,)``.
+        """
         names = {name for name in table.steps if self.params[name].quantity.slots}
         if not names:
             return None
