@@ -61,9 +61,11 @@ def field_values(
         and (param.name in always or np.any(table[param.name] != param.nominal))
     ]
     writer = _Writer(model, table)
-    for param in moved:
-        for slot in param.quantity.slots:
-            writer.slot(param, slot)
+    for rule in ("assign", "factor"):  # factors go on top of what was assigned
+        for param in moved:
+            for slot in param.quantity.slots:
+                if slot.rule == rule:
+                    writer.slot(param, slot)
     if visual:
         writer.cameras(moved)
         writer.textures(moved)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
-from twinloop.twin.quantities import BY_KIND, Quantity, has_quantity, members, nominal_value, rows
+from twinloop.twin.quantities import QUANTITIES, Quantity, find_quantities, has_quantity, members, nominal_value, rows
 from twinloop.twin.spec import ParamSpec
 
 
@@ -79,15 +79,20 @@ def expand_params(model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: s
     params: dict[str, Param] = {}
     for spec in specs:
         family, target, quantity_name = split_path(spec.name)
-        quantity = BY_KIND.get((family, quantity_name))
-        if quantity is None:
-            raise UnknownNameError("parameter", spec.name, [q.path("*") for q in BY_KIND.values()], where=where)
-        names = members(model, family, quantity_name)
-        chosen = [name for name in fnmatch.filter(names, target) if has_quantity(model, quantity, name)]
+        kinds = find_quantities(family, quantity_name)
+        if not kinds:
+            raise UnknownNameError("parameter", spec.name, [q.path() for q in QUANTITIES], where=where)
+        chosen = [
+            (kind, name)
+            for kind in kinds
+            for name in fnmatch.filter(members(model, kind), target)
+            if has_quantity(model, kind, name)
+        ]
         if not chosen and "*" not in target:
+            names = [name for kind in kinds for name in members(model, kind)]
             _refuse(family, target, names, where=f"{where} ({spec.name})")
-        for name in chosen:
-            param = _param(model, quantity, name, spec)
+        for kind, name in chosen:
+            param = _param(model, kind, name, spec)
             param.check(param.nominal, where=f"{where} (nominal)")
             if param.default_range is not None:
                 param.check(param.absolute(param.default_range, param.op), where=f"{where} (range)")
@@ -124,10 +129,13 @@ def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec
 
 
 def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: str) -> None:
-    """Every place in the model has one writer: an object's friction and its geom's, for example, exclude each other."""
+    """Every place in the model is assigned by one: an object's friction and its geom's, say, exclude each other.
+
+    Factors go on top of what was assigned, in any number.
+    """
     writers: dict[tuple[str, int, int | None], str] = {}
     for param in params:
-        for slot in param.quantity.slots:
+        for slot in (slot for slot in param.quantity.slots if slot.rule == "assign"):
             for row in rows(model, param.quantity, param.target, slot.field):
                 place = (slot.field, int(row), slot.column)
                 other = writers.setdefault(place, param.name)

@@ -1,0 +1,34 @@
+"""What can be a parameter: for each kind of path its unit, bounds, and the one place in the model it is written to.
+
+A path reads like ``joint/shoulder_lift/damping``: a family (``joint``), an object's name, a quantity. The tables
+of this package are the only mapping from paths to MuJoCo fields.
+"""
+
+from twinloop.twin.quantities.actuators import ACTUATORS
+from twinloop.twin.quantities.appearance import APPEARANCE
+from twinloop.twin.quantities.bodies import BODIES
+from twinloop.twin.quantities.joints import JOINTS
+from twinloop.twin.quantities.kinds import Quantity, Rule, Slot, Stage
+from twinloop.twin.quantities.lookup import has_quantity, members, nominal_value, rows
+from twinloop.twin.quantities.timing import TIMING
+
+QUANTITIES: tuple[Quantity, ...] = (*JOINTS, *ACTUATORS, *BODIES, *TIMING, *APPEARANCE)
+
+
+def find_quantities(family: str, quantity: str) -> list[Quantity]:
+    """The kinds of parameter of that family and quantity: one, or one for each member that has its own."""
+    return [kind for kind in QUANTITIES if (kind.family, kind.quantity) == (family, quantity)]
+
+
+__all__ = [
+    "QUANTITIES",
+    "Quantity",
+    "Rule",
+    "Slot",
+    "Stage",
+    "find_quantities",
+    "has_quantity",
+    "members",
+    "nominal_value",
+    "rows",
+]
