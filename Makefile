@@ -22,9 +22,9 @@ demo: $(STAMP)
 test: $(STAMP)
 	$(BIN)/python -m pytest -n auto
 
-# Also adds the renderer that needs no system package, so that it is tested beside the other.
+# Also adds what is optional and large, so that it is tested too: Warp, torch (CPU build), Ray, S3, Gymnasium's PPO.
 test-slow: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,warp]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,slow]"
 	$(BIN)/python -m pytest -m "not gpu and not network and not bench" -n auto
 
 check: $(STAMP)
