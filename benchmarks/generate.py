@@ -15,7 +15,7 @@ import numpy as np
 
 from twinloop.core.pool import cores
 from twinloop.generate import generate_states, resolve
-from twinloop.generate.states import setup, simulate_block
+from twinloop.generate.batches import setup, simulate_batch
 from twinloop.rollout import BatchResult
 from twinloop.simulate.threads import make_batch
 
@@ -54,9 +54,9 @@ def _round(episodes: int) -> dict:
         seconds = time.perf_counter() - began
     _, plan, task = setup(config.model_dump_json())
     substeps, bare_seconds, bare_steps = plan.twin.substeps, 0.0, 0
-    for start in range(0, episodes, config.block_size):
-        numbers = range(start, min(start + config.block_size, episodes))
-        batch = simulate_block(config, plan, task, numbers, nthread=cores())
+    for start in range(0, episodes, config.batch_size):
+        numbers = range(start, min(start + config.batch_size, episodes))
+        batch = simulate_batch(config, plan, task, numbers, nthread=cores())
         bare_seconds += _bare(batch)
         bare_steps += batch.trajectories.commands.shape[0] * batch.trajectories.commands.shape[1] * substeps
     return {

@@ -82,6 +82,10 @@ class Generate:
     """Go on from a run that was stopped."""
     keep: Literal["success", "all"] = "success"
     """Keep successful episodes only, or all of them, marked."""
+    backend: str | None = None
+    """How the worlds run, instead of the file's rollout.backend."""
+    profile: bool = False
+    """Show where the time goes, step by step."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -97,6 +101,8 @@ class Generate:
             workers=self.workers,
             resume=self.resume,
             keep=self.keep,
+            backend=self.backend,
+            profile=self.profile,
             console=console(json=self.json),
         )
         return figures, 0
@@ -110,6 +116,8 @@ class Replay:
     """Folder of a generated dataset."""
     episode: tyro.conf.Positional[Annotated[int, tyro.conf.arg(metavar="EPISODE")]]
     """Its episode_index."""
+    aside: bool = False
+    """EPISODE is the number of an attempt whose world was lost and set aside."""
     verify: bool = False
     """Exit with 1 unless the states are equal bit for bit."""
     json: bool = False
@@ -117,9 +125,9 @@ class Replay:
 
     def run(self) -> Outcome:
         """Replay."""
-        from twinloop.generate import replay_episode
+        from twinloop.generate import replay_aside, replay_episode
 
-        result = replay_episode(self.dataset, self.episode)
+        result = (replay_aside if self.aside else replay_episode)(self.dataset, self.episode)
         console(json=self.json).print(result.line())
         return result.to_json(), 1 if self.verify and not result.equal else 0
 

@@ -11,12 +11,44 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from types import TracebackType
+from typing import Protocol, TypeVar
 
 from twinloop.core.errors import TwinloopError
+from twinloop.core.profile import span
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+class Engine(Protocol):
+    """Somewhere that items are worked on; a context manager that lets go of what it holds.
+
+    ``workers`` items are worked on at a time, each with ``threads`` cores; ``elsewhere`` says whether in processes
+    other than this one.
+    """
+
+    workers: int
+    threads: int
+    elsewhere: bool
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+        """Yield every item with ``function(item)``, in the order of the items; may be called again.
+
+        Args:
+            function: picklable.
+            items: read as needed, at most ``workers + 1`` ahead of what was yielded.
+
+        Raises:
+            TwinloopError: what the function raised, or that a worker was lost; what was yielded before is whole.
+        """
+        ...
+
+    def __enter__(self) -> Engine: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
 
 
 def cores() -> int:
@@ -24,28 +56,49 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class LocalProcesses:
+    """Processes of this machine, started afresh at the first `map` (no state is inherited).
+
+    With one worker everything runs in this process. Each process gets its share of the cores for libraries that start
+    threads of their own.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self.workers = max(1, workers)
+        self.threads = max(1, cores() // self.workers)
+        self.elsewhere = self.workers > 1
+        self._pool: ProcessPoolExecutor | None = None
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+        """See `Engine`."""
+        if not self.elsewhere:
+            for item in items:
+                yield item, function(item)
+            return
+        yield from _in_order(self._started(), function, items, ahead=self.workers + 1)
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                self.workers, mp_context=context, initializer=_begin_worker, initargs=(str(self.threads),)
+            )
+        return self._pool
+
+    def __enter__(self) -> LocalProcesses:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], *, workers: int
 ) -> Iterator[tuple[Item, Result]]:
-    """Yield every item with ``function(item)``, in the order of the items.
-
-    Args:
-        function: picklable; runs in this process when ``workers`` is 1.
-        items: read as needed, at most ``workers + 1`` ahead of what was yielded.
-        workers: processes, started afresh (no state is inherited). Each gets its share of the cores for libraries
-            that start threads of their own.
-
-    Raises:
-        TwinloopError: a worker process died; names the item. What was yielded before is whole.
-    """
-    if workers <= 1:
-        for item in items:
-            yield item, function(item)
-        return
-    context = multiprocessing.get_context("spawn")
-    share = str(max(1, cores() // workers))
-    with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker, initargs=(share,)) as pool:
-        yield from _in_order(pool, function, items, ahead=workers + 1)
+    """Yield every item with ``function(item)`` in order, on ``workers`` local processes; see `Engine.map`."""
+    with LocalProcesses(workers) as engine:
+        yield from engine.map(function, items)
 
 
 def _in_order(
@@ -67,7 +120,8 @@ def _in_order(
 def _result(pending: collections.deque[tuple[Item, Future[Result]]]) -> tuple[Item, Result]:
     item, future = pending.popleft()
     try:
-        return item, future.result()
+        with span("waiting"):
+            return item, future.result()
     except BrokenProcessPool as error:
         raise TwinloopError(
             f"A worker process ended while working on {item!r:.80}. What was finished before is whole; run again with "

@@ -19,9 +19,11 @@ import numpy as np
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
+from twinloop.core.profile import span
 from twinloop.core.records import Episode, SimEpisode
 from twinloop.dataset import layout, metadata
 from twinloop.dataset.admission import begin, check_episode
+from twinloop.dataset.aside import SetAside, aside_table
 from twinloop.dataset.parquet import write_groups
 from twinloop.dataset.progress import BlockEntry, CameraSum, Progress
 from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes, writing_to
@@ -111,6 +113,7 @@ class DatasetWriter:
         videos: Mapping[str, EncodedVideo] | None = None,
         logs: Sequence[Episode] | None = None,
         outcome: Mapping[str, int] | None = None,
+        aside: Sequence[SetAside] = (),
     ) -> None:
         """Add one block; when this returns it is on the disk and visible, when it raises nothing has changed.
 
@@ -122,6 +125,7 @@ class DatasetWriter:
                 are moved into the dataset.
             logs: for recorded episodes, the log itself, kept unrounded beside the frames.
             outcome: counts of what became of the block's attempts (``{"attempted": 64, "success": 61}``).
+            aside: the block's attempts whose worlds could no longer be trusted, kept in ``twinloop/invalid``.
 
         Raises:
             DatasetError: a block out of order, episodes that do not fit the spec, a full disk.
@@ -141,10 +145,15 @@ class DatasetWriter:
             progress = replace(progress, blocks=(*progress.blocks, entry))
             if episodes:
                 encoded = self._store_videos(stage, block, episodes, frames, videos)
-                progress = self._store_episodes(stage, block, episodes, progress, encoded, logs)
+                with span("encode parquet"):
+                    progress = self._store_episodes(stage, block, episodes, progress, encoded, logs)
+            if aside:
+                path = stage / layout.of_block(layout.INVALID_PATH, block)
+                write_groups(path, aside_table(aside), [1] * len(aside), compression="none")
             due = metadata.quantiles_due(progress)
             progress = replace(progress, quantiles_at=progress.frames if due else progress.quantiles_at)
-            metadata.write_metadata(stage, self.spec, progress, quantiles=due)
+            with span("statistics"):
+                metadata.write_metadata(stage, self.spec, progress, quantiles=due)
         self._progress = progress
 
     def finish(self, result: Mapping[str, Any] | None = None) -> None:
@@ -154,7 +163,8 @@ class DatasetWriter:
         """
         progress = replace(self._progress, quantiles_at=self._progress.frames)
         with self._snapshot() as stage:
-            metadata.write_metadata(stage, self.spec, progress, quantiles=True)
+            with span("statistics"):
+                metadata.write_metadata(stage, self.spec, progress, quantiles=True)
             if result is not None:
                 replace_bytes(stage / layout.RESULT, (dumps(dict(result), indent=2) + "\n").encode())
         self._progress = progress

@@ -2,7 +2,7 @@
 
 from twinloop.generate.config import GenerateConfig, RenderConfig, read_config, resolve
 from twinloop.generate.pixels import check_render, render_dataset
-from twinloop.generate.replay import ReplayResult, replay_episode
+from twinloop.generate.replay import ReplayResult, replay_aside, replay_episode
 from twinloop.generate.states import generate_states
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "generate_states",
     "read_config",
     "render_dataset",
+    "replay_aside",
     "replay_episode",
     "resolve",
 ]

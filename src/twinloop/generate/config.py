@@ -30,9 +30,13 @@ ROBOTS = {
     "so101": "so101_tabletop",
     "so101_follower": "so101_tabletop",
 }
-# Worlds per block. A block is simulated by one worker and written as one file, so it bounds what a crash costs; past
-# this size a batch gets no faster (benchmarks/generate.py).
-MAX_BLOCK = 128
+# Worlds simulated at once by one worker: past this size a batch gets no faster (benchmarks/generate.py).
+MAX_BATCH = 128
+# Batches are committed in blocks, and a block is one set of files, so a block bounds what a crash costs. A commit costs
+# in proportion to the files there are: with a bounded number of blocks a long run commits at a constant rate. Past
+# this many episodes a block's arrays would weigh on the memory of the process that writes them.
+BLOCKS = 256
+MAX_BLOCK = 1024
 
 
 # Datasets store seeds as 64-bit integers.
@@ -52,10 +56,11 @@ class SceneConfig(_Strict):
 
 
 class RolloutConfig(_Strict):
-    """``parallel_envs`` worlds at a time at most, and ``episodes_per_env`` episodes in each."""
+    """``parallel_envs`` worlds at a time at most, ``episodes_per_env`` episodes in each, run by ``backend``."""
 
     parallel_envs: int = Field(default=256, ge=1)
     episodes_per_env: int = Field(default=1, ge=1)
+    backend: str = "threads"
 
 
 class RenderConfig(_Strict):
@@ -96,9 +101,15 @@ class GenerateConfig(_Strict):
     kappa: float = 1.0
 
     @property
+    def batch_size(self) -> int:
+        """Worlds that a worker simulates at once."""
+        return min(self.file.rollout.parallel_envs, MAX_BATCH)
+
+    @property
     def block_size(self) -> int:
-        """Episode numbers per block."""
-        return min(self.file.rollout.parallel_envs, MAX_BLOCK)
+        """Episode numbers per block: whole batches, few enough blocks, and bounded."""
+        batches = -(-self.episodes // self.batch_size)
+        return self.batch_size * min(-(-batches // BLOCKS), max(1, MAX_BLOCK // self.batch_size))
 
     @property
     def hash(self) -> str:
@@ -107,7 +118,12 @@ class GenerateConfig(_Strict):
 
 
 def read_config(
-    path: Path, *, episodes: int | None = None, seed: int | None = None, keep: Literal["success", "all"] = "success"
+    path: Path,
+    *,
+    episodes: int | None = None,
+    seed: int | None = None,
+    backend: str | None = None,
+    keep: Literal["success", "all"] = "success",
 ) -> GenerateConfig:
     """The resolved configuration of a generate file.
 
@@ -115,12 +131,14 @@ def read_config(
         path: the YAML file.
         episodes: attempts, instead of parallel_envs × episodes_per_env.
         seed: instead of the file's.
+        backend: how the worlds run, instead of the file's ``rollout.backend``.
         keep: keep successes, or everything, marked.
 
     Raises:
         InputError: a key or value is wrong; names file and key.
     """
-    return resolve(load_yaml(path), where=str(path), folder=path.parent, episodes=episodes, seed=seed, keep=keep)
+    value = load_yaml(path)
+    return resolve(value, where=str(path), folder=path.parent, episodes=episodes, seed=seed, backend=backend, keep=keep)
 
 
 def resolve(
@@ -130,6 +148,7 @@ def resolve(
     folder: Path,
     episodes: int | None = None,
     seed: int | None = None,
+    backend: str | None = None,
     keep: Literal["success", "all"] = "success",
 ) -> GenerateConfig:
     """The resolved configuration of plain values; see `read_config`."""
@@ -138,6 +157,8 @@ def resolve(
         file = GenerateFile.model_validate(given)
     except ValidationError as error:
         raise InputError(describe(error, where=where, model=GenerateFile)) from error
+    if backend is not None:
+        file = file.model_copy(update={"rollout": file.rollout.model_copy(update={"backend": backend})})
     if episodes is not None and episodes < 1:
         raise InputError(f"--episodes {episodes}: at least one episode is needed.")
     identified, kappa = _identified(file, where, folder)

@@ -1,52 +1,27 @@
-"""Pass one: physics at full speed. Blocks of episodes are simulated by workers and committed in order."""
+"""Pass one: physics at full speed. Workers simulate batches of episodes; this process commits them block by block."""
 
 from __future__ import annotations
 
-import functools
-import traceback
+import itertools
 from collections import Counter
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.pool import cores, ordered_map
+from twinloop.core.pool import Engine, LocalProcesses
+from twinloop.core.profile import Profile, profiling, span
 from twinloop.core.progress import track
 from twinloop.core.records import SimEpisode
-from twinloop.core.units import UnitMap
+from twinloop.dataset.aside import SetAside
 from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
+from twinloop.generate.batches import Batch, Outcome, dataset_units, work, work_here
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.randomize import Plan
-from twinloop.rollout import BatchResult, run_batch
+from twinloop.rollout import software_versions
 from twinloop.simulate import open_backend
 from twinloop.stats import wilson
-from twinloop.tasks import Task, open_task
-from twinloop.twin import Twin
-
-# A world that failed at once leaves too little to call an episode; LeRobot's tools want at least two frames.
-_SHORTEST = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Block:
-    """What a worker needs to simulate one block: the configuration as JSON, the episode numbers, its C threads."""
-
-    config: str
-    numbers: tuple[int, ...]
-    nthread: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Outcome:
-    """What became of a block: the kept episodes, and counts of all attempts."""
-
-    kept: list[SimEpisode]
-    counts: dict[str, int]
+from twinloop.tasks import open_task
 
 
 def generate_states(
@@ -55,33 +30,79 @@ def generate_states(
     *,
     workers: int = 1,
     resume: bool = False,
+    profile: Profile | None = None,
 ) -> dict[str, Any]:
     """Generate a dataset of states; returns its figures, which are a function of the configuration alone.
 
     Args:
         output: an absent or empty folder, or with ``resume`` one that was begun with the same configuration.
         workers: processes; the bytes written do not depend on it.
+        profile: collects where the time goes, over all processes.
 
     Raises:
         TwinloopError: wrong input, a folder in use, a full disk; committed blocks stay.
     """
-    plan = load_plan(config)
-    spec = dataset_spec(config, plan)
-    with DatasetWriter.open(output, spec, resume=resume) as writer:
-        blocks = range(writer.next_block, -(-config.episodes // config.block_size))
-        processes = max(1, min(workers, len(blocks)))
-        nthread = max(1, cores() // processes)
-        text = config.model_dump_json()
-        jobs = [
-            _Block(config=text, nthread=nthread, numbers=tuple(n for n in writer.attempts(b) if n < config.episodes))
-            for b in blocks
-        ]
-        done = ordered_map(_simulate, jobs, workers=processes)
-        for block, (_, outcome) in zip(blocks, track(done, label="simulate", total=len(jobs)), strict=True):
-            writer.commit_block(block, outcome.kept, outcome=outcome.counts)
-        result = _result(config, plan, writer)
-        writer.finish(result)
+    with profiling(profile), span("start"):
+        open_backend(config.file.rollout.backend)
+        plan = load_plan(config)
+        spec = dataset_spec(config, plan)
+        with DatasetWriter.open(output, spec, resume=resume) as writer:
+            left = config.episodes - writer.next_block * config.block_size
+            with LocalProcesses(min(workers, -(-left // config.batch_size))) as engine:
+                for blocks in _rounds(config, writer.next_block):
+                    _generate_blocks(config, writer, blocks, engine, profile)
+            result = _result(config, plan, writer)
+            with span("commit"):
+                writer.finish(result)
     return result
+
+
+def _rounds(config: GenerateConfig, first: int) -> Iterator[range]:
+    """Blocks that are simulated under one plan, what was committed before being known: here all that are left."""
+    yield range(first, -(-config.episodes // config.block_size))
+
+
+def _generate_blocks(
+    config: GenerateConfig, writer: DatasetWriter, blocks: range, engine: Engine, profile: Profile | None
+) -> None:
+    jobs = _jobs(config, blocks, nthread=engine.threads, profile=profile is not None)
+    total = sum(len(_starts(config, block)) for block in blocks)
+    done = track(engine.map(work if engine.elsewhere else work_here, jobs), label="simulate", total=total)
+    for block, outcomes in itertools.groupby(done, key=lambda pair: pair[0].block):
+        kept, aside, counts = _gather((outcome for _, outcome in outcomes), profile)
+        with span("commit"):
+            writer.commit_block(block, kept, outcome=counts, aside=aside)
+
+
+def _starts(config: GenerateConfig, block: int) -> range:
+    """First episode numbers of a block's batches."""
+    start = block * config.block_size
+    return range(start, min(start + config.block_size, config.episodes), config.batch_size)
+
+
+def _jobs(config: GenerateConfig, blocks: range, *, nthread: int, profile: bool) -> Iterator[Batch]:
+    """The batches of these blocks, made as they are asked for."""
+    text, versions = config.model_dump_json(), dict(software_versions())
+    for block in blocks:
+        for start in _starts(config, block):
+            numbers = tuple(range(start, min(start + config.batch_size, config.episodes)))
+            yield Batch(config=text, block=block, numbers=numbers, nthread=nthread, versions=versions, profile=profile)
+
+
+def _gather(
+    outcomes: Iterable[Outcome], profile: Profile | None
+) -> tuple[list[SimEpisode], list[SetAside], dict[str, int]]:
+    """What the batches of one block came to, together."""
+    kept: list[SimEpisode] = []
+    aside: list[SetAside] = []
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        kept += outcome.kept
+        aside += outcome.aside
+        counts.update(outcome.counts)
+        if profile is not None:
+            profile.add_elsewhere(outcome.seconds)
+    return kept, aside, dict(sorted(counts.items()))
 
 
 def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[str, Any]:
@@ -94,6 +115,7 @@ def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[s
         "twin": plan.twin.name,
         "twin_hash": plan.twin.hash,
         "task": config.task,
+        "backend": config.file.rollout.backend,
         "seed": config.seed,
         "plan_hash": plan.hash,
         "config_hash": config.hash,
@@ -116,103 +138,9 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
         robot_type=twin.robot.type,
         fps=round(twin.control_hz),
         joints=tuple(twin.robot.joints),
-        units=_units(config, twin),
+        units=dataset_units(config, twin),
         config={"generate": config.model_dump(mode="json"), "plan": plan.to_json()},
         twin_hash=twin.hash,
         config_hash=config.hash,
         block_size=config.block_size,
     )
-
-
-def _units(config: GenerateConfig, twin: Twin) -> UnitMap:
-    """The unit map that the file asks for, or the twin's own."""
-    return twin.unit_map(config.file.units) if config.file.units else twin.units
-
-
-@functools.lru_cache(maxsize=1)
-def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
-    """Configuration, plan and task of a run from its JSON, made once per process."""
-    resolved = GenerateConfig.model_validate_json(config)
-    plan = load_plan(resolved)
-    return resolved, plan, open_task(resolved.task, plan.twin)
-
-
-def _simulate(job: _Block) -> _Outcome:
-    config, plan, task = setup(job.config)
-    batch = simulate_block(config, plan, task, job.numbers, nthread=job.nthread)
-    return _Outcome(kept=_kept(batch, config.keep), counts=_counts(batch))
-
-
-def simulate_block(
-    config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], *, nthread: int = 1
-) -> BatchResult:
-    """Draw, reset, act and judge the episodes of these numbers."""
-    with own_task_errors(config.task, task):
-        return _run(config, plan, task, numbers, nthread)
-
-
-def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], nthread: int) -> BatchResult:
-    twin = plan.twin
-    return run_batch(
-        twin,
-        task,
-        plan.draw(numbers, nstep=task.nstep),
-        run_seed=config.seed,
-        episodes=numbers,
-        backend=open_backend("threads", nthread=nthread),
-        units=_units(config, twin),
-        config_hash=config.hash,
-        extra={"plan_hash": plan.hash},
-    )
-
-
-@contextmanager
-def own_task_errors(reference: str, task: Task) -> Generator[None]:
-    """Turn whatever a user's own task raises into one message with its place; the built-in ones are ours to mend.
-
-    Raises:
-        InputError: the user's file, line and what it raised.
-    """
-    try:
-        yield
-    except TwinloopError:
-        raise
-    except Exception as error:
-        file = Path(reference.rpartition(":")[0])
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
-        if not lines:
-            raise
-        message = f"{file}, line {lines[-1]}: the task {task.name} raised {type(error).__name__}: {error}."
-        raise InputError(message) from error
-
-
-def _kept(batch: BatchResult, keep: str) -> list[SimEpisode]:
-    if keep == "success":
-        return batch.episodes(np.flatnonzero(batch.success))
-    cut = [_until_invalid(batch, world) for world in range(len(batch.numbers))]
-    return [episode for episode in cut if len(episode) >= _SHORTEST]
-
-
-def _until_invalid(batch: BatchResult, world: int) -> SimEpisode:
-    """An episode up to where its world could still be trusted; marked in its provenance where that is not the end."""
-    episode, end = batch.episode(world), int(batch.trajectories.invalid_step[world])
-    if end < 0:
-        return episode
-    return replace(
-        episode,
-        commands=episode.commands[:end],
-        states=episode.states[: end + 1],
-        action=episode.action[:end],
-        observation=episode.observation[:end],
-        next_success=episode.next_success[:end],
-    )
-
-
-def _counts(batch: BatchResult) -> dict[str, int]:
-    reasons = Counter(f"invalid:{reason}" for reason in batch.trajectories.reason if reason)
-    return {
-        "attempted": len(batch.numbers),
-        "success": int(batch.success.sum()),
-        "invalid": int((~batch.trajectories.valid).sum()),
-        **dict(sorted(reasons.items())),
-    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,7 +13,11 @@ from rich.console import Console
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps
 from twinloop.core.pool import cores
+from twinloop.core.profile import Profile
+from twinloop.dataset import layout
+from twinloop.dataset.progress import Progress
 from twinloop.generate import GenerateConfig, check_render, generate_states, read_config, render_dataset
+from twinloop.loop.timing import profile_figures, profile_table
 from twinloop.twin import load_twin
 
 
@@ -27,10 +30,12 @@ def run_generate(
     workers: int,
     resume: bool,
     keep: Literal["success", "all"],
+    backend: str | None = None,
+    profile: bool = False,
     console: Console,
 ) -> dict[str, Any]:
     """Generate what a YAML file asks for and print its figures."""
-    config = read_config(file, episodes=episodes, seed=seed, keep=keep)
+    config = read_config(file, episodes=episodes, seed=seed, keep=keep, backend=backend)
     workers, images = checked_workers(workers), output.with_name(f"{output.name}-images")
     if config.render is not None:
         check_render(config.render, load_twin(config.twin))
@@ -38,8 +43,10 @@ def run_generate(
             raise InputError(
                 f"{images} is there already, and would take the pixels. Move it, or choose another --output."
             )
-    figures = states_pass(config, output, workers=workers, resume=resume)
+    figures = states_pass(config, output, workers=workers, resume=resume, profile=Profile() if profile else None)
     console.print(states_line(figures, output))
+    if profile:
+        console.print(profile_table(figures["profile"]))
     if not figures["episodes"]:
         raise CheckFailedError(
             f"None of {figures['attempted']} attempts succeeded, so {output} holds no episode. Look at some with "
@@ -64,11 +71,13 @@ def checked_workers(workers: int) -> int:
     return workers or cores()
 
 
-def states_pass(config: GenerateConfig, output: Path, *, workers: int, resume: bool = False) -> dict[str, Any]:
+def states_pass(
+    config: GenerateConfig, output: Path, *, workers: int, resume: bool = False, profile: Profile | None = None
+) -> dict[str, Any]:
     """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl``, never into the data."""
-    began, workers = time.perf_counter(), min(workers, -(-config.episodes // config.block_size))
-    before = _frames_so_far(output) if resume else {"episodes": 0, "frames": 0}
-    result = generate_states(config, output, workers=workers, resume=resume)
+    began, workers = time.perf_counter(), min(workers, -(-config.episodes // config.batch_size))
+    before = _done_so_far(output) if resume else {"attempted": 0, "episodes": 0, "frames": 0}
+    result = generate_states(config, output, workers=workers, resume=resume, profile=profile)
     seconds = time.perf_counter() - began
     timing = {
         "seconds": seconds,
@@ -77,7 +86,11 @@ def states_pass(config: GenerateConfig, output: Path, *, workers: int, resume: b
         "frames_per_second": (result["frames"] - before["frames"]) / seconds,
     }
     _log(output, {"verb": "generate", **timing})
-    return {**result, "output": str(output), "timing": timing}
+    figures = {**result, "output": str(output), "timing": timing}
+    if profile is not None:
+        attempted = result["attempted"] - before["attempted"]
+        figures["profile"] = profile_figures(profile, seconds=seconds, workers=workers, attempted=attempted)
+    return figures
 
 
 def states_line(figures: Mapping[str, Any], output: Path) -> str:
@@ -86,11 +99,17 @@ def states_line(figures: Mapping[str, Any], output: Path) -> str:
     timing = figures["timing"]
     return (
         f"{figures['success']} of {figures['attempted']} attempts succeeded "
-        f"(yield {figures['yield']:.1%}, 95 % interval {low:.1%} to {high:.1%}), {figures['invalid']} invalid; "
+        f"(yield {figures['yield']:.1%}, 95 % interval {low:.1%} to {high:.1%}), {_invalid(figures)}; "
         f"{figures['episodes']} episodes, {figures['frames']} frames kept, "
         f"{timing['episodes_per_second']:.1f} episodes/s, "
         f"{timing['frames_per_second']:.0f} frames/s on {timing['workers']} workers: {output}"
     )
+
+
+def _invalid(figures: Mapping[str, Any]) -> str:
+    """How many worlds were lost, and why."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in figures["reasons"].items())
+    return f"{figures['invalid']} invalid" + (f" and set aside ({reasons})" if reasons else "")
 
 
 def render_line(figures: Mapping[str, Any]) -> str:
@@ -113,12 +132,13 @@ def timed_rate(rendered: Mapping[str, Any], seconds: float) -> dict[str, float]:
     }
 
 
-def _frames_so_far(output: Path) -> dict[str, int]:
-    info = output / "meta" / "info.json"
-    if not info.is_file():
-        return {"episodes": 0, "frames": 0}
-    value = json.loads(info.read_text())
-    return {"episodes": value["total_episodes"], "frames": value["total_frames"]}
+def _done_so_far(output: Path) -> dict[str, int]:
+    """What a run that is to be resumed has committed."""
+    if not (output / layout.PROGRESS).is_file():
+        return {"attempted": 0, "episodes": 0, "frames": 0}
+    progress = Progress.load(output)
+    attempted = sum(entry.outcome.get("attempted", 0) for entry in progress.blocks)
+    return {"attempted": attempted, "episodes": progress.episodes, "frames": progress.frames}
 
 
 def _log(output: Path, entry: Mapping[str, Any]) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.profile import span
 from twinloop.core.records import ParamTable, Provenance, SimEpisode
 from twinloop.core.units import UnitMap
 from twinloop.rollout.actor import Actor, ExpertActor
@@ -23,9 +26,10 @@ INITIAL_COMMAND = "initial_command"  # key in Provenance.extra: command before t
 STEP_PARAMS = "step_params"  # key in Provenance.extra: values of parameters that change at every control step
 
 
-def software_versions() -> dict[str, str]:
+@functools.cache
+def software_versions() -> Mapping[str, str]:
     """Versions of what decides the bytes of a simulated episode."""
-    return {name: version(name) for name in ("twinloop", "mujoco", "numpy")}
+    return MappingProxyType({name: version(name) for name in ("twinloop", "mujoco", "numpy")})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,9 +140,15 @@ def run_batch(
         raise InputError(f"{params.nworld} rows of parameters for {len(episodes)} episodes. Draw one row for each.")
     actor = actor or ExpertActor(task=task)
     units = units or twin.units
-    initial = task.reset(params, run_seed=run_seed, episodes=episodes, attempt=attempt)
-    controller = actor.begin(initial)
-    trajectories = rollout(backend or open_backend(), twin, params, initial, controller, task.nstep)
+    with span("reset"):
+        initial = task.reset(params, run_seed=run_seed, episodes=episodes, attempt=attempt)
+        controller = actor.begin(initial)
+    with span("recording"):
+        trajectories = rollout(backend or open_backend(), twin, params, initial, controller, task.nstep)
+    with span("sensing and success"):
+        observation = units.from_si(joint_readings(twin, params, trajectories.qpos[:, :-1]))
+        action = units.from_si(trajectories.commands)
+        held = task.success(trajectories.states)
     return BatchResult(
         twin=twin,
         task=task,
@@ -146,9 +156,9 @@ def run_batch(
         params=params,
         initial=initial,
         trajectories=trajectories,
-        observation=units.from_si(joint_readings(twin, params, trajectories.qpos[:, :-1])),
-        action=units.from_si(trajectories.commands),
-        held=task.success(trajectories.states),
+        observation=observation,
+        action=action,
+        held=held,
         numbers=tuple(int(number) for number in episodes),
         run_seed=run_seed,
         attempt=attempt,

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.profile import span
 from twinloop.core.records import ParamTable
-from twinloop.simulate.protocol import STATE_SPEC, Backend, Controller, InitialState, Simulation, Trajectories
+from twinloop.simulate.monitor import Monitor
+from twinloop.simulate.protocol import STATE_SPEC, Backend, Controller, InitialState, Trajectories
 from twinloop.simulate.reference import BackendReference
 from twinloop.simulate.threads import BackendThreads
 from twinloop.twin import Twin
@@ -58,10 +60,11 @@ def rollout(
     states = np.empty((initial.nworld, nstep + 1, mujoco.mj_stateSize(twin.model, STATE_SPEC)))
     commands = np.empty((initial.nworld, nstep, twin.model.nu))
     records = {name: [np.array(simulation.derived(name))] for name in record}
-    monitor = _Monitor(simulation)
+    monitor = Monitor(simulation)
     states[:, 0] = simulation.state
     for step in range(nstep):
-        commands[:, step] = controller[:, step] if isinstance(controller, np.ndarray) else controller(simulation)
+        with span("expert"):
+            commands[:, step] = controller[:, step] if isinstance(controller, np.ndarray) else controller(simulation)
         simulation.advance(commands[:, step])
         states[:, step + 1] = simulation.state
         for name, kept in records.items():
@@ -75,23 +78,6 @@ def rollout(
         reason=tuple(monitor.reason),
         records={name: np.stack(kept, axis=1) for name, kept in records.items()},
     )
-
-
-class _Monitor:
-    """Notices worlds whose warning counters rise or whose state is no longer finite."""
-
-    def __init__(self, simulation: Simulation) -> None:
-        self._before = simulation.warnings()
-        self.invalid_step = np.full(simulation.nworld, -1, dtype=np.int64)
-        self.reason = [""] * simulation.nworld
-
-    def look(self, simulation: Simulation, state: NDArray[np.float64]) -> None:
-        risen = simulation.warnings() > self._before
-        lost = ~np.isfinite(state).all(axis=1)
-        for world in np.flatnonzero((risen.any(axis=1) | lost) & (self.invalid_step < 0)):
-            self.invalid_step[world] = simulation.step_index - 1
-            kinds = [mujoco.mjtWarning(int(kind)).name for kind in np.flatnonzero(risen[world])]
-            self.reason[world] = ", ".join(kinds) or "state not finite"
 
 
 def _check_shapes(

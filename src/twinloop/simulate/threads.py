@@ -9,6 +9,7 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.profile import span
 from twinloop.core.records import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.protocol import STATE_SPEC, InitialState
@@ -84,13 +85,15 @@ class SimulationThreads:
     def advance(self, command: ArrayLike) -> None:
         """See the protocol."""
         step, clock = self._commands.step, self._commands.clock
-        controls = self._commands.controls(np.asarray(command, dtype=np.float64))
+        with span("command path"):
+            controls = self._commands.controls(np.asarray(command, dtype=np.float64))
         changes = self._twin.stepped_fields(self._params, step)
         if changes:
             _write(self.batch, changes)
         if not clock.steady:
             self.batch.expand("opt.timestep")[...] = clock.timestep
-        self.batch.rollout(controls.shape[1], controls, record=())
+        with span("physics"):
+            self.batch.rollout(controls.shape[1], controls, record=())
         self.step_index += 1
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:

@@ -1,0 +1,63 @@
+"""Where time goes: named spans, each counted without the spans inside it. Off unless somebody asks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+_active: Profile | None = None
+_NOTHING = nullcontext()
+
+
+class Profile:
+    """Seconds by span name, of one thread. The times of all names add up to the time that any span was open.
+
+    ``elsewhere`` holds what other processes measured and handed over.
+    """
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = {}
+        self.elsewhere: dict[str, float] = {}
+        self._open: list[str] = []
+        self._since = 0.0
+
+    def add_elsewhere(self, seconds: Mapping[str, float]) -> None:
+        """Count times that another process measured."""
+        for name, value in seconds.items():
+            self.elsewhere[name] = self.elsewhere.get(name, 0.0) + value
+
+    @contextmanager
+    def span(self, name: str) -> Generator[None]:
+        """Count the time of the block under ``name``, less that of the spans inside it."""
+        self._charge()
+        self._open.append(name)
+        try:
+            yield
+        finally:
+            self._charge()
+            self._open.pop()
+
+    def _charge(self) -> None:
+        """Give the time since the last change to the innermost open span."""
+        now = time.perf_counter()
+        if self._open:
+            name = self._open[-1]
+            self.seconds[name] = self.seconds.get(name, 0.0) + now - self._since
+        self._since = now
+
+
+def span(name: str) -> AbstractContextManager[None]:
+    """Count the block's time under ``name`` where somebody profiles; costs a comparison where nobody does."""
+    return _NOTHING if _active is None else _active.span(name)
+
+
+@contextmanager
+def profiling(profile: Profile | None) -> Generator[None]:
+    """Let the spans of the block count in ``profile``; None turns them off."""
+    global _active
+    before, _active = _active, profile
+    try:
+        yield
+    finally:
+        _active = before

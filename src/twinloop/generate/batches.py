@@ -1,0 +1,198 @@
+"""One batch of worlds on a worker: drawn, simulated, judged, and what is kept of it."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.profile import Profile, profiling, span
+from twinloop.core.records import SimEpisode
+from twinloop.core.units import UnitMap
+from twinloop.dataset.aside import SetAside
+from twinloop.generate.config import GenerateConfig, load_plan
+from twinloop.randomize import Plan
+from twinloop.rollout import BatchResult, run_batch, software_versions
+from twinloop.simulate import open_backend
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin
+
+# A world that failed at once leaves too little to call an episode; LeRobot's tools want at least two frames.
+_SHORTEST = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What a worker needs: the configuration as JSON, the block and its episode numbers, its C threads.
+
+    ``versions`` are those of the process that asked: other versions would write other bytes. ``profile`` asks where
+    the time goes; it changes nothing else.
+    """
+
+    config: str
+    block: int
+    numbers: tuple[int, ...]
+    nthread: int
+    versions: Mapping[str, str]
+    profile: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a batch: the kept episodes, the worlds set aside, counts of all attempts, seconds by step."""
+
+    kept: list[SimEpisode]
+    aside: list[SetAside]
+    counts: dict[str, int]
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+
+
+def work(batch: Batch) -> Outcome:
+    """Simulate a batch on a worker process or machine.
+
+    Raises:
+        TwinloopError: the worker has other versions, or what `simulate_batch` raises.
+    """
+    if not batch.profile:
+        return _work(batch)
+    profile = Profile()
+    with profiling(profile), profile.span("start"):
+        outcome = _work(batch)
+    return replace(outcome, seconds=profile.seconds)
+
+
+def work_here(batch: Batch) -> Outcome:
+    """Simulate a batch in the process that asks: what profiles it already counts the spans."""
+    with span("start"):
+        return _work(batch)
+
+
+def _work(batch: Batch) -> Outcome:
+    here = software_versions()
+    if dict(here) != dict(batch.versions):
+        raise InputError(
+            f"A worker has {_listed(here)}, the run was started with {_listed(batch.versions)}: the bytes would "
+            "differ. Install the same versions everywhere."
+        )
+    config, plan, task = setup(batch.config)
+    result = simulate_batch(config, plan, task, batch.numbers, nthread=batch.nthread)
+    with span("provenance"):
+        return Outcome(kept=_kept(result, config.keep), aside=_aside(result), counts=_counts(result))
+
+
+def _listed(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+
+
+@functools.lru_cache(maxsize=1)
+def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
+    """Configuration, plan and task of a run from its JSON, made once per process."""
+    resolved = GenerateConfig.model_validate_json(config)
+    plan = load_plan(resolved)
+    return resolved, plan, open_task(resolved.task, plan.twin)
+
+
+def simulate_batch(
+    config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], *, nthread: int = 1
+) -> BatchResult:
+    """Draw, reset, act and judge the episodes of these numbers."""
+    with own_task_errors(config.task, task):
+        return _run(config, plan, task, numbers, nthread)
+
+
+def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], nthread: int) -> BatchResult:
+    with span("draw"):
+        params = plan.draw(numbers, nstep=task.nstep)
+    return run_batch(
+        plan.twin,
+        task,
+        params,
+        run_seed=config.seed,
+        episodes=numbers,
+        backend=open_backend(config.file.rollout.backend, nthread=nthread),
+        units=dataset_units(config, plan.twin),
+        config_hash=config.hash,
+        extra={"plan_hash": plan.hash, "backend": config.file.rollout.backend},
+    )
+
+
+def dataset_units(config: GenerateConfig, twin: Twin) -> UnitMap:
+    """The unit map that the file asks for, or the twin's own."""
+    return twin.unit_map(config.file.units) if config.file.units else twin.units
+
+
+@contextmanager
+def own_task_errors(reference: str, task: Task) -> Generator[None]:
+    """Turn whatever a user's own task raises into one message with its place; the built-in ones are ours to mend.
+
+    Raises:
+        InputError: the user's file, line and what it raised.
+    """
+    try:
+        yield
+    except TwinloopError:
+        raise
+    except Exception as error:
+        file = Path(reference.rpartition(":")[0])
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == file]
+        if not lines:
+            raise
+        message = f"{file}, line {lines[-1]}: the task {task.name} raised {type(error).__name__}: {error}."
+        raise InputError(message) from error
+
+
+def _kept(batch: BatchResult, keep: str) -> list[SimEpisode]:
+    if keep == "success":
+        return batch.episodes(np.flatnonzero(batch.success))
+    cut = [_until_invalid(batch, world) for world in range(len(batch.numbers))]
+    return [episode for episode in cut if len(episode) >= _SHORTEST]
+
+
+def _until_invalid(batch: BatchResult, world: int) -> SimEpisode:
+    """An episode up to where its world could still be trusted; marked in its provenance where that is not the end."""
+    episode, end = batch.episode(world), int(batch.trajectories.invalid_step[world])
+    if end < 0:
+        return episode
+    return replace(
+        episode,
+        commands=episode.commands[:end],
+        states=episode.states[: end + 1],
+        action=episode.action[:end],
+        observation=episode.observation[:end],
+        next_success=episode.next_success[:end],
+    )
+
+
+def _aside(batch: BatchResult) -> list[SetAside]:
+    """The worlds that were lost, up to their last trusted state and the command that lost them."""
+    items: list[SetAside] = []
+    for world in np.flatnonzero(~batch.trajectories.valid):
+        episode, step = batch.episode(int(world)), int(batch.trajectories.invalid_step[world])
+        items.append(
+            SetAside(
+                number=episode.number,
+                step=step,
+                reason=batch.trajectories.reason[world],
+                states=episode.states[: step + 1],
+                commands=episode.commands[: step + 1],
+                provenance=episode.provenance,
+            )
+        )
+    return items
+
+
+def _counts(batch: BatchResult) -> dict[str, int]:
+    reasons = Counter(f"invalid:{reason}" for reason in batch.trajectories.reason if reason)
+    return {
+        "attempted": len(batch.numbers),
+        "success": int(batch.success.sum()),
+        "invalid": int((~batch.trajectories.valid).sum()),
+        **dict(sorted(reasons.items())),
+    }
