@@ -5,7 +5,7 @@ from __future__ import annotations
 import mujoco
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -129,6 +129,27 @@ def test_states_that_are_not_finite_are_no_success_and_raise_nothing(task):
     story.states[0, -1] = np.inf
     assert not story.outcome[-3:].any()
     assert story.outcome[-4]
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_judged_state_by_state_is_the_same_as_judged_afterwards(task, data):
+    nworld = 3
+    draw = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    stories = [Story(task) for _ in range(nworld)]
+    for story in stories:
+        lowered, stopped, opened = draw.integers(0, NSTEP, size=3)
+        story.place(slice(0, lowered), story.target[:2] + 0.05 * draw.uniform(size=2), height=draw.choice([0.01, 0.06]))
+        story.move(slice(0, stopped), [0.1, 0, 0, 0, 0, 0])
+        story.finger(slice(0, opened), task.hand.closed)
+        if draw.uniform() < 0.3:
+            story.states[0, draw.integers(0, NSTEP), 0] = np.nan
+    states = np.concatenate([story.states for story in stories])
+    offline, watch, worlds = task.success(states), task.watch(nworld), np.arange(nworld)
+    online = [watch.look(task.scene(states[:, t]), worlds, begin=t == 0) for t in range(NSTEP + 1)]
+    np.testing.assert_array_equal(np.stack(online, axis=1), offline)
+    again = [watch.look(task.scene(states[1:2, t]), worlds[1:2], begin=t == 0) for t in range(NSTEP + 1)]
+    np.testing.assert_array_equal(np.stack(again, axis=1), offline[1:2])
 
 
 @given(arrays(bool, st.tuples(st.integers(1, 3), st.integers(1, 12))), st.integers(1, 12))

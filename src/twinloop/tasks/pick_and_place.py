@@ -131,17 +131,40 @@ class PickAndPlace:
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """See the protocol, and `PickAndPlaceConfig` for what counts as done."""
+        scene = self.scene(states)
+        return scene.placed & held_for(scene.left, self.rest_steps) & ever(scene.lifted)
+
+    @property
+    def rest_steps(self) -> int:
+        """Control steps for which a placed object must have been left at rest."""
+        return max(1, round(self.config.rest_time * self.twin.control_hz))
+
+    def scene(self, states: NDArray[np.float64]) -> Scene:
+        """What success looks at in recorded states ``(…, nstate)``, each on its own."""
         config = self.config
         finite = np.asarray(np.isfinite(states).all(axis=-1))
         sound = np.where(finite[..., None], states, 0.0)
         qpos, qvel, mocap = (sound[..., state_columns(self.twin.model, kind)] for kind in _PARTS)
         centre = qpos[..., self.object.qpos : self.object.qpos + 3]
         target = mocap[..., 3 * self._target : 3 * self._target + 3]
+        tool = self.chain.pose(qpos[..., self.chain.qpos].reshape(-1, self.chain.njoint)).position
+        tool = tool.reshape(centre.shape)
         rise = centre[..., 2] - self.object.rest_height
         placed = in_disc(centre, target, config.target_radius) & (np.abs(rise) <= config.height_tolerance)
         still = slower_than(qvel[..., self.object.qvel : self.object.qvel + 6], config.rest_speed, config.rest_spin)
-        count = max(1, round(config.rest_time * self.twin.control_hz))
-        return finite & placed & held_for(still & self._released(qpos, centre), count) & ever(rise >= config.lifted)
+        return Scene(
+            object=centre,
+            target=target,
+            tool=tool,
+            rise=rise,
+            placed=finite & placed,
+            left=still & self._released(qpos, tool - centre),
+            lifted=rise >= config.lifted,
+        )
+
+    def watch(self, nworld: int) -> PlacementWatch:
+        """`success` for worlds that are still running."""
+        return PlacementWatch(self.rest_steps, nworld)
 
     def expert(self, initial: InitialState) -> Controller:
         """See the protocol."""
@@ -161,10 +184,8 @@ class PickAndPlace:
         """Distance of tool site and object beyond which no part of the hand can touch the object, in m."""
         return self.object.radius + self.hand.tip
 
-    def _released(self, qpos: NDArray[np.float64], centre: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _released(self, qpos: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.bool_]:
         opening = (qpos[..., self.hand.joint_qpos] - self.hand.closed) / (self.hand.open - self.hand.closed)
-        tool = self.chain.pose(qpos[..., self.chain.qpos].reshape(-1, self.chain.njoint)).position
-        offset = tool.reshape(centre.shape) - centre
         return (opening > 0.5) & ((offset**2).sum(axis=-1) > self.release_distance**2)
 
     def _holding(self, params: ParamTable, arm: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -178,6 +199,46 @@ class PickAndPlace:
         target = np.tile(self._home_command, (params.nworld, 1))
         target[:, columns] = arm + self.chain.gravity(self.chain.pose(arm)) / stiffness
         return (target - offset) / scale
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What can be said of each state alone, all of the same leading shape.
+
+    Positions ``(…, 3)`` in m of the object's centre, the target and the tool site; ``rise`` is the object's height
+    above its resting height. ``placed``: low over the target; ``left``: at rest, the hand open and out of reach;
+    ``lifted``: high enough to count. States that are not finite are read as zeros and are not ``placed``.
+    """
+
+    object: NDArray[np.float64]
+    target: NDArray[np.float64]
+    tool: NDArray[np.float64]
+    rise: NDArray[np.float64]
+    placed: NDArray[np.bool_]
+    left: NDArray[np.bool_]
+    lifted: NDArray[np.bool_]
+
+
+class PlacementWatch:
+    """`PickAndPlace.success` state by state; worlds may begin anew one by one.
+
+    ``lifted`` ``(nworld,)`` says which objects have been lifted since their world began.
+    """
+
+    def __init__(self, rest_steps: int, nworld: int) -> None:
+        self._rest_steps, self._streak = rest_steps, np.zeros(nworld, dtype=np.int64)
+        self.lifted = np.zeros(nworld, dtype=bool)
+
+    def look(self, scene: Scene, worlds: NDArray[np.intp], *, begin: bool = False) -> NDArray[np.bool_]:
+        """Whether the task is done in some worlds at their next state, one row of ``scene`` each.
+
+        Args:
+            begin: this is the first state of these worlds.
+        """
+        before = np.zeros(len(worlds), dtype=np.int64) if begin else self._streak[worlds]
+        self._streak[worlds] = np.where(scene.left, before + 1, 0)
+        self.lifted[worlds] = scene.lifted if begin else scene.lifted | self.lifted[worlds]
+        return scene.placed & (self._streak[worlds] >= self._rest_steps) & self.lifted[worlds]
 
 
 @dataclass(frozen=True, kw_only=True)
