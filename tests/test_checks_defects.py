@@ -137,6 +137,27 @@ def test_gain_that_the_step_cannot_follow_breaks_worlds(spoiled):
     assert check.status == "fail"
     assert "broke at" in check.detail
     assert check.figure < 8  # the world at the low corner is sound
+    assert "To blame: actuator/" in check.detail
+
+
+def test_the_one_range_that_breaks_a_twin_is_named(spoiled):
+    twin = spoiled(
+        "so101_tabletop",
+        model=[
+            ('integrator="implicitfast"', 'integrator="Euler"'),
+            ('forcerange="-3.25 3.25"', 'forcerange="-1e7 1e7"'),
+        ],
+        spec=[
+            ("high: 2000.0\n    range: [0.8, 1.25]", "high: 1.0e+9\n    range: [0.8, 1.0e+6]"),
+            ("high: 20.0\n    range: [0.8, 1.25]", "high: 1.0e+9\n    range: [1.0, 1.0]"),
+            ("substeps: 16", "substeps: 1"),
+        ],
+    )
+    check = check_stability(twin, seconds=3.0)
+    assert check.status == "fail"
+    assert "To blame: actuator/" in check.detail
+    assert "/kp = 8.9e+06 N·m/rad alone (default range 7.12 to 8.9e+06)" in check.detail
+    assert "damping" not in check.detail
 
 
 def test_corners_are_ends_of_every_range_and_differ_between_worlds():
