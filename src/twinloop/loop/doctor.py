@@ -23,6 +23,10 @@ _EXTRAS = {
     "robovet": "pip install 'twinloop[verify]'",
     "mujoco-warp": "pip install 'twinloop[warp]'",
     "mujoco-menagerie": "pip install 'twinloop[menagerie]'",
+    "torch": "pip install 'twinloop[gpu]'",
+    "ray": "pip install 'twinloop[ray]'",
+    "s3fs": "pip install 'twinloop[s3]'",
+    "gymnasium": "pip install 'twinloop[gym]'",
 }
 
 
