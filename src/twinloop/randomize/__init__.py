@@ -1,7 +1,27 @@
 """What varies between two worlds: distributions, frozen plans of draws, and where their ranges come from."""
 
+from twinloop.randomize.adaptive import AdaptiveDraw, run_rounds
 from twinloop.randomize.config import parse_randomization
+from twinloop.randomize.constraints import Constraint
+from twinloop.randomize.designs import make_design
+from twinloop.randomize.options import OPTIONS, adaptive_options, parse_adaptive, parse_constraints
 from twinloop.randomize.plan import Draw, JointDraw, Plan
 from twinloop.randomize.sources import default_draws, identified_draws, read_identified
 
-__all__ = ["Draw", "JointDraw", "Plan", "default_draws", "identified_draws", "parse_randomization", "read_identified"]
+__all__ = [
+    "OPTIONS",
+    "AdaptiveDraw",
+    "Constraint",
+    "Draw",
+    "JointDraw",
+    "Plan",
+    "adaptive_options",
+    "default_draws",
+    "identified_draws",
+    "make_design",
+    "parse_adaptive",
+    "parse_constraints",
+    "parse_randomization",
+    "read_identified",
+    "run_rounds",
+]

@@ -5,6 +5,10 @@ its unit as a suffix (``object_mass_kg``). A value is a range ``[low, high]`` or
 
     joint/*/damping: {scale: [0.8, 1.25], tied: true}
     object_mass_g: {distribution: truncated_normal, mean: 50, std: 10, low: 20, high: 100}
+    object_mass_g: {low: 20, high: 100, proposal: {distribution: log_uniform, low: 20, high: 100}}
+
+Values come from the ``proposal`` where there is one, and each episode records the importance weight that makes up
+for it. What such a section says beside ranges is read by `options`.
 """
 
 from __future__ import annotations
@@ -17,7 +21,8 @@ from typing import Any, cast
 from twinloop.core.errors import InputError, UnitsError, UnknownNameError
 from twinloop.core.units import SUFFIXES, split_unit
 from twinloop.randomize.distributions import Choice, Distribution, make_distribution
-from twinloop.randomize.plan import Draw, Operation, Scope
+from twinloop.randomize.draws import Draw, Operation, Scope
+from twinloop.randomize.options import OPTIONS
 from twinloop.twin import Twin
 
 SECTIONS = ("visual", "physics", "timing", "params")
@@ -68,7 +73,7 @@ def parse_randomization(
     pool = 0
     for name, entries in section.items():
         if name not in SECTIONS:
-            raise UnknownNameError("section", name, SECTIONS, where=f"{where}: randomization")
+            raise UnknownNameError("section", name, (*SECTIONS, *OPTIONS), where=f"{where}: randomization")
         for key, value in (entries or {}).items():
             place = f"{where}: randomization.{name}.{key}"
             if key == "texture_pool":
@@ -124,9 +129,10 @@ def _matching(twin: Twin, patterns: tuple[str, ...], where: str) -> tuple[str, .
 
 
 def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where: str) -> Draw:
-    op, tied, scope = word.op, word.tied, "episode"
+    op, tied, scope, proposal = word.op, word.tied, "episode", None
     if isinstance(value, Mapping):
         options = dict(value)
+        proposal = options.pop("proposal", None)
         tied, scope = bool(options.pop("tied", tied)), str(options.pop("scope", scope))
         op = cast("Operation", options.pop("op", op))
         for name in ("scale", "add"):
@@ -142,7 +148,22 @@ def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where:
         raise UnknownNameError("scope", scope, ("run", "episode", "step"), where=where)
     if op not in ("absolute", "scale", "add"):
         raise UnknownNameError("operation", op, ("absolute", "scale", "add"), where=where)
-    return Draw(names=names, distribution=distribution, op=op, tied=tied, scope=cast("Scope", scope), source=where)
+    return Draw(
+        names=names,
+        distribution=distribution,
+        op=op,
+        tied=tied,
+        scope=cast("Scope", scope),
+        source=where,
+        proposal=None if proposal is None else _proposal(proposal, factor, where),
+    )
+
+
+def _proposal(value: Any, factor: float, where: str) -> Distribution:
+    if not isinstance(value, Mapping):
+        low, high = _pair(value, f"{where}.proposal")
+        value = {"low": low, "high": high}
+    return _distribution(dict(value), factor, f"{where}.proposal")
 
 
 def _distribution(options: dict[str, Any], factor: float, where: str) -> Distribution:

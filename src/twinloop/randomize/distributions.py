@@ -1,15 +1,18 @@
-"""Distributions as inverse functions: a draw is ``ppf`` of uniform numbers, so it is as reproducible as they are."""
+"""Distributions as inverse functions: a draw is ``ppf`` of uniform numbers, so it is as reproducible as they are.
+
+``cdf`` maps values back to the unit interval, where coverage is measured; ``logpdf`` weighs draws from a proposal.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import ndtr, ndtri
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from twinloop.core.errors import InputError, UnknownNameError
 
@@ -21,8 +24,21 @@ class Distribution(Protocol):
         """Values whose cumulative probability is ``u`` in (0, 1)."""
         ...
 
+    def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cumulative probability of values; in the middle of its step for a discrete distribution."""
+        ...
+
     def support(self) -> tuple[float, float]:
         """The smallest interval that holds every possible value."""
+        ...
+
+
+@runtime_checkable
+class Weighable(Distribution, Protocol):
+    """A distribution with a density (or a probability, if discrete): what importance weights are made of."""
+
+    def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logarithm of the density at ``x``, minus infinity outside the support."""
         ...
 
 
@@ -39,6 +55,17 @@ class Uniform:
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values at cumulative probability ``u``."""
         return self.low + (self.high - self.low) * u
+
+    def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cumulative probability of values; one half where the range is a single value."""
+        width = self.high - self.low
+        return np.clip((x - self.low) / width, 0.0, 1.0) if width else np.full_like(x, 0.5)
+
+    def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logarithm of the density; of a single value, of its probability."""
+        width = self.high - self.low
+        inside = (x >= self.low) & (x <= self.high)
+        return np.where(inside, -math.log(width) if width else 0.0, -np.inf)
 
     def support(self) -> tuple[float, float]:
         """Interval of possible values."""
@@ -60,6 +87,20 @@ class LogUniform:
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values at cumulative probability ``u``."""
         return self.low * (self.high / self.low) ** u
+
+    def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cumulative probability of values; one half where the range is a single value."""
+        width = math.log(self.high / self.low)
+        if not width:
+            return np.full_like(x, 0.5)
+        return np.clip(np.log(np.maximum(x, self.low) / self.low) / width, 0.0, 1.0)
+
+    def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logarithm of the density; of a single value, of its probability."""
+        width = math.log(self.high / self.low)
+        inside = (x >= self.low) & (x <= self.high)
+        density = -np.log(np.where(inside, x, 1.0)) - math.log(width) if width else np.zeros_like(x)
+        return np.where(inside, density, -np.inf)
 
     def support(self) -> tuple[float, float]:
         """Interval of possible values."""
@@ -88,6 +129,20 @@ class TruncatedNormal:
         values = self.mean + self.std * ndtri(below + (above - below) * u)
         return np.minimum(np.maximum(values, self.low), self.high)
 
+    def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cumulative probability of values."""
+        below, above = ndtr((self.low - self.mean) / self.std), ndtr((self.high - self.mean) / self.std)
+        return np.clip((ndtr((x - self.mean) / self.std) - below) / (above - below), 0.0, 1.0)
+
+    def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logarithm of the density."""
+        low, high = (self.low - self.mean) / self.std, (self.high - self.mean) / self.std
+        if low > 0:  # far in the upper tail the difference of two ones is lost, of two small numbers it is not
+            low, high = -high, -low
+        mass = log_ndtr(high) + np.log1p(-np.exp(log_ndtr(low) - log_ndtr(high)))
+        density = -0.5 * ((x - self.mean) / self.std) ** 2 - math.log(self.std * math.sqrt(2 * math.pi)) - mass
+        return np.where((x >= self.low) & (x <= self.high), density, -np.inf)
+
     def support(self) -> tuple[float, float]:
         """Interval of possible values."""
         return self.low, self.high
@@ -108,9 +163,24 @@ class Choice:
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values at cumulative probability ``u``."""
-        weights = np.asarray(self.weights or np.ones(len(self.values)), dtype=np.float64)
-        edges = np.cumsum(weights) / weights.sum()
+        edges = self._edges()
         return np.asarray(self.values)[np.minimum(np.searchsorted(edges, u, side="right"), len(edges) - 1)]
+
+    def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The middle of each value's step in the order given, so that equal steps are equal parts of (0, 1)."""
+        edges = self._edges()
+        middle = edges - 0.5 * np.diff(edges, prepend=0.0)
+        return middle[np.argmin(np.abs(np.asarray(x)[..., None] - np.asarray(self.values)), axis=-1)]
+
+    def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logarithm of the probability of each value."""
+        chances = np.diff(self._edges(), prepend=0.0)
+        total = ((np.asarray(x)[..., None] == np.asarray(self.values)) * chances).sum(axis=-1)
+        return np.where(total > 0, np.log(np.where(total > 0, total, 1.0)), -np.inf)
+
+    def _edges(self) -> NDArray[np.float64]:
+        weights = np.asarray(self.weights or np.ones(len(self.values)), dtype=np.float64)
+        return np.cumsum(weights) / weights.sum()
 
     def support(self) -> tuple[float, float]:
         """Interval of possible values."""
@@ -130,6 +200,11 @@ class Empirical:
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values at cumulative probability ``u``."""
         return np.quantile(np.asarray(self.samples), u)
+
+    def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Cumulative probability of values."""
+        ordered = np.sort(np.asarray(self.samples, dtype=np.float64))
+        return np.interp(x, ordered, np.linspace(0.0, 1.0, len(ordered))) if len(ordered) > 1 else np.full_like(x, 0.5)
 
     def support(self) -> tuple[float, float]:
         """Interval of possible values."""
@@ -155,6 +230,11 @@ class MultivariateNormal:
         for column, normal in zip(factor.T, ndtri(u).T, strict=True):
             values += normal[:, None] * column
         return values
+
+    def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Marginal cumulative probability of each column of ``x`` ``(n, k)``; one half where the variance is zero."""
+        std = np.sqrt(np.maximum(np.diag(np.asarray(self.covariance, dtype=np.float64)), 0.0))
+        return ndtr(np.where(std > 0, x - np.asarray(self.mean), 0.0) / np.where(std > 0, std, 1.0))
 
 
 _KINDS = {

@@ -2,136 +2,101 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.files import sha256_json
 from twinloop.core.records import ParamTable, SeedPath
 from twinloop.core.seeds import uniforms
-from twinloop.randomize.distributions import Distribution, MultivariateNormal, describe
+from twinloop.randomize.adaptive import AdaptiveDraw, Ranges
+from twinloop.randomize.combinations import AnyDraw, check_constraints, check_design, check_single
+from twinloop.randomize.constraints import Constraint
+from twinloop.randomize.designs import INDEPENDENT, Design, Independent, design_json
+from twinloop.randomize.draws import Draw, JointDraw, Operation, Scope
+from twinloop.randomize.rejection import PROBE, Rejection
 from twinloop.twin import Twin
 
-Operation = Literal["absolute", "scale", "add"]
-Scope = Literal["run", "episode", "step"]
-_MAX_REJECTIONS = 1000
+__all__ = ["AnyDraw", "Draw", "DrawnWorlds", "JointDraw", "Operation", "Plan", "Scope"]
+
+_PROBED = -1  # stands for the number of a redraw where acceptance is measured
+_Values: TypeAlias = dict[str, NDArray[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Draw:
-    """One independent draw: ``names`` get ``op`` of a value of ``distribution``, each its own unless ``tied``.
+class DrawnWorlds:
+    """Drawn worlds with what the table alone does not say, all ``(nworld,)``.
 
-    ``scale`` and ``add`` are relative to each parameter's nominal value. ``source`` says where the range is from.
+    ``weight`` is the target's density over the proposal's, 1 where nothing has a proposal. ``redraws`` counts the
+    candidates that a constraint refused. ``boundary`` is the adaptive boundary that is evaluated, -1 for none.
     """
 
-    names: tuple[str, ...]
-    distribution: Distribution
-    op: Operation = "absolute"
-    scope: Scope = "episode"
-    tied: bool = False
-    source: str = ""
-
-    def check(self, twin: Twin) -> None:
-        """Refuse unknown names and ranges that leave a parameter's physical bounds.
-
-        Raises:
-            UnknownNameError, BoundsError: see the message.
-        """
-        for name in self.names:
-            param = twin.require(name)
-            low, high = param.absolute(self.distribution.support(), self.op)
-            if not (param.low <= low and high <= param.high):
-                raise BoundsError(
-                    f"{name}: the range [{low:g}, {high:g}] {param.unit} leaves the physical bounds "
-                    f"[{param.low:g}, {param.high:g}] {param.unit}. Narrow the range, or truncate the distribution."
-                )
-
-    def values(self, twin: Twin, u: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Absolute values by name, from uniforms ``(n, 1 if tied else len(names))``."""
-        columns = [self.distribution.ppf(column) for column in u.T]
-        if self.tied:
-            columns *= len(self.names)
-        return {
-            name: twin.params[name].absolute(column, self.op) for name, column in zip(self.names, columns, strict=True)
-        }
-
-    @property
-    def size(self) -> int:
-        """Independent numbers per episode."""
-        return 1 if self.tied else len(self.names)
-
-
-@dataclass(frozen=True, kw_only=True)
-class JointDraw:
-    """A correlated draw of several parameters, in the space of ``transforms``, redrawn until inside their bounds."""
-
-    names: tuple[str, ...]
-    distribution: MultivariateNormal
-    transforms: tuple[str, ...]
-    source: str = ""
-    scope: Scope = "episode"
-
-    def check(self, twin: Twin) -> None:
-        """Refuse unknown names."""
-        for name in self.names:
-            twin.require(name)
-
-    def absolute(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Transformed values ``(n, k)`` in SI."""
-        logs = np.array([kind == "log" for kind in self.transforms])
-        return np.where(logs, np.exp(np.where(logs, values, 0.0)), values)
+    table: ParamTable
+    weight: NDArray[np.float64]
+    redraws: NDArray[np.int64]
+    boundary: NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """Everything that varies between the worlds of a run, over one twin. Parameters not named keep their nominal.
 
-    ``texture_pool`` is the number of procedural textures that ``texture/*`` parameters index.
+    ``texture_pool`` is the number of procedural textures that ``texture/*`` parameters index. ``design`` places the
+    draws of scope ``episode``; worlds that break a constraint are drawn again.
     """
 
     twin: Twin
     run_seed: int
-    draws: tuple[Draw | JointDraw, ...]
+    draws: tuple[AnyDraw, ...]
     texture_pool: int = 0
+    design: Design = INDEPENDENT
+    constraints: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
-        seen: dict[str, int] = {}
-        for index, draw in enumerate(self.draws):
+        for draw in self.draws:
             draw.check(self.twin)
-            for name in draw.names:
-                if seen.setdefault(name, index) != index:
-                    raise InputError(f"{name} is drawn twice. Keep one of the two lines that name it.")
+        check_single(self.draws)
+        check_design(self.design, self.draws)
+        check_constraints(self.constraints, self.draws, self.design)
+        self._check_acceptance()
 
     @cached_property
     def hash(self) -> str:
         """Names the plan: the same hash and seed path give the same values."""
         return sha256_json(self.to_json())
 
+    @property
+    def adaptive(self) -> AdaptiveDraw | None:
+        """The draw whose ranges move, if there is one."""
+        return next((draw for draw in self.draws if isinstance(draw, AdaptiveDraw)), None)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether values come from a proposal, so that episodes have weights."""
+        return any(isinstance(draw, Draw) and draw.proposal is not None for draw in self.draws)
+
+    def knowing(self, rounds: Mapping[int, Ranges]) -> Plan:
+        """The same plan with the adaptive ranges of these rounds."""
+        draws = tuple(draw.knowing(rounds) if isinstance(draw, AdaptiveDraw) else draw for draw in self.draws)
+        return replace(self, draws=draws)
+
     def to_json(self) -> dict[str, Any]:
         """A plain form for files and hashes."""
-        rows = [
-            {
-                "names": list(draw.names),
-                "distribution": describe(draw.distribution),
-                "op": getattr(draw, "op", "joint"),
-                "scope": draw.scope,
-                "tied": getattr(draw, "tied", False),
-                "transforms": list(getattr(draw, "transforms", ())),
-                "source": draw.source,
-            }
-            for draw in self.draws
-        ]
-        return {
+        value: dict[str, Any] = {
             "twin_hash": self.twin.hash,
             "run_seed": self.run_seed,
             "texture_pool": self.texture_pool,
-            "draws": rows,
+            "draws": [draw.to_json() for draw in self.draws],
         }
+        if not isinstance(self.design, Independent):
+            value["design"] = design_json(self.design)
+        if self.constraints:
+            value["constraints"] = [constraint.name for constraint in self.constraints]
+        return value
 
     def draw(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> ParamTable:
         """The parameter table of these episodes, one row each, whoever asks and whenever.
@@ -139,53 +104,137 @@ class Plan:
         Args:
             attempt: which try of the episode; redraws everything of scope ``episode`` and ``step``.
             nstep: control steps for which parameters of scope ``step`` are drawn.
+
+        Raises:
+            InputError: a constraint accepts almost nothing, or an adaptive round is not known.
         """
+        return self.worlds(episodes, attempt=attempt, nstep=nstep).table
+
+    def worlds(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> DrawnWorlds:
+        """As `draw`, with importance weights, refused candidates and adaptive boundaries."""
         numbers = np.asarray(episodes, dtype=np.int64)
-        values: dict[str, NDArray[np.float64]] = {}
-        steps: dict[str, NDArray[np.float64]] = {}
+        attempts = np.broadcast_to(np.asarray(attempt, dtype=np.int64), numbers.shape)
+        once = [draw for draw in self.draws if draw.scope != "step"]
+        values, weights = self._candidates(once, numbers, attempts, 0)
+        redraws = self._until_accepted(values, weights, numbers, attempts)
+        steps: _Values = {}
         for draw in self.draws:
+            if isinstance(draw, Draw) and draw.scope == "step":
+                steps |= self._per_step(draw, numbers, attempts, nstep)
+        table = self.twin.table(len(numbers), values).with_steps(steps)
+        boundary = np.full(len(numbers), -1)
+        if self.adaptive is not None:
+            boundary = self.adaptive.boundary(self.run_seed, numbers)
+        return DrawnWorlds(
+            table=table.with_seeds(SeedPath.of(self.run_seed, numbers, attempts)),
+            weight=np.exp(sum(weights.values(), np.zeros(len(numbers)))),
+            redraws=redraws,
+            boundary=boundary,
+        )
+
+    def _check_acceptance(self) -> None:
+        """Refuse constraints that accept almost nothing, by a probe that no episode's draw is part of."""
+        if not self.constraints:
+            return
+        numbers = np.arange(PROBE)
+        fixed = [draw for draw in self.draws if draw.scope != "step" and not isinstance(draw, AdaptiveDraw)]
+        values, _ = self._candidates(fixed, numbers, np.zeros_like(numbers), _PROBED)
+        rejection = Rejection(self.constraints, PROBE)
+        rejection.refused(self.twin.table(PROBE, values), numbers)
+        rejection.check_rate()
+
+    @cached_property
+    def _placeable(self) -> list[AnyDraw]:
+        return [draw for draw in self.draws if draw.scope == "episode"]
+
+    def _candidates(
+        self, draws: Sequence[AnyDraw], numbers: NDArray[np.int64], attempts: NDArray[np.int64], redraw: int
+    ) -> tuple[_Values, _Values]:
+        """Values by parameter, and logarithms of weights by the first name of the draws that have one."""
+        placed = {} if redraw else self._placed(numbers, attempts)
+        values: _Values = {}
+        weights: _Values = {}
+        for draw in draws:
+            u = placed.get(draw.names)
+            if u is None:
+                u = self._uniforms(draw, numbers, attempts, redraw=redraw)
             if isinstance(draw, JointDraw):
-                values |= self._joint(draw, numbers, attempt)
-            elif draw.scope == "step":
-                steps |= self._per_step(draw, numbers, attempt, nstep)
+                values |= self._joint(draw, u, numbers, attempts, redraw)
+            elif isinstance(draw, AdaptiveDraw):
+                values |= draw.values(u, self.run_seed, numbers)
             else:
-                values |= draw.values(self.twin, self._uniforms(draw, numbers, attempt, 0))
-        seeds = SeedPath.of(self.run_seed, numbers, attempt)
-        return self.twin.table(len(numbers), values).with_steps(steps).with_seeds(seeds)
+                values |= draw.values(self.twin, u)
+                if draw.proposal is not None:
+                    weights[draw.names[0]] = draw.log_weight(u)
+        return values, weights
+
+    def _placed(
+        self, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
+    ) -> dict[tuple[str, ...], NDArray[np.float64]]:
+        """Where the design puts the first attempts, by the names of each draw; later attempts are independent."""
+        if isinstance(self.design, Independent):
+            return {}
+        free = [self._uniforms(draw, numbers, attempts) for draw in self._placeable]
+        axes = [axis for draw in self._placeable for axis in draw.axes]
+        u = np.hstack(free)
+        first = attempts == 0
+        u[first] = self.design.place(u[first], axes, self.run_seed, numbers[first])
+        ends = np.cumsum([draw.size for draw in self._placeable])
+        return {draw.names: u[:, end - draw.size : end] for draw, end in zip(self._placeable, ends, strict=True)}
+
+    def _until_accepted(
+        self, values: _Values, weights: _Values, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Draw again, in place, what the constraints touch in the worlds that break one; counts per world."""
+        rejection = Rejection(self.constraints, len(numbers))
+        if not self.constraints:
+            return rejection.redraws
+        touched = [draw for draw in self._placeable if set(draw.names) & rejection.names]
+        waiting = rejection.refused(self.twin.table(len(numbers), values), np.arange(len(numbers)))
+        while len(waiting):
+            redraw = rejection.next_redraw()
+            again, lighter = self._candidates(touched, numbers[waiting], attempts[waiting], redraw)
+            for name, column in again.items():
+                values[name][waiting] = column
+            for name, column in lighter.items():
+                weights[name][waiting] = column
+            table = self.twin.table(len(waiting), {name: column[waiting] for name, column in values.items()})
+            waiting = rejection.refused(table, waiting)
+        return rejection.redraws
 
     def _uniforms(
-        self, draw: Draw | JointDraw, numbers: NDArray[np.int64], attempt: ArrayLike, step: ArrayLike
+        self,
+        draw: AnyDraw,
+        numbers: NDArray[np.int64],
+        attempt: ArrayLike,
+        *,
+        step: ArrayLike = 0,
+        redraw: int = 0,
     ) -> NDArray[np.float64]:
         if draw.scope == "run":
-            numbers, attempt = np.zeros_like(numbers), 0
-        size = draw.size if isinstance(draw, Draw) else len(draw.names)
-        stream = "draw/" + "+".join(draw.names)
-        return uniforms(self.run_seed, stream, numbers, size=size, attempt=attempt, step=step)
+            numbers, attempt, redraw = np.zeros_like(numbers), 0, 0
+        stream = (f"redraw/{redraw}/" if redraw else "") + "draw/" + "+".join(draw.names)
+        return uniforms(self.run_seed, stream, numbers, size=draw.size, attempt=attempt, step=step)
 
     def _per_step(
-        self, draw: Draw, numbers: NDArray[np.int64], attempt: ArrayLike, nstep: int
+        self, draw: Draw, numbers: NDArray[np.int64], attempts: NDArray[np.int64], nstep: int
     ) -> dict[str, NDArray[np.float64]]:
         rows = np.repeat(numbers, nstep)
         step = np.tile(np.arange(1, nstep + 1), len(numbers))
-        attempts = np.repeat(np.broadcast_to(np.asarray(attempt), numbers.shape), nstep)
-        flat = draw.values(self.twin, self._uniforms(draw, rows, attempts, step))
+        flat = draw.values(self.twin, self._uniforms(draw, rows, np.repeat(attempts, nstep), step=step))
         return {name: column.reshape(len(numbers), nstep) for name, column in flat.items()}
 
-    def _joint(self, draw: JointDraw, numbers: NDArray[np.int64], attempt: ArrayLike) -> dict[str, NDArray[np.float64]]:
-        params = [self.twin.params[name] for name in draw.names]
-        low, high = np.array([p.low for p in params]), np.array([p.high for p in params])
-        values = np.empty((len(numbers), len(params)))
-        waiting = np.arange(len(numbers))
-        attempts = np.broadcast_to(np.asarray(attempt), numbers.shape)
-        for trial in range(_MAX_REJECTIONS):
-            u = self._uniforms(draw, numbers[waiting], attempts[waiting], trial)
-            candidates = draw.absolute(draw.distribution.sample(u))
-            inside = ((candidates >= low) & (candidates <= high)).all(axis=1)
-            values[waiting[inside]] = candidates[inside]
-            waiting = waiting[~inside]
-            if not len(waiting):
-                return dict(zip(draw.names, values.T, strict=True))
-        raise BoundsError(
-            f"{_MAX_REJECTIONS} joint draws of {draw.names[0]} and {len(draw.names) - 1} more all left their physical "
-            "bounds. Widen the bounds in the twin or look at the identified mean."
-        )
+    def _joint(
+        self,
+        draw: JointDraw,
+        first: NDArray[np.float64],
+        numbers: NDArray[np.int64],
+        attempts: NDArray[np.int64],
+        redraw: int,
+    ) -> _Values:
+        def u(trial: int, rows: NDArray[np.intp]) -> NDArray[np.float64]:
+            if trial == 0:
+                return first[rows]
+            return self._uniforms(draw, numbers[rows], attempts[rows], step=trial, redraw=redraw)
+
+        return draw.values(self.twin, len(numbers), u)

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
 from twinloop.core.records import ParamDistribution
 from twinloop.randomize.distributions import MultivariateNormal, Uniform
-from twinloop.randomize.plan import Draw, JointDraw
+from twinloop.randomize.draws import Draw, JointDraw
 from twinloop.twin import Twin
 
 
@@ -46,11 +46,14 @@ def read_identified(path: Path) -> dict[str, Any]:
     return run
 
 
-def identified_draws(twin: Twin, distribution: ParamDistribution, *, kappa: float = 1.0) -> list[Draw | JointDraw]:
+def identified_draws(
+    twin: Twin, distribution: ParamDistribution, *, kappa: float = 1.0, skip: Iterable[str] = ()
+) -> list[Draw | JointDraw]:
     """Draws from an identified distribution; what the data did not determine keeps the twin's default range.
 
     Args:
         kappa: factor on the covariance; 1 draws from the estimate's own uncertainty, more allows for model error.
+        skip: parameters whose default ranges are left out.
 
     Raises:
         InputError: nothing was determined, or ``kappa`` is no number from 0.
@@ -70,4 +73,4 @@ def identified_draws(twin: Twin, distribution: ParamDistribution, *, kappa: floa
         transforms=tuple(distribution.transforms[i] for i in keep),
         source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}",
     )
-    return [joint, *default_draws(twin, skip=names)]
+    return [joint, *default_draws(twin, skip=(*names, *skip))]

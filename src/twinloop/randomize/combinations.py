@@ -1,0 +1,89 @@
+"""Which parts of a plan go together; what does not is refused before anything is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from twinloop.core.errors import InputError
+from twinloop.randomize.adaptive import AdaptiveDraw
+from twinloop.randomize.constraints import Constraint
+from twinloop.randomize.designs import Design, Grid, Independent
+from twinloop.randomize.draws import Draw, JointDraw
+
+AnyDraw: TypeAlias = Draw | JointDraw | AdaptiveDraw
+
+
+def check_single(draws: Sequence[AnyDraw]) -> None:
+    """Refuse a parameter that two draws name.
+
+    Raises:
+        InputError: names it.
+    """
+    seen: dict[str, int] = {}
+    for index, draw in enumerate(draws):
+        for name in draw.names:
+            if seen.setdefault(name, index) != index:
+                raise InputError(f"{name} is drawn twice. Keep one of the two lines that name it.")
+
+
+def check_design(design: Design, draws: Sequence[AnyDraw]) -> None:
+    """Refuse a design that has nothing to place, or a grid over what has no levels.
+
+    Raises:
+        InputError, UnknownNameError: see the message.
+    """
+    if isinstance(design, Independent):
+        return
+    axes = [axis for draw in draws if draw.scope == "episode" for axis in draw.axes]
+    if not axes:
+        raise InputError(
+            f"The design {design.kind} places nothing, because no parameter is drawn per episode. Add "
+            "`default: true`, or ranges."
+        )
+    design.check(axes)
+    if isinstance(design, Grid):
+        for draw in draws:
+            _check_levels(design, draw)
+
+
+def _check_levels(grid: Grid, draw: AnyDraw) -> None:
+    name = next((name for name in draw.names if grid.covers(name)), None)
+    if name is None or isinstance(draw, Draw):
+        return
+    why = (
+        "its ranges are adaptive, so its levels would move"
+        if isinstance(draw, AdaptiveDraw)
+        else "it is drawn together with other identified parameters, so it has no levels of its own"
+    )
+    raise InputError(f"{name} is on the grid, but {why}. Take it off the grid.")
+
+
+def check_constraints(constraints: Sequence[Constraint], draws: Sequence[AnyDraw], design: Design) -> None:
+    """Refuse constraints that no redraw can meet.
+
+    Raises:
+        InputError: nothing that a constraint reads is drawn per episode, or it reads what a redraw cannot change.
+    """
+    drawn = {name: draw for draw in draws for name in draw.names}
+    for constraint in constraints:
+        read = {name: drawn[name] for name in constraint.names if name in drawn}
+        if not any(draw.scope == "episode" for draw in read.values()):
+            raise InputError(
+                f"The constraint {constraint.name!r} reads nothing that is drawn per episode, so it holds always or "
+                "never. Remove it, or randomize one of its parameters."
+            )
+        for name, draw in read.items():
+            _check_redrawable(constraint, name, draw, design)
+
+
+def _check_redrawable(constraint: Constraint, name: str, draw: AnyDraw, design: Design) -> None:
+    why = ""
+    if draw.scope == "step":
+        why = "which changes at every step, while a world is accepted as a whole"
+    elif isinstance(draw, AdaptiveDraw):
+        why = "whose ranges are adaptive: an evaluation at its boundary cannot be drawn again"
+    elif isinstance(design, Grid) and design.covers(name):
+        why = "which is on the grid: a level that it refuses could not be visited"
+    if why:
+        raise InputError(f"The constraint {constraint.name!r} reads {name}, {why}. Take it out of one of the two.")

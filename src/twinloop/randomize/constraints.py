@@ -1,0 +1,197 @@
+"""Conditions on what is drawn together: comparisons of parameters, written as arithmetic in SI units.
+
+::
+
+    hypot(object/cube/position/x - object/target/position/x, object/cube/position/y - object/target/position/y) > 0.06
+
+A path is a parameter's name as it stands; put spaces around a division. The text is parsed into a tree of known
+operations, never executed.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import ParamTable
+
+Holds: TypeAlias = Callable[[ParamTable], NDArray[np.bool_]]
+_Term: TypeAlias = Callable[[ParamTable], Any]
+
+_LONGEST = 1000
+_PATH = re.compile(r"[A-Za-z_]\w*(?:/[\w.]+)+")
+_BINARY: dict[type[ast.operator], Any] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+    ast.Pow: np.power,
+}
+_COMPARE: dict[type[ast.cmpop], Any] = {
+    ast.Lt: np.less,
+    ast.LtE: np.less_equal,
+    ast.Gt: np.greater,
+    ast.GtE: np.greater_equal,
+    ast.Eq: np.equal,
+    ast.NotEq: np.not_equal,
+}
+_FUNCTIONS: dict[str, tuple[Any, int]] = {
+    "abs": (np.abs, 1),
+    "sqrt": (np.sqrt, 1),
+    "exp": (np.exp, 1),
+    "log": (np.log, 1),
+    "sin": (np.sin, 1),
+    "cos": (np.cos, 1),
+    "tan": (np.tan, 1),
+    "hypot": (np.hypot, 2),
+    "min": (np.minimum, 2),
+    "max": (np.maximum, 2),
+}
+_CONSTANTS = {"pi": np.pi}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constraint:
+    """A condition that every world must meet; draws that do not are drawn again.
+
+    ``name`` is how it was written, ``names`` the parameters it reads, ``holds`` gives ``(nworld,)`` from a table.
+    """
+
+    name: str
+    names: tuple[str, ...]
+    holds: Holds = field(compare=False, repr=False)
+
+
+def parse_constraint(
+    text: Any, params: Iterable[str], *, named: Mapping[str, Constraint] | None = None, where: str
+) -> Constraint:
+    """A constraint from its text: the name of one that the task offers, or a comparison.
+
+    Raises:
+        UnknownNameError: a parameter, function or named constraint that does not exist.
+        InputError: no comparison, or something that is not arithmetic.
+    """
+    named = named or {}
+    if not isinstance(text, str) or len(text) > _LONGEST:
+        raise InputError(f"{where}: a constraint is a text of at most {_LONGEST} characters; given {text!r:.60}.")
+    if text in named:
+        return named[text]
+    if re.fullmatch(r"[A-Za-z][\w -]*", text):
+        raise UnknownNameError("constraint", text, named, where=where)
+    reader = _Reader(text, params, where)
+    return Constraint(name=text, names=reader.names, holds=reader.holds)
+
+
+class _Reader:
+    """Turns one text into a function of a parameter table."""
+
+    def __init__(self, text: str, params: Iterable[str], where: str) -> None:
+        self._text, self._where, self._known = text, where, tuple(params)
+        self._places: dict[str, str] = {}
+        marked = self._mark(text)
+        try:
+            tree = ast.parse(marked.strip(), mode="eval").body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            raise self._wrong("cannot be read as arithmetic") from None
+        if not isinstance(tree, ast.Compare | ast.BoolOp) and not _is_not(tree):
+            raise self._wrong("compares nothing, so it cannot hold or fail")
+        term = self._boolean(tree)
+        self.names = tuple(self._places.values())
+
+        def holds(table: ParamTable) -> NDArray[np.bool_]:
+            with np.errstate(all="ignore"):  # what is undefined compares as false, and is drawn again
+                return np.broadcast_to(np.asarray(term(table), dtype=bool), (table.nworld,))
+
+        self.holds = holds
+
+    def _mark(self, text: str) -> str:
+        """The text with every parameter path replaced by an identifier."""
+        longest_first = sorted(self._known, key=len, reverse=True)
+        known = re.compile("|".join(rf"(?<![\w/]){re.escape(name)}(?![\w/])" for name in longest_first) or r"(?!)")
+        marked = known.sub(self._place, text)
+        stranger = _PATH.search(marked)
+        if stranger:
+            raise UnknownNameError("parameter", stranger.group(), self._known, where=f"{self._where}: {text!r}")
+        return marked
+
+    def _place(self, match: re.Match[str]) -> str:
+        name = match.group()
+        place = next((key for key, value in self._places.items() if value == name), f"_p{len(self._places)}")
+        self._places[place] = name
+        return f" {place} "
+
+    def _boolean(self, node: ast.expr) -> _Term:
+        if isinstance(node, ast.BoolOp):
+            parts = [self._boolean(part) for part in node.values]
+            join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
+            return lambda table: join.reduce([np.broadcast_to(part(table), (table.nworld,)) for part in parts])
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            inner = self._boolean(node.operand)
+            return lambda table: np.logical_not(inner(table))
+        if isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
+            return self._comparison(node)
+        raise self._wrong("joins something that is no comparison")
+
+    def _comparison(self, node: ast.Compare) -> _Term:
+        terms = [self._number(part) for part in (node.left, *node.comparators)]
+        tests = [_COMPARE[type(op)] for op in node.ops]
+
+        def compare(table: ParamTable) -> Any:
+            values = [term(table) for term in terms]
+            pairs = zip(tests, values, values[1:], strict=False)
+            return np.logical_and.reduce(
+                [np.broadcast_to(test(left, right), (table.nworld,)) for test, left, right in pairs]
+            )
+
+        return compare
+
+    def _number(self, node: ast.expr) -> _Term:
+        if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
+            value = np.float64(node.value)
+            return lambda _: value
+        if isinstance(node, ast.Name):
+            return self._name(node.id)
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
+            inner, sign = self._number(node.operand), -1.0 if isinstance(node.op, ast.USub) else 1.0
+            return lambda table: sign * inner(table)
+        if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
+            left, right, operation = self._number(node.left), self._number(node.right), _BINARY[type(node.op)]
+            return lambda table: operation(left(table), right(table))
+        if isinstance(node, ast.Call):
+            return self._call(node)
+        raise self._wrong(f"holds {type(node).__name__}, which is not arithmetic")
+
+    def _name(self, name: str) -> _Term:
+        if name in self._places:
+            path = self._places[name]
+            return lambda table: table[path]
+        if name in _CONSTANTS:
+            return lambda _: _CONSTANTS[name]
+        raise UnknownNameError("parameter", name, [*self._known, *_CONSTANTS], where=f"{self._where}: {self._text!r}")
+
+    def _call(self, node: ast.Call) -> _Term:
+        name = node.func.id if isinstance(node.func, ast.Name) else "?"
+        if name not in _FUNCTIONS:
+            raise UnknownNameError("function", name, _FUNCTIONS, where=f"{self._where}: {self._text!r}")
+        function, count = _FUNCTIONS[name]
+        if len(node.args) != count or node.keywords:
+            raise self._wrong(f"gives {name} {len(node.args)} arguments; it takes {count}")
+        arguments = [self._number(part) for part in node.args]
+        return lambda table: function(*(argument(table) for argument in arguments))
+
+    def _wrong(self, what: str) -> InputError:
+        return InputError(
+            f"{self._where}: the constraint {self._text!r} {what}. Compare parameters with <, <=, > or >=, in SI "
+            f"units, using + - * / ** and {', '.join(_FUNCTIONS)}; spaces around a division."
+        )
+
+
+def _is_not(node: ast.expr) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)

@@ -1,0 +1,195 @@
+"""What is drawn: parameters on their own or tied, and correlated ones together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import BoundsError, InputError
+from twinloop.randomize.distributions import Distribution, MultivariateNormal, Weighable, describe
+from twinloop.twin import Twin
+
+Operation = Literal["absolute", "scale", "add"]
+Scope = Literal["run", "episode", "step"]
+_MAX_REJECTIONS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """One independent draw: ``names`` get ``op`` of a value of ``distribution``, each its own unless ``tied``.
+
+    ``scale`` and ``add`` are relative to each parameter's nominal value. ``source`` says where the range is from.
+    With a ``proposal``, values come from there, and weights say how to read them as draws from ``distribution``.
+    """
+
+    names: tuple[str, ...]
+    distribution: Distribution
+    op: Operation = "absolute"
+    scope: Scope = "episode"
+    tied: bool = False
+    source: str = ""
+    proposal: Distribution | None = None
+
+    def check(self, twin: Twin) -> None:
+        """Refuse unknown names, ranges that leave a parameter's physical bounds, and a proposal that cannot serve.
+
+        Raises:
+            UnknownNameError, BoundsError, InputError: see the message.
+        """
+        for name in self.names:
+            param = twin.require(name)
+            low, high = param.absolute((self.proposal or self.distribution).support(), self.op)
+            if not (param.low <= low and high <= param.high):
+                raise BoundsError(
+                    f"{name}: the range [{low:g}, {high:g}] {param.unit} leaves the physical bounds "
+                    f"[{param.low:g}, {param.high:g}] {param.unit}. Narrow the range, or truncate the distribution."
+                )
+        if self.proposal is not None:
+            self._check_proposal(self.proposal)
+
+    def values(self, twin: Twin, u: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+        """Absolute values by name, from uniforms ``(n, size)``."""
+        columns = self._raw(u)
+        if self.tied:
+            columns *= len(self.names)
+        return {
+            name: twin.params[name].absolute(column, self.op) for name, column in zip(self.names, columns, strict=True)
+        }
+
+    def log_weight(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Logarithm of the density of ``distribution`` over that of ``proposal`` at the values of ``u``, ``(n,)``."""
+        total = np.zeros(len(u))
+        if self.proposal is not None:
+            target, proposal = _weighable(self.distribution), _weighable(self.proposal)
+            for column in self._raw(u):
+                total += target.logpdf(column) - proposal.logpdf(column)
+        return total
+
+    @property
+    def size(self) -> int:
+        """Independent numbers per episode."""
+        return 1 if self.tied else len(self.names)
+
+    @property
+    def axes(self) -> list[tuple[str, ...]]:
+        """The parameters that each of these numbers decides."""
+        return [self.names] if self.tied else [(name,) for name in self.names]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files and hashes."""
+        proposal = {} if self.proposal is None else {"proposal": describe(self.proposal)}
+        return {
+            "names": list(self.names),
+            "distribution": describe(self.distribution),
+            "op": self.op,
+            "scope": self.scope,
+            "tied": self.tied,
+            "transforms": [],
+            "source": self.source,
+            **proposal,
+        }
+
+    def _raw(self, u: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+        drawn_from = self.proposal or self.distribution
+        return [drawn_from.ppf(column) for column in u.T]
+
+    def _check_proposal(self, proposal: Distribution) -> None:
+        where = f"{self.names[0]}: " + (f"({self.source}) " if self.source else "")
+        if self.scope != "episode":
+            raise InputError(f"{where}a proposal needs scope episode, because an episode has one weight.")
+        for one in (self.distribution, proposal):
+            if not isinstance(one, Weighable):
+                raise InputError(
+                    f"{where}{type(one).__name__} has no density to weigh with. Describe it by a uniform, log_uniform, "
+                    "truncated_normal or choice."
+                )
+        (low, high), (inner_low, inner_high) = proposal.support(), self.distribution.support()
+        if low > inner_low or high < inner_high:
+            raise InputError(
+                f"{where}the proposal reaches from {low:g} to {high:g} and would never draw the rest of "
+                f"[{inner_low:g}, {inner_high:g}], which no weight makes up for. Widen the proposal."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class JointDraw:
+    """A correlated draw of several parameters, in the space of ``transforms``, redrawn until inside their bounds."""
+
+    names: tuple[str, ...]
+    distribution: MultivariateNormal
+    transforms: tuple[str, ...]
+    source: str = ""
+    scope: Scope = "episode"
+
+    def check(self, twin: Twin) -> None:
+        """Refuse unknown names."""
+        for name in self.names:
+            twin.require(name)
+
+    def absolute(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Transformed values ``(n, k)`` in SI."""
+        logs = np.array([kind == "log" for kind in self.transforms])
+        return np.where(logs, np.exp(np.where(logs, values, 0.0)), values)
+
+    def transformed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The inverse of `absolute`."""
+        logs = np.array([kind == "log" for kind in self.transforms])
+        return np.where(logs, np.log(np.where(logs, values, 1.0)), values)
+
+    def values(
+        self, twin: Twin, count: int, u: Callable[[int, NDArray[np.intp]], NDArray[np.float64]]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Values by name for ``count`` episodes.
+
+        Args:
+            u: uniforms ``(len(rows), k)`` of a trial of some rows.
+
+        Raises:
+            BoundsError: no trial of an episode lay inside the physical bounds.
+        """
+        params = [twin.params[name] for name in self.names]
+        low, high = np.array([p.low for p in params]), np.array([p.high for p in params])
+        values = np.empty((count, len(params)))
+        waiting = np.arange(count)
+        for trial in range(_MAX_REJECTIONS):
+            candidates = self.absolute(self.distribution.sample(u(trial, waiting)))
+            inside = ((candidates >= low) & (candidates <= high)).all(axis=1)
+            values[waiting[inside]] = candidates[inside]
+            waiting = waiting[~inside]
+            if not len(waiting):
+                return dict(zip(self.names, values.T, strict=True))
+        raise BoundsError(
+            f"{_MAX_REJECTIONS} joint draws of {self.names[0]} and {len(self.names) - 1} more all left their physical "
+            "bounds. Widen the bounds in the twin or look at the identified mean."
+        )
+
+    @property
+    def size(self) -> int:
+        """Independent numbers per episode."""
+        return len(self.names)
+
+    @property
+    def axes(self) -> list[tuple[str, ...]]:
+        """The parameters of each of these numbers; correlated, so each number moves all of them."""
+        return [(name,) for name in self.names]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files and hashes."""
+        return {
+            "names": list(self.names),
+            "distribution": describe(self.distribution),
+            "op": "joint",
+            "scope": self.scope,
+            "tied": False,
+            "transforms": list(self.transforms),
+            "source": self.source,
+        }
+
+
+def _weighable(distribution: Distribution) -> Weighable:
+    assert isinstance(distribution, Weighable)  # noqa: S101 - checked when the plan was made
+    return distribution
