@@ -30,7 +30,7 @@ class ControlClock:
 
     def __init__(self, twin: Twin, params: ParamTable, *, as_array: AsArray = np.asarray) -> None:
         self._nominal, self._dt, self._as_array = twin.substeps, twin.dt, as_array
-        self._time = as_array(np.zeros(params.nworld))
+        self._time = self.began = as_array(np.zeros(params.nworld))
         self._load(params)
 
     def _load(self, params: ParamTable) -> None:
@@ -54,7 +54,7 @@ class ControlClock:
         Args:
             step: number of the control step in each world, ``(nworld,)``.
         """
-        began = self._time
+        began = self.began = self._time
         if self._chance and self._seeds:
             chance = self._seeds.uniforms("simulate/clock", step=step)[:, 0]
             late = self._as_array(self._jitter * chance / (self._nominal * self._dt))

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.records import ParamTable
 from twinloop.simulate.command import CommandPath
+from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.protocol import STATE_SPEC, InitialState
 from twinloop.twin import Twin
 
@@ -39,6 +40,7 @@ class SimulationReference:
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState) -> None:
         self.nworld, self.step_index = initial.nworld, 0
         self._commands = CommandPath(twin, params, initial.command)
+        self._pushes = Pushes(twin, params)
         self._twin, self._params = twin, params
         self._worlds = [_begin(twin, params, initial, world) for world in range(self.nworld)]
 
@@ -79,6 +81,7 @@ class SimulationReference:
         """See the protocol."""
         step, clock = self._commands.step, self._commands.clock
         controls = self._commands.controls(np.asarray(command, dtype=np.float64))
+        wrenches = self._pushes.wrenches(step, clock.began, clock.ratio)
         changes = self._twin.stepped_fields(self._params, step)
         for world, ((model, data), sequence) in enumerate(zip(self._worlds, controls, strict=True)):
             if changes:
@@ -86,8 +89,10 @@ class SimulationReference:
             if not clock.steady:
                 model.opt.timestep = clock.timestep[world]
             before = data.warning.number.copy()
-            for control in sequence:
+            for substep, control in enumerate(sequence):
                 data.ctrl[:] = control
+                if wrenches is not None:
+                    data.xfrc_applied[:] = wrenches[world, substep]
                 mujoco.mj_step(model, data)
                 if (data.warning.number > before).any():
                     break
@@ -98,6 +103,7 @@ class SimulationReference:
         index = np.asarray(worlds)
         self._commands.restart(index, params, initial.command)
         self._params = self._params.put(index, params)
+        self._pushes.restart(self._params)
         for row, world in enumerate(index):
             self._worlds[world] = _begin(self._twin, params, initial, row)
 

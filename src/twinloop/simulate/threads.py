@@ -12,9 +12,13 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.profile import span
 from twinloop.core.records import ParamTable
 from twinloop.simulate.command import CommandPath
+from twinloop.simulate.disturbance import Pushes, with_wrenches
 from twinloop.simulate.protocol import STATE_SPEC, InitialState
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
+
+# What a control step sets before every physics step where bodies are pushed.
+_PUSHED = int(mujoco.mjtState.mjSTATE_CTRL | mujoco.mjtState.mjSTATE_XFRC_APPLIED)
 
 
 class BackendThreads:
@@ -52,6 +56,7 @@ class SimulationThreads:
     ) -> None:
         self.nworld, self.step_index = initial.nworld, 0
         self._commands = CommandPath(twin, params, initial.command)
+        self._pushes = Pushes(twin, params)
         self._twin, self._params, self._moved = twin, params, twin.moved(params)
         self.batch = make_batch(twin, params, initial, nthread)
         self._columns = _integration_columns(twin.model)
@@ -87,13 +92,18 @@ class SimulationThreads:
         step, clock = self._commands.step, self._commands.clock
         with span("command path"):
             controls = self._commands.controls(np.asarray(command, dtype=np.float64))
+            wrenches = self._pushes.wrenches(step, clock.began, clock.ratio)
         changes = self._twin.stepped_fields(self._params, step)
         if changes:
             _write(self.batch, changes)
         if not clock.steady:
             self.batch.expand("opt.timestep")[...] = clock.timestep
         with span("physics"):
-            self.batch.rollout(controls.shape[1], controls, record=())
+            if wrenches is None:
+                self.batch.rollout(controls.shape[1], controls, record=())
+            else:
+                inputs = with_wrenches(controls, wrenches)
+                self.batch.rollout(controls.shape[1], inputs, control_spec=_PUSHED, record=())
         self.step_index += 1
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
@@ -101,6 +111,7 @@ class SimulationThreads:
         index = np.asarray(worlds, dtype=np.int32)
         self._commands.restart(index, params, initial.command)
         self._params = self._params.put(index, params)
+        self._pushes.restart(self._params)
         self._moved |= self._twin.moved(params)
         _write(self.batch, self._twin.fields(params, always=self._moved), index)
         _begin(self.batch, initial, index)

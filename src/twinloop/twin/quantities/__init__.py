@@ -10,9 +10,10 @@ from twinloop.twin.quantities.bodies import BODIES
 from twinloop.twin.quantities.joints import JOINTS
 from twinloop.twin.quantities.kinds import Quantity, Rule, Slot, Stage
 from twinloop.twin.quantities.lookup import has_quantity, members, nominal_value, rows
+from twinloop.twin.quantities.pushes import PUSHES
 from twinloop.twin.quantities.timing import TIMING
 
-QUANTITIES: tuple[Quantity, ...] = (*JOINTS, *ACTUATORS, *BODIES, *TIMING, *APPEARANCE)
+QUANTITIES: tuple[Quantity, ...] = (*JOINTS, *ACTUATORS, *BODIES, *PUSHES, *TIMING, *APPEARANCE)
 
 
 def find_quantities(family: str, quantity: str) -> list[Quantity]:

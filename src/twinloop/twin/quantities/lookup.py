@@ -27,6 +27,9 @@ def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
             for i in range(1, model.nbody)
             if _movable(model, i, by_hand=quantity.startswith("position")) and model.body(i).name
         ]
+    if family == "push":
+        massive = (i for i in range(1, model.nbody) if model.body_mass[i] > 0 and model.body_mocapid[i] < 0)
+        return [name for i in massive if (name := model.body(i).name)]
     count, accessor = {
         "actuator": (model.nu, model.actuator),
         "geom": (model.ngeom, model.geom),

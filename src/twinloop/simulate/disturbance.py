@@ -1,0 +1,110 @@
+"""External pushes: forces on bodies that begin and end at stated times, whatever the robot is told."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamTable
+from twinloop.twin import Twin
+
+_DEFAULTS = {"azimuth": 0.0, "elevation": 0.0, "time": 0.0, "duration": 0.1, "period": 0.0}
+_ROUND_OFF = 1e-9  # of a physics step
+_NEVER = 1e9  # s: a period beyond every episode
+
+
+class Pushes:
+    """The pushes of a batch of worlds, exact at physics steps.
+
+    A push of ``push/<body>/force`` acts at the body's centre of mass (``xfrc_applied``), in the direction
+    (cos e cos a, cos e sin a, sin e) of the world's frame for azimuth a and elevation e, from ``time`` for
+    ``duration`` after a world began, and again after every ``period`` unless that is 0. A physics step that the
+    window covers in part gets that part of the force, so that the momentum given is force · duration, whatever the
+    step. Elementwise over worlds.
+    """
+
+    def __init__(self, twin: Twin, params: ParamTable) -> None:
+        """Raises: InputError where a push lasts longer than its period."""
+        self._twin, self._params = twin, params
+        names = [name.split("/")[1] for name in params.names if name.startswith("push/") and name.endswith("/force")]
+        self._bodies = {name: twin.model.body(name).id for name in names}
+        self._stepped = any(name.startswith("push/") for name in params.steps)
+        self._load(params)
+
+    def _load(self, params: ParamTable) -> None:
+        self._pushes = {body: _Push(params, name) for name, body in self._bodies.items()}
+        self.active = self._stepped or any(push.acts for push in self._pushes.values())
+
+    def wrenches(
+        self, step: ArrayLike, began: NDArray[np.float64], ratio: NDArray[np.float64]
+    ) -> NDArray[np.float64] | None:
+        """``xfrc_applied`` of every physics step of a control step, ``(nworld, substeps, nbody, 6)``.
+
+        Args:
+            step: number of the control step in each world.
+            began: when it began, in nominal physics steps since the world began, ``(nworld,)``.
+            ratio: length of its physics steps over the nominal, ``(nworld,)``.
+
+        Returns:
+            None where no world of the table is ever pushed.
+        """
+        if not self.active:
+            return None
+        if self._stepped:
+            self._load(self._params.at(step))
+        substeps, dt = self._twin.substeps, self._twin.dt
+        edges = (began[:, None] + np.arange(substeps + 1) * ratio[:, None]) * dt
+        wrench = np.zeros((len(edges), substeps, self._twin.model.nbody, 6))
+        for body, push in self._pushes.items():
+            wrench[:, :, body, :3] = push.share(edges)[..., None] * push.force[:, None]
+        return wrench
+
+    def restart(self, params: ParamTable) -> None:
+        """Take the rows of all worlds anew; times count from each world's beginning."""
+        self._params = params
+        self._load(params)
+
+
+class _Push:
+    """One body's push in every world."""
+
+    def __init__(self, params: ParamTable, body: str) -> None:
+        def column(quantity: str) -> NDArray[np.float64]:
+            return params.get(f"push/{body}/{quantity}", np.full(params.nworld, _DEFAULTS.get(quantity, 0.0)))
+
+        strength, azimuth, elevation = column("force"), column("azimuth"), column("elevation")
+        level = np.cos(elevation)
+        direction = np.stack([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)], axis=-1)
+        self.force = strength[:, None] * direction
+        self._begin, self._lasts, self._period = column("time"), column("duration"), column("period")
+        too_long = (self._period > 0) & (self._lasts > self._period) & (strength > 0)
+        if too_long.any():
+            world = int(np.argmax(too_long))
+            raise InputError(
+                f"push/{body}/duration is {self._lasts[world]:g} s, longer than its period of "
+                f"{self._period[world]:g} s. Shorten it, lengthen push/{body}/period, or set that to 0 for one push."
+            )
+
+    @property
+    def acts(self) -> bool:
+        """Whether any world is pushed at all."""
+        return bool(np.any((self.force != 0.0).any(axis=1) & (self._lasts > 0.0)))
+
+    def share(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The part of each step between ``edges`` ``(nworld, n + 1)`` in s that the push covers, ``(nworld, n)``."""
+        on = self._on_time(edges)
+        share = np.diff(on, axis=1) / np.diff(edges, axis=1)
+        return np.where(share > 1.0 - _ROUND_OFF, 1.0, np.where(share < _ROUND_OFF, 0.0, share))
+
+    def _on_time(self, moments: NDArray[np.float64]) -> NDArray[np.float64]:
+        """For how long the push has acted up to some moments."""
+        since = np.maximum(moments - self._begin[:, None], 0.0)
+        period = np.where(self._period > 0.0, self._period, _NEVER)[:, None]
+        rounds = np.floor(since / period)
+        return rounds * self._lasts[:, None] + np.minimum(since - rounds * period, self._lasts[:, None])
+
+
+def with_wrenches(controls: NDArray[np.float64], wrenches: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Controls and wrenches of each physics step in one row, in the order of MuJoCo's state components."""
+    return np.concatenate([controls, wrenches.reshape(*controls.shape[:2], -1)], axis=2)
