@@ -77,11 +77,13 @@ class Generate:
     seed: int | None = None
     """Run seed, instead of the file's."""
     workers: int = 0
-    """Processes; 0 takes every core. The bytes written do not depend on it."""
+    """Processes; 0 takes every core, of this machine or the cluster. The bytes written do not depend on it."""
     resume: bool = False
     """Go on from a run that was stopped."""
     keep: Literal["success", "all"] = "success"
     """Keep successful episodes only, or all of them, marked."""
+    engine: str = "local"
+    """Where worlds run: local, ray (this machine, or the cluster of RAY_ADDRESS) or ray:HOST:PORT."""
     backend: str | None = None
     """How the worlds run, instead of the file's rollout.backend."""
     profile: bool = False
@@ -102,6 +104,7 @@ class Generate:
             resume=self.resume,
             keep=self.keep,
             backend=self.backend,
+            engine=self.engine,
             profile=self.profile,
             console=console(json=self.json),
         )

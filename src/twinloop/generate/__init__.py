@@ -1,6 +1,7 @@
 """Datasets from rollouts: physics first, pixels second, and any stored episode again from its provenance."""
 
 from twinloop.generate.config import GenerateConfig, RenderConfig, read_config, resolve
+from twinloop.generate.engines import open_engine
 from twinloop.generate.pixels import check_render, render_dataset
 from twinloop.generate.replay import ReplayResult, replay_aside, replay_episode
 from twinloop.generate.states import generate_states
@@ -11,6 +12,7 @@ __all__ = [
     "ReplayResult",
     "check_render",
     "generate_states",
+    "open_engine",
     "read_config",
     "render_dataset",
     "replay_aside",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def generate_states(
     output: Path,
     *,
     workers: int = 1,
+    engine: Engine | None = None,
     resume: bool = False,
     profile: Profile | None = None,
 ) -> dict[str, Any]:
@@ -36,7 +38,8 @@ def generate_states(
 
     Args:
         output: an absent or empty folder, or with ``resume`` one that was begun with the same configuration.
-        workers: processes; the bytes written do not depend on it.
+        workers: processes of this machine; the bytes written do not depend on it.
+        engine: where to work instead; see `open_engine`.
         profile: collects where the time goes, over all processes.
 
     Raises:
@@ -47,14 +50,19 @@ def generate_states(
         plan = load_plan(config)
         spec = dataset_spec(config, plan)
         with DatasetWriter.open(output, spec, resume=resume) as writer:
-            left = config.episodes - writer.next_block * config.block_size
-            with LocalProcesses(min(workers, -(-left // config.batch_size))) as engine:
+            here = LocalProcesses(min(workers, batches(config, writer.next_block)))
+            with nullcontext(engine) if engine else here as place:
                 for blocks in _rounds(config, writer.next_block):
-                    _generate_blocks(config, writer, blocks, engine, profile)
+                    _generate_blocks(config, writer, blocks, place, profile)
             result = _result(config, plan, writer)
             with span("commit"):
                 writer.finish(result)
     return result
+
+
+def batches(config: GenerateConfig, first_block: int = 0) -> int:
+    """How many batches there are from a block on."""
+    return -(-(config.episodes - first_block * config.block_size) // config.batch_size)
 
 
 def _rounds(config: GenerateConfig, first: int) -> Iterator[range]:

@@ -17,7 +17,7 @@ from twinloop.dataset.registry import RealDataUnavailableError
 from twinloop.generate import GenerateConfig, RenderConfig, render_dataset, resolve
 from twinloop.generate.config import load_plan
 from twinloop.hardware.virtual_log import virtual_log
-from twinloop.loop.generate import checked_workers, render_line, states_line, states_pass, timed_rate
+from twinloop.loop.generate import checked_workers, opened, render_line, states_line, states_pass, timed_rate
 from twinloop.loop.identify import Identified, fit
 from twinloop.loop.logs import Log, open_public
 from twinloop.loop.pages import dataset_section, draws_section
@@ -77,7 +77,8 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
         identified = write_result(output / "identify", found.figures())
     with clock.step("Worlds around that result: pick and place, states"):
         config = _config(output, seed)
-        states = states_pass(config, output / "states", workers=workers)
+        with opened(config, "local", workers=workers) as engine:
+            states = states_pass(config, output / "states", engine)
         console.print(states_line(states, output / "states"))
     with clock.step("Pixels from the states"):
         images = _render(output, workers)

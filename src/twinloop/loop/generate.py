@@ -12,11 +12,19 @@ from rich.console import Console
 
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps
-from twinloop.core.pool import cores
+from twinloop.core.pool import Engine, cores
 from twinloop.core.profile import Profile
 from twinloop.dataset import layout
 from twinloop.dataset.progress import Progress
-from twinloop.generate import GenerateConfig, check_render, generate_states, read_config, render_dataset
+from twinloop.generate import (
+    GenerateConfig,
+    check_render,
+    generate_states,
+    open_engine,
+    read_config,
+    render_dataset,
+)
+from twinloop.generate.states import batches
 from twinloop.loop.timing import profile_figures, profile_table
 from twinloop.twin import load_twin
 
@@ -31,19 +39,21 @@ def run_generate(
     resume: bool,
     keep: Literal["success", "all"],
     backend: str | None = None,
+    engine: str = "local",
     profile: bool = False,
     console: Console,
 ) -> dict[str, Any]:
     """Generate what a YAML file asks for and print its figures."""
     config = read_config(file, episodes=episodes, seed=seed, keep=keep, backend=backend)
-    workers, images = checked_workers(workers), output.with_name(f"{output.name}-images")
+    images = output.with_name(f"{output.name}-images")
     if config.render is not None:
         check_render(config.render, load_twin(config.twin))
         if images.exists() and not resume:
             raise InputError(
                 f"{images} is there already, and would take the pixels. Move it, or choose another --output."
             )
-    figures = states_pass(config, output, workers=workers, resume=resume, profile=Profile() if profile else None)
+    with opened(config, engine, workers=workers) as place:
+        figures = states_pass(config, output, place, resume=resume, profile=Profile() if profile else None)
     console.print(states_line(figures, output))
     if profile:
         console.print(profile_table(figures["profile"]))
@@ -54,7 +64,9 @@ def run_generate(
         )
     if config.render is not None:
         began = time.perf_counter()
-        rendered = render_dataset(output, images, config.render, workers=workers, resume=resume and images.exists())
+        rendered = render_dataset(
+            output, images, config.render, workers=checked_workers(workers), resume=resume and images.exists()
+        )
         figures["render"] = {**rendered, "output": str(images), **timed_rate(rendered, time.perf_counter() - began)}
         console.print(render_line(figures["render"]))
     return figures
@@ -71,13 +83,20 @@ def checked_workers(workers: int) -> int:
     return workers or cores()
 
 
+def opened(config: GenerateConfig, engine: str, *, workers: int) -> Engine:
+    """The engine for a run, with no more processes of this machine than it has batches."""
+    if engine == "local":
+        workers = min(checked_workers(workers), batches(config))
+    return open_engine(engine, workers=workers)
+
+
 def states_pass(
-    config: GenerateConfig, output: Path, *, workers: int, resume: bool = False, profile: Profile | None = None
+    config: GenerateConfig, output: Path, engine: Engine, *, resume: bool = False, profile: Profile | None = None
 ) -> dict[str, Any]:
     """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl``, never into the data."""
-    began, workers = time.perf_counter(), min(workers, -(-config.episodes // config.batch_size))
+    began, workers = time.perf_counter(), engine.workers
     before = _done_so_far(output) if resume else {"attempted": 0, "episodes": 0, "frames": 0}
-    result = generate_states(config, output, workers=workers, resume=resume, profile=profile)
+    result = generate_states(config, output, engine=engine, resume=resume, profile=profile)
     seconds = time.perf_counter() - began
     timing = {
         "seconds": seconds,
@@ -89,7 +108,9 @@ def states_pass(
     figures = {**result, "output": str(output), "timing": timing}
     if profile is not None:
         attempted = result["attempted"] - before["attempted"]
-        figures["profile"] = profile_figures(profile, seconds=seconds, workers=workers, attempted=attempted)
+        figures["profile"] = profile_figures(
+            profile, seconds=seconds, workers=workers if engine.elsewhere else 0, attempted=attempted
+        )
     return figures
 
 

@@ -33,11 +33,11 @@ def profile_figures(profile: Profile, *, seconds: float, workers: int, attempted
     Args:
         profile: of the process that wrote, with what the workers measured.
         seconds: the wall clock.
-        workers: processes beside the writing one, or 1 where it did everything itself.
+        workers: processes beside the writing one.
         attempted: episodes attempted in this time.
     """
     elsewhere = dict(profile.elsewhere)
-    if workers > 1:
+    if workers:
         elsewhere["idle"] = max(0.0, seconds * workers - sum(elsewhere.values()))
     total = sum(profile.seconds.values()) + sum(elsewhere.values())
     rows: list[dict[str, Any]] = []
@@ -54,7 +54,7 @@ def profile_figures(profile: Profile, *, seconds: float, workers: int, attempted
                     "ms_per_episode": 1e3 * (here + there) / attempted,
                 }
             )
-    return {"seconds": seconds, "processes": workers + 1 if workers > 1 else 1, "episodes": attempted, "steps": rows}
+    return {"seconds": seconds, "processes": workers + 1, "episodes": attempted, "steps": rows}
 
 
 def profile_table(figures: dict[str, Any]) -> Table:

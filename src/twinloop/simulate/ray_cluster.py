@@ -1,0 +1,138 @@
+"""The one door to Ray: work on a cluster's machines, results in order, whatever dies on the way.
+
+A worker process or a whole machine that is lost costs time only: Ray runs its tasks again elsewhere, and a task's
+result is a function of the task alone. What is written is written by the process that asked.
+"""
+
+from __future__ import annotations
+
+import collections
+import importlib
+import logging
+import os
+import socket
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+from twinloop.core.errors import InputError, MissingDependencyError, TwinloopError
+from twinloop.core.profile import span
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+INSTALL = 'pip install "twinloop[ray]"'
+# How often Ray runs a task again whose process or machine died. A task that kills its process each time must end.
+_RETRIES = 5
+_PATIENCE_S = 5.0
+
+
+class RayCluster:
+    """Tasks on a Ray cluster, one core each; an `Engine` of `core.pool`.
+
+    Args:
+        address: ``HOST:PORT`` of a running cluster, ``auto`` for the one this machine belongs to, or empty: the one
+            that ``RAY_ADDRESS`` names, else a Ray of this machine alone that ends with this object.
+        workers: tasks at a time; 0 takes every core of the cluster.
+
+    Raises:
+        MissingDependencyError: Ray is not installed, or no cluster answers there; says what to do.
+        InputError: the address has no port.
+    """
+
+    threads, elsewhere = 1, True
+
+    def __init__(self, address: str = "", *, workers: int = 0) -> None:
+        self._ray = _import_ray()
+        self._ours = not self._ray.is_initialized()
+        if self._ours:
+            _connect(self._ray, address or os.environ.get("RAY_ADDRESS", ""))
+        self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
+        """See `core.pool.Engine`."""
+        task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_run)
+        pending: collections.deque[tuple[Item, Any]] = collections.deque()
+        try:
+            for item in items:
+                pending.append((item, task.remote(function, item)))
+                if len(pending) > self.workers:
+                    yield self._result(pending)
+            while pending:
+                yield self._result(pending)
+        finally:
+            for _, reference in pending:
+                self._ray.cancel(reference, force=False)
+
+    def _result(self, pending: collections.deque[tuple[Item, Any]]) -> tuple[Item, Any]:
+        item, reference = pending.popleft()
+        errors = self._ray.exceptions
+        try:
+            with span("waiting"):
+                return item, self._ray.get(reference)
+        except errors.RayTaskError as error:
+            raise (error.cause if isinstance(error.cause, TwinloopError) else error) from None
+        except errors.RayError as error:
+            raise TwinloopError(
+                f"Ray gave up on {item!r:.80} ({type(error).__name__}): its process died {_RETRIES + 1} times, or the "
+                "cluster is gone. What was finished before is whole; run again with --resume to go on from there."
+            ) from error
+
+    def __enter__(self) -> RayCluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._ours:
+            self._ray.shutdown()
+
+
+def _run(function: Callable[[Item], Result], item: Item) -> Result:
+    """Run a task where libraries keep to its one core."""
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    return function(item)
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray = importlib.import_module("ray")
+            importlib.import_module("ray.exceptions")
+            return ray
+    except ImportError as error:
+        raise MissingDependencyError("The engine ray needs Ray, which is not installed.", remedy=INSTALL) from error
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Join the cluster at an address, or start one of this machine."""
+    options = {"include_dashboard": False} if not address or address == "local" else {"address": address}
+    if address and address not in ("auto", "local"):
+        _probe(address)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _unreachable(address or "this machine", str(error)) from error
+
+
+def _probe(address: str) -> None:
+    """Knock before Ray does: it would try for minutes."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if not separator or not port.isdigit():
+        raise InputError(f"The Ray address {address!r} is not HOST:PORT. Write --engine ray:HOST:6379, or ray:auto.")
+    try:
+        socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
+    except OSError as error:
+        raise _unreachable(address, error.strerror or str(error)) from error
+
+
+def _unreachable(address: str, reason: str) -> MissingDependencyError:
+    first = reason.strip().splitlines()[0] if reason.strip() else "no answer"
+    return MissingDependencyError(
+        f"No Ray cluster answers at {address} ({first}).",
+        remedy="ray start --head --port=6379 there, then --engine ray:HOST:6379 (--engine ray: this machine alone)",
+    )
