@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
@@ -229,15 +229,14 @@ class PlacementWatch:
         self._rest_steps, self._streak = rest_steps, np.zeros(nworld, dtype=np.int64)
         self.lifted = np.zeros(nworld, dtype=bool)
 
-    def look(self, scene: Scene, worlds: NDArray[np.intp], *, begin: bool = False) -> NDArray[np.bool_]:
+    def look(self, scene: Scene, worlds: NDArray[np.intp], *, begin: ArrayLike = False) -> NDArray[np.bool_]:
         """Whether the task is done in some worlds at their next state, one row of ``scene`` each.
 
         Args:
-            begin: this is the first state of these worlds.
+            begin: whether this is a world's first state, for all or for each.
         """
-        before = np.zeros(len(worlds), dtype=np.int64) if begin else self._streak[worlds]
-        self._streak[worlds] = np.where(scene.left, before + 1, 0)
-        self.lifted[worlds] = scene.lifted if begin else scene.lifted | self.lifted[worlds]
+        self._streak[worlds] = np.where(scene.left, np.where(begin, 0, self._streak[worlds]) + 1, 0)
+        self.lifted[worlds] = scene.lifted | (self.lifted[worlds] & ~np.asarray(begin))
         return scene.placed & (self._streak[worlds] >= self._rest_steps) & self.lifted[worlds]
 
 

@@ -1,0 +1,125 @@
+"""What an environment is made of, as keyword arguments of ``gymnasium.make`` and ``make_vec``."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import ParamDistribution
+from twinloop.randomize import Plan, default_draws, identified_draws, parse_randomization, read_identified
+from twinloop.twin import Twin
+
+Observation = Literal["readings", "state", "lerobot"]
+Action = Literal["absolute", "delta", "dataset"]
+Reward = Literal["dense", "sparse"]
+
+_CHOICES = {"observation": get_args(Observation), "action": get_args(Action), "reward": get_args(Reward)}
+_WHERE = "the options of an environment"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvOptions:
+    """Options of an environment.
+
+    Attributes:
+        twin: a built-in name, a file, or a compiled `Twin`.
+        goal: what to do in its worlds, see `goals`.
+        randomization: ``default`` (every parameter with a default range), None (nominal worlds), a mapping as in the
+            ``randomization:`` section of a generate file, or ``{"identified": RUN, "kappa": 1.0}``.
+        observation: ``readings`` (what the robot reports, and its last command), ``state`` (also what only a simulator
+            knows), or ``lerobot`` (``agent_pos`` and ``pixels`` under LeRobot's names, in the dataset's units).
+        action: ``absolute`` or ``delta`` joint targets scaled to [-1, 1], or ``dataset``: targets in dataset units.
+        reward: ``dense`` or ``sparse``, see `goals`.
+        delta: largest change of a target per control step under ``delta``, as a part of the joint's range. Our choice:
+            2 % moves an SO-101 joint by up to 2.3 rad/s, below the 4 to 5 rad/s of its unloaded servo.
+        max_episode_steps: control steps until truncation, the goal's own by default.
+        backend, nthread: how the worlds run, see `simulate.open_backend`.
+        autoreset_mode: ``NextStep``, ``SameStep`` or ``Disabled`` (Gymnasium's ``AutoresetMode``).
+        report_params: put the drawn parameters of an episode into the infos of its first state.
+        cameras: which pictures ``lerobot`` observations hold.
+        render_mode: None or ``rgb_array``, from ``camera`` (the twin's first by default).
+        height, width, renderer: of all pictures, see `render.open_renderer`.
+    """
+
+    twin: str | Path | Twin
+    goal: str = "pick_and_place"
+    randomization: Mapping[str, Any] | Literal["default"] | None = "default"
+    observation: Observation = "state"
+    action: Action = "absolute"
+    reward: Reward = "dense"
+    delta: float = 0.02
+    max_episode_steps: int | None = None
+    backend: str = "threads"
+    nthread: int = 0
+    autoreset_mode: Any = "NextStep"
+    report_params: bool = False
+    cameras: tuple[str, ...] = ()
+    render_mode: str | None = None
+    camera: str | None = None
+    height: int = 240
+    width: int = 320
+    renderer: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UnknownNameError(name, str(getattr(self, name)), choices, where=_WHERE)
+        if self.render_mode not in (None, "rgb_array"):
+            raise UnknownNameError("render_mode", str(self.render_mode), ["rgb_array"], where=_WHERE)
+        if not 0 < self.delta <= 1:
+            raise InputError(f"delta = {self.delta:g} is no part of a joint's range; give a number in (0, 1].")
+        if self.max_episode_steps is not None and self.max_episode_steps < 1:
+            raise InputError(f"max_episode_steps = {self.max_episode_steps}: an episode has at least one step.")
+        object.__setattr__(self, "cameras", tuple(self.cameras))
+        if self.cameras and self.observation != "lerobot":
+            raise InputError('cameras are part of observation="lerobot"; give that too, or leave them out.')
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> EnvOptions:
+        """Options from keyword arguments.
+
+        Raises:
+            UnknownNameError: one that does not exist, or a value that is no choice.
+            InputError: a value out of range.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        for name in options:
+            if name not in names:
+                raise UnknownNameError("option", name, names, where=_WHERE)
+        if "twin" not in options:
+            raise InputError(
+                f"An environment needs a twin: twin=NAME or a file. Further options: {', '.join(names[1:])}."
+            )
+        return cls(**options)
+
+    def plan(self, twin: Twin) -> Plan:
+        """The draws of every run seed, for run seed 0.
+
+        Raises:
+            InputError: see `randomize`.
+        """
+        section, pool = self.randomization, 0
+        if section is None:
+            draws: list[Any] = []
+        elif section == "default":
+            draws = list(default_draws(twin))
+        elif not isinstance(section, Mapping):
+            raise InputError(f'randomization is "default", None or a mapping; given {section!r}.')
+        elif "identified" in section:
+            draws = _identified(twin, section)
+        else:
+            found, pool = parse_randomization(section, twin, where=_WHERE)
+            draws = list(found)
+        return Plan(twin=twin, run_seed=0, draws=tuple(draws), texture_pool=pool)
+
+
+def _identified(twin: Twin, section: Mapping[str, Any]) -> list[Any]:
+    extra = sorted(set(section) - {"identified", "kappa"})
+    if extra:
+        raise InputError(f"randomization.identified stands alone; remove {', '.join(extra)}.")
+    result = read_identified(Path(section["identified"]))
+    return identified_draws(twin, ParamDistribution.from_json(result["distribution"]), kappa=section.get("kappa", 1.0))

@@ -1,0 +1,91 @@
+"""One world as a Gymnasium `Env`: the vector environment of size one, without its world axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.envs.batch import WorldBatch
+from twinloop.envs.vector import TwinVectorEnv
+
+
+class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
+    """One world; `EnvOptions` says what the keyword arguments are, `TwinVectorEnv` what steps and infos hold.
+
+    ``reset(seed=s)`` begins run s with episode 0, or with the number in ``options["episodes"]``; ``reset()`` goes on
+    with the next.
+
+    Raises:
+        TwinloopError: an option is wrong, or the twin does not fit the goal.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(self, **options: Any) -> None:
+        if "autoreset_mode" in options:
+            raise InputError("A single environment is reset by its user; leave autoreset_mode out, or use make_vec.")
+        self._vector = TwinVectorEnv(1, **options, autoreset_mode=AutoresetMode.DISABLED)
+        self.metadata = {"render_modes": ["rgb_array"], "render_fps": self._vector.metadata["render_fps"]}
+        self.render_mode = self._vector.render_mode
+        self.observation_space = self._vector.single_observation_space
+        self.action_space = self._vector.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; see `TwinVectorEnv.reset`."""
+        super().reset(seed=seed)
+        observation, infos = self._vector.reset(seed=seed, options=options)
+        return _only(observation), _only_info(infos)
+
+    def step(self, action: NDArray[np.floating]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """One control step; see `TwinVectorEnv.step`."""
+        observation, reward, terminated, truncated, infos = self._vector.step(np.asarray(action)[None])
+        return _only(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _only_info(infos)
+
+    def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """A picture ``(height, width, 3)``, or None without a render mode."""
+        pictures = self._vector.render()
+        return None if pictures is None else pictures[0]
+
+    def close(self) -> None:
+        """Free the renderer."""
+        self._vector.close()
+
+    @property
+    def worlds(self) -> WorldBatch:
+        """The running world; see `TwinVectorEnv.worlds`."""
+        return self._vector.worlds
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """What each number of a flat observation is."""
+        return self._vector.observation_names
+
+    @property
+    def task(self) -> str:
+        """The goal's name."""
+        return self._vector.task
+
+    @property
+    def task_description(self) -> str:
+        """The sentence a language-conditioned policy is given."""
+        return self._vector.task_description
+
+
+def _only(observation: Any) -> Any:
+    if isinstance(observation, dict):
+        return {name: _only(value) for name, value in observation.items()}
+    return observation[0]
+
+
+def _only_info(infos: dict[str, Any]) -> dict[str, Any]:
+    """Plain values of the one environment, without masks."""
+    return {
+        name: _only_info(value) if isinstance(value, dict) else value[0]
+        for name, value in infos.items()
+        if not name.startswith("_")
+    }

@@ -1,0 +1,145 @@
+"""What an environment shows and takes: observations from states, commands from actions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mujoco
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamTable
+from twinloop.envs.options import EnvOptions
+from twinloop.rollout.sensing import joint_readings
+from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.pick_and_place import PickAndPlace, Scene
+from twinloop.twin import Twin
+
+Pictures = dict[str, NDArray[np.uint8]]
+
+
+class Observer:
+    """Observations ``(k, …)`` of some worlds, float32; numbers that are not finite are shown as zero.
+
+    Attributes:
+        space: of one environment.
+        names: of the numbers of a flat observation, in order.
+    """
+
+    def __init__(self, task: PickAndPlace, options: EnvOptions) -> None:
+        self._task, self._twin, self._kind = task, task.twin, options.observation
+        self._qpos = state_columns(self._twin.model, mujoco.mjtState.mjSTATE_QPOS)
+        self._qvel = state_columns(self._twin.model, mujoco.mjtState.mjSTATE_QVEL)
+        self.names = _names(self._twin, options.observation)
+        self.space = self._space(options)
+
+    def _space(self, options: EnvOptions) -> spaces.Space[Any]:
+        flat = spaces.Box(-np.inf, np.inf, (len(self.names),), np.float32)
+        if self._kind != "lerobot":
+            return flat
+        shape = (options.height, options.width, 3)
+        pictures: dict[str, spaces.Space[Any]] = {n: spaces.Box(0, 255, shape, np.uint8) for n in options.cameras}
+        parts: dict[str, spaces.Space[Any]] = {"agent_pos": flat}
+        return spaces.Dict({**parts, "pixels": spaces.Dict(pictures)} if pictures else parts)
+
+    def observe(
+        self,
+        states: NDArray[np.float64],
+        params: ParamTable,
+        command: NDArray[np.float64],
+        scene: Scene,
+        pictures: Pictures,
+    ) -> Any:
+        """What is seen of worlds, one row of every argument each.
+
+        Args:
+            params: in force at the coming step.
+            command: issued last.
+            pictures: by camera, for ``lerobot`` observations that have any.
+        """
+        qpos, qvel = states[:, self._qpos], states[:, self._qvel]
+        readings = joint_readings(self._twin, params, qpos[:, None])[:, 0]
+        if self._kind == "lerobot":
+            seen: dict[str, Any] = {"agent_pos": _finite(self._twin.units.from_si(readings))}
+            return {**seen, "pixels": pictures} if pictures else seen
+        parts = [readings, command]
+        if self._kind == "state":
+            row, column = self._task.object.qpos, self._task.object.qvel
+            parts += [
+                qvel[:, self._twin.joint_qvel],
+                scene.tool,
+                qpos[:, row : row + 7],
+                qvel[:, column : column + 6],
+                scene.object - scene.tool,
+                scene.target - scene.object,
+            ]
+        return _finite(np.concatenate(parts, axis=1))
+
+
+class Commander:
+    """Commands ``(k, nu)`` in rad or m from actions ``(k, nu)``.
+
+    Attributes:
+        space: of one environment.
+    """
+
+    def __init__(self, twin: Twin, options: EnvOptions) -> None:
+        self._twin, self._kind = twin, options.action
+        self._low, self._high = _limits(twin)
+        self._step = options.delta * (self._high - self._low)
+        ones = np.ones(len(self._low), dtype=np.float32)
+        self.space = spaces.Box(-ones, ones, dtype=np.float32)
+        if self._kind == "dataset":
+            ends = np.sort(np.stack([twin.units.from_si(self._low), twin.units.from_si(self._high)]), axis=0)
+            self.space = spaces.Box(*ends.astype(np.float32), dtype=np.float32)
+
+    def command(self, action: NDArray[np.floating], before: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Commands of actions after commands ``before``.
+
+        Scaled actions are clipped to [-1, 1] and targets to the joints' ranges; ``dataset`` actions are taken as they
+        are, as a robot is sent them.
+        """
+        told = np.asarray(action, dtype=np.float64)
+        if self._kind == "dataset":
+            return self._twin.units.to_si(told)
+        scaled = np.clip(told, -1.0, 1.0)
+        if self._kind == "delta":
+            return np.clip(before + self._step * scaled, self._low, self._high)
+        return self._low + 0.5 * (scaled + 1.0) * (self._high - self._low)
+
+
+def _limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Ends of what may be commanded: of the joints, or of the actuators of a torque-controlled robot."""
+    if twin.robot.control == "torque":
+        limits, limited = twin.model.actuator_ctrlrange, twin.model.actuator_ctrllimited.astype(bool)
+    else:
+        limits = twin.joint_ranges
+        limited = limits[:, 0] < limits[:, 1]
+    if not limited.all():
+        joint = twin.robot.joints[int(np.argmin(limited))]
+        raise InputError(
+            f"Actions are scaled by ranges, and {joint} of {twin.name} has none. Give it one in the model."
+        )
+    return limits[:, 0].copy(), limits[:, 1].copy()
+
+
+def _names(twin: Twin, kind: str) -> tuple[str, ...]:
+    joints = twin.robot.joints
+    names = [f"{joint}/reading" for joint in joints]
+    if kind == "lerobot":
+        return tuple(names)
+    names += [f"{joint}/command" for joint in joints]
+    if kind == "readings":
+        return tuple(names)
+    names += [f"{joint}/velocity" for joint in joints]
+    pose = ("x", "y", "z", "qw", "qx", "qy", "qz")
+    names += [f"tool/{axis}" for axis in "xyz"] + [f"object/{part}" for part in pose]
+    names += [f"object/{kind}/{axis}" for kind in ("velocity", "spin") for axis in "xyz"]
+    names += [f"{pair}/{axis}" for pair in ("object_from_tool", "target_from_object") for axis in "xyz"]
+    return tuple(names)
+
+
+def _finite(values: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)

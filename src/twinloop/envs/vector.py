@@ -1,0 +1,253 @@
+"""The vector environment: many worlds on one backend under Gymnasium's `VectorEnv`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.envs.batch import WorldBatch
+from twinloop.envs.episodes import MOST_EPISODES, PlannedEpisodes
+from twinloop.envs.goals import Verdict, open_goal
+from twinloop.envs.infos import Infos, drawn_infos, final_rows, put_rows, with_final, world_infos
+from twinloop.envs.options import EnvOptions
+from twinloop.envs.pictures import Photographer
+from twinloop.envs.spaces import Commander, Observer, Pictures
+from twinloop.simulate import open_backend
+from twinloop.twin import Twin, load_twin
+
+SUCCESS_REWARD = 1.0
+
+
+class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
+    """``num_envs`` worlds; `EnvOptions` says what the further keyword arguments are.
+
+    An episode is a function of run seed and episode number: ``reset(seed=s)`` begins run s, in which environment i
+    plays episodes i, i + num_envs, i + 2 · num_envs, …; ``reset()`` goes on with each environment's next episode.
+
+    ``terminated``: success, or a world that can no longer be trusted. ``truncated``: the episode's time is over.
+    Infos hold ``is_success``, ``episode_number``, ``elapsed_steps`` and ``invalid`` (why a world is not to be
+    trusted, else empty) of every environment, ``params`` (drawn values by name) at first states on request, and under
+    same-step autoreset ``final_obs`` and ``final_info``, each with its mask ``_key`` as Gymnasium has them.
+
+    Raises:
+        TwinloopError: an option is wrong, or the twin does not fit the goal.
+    """
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int = 1, **options: Any) -> None:
+        if num_envs < 1:
+            raise InputError(f"num_envs = {num_envs}: at least one environment is needed.")
+        self.num_envs, self.options = num_envs, EnvOptions.of(options)
+        self.twin = self.options.twin if isinstance(self.options.twin, Twin) else load_twin(self.options.twin)
+        self._mode = _autoreset(self.options.autoreset_mode)
+        self._goal = open_goal(self.options.goal, self.twin, num_envs)
+        self._plan = self.options.plan(self.twin)
+        self._backend = open_backend(self.options.backend, nthread=self.options.nthread)
+        self._limit = self.options.max_episode_steps or self._goal.nstep
+        self._observer, self._commander = Observer(self._goal.task, self.options), Commander(self.twin, self.options)
+        self.metadata = {**self.metadata, "autoreset_mode": self._mode, "render_fps": round(self.twin.control_hz)}
+        self.render_mode, self._photographer = self.options.render_mode, Photographer(self._plan, self.options)
+        self.single_observation_space, self.single_action_space = self._observer.space, self._commander.space
+        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(self.single_action_space, num_envs)
+        self._all, self._over = np.arange(num_envs), np.zeros(num_envs, dtype=bool)
+        self._potential = np.zeros(num_envs)
+        self._worlds: WorldBatch | None = None
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin episodes.
+
+        Args:
+            seed: run seed, or one number per environment: the episodes of run 0 to play, so that a number gives the
+                same world in whichever environment.
+            options: ``episodes``, numbers to play instead of 0, 1, …, (with a run seed); ``reset_mask``, booleans
+                ``(num_envs,)``, which environments begin their next episode (without a seed). Others are passed over.
+
+        Raises:
+            InputError: numbers or a mask that do not fit.
+        """
+        options = options or {}
+        episodes = options.get("episodes")
+        if seed is not None and not isinstance(seed, int | np.integer):
+            seed, episodes = 0, seed
+        super().reset(seed=None if seed is None else int(seed))
+        mask = _mask(options.get("reset_mask"), self.num_envs)
+        if self._worlds is None or seed is not None or episodes is not None:
+            if mask is not None:
+                raise InputError("reset_mask stands alone: without a seed, without episodes, and after a first reset.")
+            run_seed = int(self.np_random.integers(2**31)) if seed is None else int(seed)
+            worlds = self._begin(run_seed, episodes)
+            begun = self._all
+        else:
+            worlds, begun = self._worlds, self._all if mask is None else np.flatnonzero(mask)
+            worlds.restart(begun)
+        verdict = self._judge(worlds, begun, begin=True)
+        self._over[begun] = False
+        if len(begun) < self.num_envs:
+            return self._observe(worlds, self._all, None), self._infos(worlds, verdict, begun, first=begun)
+        return self._observe(worlds, begun, verdict), self._infos(worlds, verdict, begun, first=begun)
+
+    def step(
+        self, actions: NDArray[np.floating]
+    ) -> tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]:
+        """One control step of every environment; those that were over begin anew as the autoreset mode says.
+
+        Raises:
+            InputError: actions of another shape.
+            gymnasium.error.ResetNeeded: before the first reset, or of an environment that is over without autoreset.
+        """
+        worlds, again = self._ready(), np.flatnonzero(self._over)
+        worlds.advance(self._commander.command(self._checked(actions), worlds.command))
+        if len(again):
+            worlds.restart(again)
+        before = self._potential.copy()
+        verdict = self._judge(worlds, self._all, begin=self._over)
+        terminated = (verdict.success | ~worlds.valid) & ~self._over
+        truncated = (worlds.steps >= self._limit) & ~terminated & ~self._over
+        rewards = SUCCESS_REWARD * (verdict.success & ~self._over)
+        if self.options.reward == "dense":
+            rewards = rewards + np.where(self._over | ~worlds.valid, 0.0, self._potential - before)
+        self._over = terminated | truncated
+        infos = self._infos(worlds, verdict, self._all, first=again)
+        observation = self._observe(worlds, self._all, verdict)
+        if self._mode is AutoresetMode.SAME_STEP and self._over.any():
+            infos = self._same_step(worlds, observation, infos)
+        return observation, rewards.astype(np.float64), terminated, truncated, infos
+
+    def render(self) -> tuple[NDArray[np.uint8], ...] | None:
+        """A picture ``(height, width, 3)`` of every environment, or None without a render mode."""
+        if self.render_mode is None:
+            return None
+        return tuple(self._pictures(self._ready(over=True), self._all)[self._photographer.camera])
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """An attribute, or what a method gives, once per environment, as `SyncVectorEnv.call` has it."""
+        value = getattr(self, name)
+        value = value(*args, **kwargs) if callable(value) else value
+        return value if isinstance(value, tuple) else (value,) * self.num_envs
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute once per environment."""
+        return self.call(name)
+
+    def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  # Gymnasium's signature
+        """Free the renderer."""
+        self._photographer.close()
+        self._worlds = None
+
+    @property
+    def worlds(self) -> WorldBatch:
+        """The running worlds: true states, commands in SI units, episode numbers and drawn parameters.
+
+        Raises:
+            gymnasium.error.ResetNeeded: before the first reset.
+        """
+        return self._ready(over=True)
+
+    @property
+    def observation_names(self) -> tuple[str, ...]:
+        """What each number of a flat observation is."""
+        return self._observer.names
+
+    @property
+    def task(self) -> str:
+        """The goal's name."""
+        return self.options.goal
+
+    @property
+    def task_description(self) -> str:
+        """The sentence a language-conditioned policy is given."""
+        return self._goal.instruction
+
+    @property
+    def _max_episode_steps(self) -> int:
+        return self._limit
+
+    def _begin(self, run_seed: int, episodes: Any) -> WorldBatch:
+        first = self._all.astype(np.int64) if episodes is None else np.array(episodes, dtype=np.int64, ndmin=1)
+        if first.shape != (self.num_envs,) or first.min() < 0 or first.max() >= MOST_EPISODES:
+            raise InputError(
+                f"Episodes are {self.num_envs} whole numbers from 0, one per environment; given {episodes!r}."
+            )
+        source = PlannedEpisodes(self._plan, self._goal.task, run_seed=run_seed, first=first)
+        self._photographer.begin(run_seed)
+        self._worlds = WorldBatch(self.twin, self._backend, source, self.num_envs, self._limit)
+        return self._worlds
+
+    def _ready(self, *, over: bool = False) -> WorldBatch:
+        if self._worlds is None:
+            raise gymnasium.error.ResetNeeded("Call reset() first; there is no world yet.")
+        if not over and self._mode is AutoresetMode.DISABLED and self._over.any():
+            which = ", ".join(str(i) for i in np.flatnonzero(self._over)[:8])
+            raise gymnasium.error.ResetNeeded(
+                f"Environment {which} is over, and autoreset is disabled. Call reset(options={{'reset_mask': …}})."
+            )
+        return self._worlds
+
+    def _checked(self, actions: Any) -> NDArray[np.floating]:
+        values = np.asarray(actions)
+        wanted = (self.num_envs, *(self.single_action_space.shape or ()))
+        if values.shape != wanted:
+            raise InputError(f"Actions have shape {values.shape}, expected {wanted} (environments, joints).")
+        return values
+
+    def _judge(self, worlds: WorldBatch, envs: NDArray[np.intp], *, begin: Any) -> Verdict:
+        states = worlds.state if len(envs) == self.num_envs else worlds.state[envs]
+        verdict = self._goal.look(states, envs, begin=begin)
+        self._potential[envs] = verdict.potential
+        return verdict
+
+    def _observe(self, worlds: WorldBatch, envs: NDArray[np.intp], verdict: Verdict | None) -> Any:
+        every = len(envs) == self.num_envs
+        states, params = (
+            (worlds.state, worlds.params_now) if every else (worlds.state[envs], worlds.params_now.take(envs))
+        )
+        scene = self._goal.task.scene(states) if verdict is None else verdict.scene
+        pictures = self._pictures(worlds, envs) if self.options.cameras else {}
+        shown = {name: pictures[name] for name in self.options.cameras}
+        return self._observer.observe(states, params, worlds.command[envs], scene, shown)
+
+    def _same_step(self, worlds: WorldBatch, observation: Any, infos: Infos) -> Infos:
+        """Begin anew where an episode is over: in place in ``observation``; the new infos hold the final ones."""
+        ended = np.flatnonzero(self._over)
+        final = final_rows(observation, ended, self.num_envs)
+        worlds.restart(ended)
+        verdict = self._judge(worlds, ended, begin=True)
+        put_rows(observation, ended, self._observe(worlds, ended, verdict))
+        self._over = np.zeros(self.num_envs, dtype=bool)
+        return with_final(self._infos(worlds, verdict, ended, first=ended), infos, final, ended)
+
+    def _infos(self, worlds: WorldBatch, verdict: Verdict, envs: NDArray[np.intp], *, first: NDArray[np.intp]) -> Infos:
+        infos = world_infos(worlds, verdict.success, envs)
+        return infos | drawn_infos(worlds, first) if self.options.report_params and len(first) else infos
+
+    def _pictures(self, worlds: WorldBatch, envs: NDArray[np.intp]) -> Pictures:
+        return self._photographer.pictures(worlds.state[envs], worlds.params_now.take(envs))
+
+
+def _autoreset(value: Any) -> AutoresetMode:
+    if isinstance(value, AutoresetMode):
+        return value
+    modes = {mode.value: mode for mode in AutoresetMode}
+    if value not in modes:
+        raise UnknownNameError("autoreset_mode", str(value), modes)
+    return modes[value]
+
+
+def _mask(value: Any, num_envs: int) -> NDArray[np.bool_] | None:
+    if value is None:
+        return None
+    mask = np.asarray(value)
+    if mask.shape != (num_envs,) or mask.dtype != np.bool_ or not mask.any():
+        raise InputError(f"reset_mask is {num_envs} booleans, at least one of them true; given {value!r}.")
+    return mask
