@@ -40,7 +40,10 @@ def model():
 
 
 def everything(model):
-    specs = [ParamSpec(name=q.path("*"), source="test") for q in QUANTITIES if q.family not in ("geom", "material")]
+    """Every quantity of a model but those that would write what another has: a geom's friction, a restitution."""
+    left_out = {"geom", "material"}
+    kinds = [q for q in QUANTITIES if q.family not in left_out and not q.quantity.endswith("restitution")]
+    specs = [ParamSpec(name=q.path("*"), source="test") for q in kinds]
     return expand_params(model, specs, where="test")
 
 
@@ -80,9 +83,10 @@ def test_every_quantity_reads_back_the_value_it_wrote(model):
     from twinloop.twin.quantities import nominal_value
 
     for param in params.values():
-        if not param.quantity.slots or param.quantity.default is not None:
+        if not param.quantity.fields or param.quantity.default is not None:
             continue
         value = param.nominal * 1.25 + 0.01
+        value = param.low if value > param.high else value
         table = ParamTable(names=(param.name,), values=np.array([[value]]))
         fields = field_values(model, [param], table, visual=param.quantity.visual)
         changed = mujoco.MjModel.from_xml_string(ARM)

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.records import ParamTable
 from twinloop.twin.params import Param
-from twinloop.twin.quantities import Slot, rows
-from twinloop.twin.textures import pool_indices
+from twinloop.twin.quantities import Slot, find_quantities, model_field, nominal_value, rows
+from twinloop.twin.quantities.kinds import Compute
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,27 +49,51 @@ def field_values(
     """Values of every field that some world of ``table`` moves away from the model's own.
 
     Args:
-        visual: write the quantities that only pictures show, instead of the physical ones.
+        visual: write what pictures show, instead of what motion depends on; a size is both.
         always: parameters whose fields are written even where no world moves them.
     """
     moved = [
         param
         for param in params
-        if param.quantity.visual is visual
-        and (param.quantity.slots or visual)
+        if (param.quantity.visual or (visual and param.quantity.seen)) is visual
+        and param.quantity.fields
         and param.name in table
         and (param.name in always or np.any(table[param.name] != param.nominal))
     ]
     writer = _Writer(model, table)
-    for rule in ("assign", "factor"):  # factors go on top of what was assigned
-        for param in moved:
-            for slot in param.quantity.slots:
-                if slot.rule == rule:
-                    writer.slot(param, slot)
-    if visual:
-        writer.cameras(moved)
-        writer.textures(moved)
+    for param, slot in _slots(moved, "assign"):
+        writer.slot(param, slot)
+    for compute, group in _groups(moved):
+        compute(_Target(writer, group))
+    for param, slot in _slots(moved, "factor"):  # factors go on top of what was assigned
+        writer.slot(param, slot)
     return FieldValues(arrays=writer.arrays, set_const=any(param.quantity.set_const for param in moved))
+
+
+def sharing_fields(params: Iterable[Param], names: Container[str]) -> list[Param]:
+    """The named parameters and all that have to be written with them, because they change the same fields."""
+    rest = [param for param in params if param.quantity.fields]
+    chosen = [param for param in rest if param.name in names]
+    fields = {field for param in chosen for field in param.quantity.fields}
+    while True:
+        near = [param for param in rest if fields & set(param.quantity.fields)]
+        fields |= {field for param in near for field in param.quantity.fields}
+        if len(near) == len(chosen):
+            return near
+        chosen = near
+
+
+def _slots(params: Iterable[Param], rule: str) -> Iterable[tuple[Param, Slot]]:
+    return ((param, slot) for param in params for slot in param.quantity.slots if slot.rule == rule)
+
+
+def _groups(params: Iterable[Param]) -> Iterable[tuple[Compute, list[Param]]]:
+    """Parameters that one function computes together: those of one thing."""
+    groups: dict[tuple[Compute, str, str], list[Param]] = {}
+    for param in params:
+        if param.quantity.compute:
+            groups.setdefault((param.quantity.compute, param.quantity.family, param.target), []).append(param)
+    return ((compute, group) for (compute, _, _), group in groups.items())
 
 
 class _Writer:
@@ -79,15 +103,15 @@ class _Writer:
 
     def field(self, name: str) -> NDArray:
         if name not in self.arrays:
-            owner, _, field = name.rpartition(".")
-            nominal = np.asarray(getattr(self.model.opt if owner else self.model, field))
-            self.arrays[name] = np.repeat(nominal[None], self.table.nworld, axis=0)
+            self.arrays[name] = np.repeat(model_field(self.model, name)[None], self.table.nworld, axis=0)
         return self.arrays[name]
 
     def slot(self, param: Param, slot: Slot) -> None:
         index = rows(self.model, param.quantity, param.target, slot.field)
         values = self.table[param.name]
         field = self.field(slot.field)
+        if slot.field.startswith("opt."):
+            field = field[:, None]  # options have no rows
         target = field[:, index] if slot.column is None else field[:, index, slot.column]
         shape = (len(values),) + (1,) * (target.ndim - 1)
         if slot.rule == "factor":
@@ -99,33 +123,35 @@ class _Writer:
         else:
             field[:, index, slot.column] = target
 
-    def cameras(self, moved: Iterable[Param]) -> None:
-        """Offsets of position and orientation in the camera's own frame (x right, y up, looking along −z)."""
-        for camera in {param.target for param in moved if param.name.startswith("camera/")}:
-            index = self.model.camera(camera).id
-            shift, turn = self._vector(camera, "position"), self._vector(camera, "rotation")
-            position, quaternion = self.model.cam_pos[index], self.model.cam_quat[index]
-            for world in range(self.table.nworld):
-                moved_by, turned_by, combined = np.empty(3), np.empty(4), np.empty(4)
-                mujoco.mju_rotVecQuat(moved_by, shift[world], quaternion)
-                angle = float(np.linalg.norm(turn[world]))
-                axis = turn[world] / angle if angle > 0 else np.array([1.0, 0.0, 0.0])
-                mujoco.mju_axisAngle2Quat(turned_by, axis, angle)
-                mujoco.mju_mulQuat(combined, quaternion, turned_by)
-                self.field("cam_pos")[world, index] = position + moved_by
-                self.field("cam_quat")[world, index] = combined
 
-    def _vector(self, camera: str, kind: str) -> NDArray[np.float64]:
-        names = [f"camera/{camera}/{kind}/{axis}" for axis in "xyz"]
-        zero = np.zeros(self.table.nworld)
-        return np.stack([self.table.get(name, zero) for name in names], axis=-1)
+class _Target:
+    """See `quantities.kinds.Target`."""
 
-    def textures(self, moved: Iterable[Param]) -> None:
-        """Index 0 keeps the material; index i > 0 shows the i-th of the pool (see `twin.textures`)."""
-        pool = pool_indices(self.model)
-        for param in (p for p in moved if p.quantity.family == "texture"):
-            material = self.model.material(param.target).id
-            geoms = np.flatnonzero(self.model.geom_matid == material)
-            choice = self.table[param.name].astype(int)
-            for index in np.flatnonzero((choice > 0) & (len(pool) > 0)):
-                self.field("geom_matid")[index, geoms] = pool[(choice[index] - 1) % len(pool)]
+    def __init__(self, writer: _Writer, group: list[Param]) -> None:
+        self._writer, self._kind, self.name = writer, group[0].quantity, group[0].target
+        self._fields = {field for param in group for field in param.quantity.writes}
+        for field in sorted(self._fields):
+            writer.field(field)
+        moves = np.any([writer.table[param.name] != param.nominal for param in group], axis=0)
+        self._worlds = np.flatnonzero(moves)
+
+    @property
+    def model(self) -> mujoco.MjModel:
+        return self._writer.model
+
+    def value(self, quantity: str) -> NDArray[np.float64]:
+        kind = next(kind for kind in find_quantities(self._kind.family, quantity) if kind.member == self._kind.member)
+        name, table = kind.path(self.name), self._writer.table
+        if name in table:
+            return table[name][self._worlds]
+        return np.full(len(self._worlds), nominal_value(self.model, kind, self.name))
+
+    def vector(self, stem: str) -> NDArray[np.float64]:
+        return np.stack([self.value(f"{stem}/{axis}") for axis in "xyz"], axis=-1)
+
+    def rows(self, field: str) -> NDArray[np.intp]:
+        return rows(self.model, self._kind, self.name, field)
+
+    def put(self, field: str, rows: ArrayLike, values: NDArray) -> None:
+        if field in self._fields:
+            self._writer.field(field)[self._worlds[:, None], np.asarray(rows)] = values

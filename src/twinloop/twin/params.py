@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
@@ -67,16 +67,22 @@ def split_path(name: str) -> tuple[str, str, str]:
     return family, target, quantity
 
 
-def expand_params(model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: str) -> dict[str, Param]:
+def expand_params(
+    model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: str, nominals: Mapping[str, float] | None = None
+) -> dict[str, Param]:
     """Every declared parameter of a model, wildcards expanded in the model's order, later declarations winning.
 
     A wildcard passes over objects that lack the quantity, see `quantities.has_quantity`.
+
+    Args:
+        nominals: nominal values that stand in no model, by path (see `servos.nominals`).
 
     Raises:
         UnknownNameError: a quantity or an object that does not exist.
         InputError: the object lacks the quantity, or two parameters would write the same place in the model.
     """
     params: dict[str, Param] = {}
+    given = nominals or {}
     for spec in specs:
         family, target, quantity_name = split_path(spec.name)
         kinds = find_quantities(family, quantity_name)
@@ -87,12 +93,12 @@ def expand_params(model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: s
             for kind in kinds
             for name in fnmatch.filter(members(model, kind), target)
             if has_quantity(model, kind, name)
+            and (not kind.given or spec.nominal is not None or kind.path(name) in given)
         ]
         if not chosen and "*" not in target:
-            names = [name for kind in kinds for name in members(model, kind)]
-            _refuse(family, target, names, where=f"{where} ({spec.name})")
+            _refuse(model, kinds, target, where=f"{where} ({spec.name})")
         for kind, name in chosen:
-            param = _param(model, kind, name, spec)
+            param = _param(model, kind, name, spec, given)
             param.check(param.nominal, where=f"{where} (nominal)")
             if param.default_range is not None:
                 param.check(param.absolute(param.default_range, param.op), where=f"{where} (range)")
@@ -101,17 +107,21 @@ def expand_params(model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: s
     return params
 
 
-def _refuse(family: str, target: str, names: list[str], *, where: str) -> NoReturn:
+def _refuse(model: mujoco.MjModel, kinds: list[Quantity], target: str, *, where: str) -> NoReturn:
+    names = [name for kind in kinds for name in members(model, kind)]
     if target not in names:
-        raise UnknownNameError(family, target, names, where=where)
-    raise InputError(
-        f"{where}: {target} lacks that quantity: kp belongs to a position servo (gainprm kp, biasprm 0 -kp), "
-        "torque_limit to an actuator with a forcerange. Change the model, or remove the line."
+        raise UnknownNameError(kinds[0].family, target, names, where=where)
+    reasons = [reason for kind in kinds if kind.lacks and (reason := kind.lacks(model, target))]
+    why = "; ".join(reasons) or (
+        "its nominal value stands in no model. Name a servo preset (robot.servo), robot.gears, or give a nominal"
     )
+    raise InputError(f"{where}: {target} lacks that quantity: {why}. Change the twin, or remove the line.")
 
 
-def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec) -> Param:
-    nominal = spec.nominal if spec.nominal is not None else nominal_value(model, quantity, name)
+def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, given: Mapping[str, float]) -> Param:
+    nominal = spec.nominal if spec.nominal is not None else given.get(quantity.path(name))
+    if nominal is None:
+        nominal = nominal_value(model, quantity, name)
     return Param(
         name=quantity.path(name),
         unit=quantity.unit,
@@ -131,13 +141,32 @@ def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec
 def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: str) -> None:
     """Every place in the model is assigned by one: an object's friction and its geom's, say, exclude each other.
 
-    Factors go on top of what was assigned, in any number.
+    Factors go on top of what was assigned, in any number; quantities computed together are one writer, in which each
+    plays another role.
     """
-    writers: dict[tuple[str, int, int | None], str] = {}
+    writers: dict[tuple[str, int], dict[int | None, tuple[object, str]]] = {}
+    roles: dict[tuple[object, str], str] = {}
     for param in params:
-        for slot in (slot for slot in param.quantity.slots if slot.rule == "assign"):
-            for row in rows(model, param.quantity, param.target, slot.field):
-                place = (slot.field, int(row), slot.column)
-                other = writers.setdefault(place, param.name)
-                if other != param.name:
-                    raise InputError(f"{where}: {other} and {param.name} both set {slot.field}[{row}]. Keep one.")
+        other = roles.setdefault((_writer(param), param.quantity.role), param.name) if param.quantity.role else None
+        if other and other != param.name:
+            raise InputError(f"{where}: {other} and {param.name} say the same in two ways. Keep one.")
+        for field, row, column in _places(model, param):
+            taken = writers.setdefault((field, row), {})
+            for where_else, (writer, name) in taken.items():
+                if writer != _writer(param) and (column is None or where_else in (None, column)):
+                    raise InputError(f"{where}: {name} and {param.name} both set {field}[{row}]. Keep one.")
+            taken[column] = (_writer(param), param.name)
+
+
+def _writer(param: Param) -> object:
+    """Who writes for a parameter: itself, or its group."""
+    compute = param.quantity.compute
+    return (compute, param.quantity.family, param.target) if compute else param.name
+
+
+def _places(model: mujoco.MjModel, param: Param) -> Iterator[tuple[str, int, int | None]]:
+    """Field, row and column (None: all) of everything that a parameter assigns."""
+    assigned = [(slot.field, slot.column) for slot in param.quantity.slots if slot.rule == "assign"]
+    for field, column in [*assigned, *((field, None) for field in param.quantity.writes)]:
+        for row in rows(model, param.quantity, param.target, field):
+            yield field, int(row), column

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import ParamTable
 from twinloop.core.units import UnitMap, unit_map_from_ranges
-from twinloop.twin.fields import FieldValues, field_values
+from twinloop.twin.fields import FieldValues, field_values, sharing_fields
 from twinloop.twin.params import Param
 from twinloop.twin.spec import RobotSpec, TwinSpec
 from twinloop.twin.textures import add_texture_pool
@@ -152,12 +152,11 @@ class Twin:
         Args:
             step: of all worlds, or of each, ``(nworld,)``.
         """
-        names = {name for name in table.steps if self.params[name].quantity.slots}
+        names = {name for name in table.steps if self.params[name].quantity.fields}
         if not names:
             return None
-        now = table.at(step)
-        values = [params for name, params in self.params.items() if name in names]
-        return field_values(self.model, values, now, always=names)
+        together = sharing_fields(self.params.values(), names)
+        return field_values(self.model, together, table.at(step), always=names)
 
     def column(self, table: ParamTable, family: str, quantity: str, default: float) -> NDArray[np.float64]:
         """One quantity over the robot's joints, ``(nworld, n)``; ``default`` where it is not a parameter."""

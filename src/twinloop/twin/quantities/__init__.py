@@ -7,13 +7,30 @@ of this package are the only mapping from paths to MuJoCo fields.
 from twinloop.twin.quantities.actuators import ACTUATORS
 from twinloop.twin.quantities.appearance import APPEARANCE
 from twinloop.twin.quantities.bodies import BODIES
+from twinloop.twin.quantities.contact import CONTACT
 from twinloop.twin.quantities.joints import JOINTS
-from twinloop.twin.quantities.kinds import Quantity, Rule, Slot, Stage
-from twinloop.twin.quantities.lookup import has_quantity, members, nominal_value, rows
+from twinloop.twin.quantities.kinds import Quantity, Rule, Slot, Stage, Target
+from twinloop.twin.quantities.links import LINKS
+from twinloop.twin.quantities.lookup import has_quantity, members, model_field, nominal_value, rows
+from twinloop.twin.quantities.placement import PLACEMENT
 from twinloop.twin.quantities.pushes import PUSHES
+from twinloop.twin.quantities.scene import SCENE
 from twinloop.twin.quantities.timing import TIMING
+from twinloop.twin.quantities.world import WORLD
 
-QUANTITIES: tuple[Quantity, ...] = (*JOINTS, *ACTUATORS, *BODIES, *PUSHES, *TIMING, *APPEARANCE)
+QUANTITIES: tuple[Quantity, ...] = (
+    *JOINTS,
+    *ACTUATORS,
+    *LINKS,
+    *BODIES,
+    *CONTACT,
+    *PLACEMENT,
+    *WORLD,
+    *PUSHES,
+    *SCENE,
+    *TIMING,
+    *APPEARANCE,
+)
 
 
 def find_quantities(family: str, quantity: str) -> list[Quantity]:
@@ -27,9 +44,11 @@ __all__ = [
     "Rule",
     "Slot",
     "Stage",
+    "Target",
     "find_quantities",
     "has_quantity",
     "members",
+    "model_field",
     "nominal_value",
     "rows",
 ]

@@ -5,27 +5,61 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from twinloop.twin.quantities.kinds import Quantity, Slot, assign
+import mujoco
+import numpy as np
+
+from twinloop.twin.quantities.kinds import Quantity, Slot, Target, assign
+from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
+from twinloop.twin.textures import pool_indices
+
+_LATER = "carried with every world for physically based renderers; the classic one ignores it"
 
 
-def _camera_offsets() -> Iterator[Quantity]:
-    for axis in "xyz":
-        yield Quantity(
-            family="camera", quantity=f"position/{axis}", unit="m", low=-1.0, high=1.0, default=0.0, visual=True
-        )
-        yield Quantity(
-            family="camera",
-            quantity=f"rotation/{axis}",
-            unit="rad",
-            low=-math.pi,
-            high=math.pi,
-            default=0.0,
-            visual=True,
-        )
+def camera_pose(target: Target) -> None:
+    """Offsets of position and orientation in the camera's own frame (x right, y up, looking along −z)."""
+    (row,) = target.rows("cam_pos")
+    position, quaternion = target.model.cam_pos[row], target.model.cam_quat[row]
+    turn = quat_from_rotation_vector(target.vector("rotation"))
+    target.put("cam_pos", [row], (position + rotate(quaternion, target.vector("position")))[:, None])
+    target.put("cam_quat", [row], quat_multiply(np.broadcast_to(quaternion, turn.shape), turn)[:, None])
 
 
-APPEARANCE: tuple[Quantity, ...] = (
-    Quantity(
+def light_place(target: Target) -> None:
+    """Shift in the frame of the light's body."""
+    (row,) = target.rows("light_pos")
+    target.put("light_pos", [row], (target.model.light_pos[row] + target.vector("position"))[:, None])
+
+
+def light_direction(target: Target) -> None:
+    """Where the light comes from, as angles: it shines the opposite way."""
+    azimuth, elevation = target.value("direction/azimuth"), target.value("direction/elevation")
+    level = np.cos(elevation)
+    source = np.stack([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)], axis=-1)
+    target.put("light_dir", target.rows("light_dir"), -source[:, None])
+
+
+def _azimuth(model: mujoco.MjModel, name: str) -> float:
+    x, y, _ = model.light_dir[model.light(name).id]
+    return math.atan2(-y, -x) if x or y else 0.0
+
+
+def _elevation(model: mujoco.MjModel, name: str) -> float:
+    x, y, z = model.light_dir[model.light(name).id]
+    return math.atan2(-z, math.hypot(x, y))
+
+
+def texture(target: Target) -> None:
+    """Index 0 keeps the material; index i > 0 shows the i-th of the pool (see `twin.textures`)."""
+    pool, geoms = pool_indices(target.model), target.rows("geom_matid")
+    choice = target.value("").astype(int)
+    own = np.broadcast_to(target.model.geom_matid[geoms], (len(choice), len(geoms)))
+    if len(pool):
+        own = np.where(choice[:, None] > 0, pool[(choice[:, None] - 1) % len(pool)], own)
+    target.put("geom_matid", geoms, own)
+
+
+def _camera() -> Iterator[Quantity]:
+    yield Quantity(
         family="camera",
         quantity="fovy",
         unit="rad",
@@ -33,9 +67,29 @@ APPEARANCE: tuple[Quantity, ...] = (
         high=3.0,
         slots=assign("cam_fovy", factor=180.0 / math.pi),
         visual=True,
-    ),
-    *_camera_offsets(),
-    Quantity(
+        meaning="vertical field of view",
+    )
+    for kind, unit, reach, writes, meaning in (
+        ("position", "m", 1.0, ("cam_pos",), "shift along its own {axis} (x right, y up, z backwards)"),
+        ("rotation", "rad", math.pi, ("cam_quat",), "turn about its own {axis} (x right, y up, z backwards)"),
+    ):
+        for axis in "xyz":
+            yield Quantity(
+                family="camera",
+                quantity=f"{kind}/{axis}",
+                unit=unit,
+                low=-reach,
+                high=reach,
+                default=0.0,
+                compute=camera_pose,
+                writes=writes,
+                visual=True,
+                meaning=meaning.format(axis=axis),
+            )
+
+
+def _light() -> Iterator[Quantity]:
+    yield Quantity(
         family="light",
         quantity="intensity",
         unit="1",
@@ -44,9 +98,78 @@ APPEARANCE: tuple[Quantity, ...] = (
         default=1.0,
         slots=tuple(Slot(field=f"light_{part}", rule="factor") for part in ("ambient", "diffuse", "specular")),
         visual=True,
-    ),
-    *(
-        Quantity(
+        meaning="factor on its ambient, diffuse and specular colour",
+    )
+    yield Quantity(
+        family="light",
+        quantity="active",
+        unit="1",
+        low=0.0,
+        high=1.0,
+        slots=assign("light_active"),
+        visual=True,
+        meaning="1 shines, 0 does not: the number of lights; draw it from a choice of both",
+    )
+    for column, channel in enumerate("rgb"):
+        yield Quantity(
+            family="light",
+            quantity=f"color/{channel}",
+            unit="1",
+            low=0.0,
+            high=10.0,
+            slots=assign("light_diffuse", column),
+            visual=True,
+            meaning="its diffuse colour, before intensity multiplies it",
+        )
+    for axis in "xyz":
+        yield Quantity(
+            family="light",
+            quantity=f"position/{axis}",
+            unit="m",
+            low=-100.0,
+            high=100.0,
+            default=0.0,
+            compute=light_place,
+            writes=("light_pos",),
+            visual=True,
+            meaning=f"shift along {axis} of its body (the world); moves shadows, and the picture of a light that is "
+            "not directional",
+        )
+    for angle, low, nominal, meaning in (
+        ("azimuth", -math.pi, _azimuth, "where it comes from: angle from x towards y"),
+        ("elevation", -math.pi / 2, _elevation, "where it comes from: angle above the horizontal"),
+    ):
+        yield Quantity(
+            family="light",
+            quantity=f"direction/{angle}",
+            unit="rad",
+            low=low,
+            high=-low,
+            nominal=nominal,
+            compute=light_direction,
+            writes=("light_dir",),
+            visual=True,
+            meaning=meaning,
+        )
+    for quantity, unit, high, field, meaning in (
+        ("luminous_intensity", "cd", 1e6, "light_intensity", "photometric strength; 0: the renderer's own"),
+        ("radius", "m", 10.0, "light_bulbradius", "size of what emits: the larger, the softer the shadows"),
+    ):
+        yield Quantity(
+            family="light",
+            quantity=quantity,
+            unit=unit,
+            low=0.0,
+            high=high,
+            slots=assign(field),
+            visual=True,
+            meaning=f"{meaning}; {_LATER}",
+        )
+
+
+def _material() -> Iterator[Quantity]:
+    for column, channel in enumerate("rgb"):
+        yield Quantity(
             family="material",
             quantity=f"color/{channel}",
             unit="1",
@@ -54,8 +177,53 @@ APPEARANCE: tuple[Quantity, ...] = (
             high=1.0,
             slots=assign("mat_rgba", column),
             visual=True,
+            meaning="its colour",
         )
-        for column, channel in enumerate("rgb")
+    for quantity, meaning in (
+        ("specular", "strength of highlights"),
+        ("shininess", "sharpness of highlights"),
+        ("emission", "light of its own"),
+    ):
+        yield Quantity(
+            family="material",
+            quantity=quantity,
+            unit="1",
+            low=0.0,
+            high=1.0,
+            slots=assign(f"mat_{quantity}"),
+            visual=True,
+            meaning=meaning,
+        )
+    for quantity, meaning in (
+        ("roughness", "0 a mirror, 1 matt"),
+        ("metallic", "0 plastic or wood, 1 bare metal"),
+    ):
+        yield Quantity(
+            family="material",
+            quantity=quantity,
+            unit="1",
+            low=-1.0,
+            high=1.0,
+            slots=assign(f"mat_{quantity}"),
+            visual=True,
+            meaning=f"{meaning}, −1 not said; {_LATER}",
+        )
+
+
+APPEARANCE: tuple[Quantity, ...] = (
+    *_camera(),
+    *_light(),
+    *_material(),
+    Quantity(
+        family="texture",
+        quantity="",
+        unit="1",
+        low=0.0,
+        high=1e6,
+        default=0.0,
+        compute=texture,
+        writes=("geom_matid",),
+        visual=True,
+        meaning="which of the pool of procedural textures the material's shapes show; 0 is plain",
     ),
-    Quantity(family="texture", quantity="", unit="1", low=0.0, high=1e6, default=0.0, visual=True),
 )

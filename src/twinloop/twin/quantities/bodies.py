@@ -1,39 +1,160 @@
-"""Bodies and contact: mass, friction, and where an object lies when an episode begins."""
+"""Free objects: mass and its distribution, size, drag, and where they lie when an episode begins."""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from twinloop.twin.quantities.kinds import Quantity, Slot, assign
+import mujoco
+import numpy as np
+
+from twinloop.twin.quantities.kinds import Compute, Quantity, assign
+from twinloop.twin.quantities.rigid import no_com, no_mass, no_size, no_size_along, object_body
+
+_SIZE_FIELDS = ("geom_size", "geom_pos", "body_ipos", "body_inertia")
+_ELLIPSOID, _BLUNT = 0, 1  # columns of geom_fluid: whether the ellipsoid model acts, its blunt drag coefficient
 
 
-def _friction(family: str) -> Iterator[Quantity]:
-    for column, kind in enumerate(("slide", "torsion", "roll")):
-        yield Quantity(
+def body_mass(model: mujoco.MjModel, name: str) -> float:
+    """Mass of one body without its children, in kg."""
+    return float(model.body_mass[model.body(name).id])
+
+
+def inertial(family: str, compute: Compute, *, mass_writes: tuple[str, ...]) -> Iterator[Quantity]:
+    """Mass, centre of mass and inertia of one body, which one function computes together."""
+
+    def quantity(
+        name: str,
+        unit: str,
+        low: float,
+        high: float,
+        *,
+        writes: tuple[str, ...],
+        meaning: str,
+        default: float | None = None,
+        nominal: Callable[[mujoco.MjModel, str], float] | None = None,
+        lacks: Callable[[mujoco.MjModel, str], str] = no_mass,
+        log: bool = False,
+    ) -> Quantity:
+        return Quantity(
             family=family,
-            quantity=f"friction/{kind}",
-            unit="1" if kind == "slide" else "m",
-            low=0.0,
-            high=5.0,
-            slots=assign("geom_friction", column),
+            quantity=name,
+            unit=unit,
+            low=low,
+            high=high,
+            transform="log" if log else "identity",
+            default=default,
+            nominal=nominal,
+            compute=compute,
+            writes=writes,
+            lacks=lacks,
+            set_const=True,
+            meaning=meaning,
+        )
+
+    yield quantity(
+        "mass", "kg", 1e-4, 1e3, writes=mass_writes, nominal=body_mass, log=True, meaning="mass; inertia follows it"
+    )
+    for axis in "xyz":
+        yield quantity(
+            f"com/{axis}",
+            "m",
+            -1.0,
+            1.0,
+            writes=("body_ipos",),
+            default=0.0,
+            lacks=no_com,
+            meaning=f"shift of the centre of mass along the body's {axis} axis; inertia about it stays",
+        )
+    for number, axis in enumerate("xyz"):
+        principal = ("first", "second", "third")[number]
+        yield quantity(
+            f"inertia/{axis}",
+            "1",
+            0.01,
+            100.0,
+            writes=("body_inertia",),
+            default=1.0,
+            log=True,
+            meaning=f"factor on the second moment of mass along the {principal} principal axis (I_xx = S_y + S_z), "
+            "at constant mass: any factors leave the body possible",
         )
 
 
+def _size() -> Iterator[Quantity]:
+    kinds = [("size", no_size, "all axes")]
+    kinds += [(f"size/{a}", functools.partial(no_size_along, axis=i), f"its {a} axis") for i, a in enumerate("xyz")]
+    for name, lacks, along in kinds:
+        yield Quantity(
+            family="object",
+            quantity=name,
+            unit="1",
+            low=0.01,
+            high=100.0,
+            default=1.0,
+            transform="log",
+            compute=object_body,
+            writes=_SIZE_FIELDS,
+            lacks=lacks,
+            set_const=True,
+            seen=True,
+            meaning=f"factor on lengths along {along}: shapes, their places and the inertia follow at constant mass",
+        )
+
+
+def _ellipsoids(model: mujoco.MjModel, name: str) -> np.ndarray:
+    geoms = np.flatnonzero(model.geom_bodyid == model.body(name).id)
+    return geoms[model.geom_fluid[geoms, _ELLIPSOID] > 0]
+
+
+def _no_drag(model: mujoco.MjModel, name: str) -> str:
+    if len(_ellipsoids(model, name)):
+        return ""
+    return 'none of its shapes has a drag coefficient. Give one fluidshape="ellipsoid" in the model'
+
+
 BODIES: tuple[Quantity, ...] = (
+    *inertial("object", object_body, mass_writes=("body_mass", "body_inertia")),
+    *_size(),
     Quantity(
         family="object",
-        quantity="mass",
-        unit="kg",
-        low=1e-4,
-        high=1e3,
-        transform="log",
-        slots=(Slot(field="body_mass", rule="factor"), Slot(field="body_inertia", rule="factor")),
-        set_const=True,
+        quantity="drag",
+        unit="1",
+        low=0.0,
+        high=10.0,
+        slots=assign("geom_fluid", _BLUNT),
+        nominal=lambda model, name: model.geom_fluid[_ellipsoids(model, name)[0], _BLUNT],
+        lacks=_no_drag,
+        meaning="drag coefficient C of MuJoCo's ellipsoid model, force C ρ A v²: half of a textbook's C, whose force "
+        "is ½ C ρ A v²; acts where the air has a density",
     ),
-    *_friction("object"),
-    *_friction("geom"),
-    Quantity(family="object", quantity="position/x", unit="m", low=-1e2, high=1e2, stage="reset"),
-    Quantity(family="object", quantity="position/y", unit="m", low=-1e2, high=1e2, stage="reset"),
-    Quantity(family="object", quantity="yaw", unit="rad", low=-math.pi, high=math.pi, default=0.0, stage="reset"),
+    Quantity(
+        family="object",
+        quantity="position/x",
+        unit="m",
+        low=-1e2,
+        high=1e2,
+        stage="reset",
+        meaning="where it lies when an episode begins",
+    ),
+    Quantity(
+        family="object",
+        quantity="position/y",
+        unit="m",
+        low=-1e2,
+        high=1e2,
+        stage="reset",
+        meaning="where it lies when an episode begins",
+    ),
+    Quantity(
+        family="object",
+        quantity="yaw",
+        unit="rad",
+        low=-math.pi,
+        high=math.pi,
+        default=0.0,
+        stage="reset",
+        meaning="its turn about the vertical when an episode begins",
+    ),
 )

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import mujoco
 import numpy as np
+from numpy.typing import NDArray
 
+from twinloop.twin.quantities.gears import GEAR, motor_joint
 from twinloop.twin.quantities.kinds import Quantity
+from twinloop.twin.quantities.scene import scene_members
 
 
 def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
@@ -21,15 +24,12 @@ def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
         return [
             model.joint(i).name for i in range(model.njnt) if int(model.jnt_type[i]) in scalar and model.joint(i).name
         ]
-    if family == "object":
-        return [
-            model.body(i).name
-            for i in range(1, model.nbody)
-            if _movable(model, i, by_hand=quantity.startswith("position")) and model.body(i).name
-        ]
-    if family == "push":
-        massive = (i for i in range(1, model.nbody) if model.body_mass[i] > 0 and model.body_mocapid[i] < 0)
-        return [name for i in massive if (name := model.body(i).name)]
+    if family in {"object", "link", "body", "push"}:
+        by_hand = quantity.startswith("position")
+        chosen = (i for i in range(1, model.nbody) if _is_body(model, i, family, by_hand=by_hand))
+        return [name for i in chosen if (name := model.body(i).name)]
+    if family == "scene":
+        return scene_members(model, quantity)
     count, accessor = {
         "actuator": (model.nu, model.actuator),
         "geom": (model.ngeom, model.geom),
@@ -41,46 +41,60 @@ def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
     return [name for i in range(count) if (name := accessor(i).name) and not name.startswith("pool/")]
 
 
-def _movable(model: mujoco.MjModel, body: int, *, by_hand: bool) -> bool:
-    """Whether a body floats freely or, where that counts, is placed by hand (mocap)."""
-    if model.body_mocapid[body] >= 0:
-        return by_hand
+def _is_body(model: mujoco.MjModel, body: int, family: str, *, by_hand: bool) -> bool:
+    """Whether a body is one of a family: ``by_hand`` counts a mocap body among the objects.
+
+    An object floats freely; a link is carried by joints of its own or of the bodies before it; what the family
+    ``body`` has stands still; a push needs something with mass.
+    """
+    mocap, mass = bool(model.body_mocapid[body] >= 0), bool(model.body_mass[body] > 0)
+    if family == "push":
+        return mass and not mocap
     first = model.body_jntadr[body]
-    return bool(first >= 0 and model.jnt_type[first] == mujoco.mjtJoint.mjJNT_FREE)
+    free = bool(first >= 0 and model.jnt_type[first] == mujoco.mjtJoint.mjJNT_FREE)
+    if family == "object":
+        return by_hand if mocap else free and model.body(body).name not in scene_members(model, "shape")
+    still = bool(model.body_weldid[body] == 0)
+    return not mocap and (still if family == "body" else not still and not free and mass)
 
 
 def has_quantity(model: mujoco.MjModel, quantity: Quantity, name: str) -> bool:
-    """Whether an object has the quantity: only a position servo has a gain, only a limited actuator a torque limit.
-
-    A position servo is MuJoCo's fixed gain kp with the affine bias −kp · position; its limit is the same both ways.
-    """
-    if quantity.family != "actuator" or quantity.quantity not in {"kp", "torque_limit"}:
-        return True
-    index = model.actuator(name).id
-    if quantity.quantity == "torque_limit":
-        low, high = model.actuator_forcerange[index]
-        return bool(model.actuator_forcelimited[index] and high > 0 and low == -high)
-    gain, bias = model.actuator_gainprm[index, 0], model.actuator_biasprm[index, :2]
-    affine = int(model.actuator_biastype[index]) == mujoco.mjtBias.mjBIAS_AFFINE
-    fixed = int(model.actuator_gaintype[index]) == mujoco.mjtGain.mjGAIN_FIXED
-    return bool(fixed and affine and gain > 0 and bias[0] == 0 and bias[1] == -gain)
+    """Whether an object has the quantity: only a position servo has a gain, only a body with mass a centre of mass."""
+    return quantity.lacks is None or not quantity.lacks(model, name)
 
 
-def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> np.ndarray:
-    """Rows of ``field`` that belong to the named object."""
+def model_field(model: mujoco.MjModel, field: str) -> NDArray:
+    """A field of the model or, as ``opt.gravity``, of its options."""
+    owner, _, name = field.rpartition(".")
+    return np.asarray(getattr(model.opt if owner else model, name))
+
+
+def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
+    """Rows of ``field`` that belong to the named object; an option has one."""
+    family = quantity.family
+    if field.startswith("opt."):
+        return np.zeros(1, dtype=np.intp)
     if field.startswith("dof_"):
-        return np.atleast_1d(model.joint(name).dofadr)
-    if field.startswith("geom_") and quantity.family == "object":
+        return np.atleast_1d(model.jnt_dofadr[motor_joint(model, name)]).astype(np.intp)
+    if field.startswith("tendon_") and family == "joint":
+        return np.array([model.tendon(GEAR.format(name)).id])
+    if field.startswith("qpos_"):
+        return np.atleast_1d(model.joint(name).qposadr)
+    if field.startswith("geom_") and family in {"object", "link"}:
         return np.flatnonzero(model.geom_bodyid == model.body(name).id)
+    if field.startswith("geom_") and family == "texture":
+        return np.flatnonzero(model.geom_matid == model.material(name).id)
     accessor = {
         "joint": model.joint,
         "actuator": model.actuator,
         "object": model.body,
+        "link": model.body,
+        "body": model.body,
         "geom": model.geom,
         "camera": model.camera,
         "light": model.light,
         "material": model.material,
-    }[quantity.family]
+    }[family]
     return np.array([accessor(name).id])
 
 
@@ -88,12 +102,15 @@ def nominal_value(model: mujoco.MjModel, quantity: Quantity, name: str) -> float
     """The value that the model as compiled gives to this quantity, in SI."""
     if quantity.default is not None:
         return quantity.default
+    if quantity.nominal is not None:
+        return float(quantity.nominal(model, name))
     if quantity.stage == "reset":
         body = model.body(name)
         position = model.body_pos[body.id]
         return float(position["xyz".index(quantity.quantity[-1])])
     slot = next((s for s in quantity.slots if s.factor > 0), quantity.slots[0])
-    values = getattr(model, slot.field)[rows(model, quantity, name, slot.field)]
+    field = model_field(model, slot.field)
+    values = (field[None] if slot.field.startswith("opt.") else field)[rows(model, quantity, name, slot.field)]
     if slot.column is not None:
         values = values[..., slot.column]
     return float(np.ravel(values)[0]) / slot.factor

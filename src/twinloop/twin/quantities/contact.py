@@ -1,0 +1,177 @@
+"""Contact: friction in three ways, stiffness, damping and how high things bounce."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import BoundsError
+from twinloop.twin.quantities.kinds import Quantity, Target, assign
+
+_FRICTION = (
+    ("slide", "1", "coefficient of sliding friction"),
+    ("torsion", "m", "torsional friction: torque about the normal per newton; acts with condim 4 or 6"),
+    ("roll", "m", "rolling friction: torque against rolling per newton; acts with condim 6"),
+)
+_LEAST_DAMPING, _MOST_DAMPING = 1e-3, 100.0
+
+
+def restitution(damping_ratio: ArrayLike) -> NDArray[np.float64]:
+    """Coefficient of restitution of a linear damped spring that never pulls.
+
+    e = exp(−2 ζ arccos ζ / √(1 − ζ²)), and with arccosh and √(ζ² − 1) beyond critical damping (Schwager, Pöschel,
+    "Coefficient of restitution and linear-dashpot model revisited", Granular Matter 2007).
+    """
+    zeta = np.asarray(damping_ratio, dtype=np.float64)
+    root = np.sqrt(np.abs(1.0 - zeta**2))
+    angle = np.where(zeta < 1.0, np.arccos(np.minimum(zeta, 1.0)), np.arccosh(np.maximum(zeta, 1.0)))
+    return np.exp(-2.0 * zeta * np.divide(angle, root, out=np.ones_like(root), where=root > 1e-6))
+
+
+def damping_ratio(restitution_: ArrayLike) -> NDArray[np.float64]:
+    """The damping ratio with a coefficient of restitution: `restitution` turned round, by bisection."""
+    wanted = np.asarray(restitution_, dtype=np.float64)
+    low, high = np.full(wanted.shape, np.log(_LEAST_DAMPING)), np.full(wanted.shape, np.log(_MOST_DAMPING))
+    for _ in range(60):
+        middle = 0.5 * (low + high)
+        bouncy = restitution(np.exp(middle)) > wanted
+        low, high = np.where(bouncy, middle, low), np.where(bouncy, high, middle)
+    return np.exp(0.5 * (low + high))
+
+
+def _spring(model: mujoco.MjModel, geom: int) -> tuple[float, float]:
+    """Stiffness in 1/s² and damping ratio of a shape, whichever way its solref says it."""
+    first, second = model.geom_solref[geom]
+    if first > 0:
+        return 1.0 / (first * second) ** 2, float(second)
+    return float(-first), float(-second / (2.0 * np.sqrt(max(-first, 1e-12))))
+
+
+def contact(target: Target) -> None:
+    """Stiffness k and damping ratio ζ as MuJoCo's solref (1 / (ζ √k), ζ).
+
+    Modeling chapter, "Solver parameters": with impedance d the contact obeys a + d (b v + k_r r) = (1 − d) a₀, where
+    b = 2 / (d_w τ) and k_r = d / (d_w² τ² ζ²); at constant impedance that is a spring k = 1 / (τ ζ)² with damping ratio
+    ζ, pressed in by a₀ (1 − d) / k at rest. MuJoCo holds τ to two physics steps at least, without a word.
+
+    Raises:
+        BoundsError: τ would be below two physics steps.
+    """
+    rows = target.rows("geom_solref")
+    stiffness, ratio = target.value("contact/stiffness"), target.value("contact/damping_ratio")
+    bounce = target.value("contact/restitution")
+    nominal = restitution(_spring(target.model, int(rows[0]))[1])
+    ratio = np.where(bounce == nominal, ratio, damping_ratio(bounce))
+    constant = 1.0 / (ratio * np.sqrt(stiffness))
+    _refuse_fast(target, constant, stiffness, ratio)
+    values = np.stack([constant, ratio], axis=-1)[:, None]
+    target.put("geom_solref", rows, np.repeat(values, len(rows), axis=1))
+
+
+def _refuse_fast(
+    target: Target, constant: NDArray[np.float64], stiffness: NDArray[np.float64], ratio: NDArray[np.float64]
+) -> None:
+    least = 2.0 * target.model.opt.timestep
+    fast = np.flatnonzero(constant < least * (1.0 - 1e-9))
+    if len(fast) and not target.model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_REFSAFE):
+        world = fast[0]
+        raise BoundsError(
+            f"The contact of {target.name} with stiffness {stiffness[world]:g} 1/s² and damping ratio {ratio[world]:g} "
+            f"has the time constant {constant[world]:.3g} s, and the physics step of {target.model.opt.timestep:.3g} s "
+            f"allows no less than {least:.3g} s. Lower the stiffness or the damping, or raise substeps in the twin."
+        )
+
+
+def _shapes(model: mujoco.MjModel, name: str, family: str) -> list[int]:
+    if family == "geom":
+        return [model.geom(name).id]
+    return np.flatnonzero(model.geom_bodyid == model.body(name).id).tolist()
+
+
+def _no_contact(model: mujoco.MjModel, name: str, *, family: str) -> str:
+    shapes = _shapes(model, name, family)
+    if not shapes:
+        return "it has no shape"
+    stiffness, ratio = _spring(model, shapes[0])
+    return "" if stiffness > 0 and ratio > 0 else "its solref has no stiffness or no damping. Give both in the model"
+
+
+def _nominal(model: mujoco.MjModel, name: str, *, family: str, number: int) -> float:
+    return _spring(model, _shapes(model, name, family)[0])[number]
+
+
+def _nominal_restitution(model: mujoco.MjModel, name: str, *, family: str) -> float:
+    return float(restitution(_nominal(model, name, family=family, number=1)))
+
+
+def _contact(family: str) -> Iterator[Quantity]:
+    rule = "acts where this shape has the higher priority; at equal priority MuJoCo averages both shapes' by solmix"
+    for name, unit, low, high, role, nominal, meaning in (
+        (
+            "stiffness",
+            "1/s²",
+            1.0,
+            1e8,
+            "stiffness",
+            functools.partial(_nominal, family=family, number=0),
+            "force per depth and per kilogram of what is stopped: N/m for a body of 1 kg on a fixed one",
+        ),
+        (
+            "damping_ratio",
+            "1",
+            _LEAST_DAMPING,
+            _MOST_DAMPING,
+            "damping",
+            functools.partial(_nominal, family=family, number=1),
+            "1 is critical; below it things bounce, see contact/restitution",
+        ),
+        (
+            "restitution",
+            "1",
+            1e-3,
+            0.995,
+            "damping",
+            functools.partial(_nominal_restitution, family=family),
+            "speed after a bounce per speed before it; the damping ratio follows, so declare one of the two",
+        ),
+    ):
+        yield Quantity(
+            family=family,
+            quantity=f"contact/{name}",
+            unit=unit,
+            low=low,
+            high=high,
+            transform="identity" if name == "restitution" else "log",
+            compute=contact,
+            writes=("geom_solref",),
+            role=role,
+            nominal=nominal,
+            lacks=functools.partial(_no_contact, family=family),
+            meaning=f"{meaning}; {rule}",
+        )
+
+
+def _friction(family: str) -> Iterator[Quantity]:
+    rule = "at equal priority of two shapes the larger value acts, else that of the higher priority"
+    for column, (kind, unit, meaning) in enumerate(_FRICTION):
+        yield Quantity(
+            family=family,
+            quantity=f"friction/{kind}",
+            unit=unit,
+            low=0.0,
+            high=5.0,
+            slots=assign("geom_friction", column),
+            meaning=f"{meaning}; {rule}",
+        )
+
+
+CONTACT: tuple[Quantity, ...] = (
+    *_friction("object"),
+    *_friction("geom"),
+    *_contact("object"),
+    *_contact("geom"),
+)

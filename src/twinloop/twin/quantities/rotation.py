@@ -1,0 +1,41 @@
+"""Quaternions (wxyz) of many worlds at once; a turn of nothing leaves every bit as it was."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def quat_from_rotation_vector(vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Unit quaternions ``(n, 4)`` of turns by ``|vector|`` rad about ``vector``, ``(n, 3)``."""
+    angle = np.sqrt((vector**2).sum(axis=-1, keepdims=True))
+    axis = np.divide(vector, angle, out=np.zeros_like(vector), where=angle > 0)
+    return np.concatenate([np.cos(angle / 2), np.sin(angle / 2) * axis], axis=-1)
+
+
+def quat_multiply(left: ArrayLike, right: ArrayLike) -> NDArray[np.float64]:
+    """Products ``left ⊗ right``, ``(n, 4)``: first the right turn, then the left."""
+    a, b, c, d = np.moveaxis(np.asarray(left, dtype=np.float64), -1, 0)
+    e, f, g, h = np.moveaxis(np.asarray(right, dtype=np.float64), -1, 0)
+    return np.stack(
+        [
+            a * e - b * f - c * g - d * h,
+            a * f + b * e + c * h - d * g,
+            a * g - b * h + c * e + d * f,
+            a * h + b * g - c * f + d * e,
+        ],
+        axis=-1,
+    )
+
+
+def rotate(quaternion: ArrayLike, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Vectors ``(n, 3)`` turned by quaternions ``(n, 4)`` or one of them."""
+    quaternion = np.asarray(quaternion, dtype=np.float64)
+    scalar, axis = quaternion[..., :1], np.broadcast_to(quaternion[..., 1:], vector.shape)
+    half = 2.0 * np.cross(axis, vector)
+    return vector + scalar * half + np.cross(axis, half)
+
+
+def matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The rotation matrix of one quaternion; its columns are the turned axes."""
+    return rotate(quaternion, np.eye(3)).T
