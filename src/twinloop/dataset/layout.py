@@ -30,6 +30,8 @@ UNIT_MAP = "twinloop/unit_map.json"
 SPEC = "twinloop/dataset.json"
 PROGRESS = "twinloop/progress.json"
 RESULT = "twinloop/result.json"
+COVERAGE = "twinloop/coverage.json"
+ADAPTIVE = "twinloop/adaptive.json"
 CARD = "README.md"
 
 SCHEMA = 1

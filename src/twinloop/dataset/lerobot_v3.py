@@ -92,6 +92,11 @@ class DatasetWriter:
         return self._progress.frames
 
     @property
+    def outcomes(self) -> list[Mapping[str, int]]:
+        """The counts given with each committed block, in order."""
+        return [entry.outcome for entry in self._progress.blocks]
+
+    @property
     def outcome(self) -> dict[str, int]:
         """The sums over committed blocks of the counts given with each."""
         total: dict[str, int] = {}
@@ -156,10 +161,13 @@ class DatasetWriter:
                 metadata.write_metadata(stage, self.spec, progress, quantiles=due)
         self._progress = progress
 
-    def finish(self, result: Mapping[str, Any] | None = None) -> None:
+    def finish(
+        self, result: Mapping[str, Any] | None = None, *, documents: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
         """Make the quantiles exact over all frames, and store the run's figures in ``twinloop/result.json``.
 
-        ``result`` must not hold wall-clock facts: the bytes are a function of the run's inputs.
+        Neither ``result`` nor ``documents`` (more JSON files, by their path in the dataset) may hold wall-clock
+        facts: the bytes are a function of the run's inputs.
         """
         progress = replace(self._progress, quantiles_at=self._progress.frames)
         with self._snapshot() as stage:
@@ -167,6 +175,8 @@ class DatasetWriter:
                 metadata.write_metadata(stage, self.spec, progress, quantiles=True)
             if result is not None:
                 replace_bytes(stage / layout.RESULT, (dumps(dict(result), indent=2) + "\n").encode())
+            for name, value in (documents or {}).items():
+                replace_bytes(stage / name, (dumps(dict(value)) + "\n").encode())
         self._progress = progress
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from twinloop.core.profile import Profile, profiling, span
 from twinloop.core.records import SimEpisode
 from twinloop.core.units import UnitMap
 from twinloop.dataset.aside import SetAside
+from twinloop.generate.adaptive import Rounds, boundary_counts
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.randomize import Plan
 from twinloop.rollout import BatchResult, run_batch, software_versions
@@ -32,8 +33,8 @@ _SHORTEST = 2
 class Batch:
     """What a worker needs: the configuration as JSON, the block and its episode numbers, its C threads.
 
-    ``versions`` are those of the process that asked: other versions would write other bytes. ``profile`` asks where
-    the time goes; it changes nothing else.
+    ``versions`` are those of the process that asked: other versions would write other bytes. ``rounds`` are the
+    adaptive ranges that these episodes are drawn from. ``profile`` asks where the time goes; it changes nothing else.
     """
 
     config: str
@@ -41,6 +42,7 @@ class Batch:
     numbers: tuple[int, ...]
     nthread: int
     versions: Mapping[str, str]
+    rounds: Rounds = field(default_factory=dict)
     profile: bool = False
 
 
@@ -82,9 +84,11 @@ def _work(batch: Batch) -> Outcome:
             "differ. Install the same versions everywhere."
         )
     config, plan, task = setup(batch.config)
+    plan = plan.knowing(batch.rounds) if batch.rounds else plan
     result = simulate_batch(config, plan, task, batch.numbers, nthread=batch.nthread)
     with span("provenance"):
-        return Outcome(kept=_kept(result, config.keep), aside=_aside(result), counts=_counts(result))
+        counts = {**_counts(result), **boundary_counts(plan, batch.numbers, result.success)}
+        return Outcome(kept=_kept(result, config.keep), aside=_aside(result), counts=counts)
 
 
 def _listed(versions: Mapping[str, str]) -> str:
@@ -109,17 +113,18 @@ def simulate_batch(
 
 def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], nthread: int) -> BatchResult:
     with span("draw"):
-        params = plan.draw(numbers, nstep=task.nstep)
+        drawn = plan.worlds(numbers, nstep=task.nstep)
     return run_batch(
         plan.twin,
         task,
-        params,
+        drawn.table,
         run_seed=config.seed,
         episodes=numbers,
         backend=open_backend(config.file.rollout.backend, nthread=nthread),
         units=dataset_units(config, plan.twin),
         config_hash=config.hash,
         extra={"plan_hash": plan.hash, "backend": config.file.rollout.backend},
+        notes=plan.notes(drawn),
     )
 
 

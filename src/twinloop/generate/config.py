@@ -3,13 +3,14 @@
 ::
 
     scene: {robot: so101, task: pick_and_place}     # or twin: NAME | FILE
-    randomization: {physics: {object_mass_g: [20, 100]}}    # or default, or {identified: RUN}
+    randomization: {physics: {object_mass_g: [20, 100]}}    # or default, or {identified: RUN}; see randomize.options
     rollout: {parallel_envs: 256, episodes_per_env: 4}
     render: {cameras: [front, wrist], height: 240, width: 320, episodes: 30}   # optional second pass
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.core.records import ParamDistribution
-from twinloop.randomize import Plan, default_draws, identified_draws, parse_randomization, read_identified
-from twinloop.randomize.plan import Draw, JointDraw
+from twinloop.randomize import OPTIONS, Constraint, Plan, adaptive_options, read_identified, section_plan
+from twinloop.tasks import open_task
 from twinloop.twin import Twin, builtin_names, load_twin
 from twinloop.twin.spec import describe, load_yaml
 
@@ -102,19 +103,34 @@ class GenerateConfig(_Strict):
 
     @property
     def batch_size(self) -> int:
-        """Worlds that a worker simulates at once."""
-        return min(self.file.rollout.parallel_envs, MAX_BATCH)
+        """Worlds that a worker simulates at once; with adaptive ranges, a whole part of a round."""
+        wanted = min(self.file.rollout.parallel_envs, MAX_BATCH)
+        return _divisor(self.round_size, wanted) if self.round_size else wanted
+
+    @property
+    def round_size(self) -> int:
+        """Episodes between two changes of adaptive ranges, 0 without those."""
+        section = self.file.randomization
+        if not isinstance(section, dict) or "adaptive" not in section:
+            return 0
+        return adaptive_options(section["adaptive"], where="generate file").every
 
     @property
     def block_size(self) -> int:
-        """Episode numbers per block: whole batches, few enough blocks, and bounded."""
+        """Episode numbers per block: whole batches, few enough blocks, and bounded; none spans two rounds."""
         batches = -(-self.episodes // self.batch_size)
-        return self.batch_size * min(-(-batches // BLOCKS), max(1, MAX_BLOCK // self.batch_size))
+        wanted = min(-(-batches // BLOCKS), max(1, MAX_BLOCK // self.batch_size))
+        return self.batch_size * (_divisor(self.round_size // self.batch_size, wanted) if self.round_size else wanted)
 
     @property
     def hash(self) -> str:
         """Names the configuration."""
         return sha256_json(self.model_dump(mode="json"))
+
+
+def _divisor(number: int, limit: int) -> int:
+    """The largest divisor of ``number`` that is no larger than ``limit``."""
+    return next(size for size in range(min(number, limit), 0, -1) if number % size == 0)
 
 
 def read_config(
@@ -162,7 +178,7 @@ def resolve(
     if episodes is not None and episodes < 1:
         raise InputError(f"--episodes {episodes}: at least one episode is needed.")
     identified, kappa = _identified(file, where, folder)
-    return GenerateConfig(
+    config = GenerateConfig(
         file=file.model_copy(update={"render": None}),
         render=file.render,
         twin=_twin_reference(file.scene, where, folder),
@@ -173,6 +189,18 @@ def resolve(
         identified=identified,
         kappa=kappa,
     )
+    _check_rounds(config, where)
+    return config
+
+
+def _check_rounds(config: GenerateConfig, where: str) -> None:
+    """Refuse rounds that divide into small batches only."""
+    wanted = min(config.file.rollout.parallel_envs, MAX_BATCH)
+    if config.round_size > wanted and 2 * config.batch_size < wanted:
+        raise InputError(
+            f"{where}: randomization.adaptive.every {config.round_size} divides into batches of {config.batch_size} "
+            f"worlds only. Choose a multiple of {wanted}."
+        )
 
 
 def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str, Any] | None, float]:
@@ -180,9 +208,12 @@ def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str,
     section = file.randomization
     if not isinstance(section, dict) or "identified" not in section:
         return None, 1.0
-    extra = set(section) - {"identified", "kappa"}
+    extra = set(section) - (set(OPTIONS) - {"default"})
     if extra:
-        raise InputError(f"{where}: randomization.identified stands alone; remove {', '.join(sorted(extra))}.")
+        raise InputError(
+            f"{where}: randomization.identified draws what it determined, and default ranges for the rest; remove "
+            f"{', '.join(sorted(extra))}."
+        )
     result = read_identified(folder / str(section["identified"]))
     kappa = section.get("kappa", 1.0)
     if not isinstance(kappa, int | float) or not kappa >= 0:
@@ -215,20 +246,23 @@ def make_plan(config: GenerateConfig, twin: Twin) -> Plan:
     """The frozen plan of draws of a run.
 
     Raises:
-        TwinloopError: see `randomize.parse_randomization`.
+        TwinloopError: see `randomize.section_plan`.
     """
-    section = config.file.randomization
-    draws: list[Draw | JointDraw]
-    pool = 0
-    if config.identified is not None:
-        distribution = ParamDistribution.from_json(config.identified)
-        draws = identified_draws(twin, distribution, kappa=config.kappa)
-    elif section == "default":
-        draws = list(default_draws(twin))
-    else:
-        parsed, pool = parse_randomization(section, twin, where="generate file")
-        draws = list(parsed)
-    return Plan(twin=twin, run_seed=config.seed, draws=tuple(draws), texture_pool=pool)
+    return section_plan(
+        config.file.randomization,
+        twin,
+        run_seed=config.seed,
+        episodes=config.episodes,
+        where="generate file",
+        identified=None if config.identified is None else ParamDistribution.from_json(config.identified),
+        kappa=config.kappa,
+        named=lambda: _task_constraints(config, twin),
+    )
+
+
+def _task_constraints(config: GenerateConfig, twin: Twin) -> Mapping[str, Constraint]:
+    """The conditions that the task offers by name; a task of a user's own may offer none."""
+    return getattr(open_task(config.task, twin), "constraints", {})
 
 
 def load_plan(config: GenerateConfig) -> Plan:

@@ -16,8 +16,10 @@ from twinloop.core.records import SimEpisode
 from twinloop.dataset.aside import SetAside
 from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
+from twinloop.generate.adaptive import Rounds, rounds_left
 from twinloop.generate.batches import Batch, Outcome, dataset_units, work, work_here
 from twinloop.generate.config import GenerateConfig, load_plan
+from twinloop.generate.coverage import draw_figures
 from twinloop.randomize import Plan
 from twinloop.rollout import software_versions
 from twinloop.simulate import open_backend
@@ -52,11 +54,14 @@ def generate_states(
         with DatasetWriter.open(output, spec, resume=resume) as writer:
             here = LocalProcesses(min(workers, batches(config, writer.next_block)))
             with nullcontext(engine) if engine else here as place:
-                for blocks in _rounds(config, writer.next_block):
-                    _generate_blocks(config, writer, blocks, place, profile)
-            result = _result(config, plan, writer)
+                while batches(config, writer.next_block) > 0:
+                    blocks, rounds = rounds_left(config, plan, writer.outcomes, writer.next_block)
+                    _generate_blocks(config, writer, blocks, rounds, place, profile)
+            with span("coverage"):
+                facts, documents = draw_figures(config, plan, writer.path, writer.outcomes)
+            result = {**_result(config, plan, writer), **facts}
             with span("commit"):
-                writer.finish(result)
+                writer.finish(result, documents=documents)
     return result
 
 
@@ -65,15 +70,15 @@ def batches(config: GenerateConfig, first_block: int = 0) -> int:
     return -(-(config.episodes - first_block * config.block_size) // config.batch_size)
 
 
-def _rounds(config: GenerateConfig, first: int) -> Iterator[range]:
-    """Blocks that are simulated under one plan, what was committed before being known: here all that are left."""
-    yield range(first, -(-config.episodes // config.block_size))
-
-
 def _generate_blocks(
-    config: GenerateConfig, writer: DatasetWriter, blocks: range, engine: Engine, profile: Profile | None
+    config: GenerateConfig,
+    writer: DatasetWriter,
+    blocks: range,
+    rounds: Rounds,
+    engine: Engine,
+    profile: Profile | None,
 ) -> None:
-    jobs = _jobs(config, blocks, nthread=engine.threads, profile=profile is not None)
+    jobs = _jobs(config, blocks, rounds, nthread=engine.threads, profile=profile is not None)
     total = sum(len(_starts(config, block)) for block in blocks)
     done = track(engine.map(work if engine.elsewhere else work_here, jobs), label="simulate", total=total)
     for block, outcomes in itertools.groupby(done, key=lambda pair: pair[0].block):
@@ -88,13 +93,21 @@ def _starts(config: GenerateConfig, block: int) -> range:
     return range(start, min(start + config.block_size, config.episodes), config.batch_size)
 
 
-def _jobs(config: GenerateConfig, blocks: range, *, nthread: int, profile: bool) -> Iterator[Batch]:
+def _jobs(config: GenerateConfig, blocks: range, rounds: Rounds, *, nthread: int, profile: bool) -> Iterator[Batch]:
     """The batches of these blocks, made as they are asked for."""
     text, versions = config.model_dump_json(), dict(software_versions())
     for block in blocks:
         for start in _starts(config, block):
             numbers = tuple(range(start, min(start + config.batch_size, config.episodes)))
-            yield Batch(config=text, block=block, numbers=numbers, nthread=nthread, versions=versions, profile=profile)
+            yield Batch(
+                config=text,
+                block=block,
+                numbers=numbers,
+                nthread=nthread,
+                versions=versions,
+                rounds=rounds,
+                profile=profile,
+            )
 
 
 def _gather(

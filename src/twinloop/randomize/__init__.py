@@ -6,6 +6,7 @@ from twinloop.randomize.constraints import Constraint
 from twinloop.randomize.designs import make_design
 from twinloop.randomize.options import OPTIONS, adaptive_options, parse_adaptive, parse_constraints
 from twinloop.randomize.plan import Draw, JointDraw, Plan
+from twinloop.randomize.section import section_plan
 from twinloop.randomize.sources import default_draws, identified_draws, read_identified
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "parse_randomization",
     "read_identified",
     "run_rounds",
+    "section_plan",
 ]

@@ -135,11 +135,6 @@ class JointDraw:
         logs = np.array([kind == "log" for kind in self.transforms])
         return np.where(logs, np.exp(np.where(logs, values, 0.0)), values)
 
-    def transformed(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The inverse of `absolute`."""
-        logs = np.array([kind == "log" for kind in self.transforms])
-        return np.where(logs, np.log(np.where(logs, values, 1.0)), values)
-
     def values(
         self, twin: Twin, count: int, u: Callable[[int, NDArray[np.intp]], NDArray[np.float64]]
     ) -> dict[str, NDArray[np.float64]]:

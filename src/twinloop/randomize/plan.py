@@ -23,6 +23,10 @@ from twinloop.twin import Twin
 
 __all__ = ["AnyDraw", "Draw", "DrawnWorlds", "JointDraw", "Operation", "Plan", "Scope"]
 
+# Keys in Provenance.extra.
+IMPORTANCE_WEIGHT = "importance_weight"  # density of the target over that of the proposal, where there is one
+CONSTRAINT_REDRAWS = "constraint_redraws"  # candidates that a constraint refused before this world
+ADAPTIVE_BOUNDARY = "adaptive_boundary"  # the boundary that the episode evaluates
 _PROBED = -1  # stands for the number of a redraw where acceptance is measured
 _Values: TypeAlias = dict[str, NDArray[np.float64]]
 
@@ -131,6 +135,18 @@ class Plan:
             redraws=redraws,
             boundary=boundary,
         )
+
+    def notes(self, drawn: DrawnWorlds) -> list[dict[str, Any]]:
+        """What the provenance of each world says beyond its values; empty where nothing is special about it."""
+        notes: list[dict[str, Any]] = [{} for _ in range(drawn.table.nworld)]
+        for world, note in enumerate(notes):
+            if self.weighted:
+                note[IMPORTANCE_WEIGHT] = float(drawn.weight[world])
+            if self.constraints:
+                note[CONSTRAINT_REDRAWS] = int(drawn.redraws[world])
+            if self.adaptive is not None and drawn.boundary[world] >= 0:
+                note[ADAPTIVE_BOUNDARY] = self.adaptive.boundaries[drawn.boundary[world]]
+        return notes
 
     def _check_acceptance(self) -> None:
         """Refuse constraints that accept almost nothing, by a probe that no episode's draw is part of."""

@@ -38,7 +38,7 @@ class BatchResult:
 
     ``observation`` and ``action`` ``(nworld, nstep, n)`` are in ``units``. ``held`` ``(nworld, nstep + 1)`` says
     whether the success predicate held at each state, ``success`` ``(nworld,)`` whether it did at the last state of a
-    world that stayed valid.
+    world that stayed valid. ``notes`` is what the provenance of each world says beyond ``extra``.
     """
 
     twin: Twin
@@ -57,6 +57,7 @@ class BatchResult:
     config_hash: str
     versions: Mapping[str, str]
     extra: Mapping[str, Any] = field(default_factory=dict)
+    notes: Sequence[Mapping[str, Any]] = ()
 
     @property
     def success(self) -> NDArray[np.bool_]:
@@ -80,7 +81,8 @@ class BatchResult:
         return [self.episode(int(world)) for world in (range(len(self.numbers)) if worlds is None else worlds)]
 
     def _provenance(self, world: int) -> Provenance:
-        extra = {**self.extra, INITIAL_COMMAND: self.initial.command[world].tolist()}
+        notes = self.notes[world] if self.notes else {}
+        extra = {**self.extra, **notes, INITIAL_COMMAND: self.initial.command[world].tolist()}
         if self.params.steps:
             extra[STEP_PARAMS] = {name: rows[world].tolist() for name, rows in self.params.steps.items()}
         reason = self.trajectories.reason[world]
@@ -119,6 +121,7 @@ def run_batch(
     config_hash: str = "",
     versions: Mapping[str, str] | None = None,
     extra: Mapping[str, Any] | None = None,
+    notes: Sequence[Mapping[str, Any]] = (),
 ) -> BatchResult:
     """Reset, act, sense and judge one episode per row of ``params``.
 
@@ -166,4 +169,5 @@ def run_batch(
         config_hash=config_hash,
         versions={**software_versions(), **(versions or {})},
         extra=extra or {},
+        notes=notes,
     )

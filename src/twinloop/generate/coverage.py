@@ -1,0 +1,182 @@
+"""What a dataset covers of its parameter space, and how its draws were accepted and weigh: measured once it is whole.
+
+Attempts are drawn again from the plan by their episode numbers; what was kept is read from the dataset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.files import read_json
+from twinloop.core.records import ParamTable
+from twinloop.dataset import layout
+from twinloop.dataset.parquet import open_parquet, require_columns
+from twinloop.dataset.progress import Progress
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate.adaptive import history, known_plan
+from twinloop.generate.config import GenerateConfig, load_plan
+from twinloop.generate.replay import root_config
+from twinloop.randomize import Plan
+from twinloop.randomize.coverage import MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS, CoverageCounter
+from twinloop.randomize.margins import Margin, margins, to_unit
+from twinloop.stats import wilson
+
+_CHUNK = 4096  # episodes drawn at once: bounds memory
+_NUMBER = "provenance/number"
+
+
+def measure_coverage(plan: Plan, root: Path, *, episodes: int, strength: int = 2) -> dict[str, Any]:
+    """Coverage by attempts and by kept episodes.
+
+    Args:
+        plan: with the ranges of every round that was begun.
+        root: the dataset.
+        episodes: attempts of the run.
+        strength: 2 counts pairs of parameters, 3 triples too.
+
+    Returns:
+        The content of ``twinloop/coverage.json``.
+    """
+    axes = margins(plan)
+    attempted, kept = CoverageCounter(axes, strength=strength), CoverageCounter(axes, strength=strength)
+    if axes:
+        for start in range(0, episodes, _CHUNK):
+            attempted.add(to_unit(axes, plan.draw(range(start, min(start + _CHUNK, episodes)))))
+        for _, table in _kept(root, axes):
+            kept.add(to_unit(axes, table))
+    return {
+        "schema": 1,
+        "plan_hash": plan.hash,
+        "cells": {"marginal": MARGINAL_CELLS, "pair": PAIR_CELLS, "triple": TRIPLE_CELLS},
+        "axes": [_axis(axis) for axis in axes],
+        "attempted": attempted.result(),
+        "kept": kept.result(),
+    }
+
+
+def measure_draws(plan: Plan, root: Path, *, episodes: int) -> dict[str, Any]:
+    """Acceptance by the constraints and effective sample sizes, where the plan has such; else nothing."""
+    figures: dict[str, Any] = {}
+    if not plan.constraints and not plan.weighted:
+        return figures
+    redraws, weights = [], []
+    for start in range(0, episodes, _CHUNK):
+        drawn = plan.worlds(range(start, min(start + _CHUNK, episodes)))
+        redraws.append(drawn.redraws)
+        weights.append(drawn.weight)
+    if plan.constraints:
+        candidates = episodes + int(np.concatenate(redraws).sum())
+        interval = wilson(episodes, candidates)
+        figures["acceptance"] = {
+            "constraints": [constraint.name for constraint in plan.constraints],
+            "candidates": candidates,
+            "accepted": episodes,
+            "rate": episodes / candidates,
+            "interval": [float(interval.low), float(interval.high)],
+        }
+    if plan.weighted:
+        weight = np.concatenate(weights)
+        numbers = [numbers for numbers, _ in _kept(root, [])]
+        kept = weight[np.concatenate(numbers)] if numbers else np.empty(0)
+        figures["importance"] = {
+            "effective_attempted": effective_size(weight),
+            "effective_kept": effective_size(kept),
+            "largest_weight": float(weight.max()),
+        }
+    return figures
+
+
+def draw_figures(
+    config: GenerateConfig, plan: Plan, root: Path, outcomes: Sequence[Mapping[str, int]]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """What a finished run says of its draws: figures of its result, and the files that go beside it.
+
+    Args:
+        outcomes: counts of every block, see `generate.adaptive`.
+    """
+    known = known_plan(config, plan, outcomes)
+    coverage = measure_coverage(known, root, episodes=config.episodes)
+    documents = {layout.COVERAGE: coverage}
+    figures = {"coverage": summary(coverage), **measure_draws(known, root, episodes=config.episodes)}
+    record = history(config, plan, outcomes)
+    if record is not None:
+        documents[layout.ADAPTIVE] = record
+        figures["adaptive"] = {"rounds": len(record["rounds"]), "ranges": record["ranges"]}
+    return figures, documents
+
+
+def summary(coverage: Mapping[str, Any]) -> dict[str, Any]:
+    """The few figures of a coverage that a result shows."""
+    kept = coverage["kept"]
+    pairs = kept.get("pairs", {})
+    return {
+        "axes": len(coverage["axes"]),
+        "marginal_occupied": _least([row["occupied"] for row in kept["marginals"]]),
+        "pair_occupied": pairs.get("occupied"),
+        "pair_expected": pairs.get("expected"),
+        "largest_hole": pairs.get("hole"),
+    }
+
+
+def _least(values: list[float]) -> float | None:
+    return min(values) if values else None
+
+
+def effective_size(weights: NDArray[np.float64]) -> float:
+    """How many equally weighted draws tell as much: (Σw)² / Σw² (Kish, "Survey Sampling", 1965)."""
+    return float(weights.sum() ** 2 / (weights**2).sum()) if weights.any() else 0.0
+
+
+def dataset_coverage(root: Path, *, strength: int = 2) -> dict[str, Any]:
+    """The coverage of a generated dataset, measured anew; of one that was rendered, too.
+
+    Raises:
+        InputError: not generated by twinloop.
+    """
+    reader = DatasetReader(root)
+    config = root_config(reader) if reader.ours else {}
+    if "generate" not in config:
+        raise InputError(f"{root} was not generated from a randomization, so there is no parameter space to cover.")
+    resolved = GenerateConfig.model_validate(config["generate"])
+    plan = load_plan(resolved)
+    if plan.twin.hash != reader.spec.twin_hash:
+        raise InputError(
+            f"The twin {plan.twin.name} is not the one that {root} was made with, so its draws cannot be repeated. "
+            f"Read what was measured then: {root / layout.COVERAGE}."
+        )
+    if plan.adaptive is not None and "parent" in reader.spec.config:
+        raise InputError(f"{root} was rendered, and its adaptive ranges are kept by the states it was rendered from.")
+    known = known_plan(resolved, plan, [entry.outcome for entry in Progress.load(root).blocks])
+    return measure_coverage(known, root, episodes=resolved.episodes, strength=strength)
+
+
+def dataset_history(root: Path) -> dict[str, Any] | None:
+    """The history of a dataset's adaptive ranges, if it has one."""
+    path = root / layout.ADAPTIVE
+    return read_json(path) if path.is_file() else None
+
+
+def _axis(axis: Margin) -> dict[str, Any]:
+    ends = axis.to_si(np.array([1e-3, 1 - 1e-3]))
+    return {"name": axis.name, "names": list(axis.names), "unit": axis.unit, "range": ends.tolist()}
+
+
+def _kept(root: Path, axes: list[Margin]) -> Iterator[tuple[NDArray[np.int64], ParamTable]]:
+    """Episode numbers and drawn values of what a dataset holds, file by file."""
+    names = tuple(axis.names[0] for axis in axes)
+    columns = [_NUMBER, *(f"provenance/rand.{name.replace('/', '.')}" for name in names)]
+    for path in sorted((root / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
+        with open_parquet(path) as file:
+            require_columns(columns, file.schema_arrow.names, where=str(path))
+            table = file.read(columns=columns)
+        if table[_NUMBER].null_count:
+            raise DatasetError(f"{path} holds episodes that another program appended; they have no drawn values.")
+        values = [table[name].to_numpy().astype(np.float64) for name in columns[1:]]
+        rows = np.stack(values, axis=-1) if values else np.empty((table.num_rows, 0))
+        yield table[_NUMBER].to_numpy(), ParamTable(names=names, values=rows)

@@ -1,0 +1,151 @@
+"""How much of the parameter space was visited: each axis, each pair (or triple) of axes, and the largest hole.
+
+Values are mapped to their cumulative probability, so that under the declared distributions every equal part of the
+unit cube is as likely, and what was visited can be held against what independent draws would visit: a cell of
+probability p is hit by n draws with probability 1 - (1 - p)^n. Counting is streamed: memory does not grow with the
+number of episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.randomize.emptiness import EmptyBall, longest_gap, pair_hole
+from twinloop.randomize.margins import Margin
+
+MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS = 32, 10, 4  # per axis; our choice: what a few thousand episodes can fill
+_FINE = 1024  # parts in which a gap is sought along one axis
+_WORST = 10  # pairs that are listed by name
+MOST_TRIPLE_AXES = 100  # 161,700 triples of 64 cells, counted in 64 MB
+_ROWS = 4096  # points at once: bounds the memory of their one-hot form
+
+
+class CoverageCounter:
+    """Counts points of the unit cube as they come.
+
+    Args:
+        axes: the axes of the cube.
+        strength: 2 for pairs of axes, 3 for triples too.
+    """
+
+    def __init__(self, axes: Sequence[Margin], *, strength: int = 2) -> None:
+        self.axes, self.count = list(axes), 0
+        d = len(self.axes)
+        self._pair_cells = np.array([axis.cells(PAIR_CELLS)[0] for axis in self.axes])
+        self._triple_cells = np.array([axis.cells(TRIPLE_CELLS)[0] for axis in self.axes])
+        self._fine = np.zeros((d, _FINE), dtype=np.int64)
+        self._coarse = [np.zeros(axis.cells(MARGINAL_CELLS)[0], dtype=np.int64) for axis in self.axes]
+        self._pairs = np.zeros((d * PAIR_CELLS, d * PAIR_CELLS), dtype=np.int64)
+        size = d * TRIPLE_CELLS
+        self._triples = np.zeros((size, size, size), dtype=bool) if strength == 3 and d <= MOST_TRIPLE_AXES else None
+        self._ball = EmptyBall.of(d)
+
+    def add(self, u: NDArray[np.float64]) -> None:
+        """Count points ``(n, d)``."""
+        for start in range(0, len(u), _ROWS):
+            self._add(np.clip(u[start : start + _ROWS], 0.0, np.nextafter(1.0, 0.0)))
+
+    def _add(self, u: NDArray[np.float64]) -> None:
+        self.count += len(u)
+        for axis, column in enumerate(u.T):
+            self._fine[axis] += np.bincount((column * _FINE).astype(int), minlength=_FINE)
+            cells = len(self._coarse[axis])
+            self._coarse[axis] += np.bincount((column * cells).astype(int), minlength=cells)
+        hot = _one_hot(u, self._pair_cells, PAIR_CELLS)
+        self._pairs += (hot.T @ hot).astype(
+            np.int64
+        )  # whole numbers below 2^24: exact in whatever order they are added
+        if self._triples is not None:
+            hot = _one_hot(u, self._triple_cells, TRIPLE_CELLS)
+            for column in range(hot.shape[1]):
+                chosen = hot[hot[:, column] > 0]
+                self._triples[column] |= (chosen.T @ chosen) > 0
+        if self._ball is not None:
+            self._ball.add(u)
+
+    def result(self) -> dict[str, Any]:
+        """The figures, in a plain form for files; fractions, and SI values of what they speak of."""
+        figures: dict[str, Any] = {"episodes": self.count, "marginals": self._marginals()}
+        if len(self.axes) > 1 and self.count:
+            figures["pairs"] = self._pair_figures()
+        if len(self.axes) > 2 and self.count and self._triples is not None:
+            figures["triples"] = self._triple_figures(self._triples)
+        if self._ball is not None and self.count:
+            figures["ball"] = self._ball.result(self.axes)
+        return figures
+
+    def _marginals(self) -> list[dict[str, Any]]:
+        rows = []
+        for axis, counts, fine in zip(self.axes, self._coarse, self._fine, strict=True):
+            expected = expected_occupancy(axis.cells(MARGINAL_CELLS)[1], self.count)
+            row = {"counts": counts.tolist(), "occupied": float((counts > 0).mean()), "expected": expected}
+            if not axis.weights:
+                row["gap"] = longest_gap(axis, fine > 0, self.count)
+            rows.append(row)
+        return rows
+
+    def _pair_figures(self) -> dict[str, Any]:
+        d = len(self.axes)
+        table = self._pairs.reshape(d, PAIR_CELLS, d, PAIR_CELLS).transpose(0, 2, 1, 3)
+        pairs = [(i, j) for i in range(d) for j in range(i + 1, d)]
+        first, second = np.array(pairs).T
+        hit = table[first, second] > 0
+        occupied = hit.sum(axis=(1, 2)) / (self._pair_cells[first] * self._pair_cells[second])
+        chances = [axis.cells(PAIR_CELLS)[1] for axis in self.axes]
+        expected = np.array([expected_occupancy(np.outer(chances[i], chances[j]), self.count) for i, j in pairs])
+        order = np.argsort(occupied - expected, kind="stable")[:_WORST]
+        return {
+            "occupied": float(occupied.mean()),
+            "expected": float(expected.mean()),
+            "least": [
+                {
+                    "names": [self.axes[i].name for i in pairs[k]],
+                    "occupied": float(occupied[k]),
+                    "expected": float(expected[k]),
+                }
+                for k in order
+            ],
+            "fractions": [np.round(occupied[first == i], 4).tolist() for i in range(d - 1)],
+            "hole": pair_hole(self.axes, pairs, hit, self.count),
+        }
+
+    def _triple_figures(self, triples: NDArray[np.bool_]) -> dict[str, Any]:
+        """Summed axis by axis: a list of all triples would be long."""
+        d, rows = len(self.axes), []
+        table = triples.reshape((d, TRIPLE_CELLS) * 3)
+        chances = [axis.cells(TRIPLE_CELLS)[1] for axis in self.axes]
+        for i in range(d):
+            hit = table[i].sum(axis=(0, 2, 4))
+            for j in range(i + 1, d):
+                both = np.outer(chances[i], chances[j]).ravel()
+                for k in range(j + 1, d):
+                    chance = np.outer(both, chances[k])
+                    rows.append((hit[j, k] / chance.size, expected_occupancy(chance, self.count), i, j, k))
+        occupied, expected = np.array([row[:2] for row in rows]).T
+        least = rows[int(np.argmin(occupied - expected))]
+        return {
+            "occupied": float(occupied.mean()),
+            "expected": float(expected.mean()),
+            "least": {
+                "names": [self.axes[axis].name for axis in least[2:]],
+                "occupied": float(least[0]),
+                "expected": least[1],
+            },
+        }
+
+
+def expected_occupancy(chances: NDArray[np.float64], count: int) -> float:
+    """The mean fraction of cells of these probabilities that ``count`` independent draws hit."""
+    return float((1.0 - (1.0 - chances) ** count).mean())
+
+
+def _one_hot(u: NDArray[np.float64], cells: NDArray[np.int64], width: int) -> NDArray[np.float32]:
+    """The cell of every coordinate as zeros and a one, ``(n, d * width)``."""
+    n, d = u.shape
+    hot = np.zeros((n, d * width), dtype=np.float32)
+    hot[np.arange(n)[:, None], np.arange(d) * width + (u * cells).astype(int)] = 1.0
+    return hot

@@ -1,0 +1,78 @@
+"""A whole ``randomization:`` section as a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamDistribution
+from twinloop.randomize.adaptive import AdaptiveDraw
+from twinloop.randomize.config import parse_randomization
+from twinloop.randomize.constraints import Constraint
+from twinloop.randomize.designs import INDEPENDENT, make_design
+from twinloop.randomize.draws import Draw, JointDraw
+from twinloop.randomize.options import OPTIONS, parse_adaptive, parse_constraints
+from twinloop.randomize.plan import Plan
+from twinloop.randomize.sources import default_draws, identified_draws
+from twinloop.twin import Twin
+
+
+def no_constraints() -> Mapping[str, Constraint]:
+    """What a caller offers that has no constraints with names."""
+    return {}
+
+
+def section_plan(
+    section: Any,
+    twin: Twin,
+    *,
+    run_seed: int,
+    episodes: int,
+    where: str,
+    identified: ParamDistribution | None = None,
+    kappa: float = 1.0,
+    named: Callable[[], Mapping[str, Constraint]] = no_constraints,
+) -> Plan:
+    """The plan of a ``randomization:`` section.
+
+    Args:
+        section: ``"default"``, or a mapping of ranges and `options.OPTIONS`.
+        episodes: attempts of the run.
+        identified: the distribution that ``identified:`` names, read already.
+        kappa: see `identified_draws`.
+        named: the constraints that can be asked for by name; called when constraints are given.
+
+    Raises:
+        TwinloopError: what is wrong, with ``where`` and the key.
+    """
+    given = {"default": True} if section == "default" else dict(section)
+    options = {key: given.pop(key) for key in OPTIONS if key in given}
+    parsed, pool = parse_randomization(given, twin, where=where)
+    draws: list[Draw | JointDraw | AdaptiveDraw] = list(parsed)
+    if "adaptive" in options:
+        draws.append(parse_adaptive(options["adaptive"], twin, where=where))
+    taken = [name for draw in draws for name in draw.names]
+    if identified is not None:
+        draws += identified_draws(twin, identified, kappa=kappa, skip=taken)
+    elif _asked(options.get("default", False), where):
+        draws += default_draws(twin, skip=taken)
+    place = f"{where}: randomization.design"
+    design = make_design(options["design"], episodes=episodes, where=place) if "design" in options else INDEPENDENT
+    constraints = ()
+    if "constraints" in options:
+        constraints = parse_constraints(options["constraints"], twin, named=named(), where=where)
+    return Plan(
+        twin=twin,
+        run_seed=run_seed,
+        draws=tuple(draws),
+        texture_pool=pool,
+        design=design,
+        constraints=constraints,
+    )
+
+
+def _asked(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where}: randomization.default is true or false; given {value!r}.")
+    return value
