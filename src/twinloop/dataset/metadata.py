@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +16,22 @@ from numpy.typing import NDArray
 from twinloop.core.files import dumps
 from twinloop.dataset import layout
 from twinloop.dataset.card import card
-from twinloop.dataset.parquet import numbers, read_table
+from twinloop.dataset.parquet import read_table, stored
 from twinloop.dataset.progress import Progress
+from twinloop.dataset.quantiles import streamed_quantiles
 from twinloop.dataset.snapshot import replace_bytes
 from twinloop.dataset.spec import DatasetSpec, info, modality
-from twinloop.dataset.statistics import QUANTILES, Moments, column_stats, image_stats, sorted_quantiles, take_columns
+from twinloop.dataset.statistics import QUANTILES, Moments, column_stats, image_stats, take_columns
 from twinloop.dataset.tables import stat_columns, tasks_table
 
 Quantiles = dict[str, NDArray[np.float64]]
 
-# Quantiles need every value, so they are computed again when the data has grown by this factor, and at the end:
-# the whole run then costs a few passes over the data, not one per commit.
+# Quantiles need every value, so they are computed again when the data has grown by this factor, and at the end: the
+# whole run then costs a few passes over the data, not one per commit. Underway they stop changing where a pass would
+# hold up a long run for seconds: this many frames tell them well, and the end makes them exact over all.
 QUANTILE_GROWTH = 2.0
+MOST_UNDERWAY = 1 << 18
+_ROWS_AT_ONCE = 1 << 18
 
 
 def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quantiles: bool) -> None:
@@ -57,7 +61,9 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quanti
 
 
 def quantiles_due(progress: Progress) -> bool:
-    """Whether the data has outgrown the stored quantiles."""
+    """Whether the data has outgrown the stored quantiles and a pass over it is still short."""
+    if progress.quantiles_at and progress.frames > MOST_UNDERWAY:
+        return False
     return progress.frames > progress.quantiles_at * QUANTILE_GROWTH
 
 
@@ -84,12 +90,26 @@ def _stored_quantiles(stage: Path, features: Sequence[str]) -> dict[str, Quantil
 
 
 def _exact_quantiles(stage: Path, progress: Progress, features: Sequence[str]) -> dict[str, Quantiles]:
-    """Quantiles over all frames, from one pass over the data files."""
-    paths = [stage / layout.of_block(layout.DATA_PATH, entry.block) for entry in progress.blocks if entry.frames]
-    table = pa.concat_tables([read_table(path, features) for path in paths])
-    result = {}
-    for name in features:
-        values = numbers(table[name], where=f"{stage}: {name}").reshape(table.num_rows, -1)
-        values.sort(axis=0)
-        result[name] = sorted_quantiles(values)
-    return result
+    """Quantiles over all frames, from two passes over the data files."""
+
+    def chunks() -> Iterator[dict[str, NDArray[Any]]]:
+        for blocks in _runs_of_blocks(progress):
+            paths = [stage / layout.of_block(layout.DATA_PATH, block) for block in blocks]
+            table = pa.concat_tables([read_table(path, features) for path in paths])
+            yield {name: stored(table[name]) for name in features}
+
+    return streamed_quantiles(chunks, progress.frames)
+
+
+def _runs_of_blocks(progress: Progress) -> Iterator[list[int]]:
+    """Consecutive blocks with frames, enough together that the work per pass is in the rows."""
+    blocks, frames = list[int](), 0
+    for entry in progress.blocks:
+        if entry.frames:
+            blocks.append(entry.block)
+            frames += entry.frames
+        if frames >= _ROWS_AT_ONCE:
+            yield blocks
+            blocks, frames = list[int](), 0
+    if blocks:
+        yield blocks

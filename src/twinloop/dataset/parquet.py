@@ -95,6 +95,13 @@ def numbers(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
     return values.reshape(len(array), width)
 
 
+def stored(column: pa.ChunkedArray) -> NDArray[Any]:
+    """A column of numbers or of equally long lists of numbers that we wrote, as ``(n, width)`` of its own type."""
+    array = column.combine_chunks()
+    values = array.flatten() if pa.types.is_nested(array.type) else array
+    return values.to_numpy(zero_copy_only=False).reshape(len(array), -1)
+
+
 def _flat(array: Any, where: str) -> NDArray[np.float64]:
     if array.null_count:
         raise DatasetError(f"{where} has {array.null_count} empty values. Fill or remove those rows.")

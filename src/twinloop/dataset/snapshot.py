@@ -101,10 +101,11 @@ def next_snapshot(folder: Path) -> Iterator[Path]:
     stage = _beside(folder, "next")
     try:
         stage.mkdir(parents=True)
+        shared: set[int] = set()
         if folder.exists():
-            _link_tree(folder, stage)
+            shared = _link_tree(str(folder), str(stage))
         yield stage
-        _sync_tree(stage, folder)
+        _sync_tree(str(stage), shared)
         _swap(stage, folder)
     except BaseException as error:
         shutil.rmtree(stage, ignore_errors=True)
@@ -159,41 +160,47 @@ def _beside(folder: Path, suffix: str) -> Path:
     return folder.parent / f".{folder.name}.{suffix}"
 
 
-def _link_tree(source: Path, target: Path) -> None:
-    for directory, subdirectories, names in os.walk(source):
-        there = target / Path(directory).relative_to(source)
-        for name in subdirectories:
-            (there / name).mkdir()
-        for name in names:
-            _link(Path(directory) / name, there / name)
+# A commit links and looks at every file there is, so these two keep to one system call for each and to plain strings.
 
 
-def _link(source: Path, target: Path) -> None:
+def _link_tree(source: str, target: str) -> set[int]:
+    """Hard links to all files under ``source``; the inodes that both trees share."""
+    shared: set[int] = set()
+    with os.scandir(source) as entries:
+        for entry in entries:
+            there = f"{target}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                os.mkdir(there)  # noqa: PTH102 - see above
+                shared |= _link_tree(entry.path, there)
+            elif _link(entry.path, there):
+                shared.add(entry.inode())
+    return shared
+
+
+def _link(source: str, target: str) -> bool:
+    """Link a file; False where the file system wants a copy instead."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         shutil.copy2(source, target, follow_symlinks=False)
+        return False
+    return True
 
 
-def _sync_tree(stage: Path, committed: Path) -> None:
-    """Flush what is new in ``stage``: its directories, and the files that ``committed`` does not share."""
-    for directory, _, names in os.walk(stage):
-        there = committed / Path(directory).relative_to(stage)
-        for name in names:
-            path = Path(directory) / name
-            if path.is_symlink() or _shared(path, there / name):
-                continue
-            _sync(path)
-        _sync(Path(directory))
+def _sync_tree(directory: str, shared: set[int]) -> None:
+    """Flush what is new under a folder: its directories, and the files whose inodes are not shared."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _sync_tree(entry.path, shared)
+            elif entry.inode() not in shared and not entry.is_symlink():
+                _sync(entry.path)
+    _sync(directory)
 
 
-def _shared(one: Path, other: Path) -> bool:
-    return other.exists() and one.samefile(other)
-
-
-def _sync(path: Path) -> None:
+def _sync(path: str | Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

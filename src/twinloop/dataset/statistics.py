@@ -69,13 +69,22 @@ class Moments:
 
 def sorted_quantiles(ordered: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """LeRobot's quantiles of columns already sorted along the first axis, linear between order statistics."""
-    last = len(ordered) - 1
-    result = {}
-    for name, q in QUANTILES.items():
-        place = q * last
-        below = int(place)
-        above = min(below + 1, last)
-        result[name] = ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return interpolated(ordered[ranks(len(ordered))], len(ordered))
+
+
+def ranks(count: int) -> NDArray[np.int64]:
+    """The order statistics, counted from 0, between which the quantiles of ``count`` values lie: below and above."""
+    last = count - 1
+    below = [int(q * last) for q in QUANTILES.values()]
+    return np.array([rank for low in below for rank in (low, min(low + 1, last))], dtype=np.int64)
+
+
+def interpolated(ordered: NDArray[np.float64], count: int) -> dict[str, NDArray[np.float64]]:
+    """The quantiles of ``count`` values from their order statistics at `ranks`, along the first axis."""
+    result: dict[str, NDArray[np.float64]] = {}
+    for i, (name, q) in enumerate(QUANTILES.items()):
+        below, above, place = ordered[2 * i], ordered[2 * i + 1], q * (count - 1)
+        result[name] = below + (place - int(place)) * (above - below)
     return result
 
 

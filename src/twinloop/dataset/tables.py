@@ -17,7 +17,7 @@ from twinloop.core.records import Episode, Provenance, SimEpisode
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import fixed_lists, lists
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.dataset.statistics import Moments, column_stats, image_stats, sorted_quantiles, take_columns
+from twinloop.dataset.statistics import QUANTILES, image_stats, sorted_quantiles
 from twinloop.dataset.video import EncodedVideo
 
 
@@ -194,26 +194,37 @@ def episodes_table(
             "dataset_from_index": item.from_index,
             "dataset_to_index": item.from_index + item.length,
             **_video_columns(spec, videos, i, where),
-            **_stats_columns(spec, matrix, videos, i),
+            **_image_columns(spec, videos, i),
             **{f"meta/episodes/{key}": value for key, value in where.items()},
             **_provenance_columns(item, params),
         }
-        for i, (item, matrix) in enumerate(zip(placed, matrices, strict=True))
+        for i, item in enumerate(placed)
     ]
-    names = list(rows[0])
-    return pa.table({name: pa.array([row[name] for row in rows], _column_type(name)) for name in names})
+    columns = {name: pa.array([row[name] for row in rows], _column_type(name, rows[0][name])) for name in rows[0]}
+    return pa.table(_with_statistics(columns, _stats_columns(spec, matrices)))
 
 
-def _column_type(name: str) -> pa.DataType | None:
-    """Types that must not depend on what a block happens to hold."""
+# Types of the columns of the episode table, which must not depend on what a block happens to hold.
+_TYPES: dict[type, pa.DataType] = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
+
+
+def _column_type(name: str, value: Any) -> pa.DataType:
+    """The type of a column, given its first value where that tells."""
     if name.startswith("stats/"):
-        if name.endswith("/count"):
-            return pa.list_(pa.int64())
-        image = name.startswith("stats/observation.images.")
-        return pa.list_(pa.list_(pa.list_(pa.float64()))) if image else pa.list_(pa.float64())
+        return pa.list_(pa.int64()) if name.endswith("/count") else pa.list_(pa.list_(pa.list_(pa.float64())))
     if name.startswith("provenance/rand."):
         return pa.float64()
-    return {"provenance/success": pa.bool_(), "tasks": pa.list_(pa.string())}.get(name)
+    return {"provenance/success": pa.bool_(), "tasks": pa.list_(pa.string())}.get(name) or _TYPES[type(value)]
+
+
+def _with_statistics(columns: Mapping[str, pa.Array], statistics: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    """The episode table's columns in LeRobot's order: statistics before the place of the row itself."""
+    result: dict[str, pa.Array] = {}
+    for name, column in columns.items():
+        if not result.keys() & statistics.keys() and name.startswith(("stats/", "meta/episodes/")):
+            result |= statistics
+        result[name] = column
+    return result
 
 
 def _video_columns(
@@ -229,18 +240,54 @@ def _video_columns(
     return columns
 
 
-def _stats_columns(
-    spec: DatasetSpec, matrix: NDArray[np.float64], videos: Mapping[str, EncodedVideo], position: int
-) -> dict[str, Any]:
-    moments, quantiles = Moments.of(matrix), sorted_quantiles(np.sort(matrix, axis=0))
-    stats = {
-        name: column_stats(take_columns(moments, where), {q: value[where] for q, value in quantiles.items()})
-        for name, where in stat_columns(spec).items()
+def _stats_columns(spec: DatasetSpec, matrices: Sequence[NDArray[np.float64]]) -> dict[str, pa.Array]:
+    """Statistics of every episode and numeric feature; those of equally long episodes are computed together."""
+    lengths = np.array([len(matrix) for matrix in matrices])
+    values = {name: np.empty((len(matrices), matrices[0].shape[1])) for name in (*_MOMENTS, *QUANTILES)}
+    for length in np.unique(lengths):
+        same = np.flatnonzero(lengths == length)
+        for name, rows in _statistics(np.stack([matrices[int(i)] for i in same])).items():
+            values[name][same] = rows
+    columns: dict[str, pa.Array] = {}
+    for feature, where in stat_columns(spec).items():
+        for name in _MOMENTS:
+            columns[f"stats/{feature}/{name}"] = _rows(values[name][:, where])
+        columns[f"stats/{feature}/count"] = _rows(lengths[:, None])
+        for name in QUANTILES:
+            columns[f"stats/{feature}/{name}"] = _rows(values[name][:, where])
+    return columns
+
+
+_MOMENTS = ("min", "max", "mean", "std")
+
+
+def _statistics(episodes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """What `column_stats` says of each of ``(n, T, columns)``, as ``(n, columns)`` by name."""
+    mean = episodes.mean(axis=1)
+    squares = ((episodes - mean[:, None]) ** 2).sum(axis=1)
+    return {
+        "min": episodes.min(axis=1),
+        "max": episodes.max(axis=1),
+        "mean": mean,
+        "std": np.sqrt(squares / episodes.shape[1]),
+        **sorted_quantiles(np.sort(episodes, axis=1).swapaxes(0, 1)),
     }
+
+
+def _rows(values: NDArray[Any]) -> pa.ListArray:
+    """Rows ``(n, width)`` as lists."""
+    count, width = values.shape
+    offsets = np.arange(0, count * width + 1, width, dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(values).reshape(-1)))
+
+
+def _image_columns(spec: DatasetSpec, videos: Mapping[str, EncodedVideo], position: int) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
     for camera in spec.cameras:
         encoded = videos[camera.name].episodes[position]
-        stats[camera.key] = image_stats(encoded.histogram, encoded.sampled)
-    return {f"stats/{name}/{key}": value for name, entry in stats.items() for key, value in entry.items()}
+        for key, value in image_stats(encoded.histogram, encoded.sampled).items():
+            columns[f"stats/{camera.key}/{key}"] = value
+    return columns
 
 
 def _provenance_columns(item: Placed, params: Sequence[str]) -> dict[str, Any]:
