@@ -8,6 +8,7 @@ from twinloop.twin.quantities.actuators import ACTUATORS
 from twinloop.twin.quantities.appearance import APPEARANCE
 from twinloop.twin.quantities.bodies import BODIES
 from twinloop.twin.quantities.contact import CONTACT
+from twinloop.twin.quantities.gears import GEARS
 from twinloop.twin.quantities.joints import JOINTS
 from twinloop.twin.quantities.kinds import Quantity, Rule, Slot, Stage, Target
 from twinloop.twin.quantities.links import LINKS
@@ -21,6 +22,7 @@ from twinloop.twin.quantities.world import WORLD
 QUANTITIES: tuple[Quantity, ...] = (
     *JOINTS,
     *ACTUATORS,
+    *GEARS,
     *LINKS,
     *BODIES,
     *CONTACT,

@@ -1,13 +1,38 @@
-"""Actuators: gain, limit, delay, bias; and the encoder that the servo loop closes on."""
+"""Actuators: gain, supply, limits, heat; and the encoder that the servo loop closes on."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+
+import mujoco
 
 from twinloop.twin.quantities.kinds import Quantity, Slot
 
-ACTUATORS: tuple[Quantity, ...] = (
-    Quantity(
+NO_CURVE = 1e6  # rad/s; an actuator with this no-load speed keeps its torque at any speed it can reach
+
+
+def _lacks_kp(model: mujoco.MjModel, name: str) -> str:
+    """A position servo is MuJoCo's fixed gain kp with the affine bias −kp · position."""
+    index = model.actuator(name).id
+    gain, bias = model.actuator_gainprm[index, 0], model.actuator_biasprm[index, :2]
+    affine = int(model.actuator_biastype[index]) == mujoco.mjtBias.mjBIAS_AFFINE
+    fixed = int(model.actuator_gaintype[index]) == mujoco.mjtGain.mjGAIN_FIXED
+    servo = fixed and affine and gain > 0 and bias[0] == 0 and bias[1] == -gain
+    return "" if servo else "kp belongs to a position servo (gainprm kp, biasprm 0 -kp)"
+
+
+def _lacks_limit(model: mujoco.MjModel, name: str) -> str:
+    """The limit is the same both ways."""
+    index = model.actuator(name).id
+    low, high = model.actuator_forcerange[index]
+    limited = model.actuator_forcelimited[index] and high > 0 and low == -high
+    return "" if limited else "torque_limit and no_load_speed belong to an actuator with a forcerange"
+
+
+def _strength() -> Iterator[Quantity]:
+    """Gain and limit of the voltage law, and what moves both."""
+    yield Quantity(
         family="actuator",
         quantity="kp",
         unit="N·m/rad",
@@ -15,8 +40,10 @@ ACTUATORS: tuple[Quantity, ...] = (
         high=1e5,
         transform="log",
         slots=(Slot(field="actuator_gainprm", column=0), Slot(field="actuator_biasprm", column=1, factor=-1.0)),
-    ),
-    Quantity(
+        lacks=_lacks_kp,
+        meaning="gain of a position servo",
+    )
+    yield Quantity(
         family="actuator",
         quantity="torque_limit",
         unit="N·m",
@@ -24,9 +51,108 @@ ACTUATORS: tuple[Quantity, ...] = (
         high=1e4,
         transform="log",
         slots=(Slot(field="actuator_forcerange", column=0, factor=-1.0), Slot(field="actuator_forcerange", column=1)),
+        lacks=_lacks_limit,
+        meaning="largest torque, at full duty",
+    )
+    fields = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
+    yield Quantity(
+        family="actuator",
+        quantity="voltage",
+        unit="V",
+        low=0.1,
+        high=1e3,
+        slots=tuple(Slot(field=field, rule="factor") for field in fields),
+        given=True,
+        meaning="supply voltage; gain and torque limit are proportional to it, back-EMF is not",
+    )
+    yield Quantity(
+        family="supply",
+        member="bus",
+        quantity="resistance",
+        unit="ohm",
+        low=0.0,
+        high=1e2,
+        default=0.0,
+        stage="drive",
+        meaning="resistance of supply and wiring: the voltage of all servos sags by it times the sum of their currents",
+    )
+    yield Quantity(
+        family="actuator",
+        quantity="no_load_speed",
+        unit="rad/s",
+        low=1e-2,
+        high=NO_CURVE,
+        default=NO_CURVE,
+        transform="log",
+        stage="drive",
+        lacks=_lacks_limit,
+        meaning="speed at which the available torque, falling linearly, is nothing; for drives whose joint damping "
+        "does not hold the back-EMF already",
+    )
+
+
+def _heat() -> Iterator[Quantity]:
+    """Winding temperature; copper's resistance rises with it."""
+    for quantity, unit, low, high, default, meaning in (
+        ("thermal_resistance", "K/W", 0.0, 1e3, 0.0, "rise of the winding's temperature per watt of I²R, in the end"),
+        ("thermal_time", "s", 1e-2, 1e5, 200.0, "time constant of that rise"),
+        ("temperature_rise", "K", -100.0, 200.0, 0.0, "winding above the room (25 °C) when an episode begins"),
+    ):
+        yield Quantity(
+            family="actuator",
+            quantity=quantity,
+            unit=unit,
+            low=low,
+            high=high,
+            default=default,
+            stage="drive",
+            meaning=meaning,
+        )
+
+
+def _encoder() -> Iterator[Quantity]:
+    """What the encoder makes of a position."""
+    half = math.pi
+    for quantity, unit, low, high, default, meaning in (
+        ("offset", "rad", -half, half, 0.0, "true position at which the encoder reads zero"),
+        ("scale", "1", 0.5, 2.0, 1.0, "true change per change of the reading"),
+        ("resolution", "rad", 0.0, 0.5, 0.0, "size of one count of the reading"),
+        ("noise", "rad", 0.0, 0.5, 0.0, "standard deviation of a reading before it is rounded to counts"),
+    ):
+        yield Quantity(
+            family="sensor",
+            quantity=quantity,
+            unit=unit,
+            low=low,
+            high=high,
+            default=default,
+            stage="encoder",
+            meaning=meaning,
+        )
+
+
+ACTUATORS: tuple[Quantity, ...] = (
+    *_strength(),
+    *_heat(),
+    Quantity(
+        family="actuator",
+        quantity="delay",
+        unit="s",
+        low=0.0,
+        high=1.0,
+        default=0.0,
+        stage="command",
+        meaning="age of a command when the motor sees it",
     ),
-    Quantity(family="actuator", quantity="delay", unit="s", low=0.0, high=1.0, default=0.0, stage="command"),
-    Quantity(family="actuator", quantity="bias", unit="rad", low=-0.5, high=0.5, default=0.0, stage="command"),
-    Quantity(family="sensor", quantity="offset", unit="rad", low=-math.pi, high=math.pi, default=0.0, stage="encoder"),
-    Quantity(family="sensor", quantity="scale", unit="1", low=0.5, high=2.0, default=1.0, stage="encoder"),
+    Quantity(
+        family="actuator",
+        quantity="bias",
+        unit="rad",
+        low=-0.5,
+        high=0.5,
+        default=0.0,
+        stage="command",
+        meaning="error of the command's zero",
+    ),
+    *_encoder(),
 )

@@ -1,27 +1,43 @@
-"""Timing: commands late or lost on their way, and a control loop that keeps no exact time."""
+"""Timing: commands late or lost on their way, a control loop that keeps no exact time, readings of another clock."""
 
 from __future__ import annotations
 
-from twinloop.twin.quantities.kinds import Quantity
+from twinloop.twin.quantities.kinds import Quantity, Stage
+
+
+def _timing(
+    member: str, quantity: str, unit: str, low: float, high: float, default: float, stage: Stage, meaning: str
+) -> Quantity:
+    return Quantity(
+        family="timing",
+        member=member,
+        quantity=quantity,
+        unit=unit,
+        low=low,
+        high=high,
+        default=default,
+        stage=stage,
+        meaning=meaning,
+    )
+
 
 TIMING: tuple[Quantity, ...] = (
-    Quantity(
-        family="timing", quantity="jitter", member="command", unit="s", low=0.0, high=1.0, default=0.0, stage="command"
+    _timing(
+        "command", "jitter", "s", 0.0, 1.0, 0.0, "command", "largest extra age of a command, uniform from none to this"
     ),
-    Quantity(
-        family="timing",
-        quantity="drop_rate",
-        member="command",
-        unit="1",
-        low=0.0,
-        high=1.0,
-        default=0.0,
-        stage="command",
+    _timing("command", "drop_rate", "1", 0.0, 1.0, 0.0, "command", "probability that a command never arrives"),
+    _timing("control", "period", "1", 0.5, 2.0, 1.0, "clock", "length of the control loop's period over the nominal"),
+    _timing("control", "jitter", "s", 0.0, 0.1, 0.0, "clock", "largest lateness of the loop, from none to this"),
+    _timing(
+        "readings",
+        "rate",
+        "Hz",
+        0.0,
+        1e5,
+        0.0,
+        "encoder",
+        "readings taken per second, on a clock of their own; 0: one when a command is due",
     ),
-    Quantity(
-        family="timing", quantity="period", member="control", unit="1", low=0.5, high=2.0, default=1.0, stage="clock"
-    ),
-    Quantity(
-        family="timing", quantity="jitter", member="control", unit="s", low=0.0, high=0.1, default=0.0, stage="clock"
-    ),
+    _timing("readings", "phase", "1", 0.0, 1.0, 0.0, "encoder", "part of their period after which readings begin"),
+    _timing("readings", "delay", "s", 0.0, 1.0, 0.0, "encoder", "age of a reading when it is delivered"),
 )

@@ -1,0 +1,219 @@
+"""The effects that `Drives` applies, one class each."""
+
+from __future__ import annotations
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamTable
+from twinloop.simulate.clock import Array, AsArray
+from twinloop.simulate.drive_wiring import Moment, Wiring
+from twinloop.twin import Twin
+from twinloop.twin.quantities.actuators import NO_CURVE
+from twinloop.twin.quantities.gears import motor_joint
+
+COPPER = 0.00393  # 1/K, temperature coefficient of the resistance of annealed copper at 20 °C (IEC 60028)
+BUS = "supply/bus/resistance"
+_LEAST_VOLTAGE = 0.01  # of the open voltage
+_STRENGTH = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
+
+
+class Supply:
+    """Supply voltage that sags under load, and windings that grow warm: both scale gain and torque limit.
+
+    Duty d and speed w of a motor follow from the step before: torque = kt/R · V · d, current I = (V d − kt w)/R. A bus
+    of resistance r feeds all motors, each with d · I. With the duties as they are that is linear in the drop,
+
+        drop = r Σ (d² V0 − d kt w)/R / (1 + r Σ d²/R),
+
+    which is solved and not iterated from step to step. What braking motors give back is not stored: the drop is never
+    negative, and never so large that less than a hundredth of the voltage is left. The winding's temperature rise T
+    over the room follows dT/dt = (Rth I² R − T)/tau and R = R0 (1 + 0.00393 T); back-EMF damping kt²/R falls with it.
+    """
+
+    fields = (*_STRENGTH, "dof_damping")
+
+    def __init__(self, twin: Twin, wiring: Wiring) -> None:
+        self._twin, self._wiring = twin, wiring
+        motors = [servo.motor if servo else None for servo in twin.servos]
+        self._known = np.array([motor is not None for motor in motors], dtype=np.float64)
+        self._kt = np.array([motor.kt if motor else 1.0 for motor in motors])
+        self._resistance = np.array([motor.resistance if motor else 1.0 for motor in motors])
+
+    def load(self, params: ParamTable, as_array: AsArray) -> bool:
+        """See `drives.Stage`."""
+        zeros = np.zeros(params.nworld)
+        bus = params.get(BUS, zeros)
+        if self._twin.spec.robot is None:
+            return False
+
+        def column(quantity: str, default: float) -> np.ndarray:
+            return self._twin.column(params, "actuator", quantity, default)
+
+        thermal, rise = column("thermal_resistance", 0.0), column("temperature_rise", 0.0)
+        used = bool(np.any(bus > 0) or np.any(thermal > 0) or np.any(rise != 0))
+        if used and not self._known.any():
+            raise InputError(
+                f"{BUS} and actuator/*/thermal_resistance need the motors' constants, and {self._twin.name} names no "
+                "servo that has them. Add `robot: {servo: NAME}` to its YAML."
+            )
+        known = self._known if len(self._known) else np.zeros(thermal.shape[1])
+        nominal = np.array([servo.motor.voltage if servo and servo.motor else 1.0 for servo in self._twin.servos])
+        open_voltage = column("voltage", np.nan)
+        open_voltage = np.where(np.isnan(open_voltage), nominal if len(nominal) else 1.0, open_voltage)
+        values = {
+            "known": np.broadcast_to(known, thermal.shape),
+            "bus": bus[:, None],
+            "open": open_voltage,
+            "thermal": thermal * known,
+            "time": column("thermal_time", 200.0),
+            "rise": rise * known,
+        }
+        self._values = {name: as_array(np.ascontiguousarray(value)) for name, value in values.items()}
+        if not hasattr(self, "_temperature"):
+            self._temperature = self._values["rise"]
+            self._voltage = self._values["open"]
+        self._motor_kt, self._cold = as_array(self._kt), as_array(self._resistance)
+        return used
+
+    def begin(self, fresh: Array) -> None:
+        """See `drives.Stage`."""
+        xp = array_namespace(fresh)
+        self._temperature = xp.where(fresh[:, None], self._values["rise"], self._temperature)
+        self._voltage = xp.where(fresh[:, None], self._values["open"], self._voltage)
+
+    def apply(self, moment: Moment) -> None:
+        """See `drives.Stage`."""
+        values, kt = self._values, self._motor_kt
+        xp = array_namespace(moment.force)
+        warm = self._cold * (1.0 + COPPER * self._temperature)
+        speed = self._wiring.at_motors(moment.qvel)
+        duty = moment.force * warm / (kt * self._voltage)
+        current = (moment.force - kt * kt * speed / warm) / kt
+        self._warm_up(xp, current, warm, moment.timestep)
+        warm = self._cold * (1.0 + COPPER * self._temperature)
+        drawn = values["known"] * duty * (duty * values["open"] - kt * speed) / warm
+        slope = values["known"] * duty * duty / warm
+        drop = values["bus"] * _total(drawn) / (1.0 + values["bus"] * _total(slope))
+        sagged = values["open"] - values["known"] * xp.clip(drop, 0.0, None)
+        self._voltage = xp.maximum(sagged, _LEAST_VOLTAGE * values["open"])
+        strength = self._voltage / values["open"] * (self._cold / warm)
+        for name in _STRENGTH:
+            moment.fields[name] = moment.fields[name] * strength[:, :, None]
+        lost = kt * kt * (1.0 / self._cold - 1.0 / warm)
+        damping = moment.fields["dof_damping"] - self._wiring.at_dofs(values["known"] * lost)
+        moment.fields["dof_damping"] = xp.clip(damping, 0.0, None)
+
+    def _warm_up(self, xp: Array, current: Array, warm: Array, timestep: Array) -> None:
+        """The temperature's law over one step of constant losses, exactly."""
+        values = self._values
+        final = values["thermal"] * current * current * warm
+        decay = xp.exp(-timestep[:, None] / values["time"])
+        moved = final + (self._temperature - final) * decay
+        self._temperature = xp.where(values["thermal"] > 0.0, moved, self._temperature)
+
+
+def _total(values: Array) -> Array:
+    """Sum over actuators, ``(nworld, 1)``, in their order: the same for any number of worlds."""
+    total = values[:, :1]
+    for column in range(1, values.shape[1]):
+        total = total + values[:, column : column + 1]
+    return total
+
+
+class SpeedLimit:
+    """Torque that falls linearly with speed, to nothing at the no-load speed; braking keeps the whole torque."""
+
+    fields = ("actuator_forcerange",)
+
+    def __init__(self, twin: Twin, wiring: Wiring) -> None:
+        self._twin, self._wiring = twin, wiring
+
+    def load(self, params: ParamTable, as_array: AsArray) -> bool:
+        """See `drives.Stage`."""
+        if self._twin.spec.robot is None:
+            return False
+        speed = self._twin.column(params, "actuator", "no_load_speed", NO_CURVE)
+        self._slope = as_array(np.where(speed < NO_CURVE, 1.0 / speed, 0.0))
+        return bool(np.any(speed < NO_CURVE))
+
+    def begin(self, fresh: Array) -> None:
+        """See `drives.Stage`."""
+
+    def apply(self, moment: Moment) -> None:
+        """See `drives.Stage`."""
+        xp = array_namespace(moment.qvel)
+        used = self._wiring.at_motors(moment.qvel) * self._slope
+        left = xp.stack([xp.clip(1.0 + used, 0.0, 1.0), xp.clip(1.0 - used, 0.0, 1.0)], axis=-1)
+        moment.fields["actuator_forcerange"] = moment.fields["actuator_forcerange"] * left
+
+
+class Friction:
+    """Dry friction beyond Coulomb's: larger at rest (Stribeck), and growing with what the actuator applies.
+
+    friction = frictionloss (1 + (stiction − 1) exp(−(w/ws)²)) + load_friction |torque| (Stribeck 1902; the terms of
+    Rhoban/bam's models M2 and M3). The torque is that of the step before.
+    """
+
+    fields = ("dof_frictionloss",)
+    _DEFAULTS = (("stiction", 1.0), ("stribeck_velocity", 0.1), ("load_friction", 0.0))
+
+    def __init__(self, twin: Twin, wiring: Wiring) -> None:
+        self._model, self._wiring, self._twin = twin.model, wiring, twin
+        self._joints = sorted({name.split("/")[1] for name in twin.params if name.startswith("joint/")})
+
+    def load(self, params: ParamTable, as_array: AsArray) -> bool:
+        """See `drives.Stage`."""
+        values = {}
+        for quantity, default in self._DEFAULTS:
+            whole = np.full((params.nworld, self._model.nv), default)
+            for joint in self._joints:
+                name = f"joint/{joint}/{quantity}"
+                if name in params:
+                    whole[:, self._model.jnt_dofadr[motor_joint(self._model, joint)]] = params[name]
+            values[quantity] = whole
+        used = bool(np.any(values["stiction"] != 1.0) or np.any(values["load_friction"] > 0.0))
+        self._more = as_array(values["stiction"] - 1.0)
+        self._speed = as_array(values["stribeck_velocity"])
+        self._load = as_array(values["load_friction"])
+        return used
+
+    def begin(self, fresh: Array) -> None:
+        """See `drives.Stage`."""
+
+    def apply(self, moment: Moment) -> None:
+        """See `drives.Stage`."""
+        xp = array_namespace(moment.qvel)
+        part = moment.qvel / self._speed
+        friction = moment.fields["dof_frictionloss"] * (1.0 + self._more * xp.exp(-(part * part)))
+        if moment.force.shape[1]:
+            friction = friction + self._load * xp.abs(self._wiring.at_dofs(moment.force * self._wiring.gear))
+        moment.fields["dof_frictionloss"] = friction
+
+
+class LinkFeedback:
+    """A servo whose encoder sits behind the gear: kp (control − motor) becomes kp (control − link)."""
+
+    fields: tuple[str, ...] = ()
+
+    def __init__(self, twin: Twin, wiring: Wiring) -> None:  # noqa: ARG002  # one signature for all stages
+        self._twin = twin
+        robot = twin.spec.robot
+        self._used = bool(robot and robot.gears and robot.gears.feedback == "link" and robot.control == "position")
+
+    def load(self, params: ParamTable, as_array: AsArray) -> bool:  # noqa: ARG002  # a matter of the twin, not the world
+        """See `drives.Stage`."""
+        if self._used:
+            self._motor = as_array(np.asarray(self._twin.motor_qpos, dtype=np.int64))
+            self._link = as_array(np.asarray(self._twin.joint_qpos, dtype=np.int64))
+        return self._used
+
+    def begin(self, fresh: Array) -> None:
+        """See `drives.Stage`."""
+
+    def apply(self, moment: Moment) -> None:
+        """See `drives.Stage`."""
+        xp = array_namespace(moment.qpos)
+        motor, link = xp.take(moment.qpos, self._motor, axis=1), xp.take(moment.qpos, self._link, axis=1)
+        moment.control = moment.control + (motor - link)

@@ -1,0 +1,56 @@
+"""Which actuator drives which degree of freedom, and what a drive stage sees of a moment."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from array_api_compat import array_namespace
+
+from twinloop.simulate.clock import Array, AsArray
+from twinloop.twin import Twin
+
+
+@dataclass(kw_only=True)
+class Moment:
+    """Between two physics steps; stages replace ``control`` and values of ``fields``, never write into arrays."""
+
+    qpos: Array
+    qvel: Array
+    force: Array
+    control: Array
+    timestep: Array
+    fields: dict[str, Array]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wiring:
+    """Indices between a robot's actuators and the degrees of freedom that they turn.
+
+    ``dof`` ``(nu,)`` is each actuator's, on the motor's side of a gear. ``actuator`` ``(nv,)`` is the reverse, with
+    ``nu`` where there is none.
+    """
+
+    dof: Array
+    actuator: Array
+    gear: Array
+
+    @classmethod
+    def of(cls, twin: Twin, as_array: AsArray) -> Wiring:
+        """The wiring of a twin; empty where it has no robot."""
+        model = twin.model
+        dof = np.zeros(0, dtype=np.int64) if twin.spec.robot is None else np.asarray(twin.motor_qvel, dtype=np.int64)
+        actuator = np.full(model.nv, len(dof), dtype=np.int64)
+        actuator[dof] = np.arange(len(dof))
+        gear = model.actuator_gear[: len(dof), 0]
+        return cls(dof=as_array(dof), actuator=as_array(actuator), gear=as_array(gear))
+
+    def at_motors(self, per_dof: Array) -> Array:
+        """From ``(nworld, nv)`` to ``(nworld, nu)``."""
+        return array_namespace(per_dof).take(per_dof, self.dof, axis=1)
+
+    def at_dofs(self, per_actuator: Array) -> Array:
+        """From ``(nworld, nu)`` to ``(nworld, nv)``, nothing where no actuator turns."""
+        xp = array_namespace(per_actuator)
+        padded = xp.concat([per_actuator, 0.0 * per_actuator[:, :1]], axis=1)
+        return xp.take(padded, self.actuator, axis=1)

@@ -1,0 +1,164 @@
+"""Servos by name: what a preset says of a motor, and how its numbers reach a model when it is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import mujoco
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.twin.spec import RobotSpec, describe, load_yaml
+
+_PRESETS = Path(__file__).with_name("servos.yaml")
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Sourced(_Strict):
+    """A number and where it is from."""
+
+    value: float
+    source: str
+
+
+class Servo(_Strict):
+    """One kind of servo or joint drive; SI units, at the output of its gear. What is not known is None.
+
+    A position servo with ``kt`` and ``resistance`` follows the voltage law at the head of ``servos.yaml``: back-EMF
+    kt²/R is part of ``damping``. ``no_load_speed`` and ``gear_ratio`` are facts beside the law, for tests and readers.
+    """
+
+    name: str
+    description: str
+    control: Literal["position", "torque"]
+    torque_limit: Sourced
+    damping: Sourced
+    frictionloss: Sourced
+    armature: Sourced
+    voltage: Sourced | None = None
+    kt: Sourced | None = None
+    resistance: Sourced | None = None
+    kp: Sourced | None = None
+    viscous: Sourced | None = None
+    no_load_speed: Sourced | None = None
+    encoder_counts: Sourced | None = None
+    gear_ratio: Sourced | None = None
+    backlash: Sourced | None = None
+    thermal_resistance: Sourced | None = None
+    thermal_time: Sourced | None = None
+
+    @property
+    def motor(self) -> Motor | None:
+        """The motor's constants, where the preset has them all."""
+        if self.voltage is None or self.kt is None or self.resistance is None:
+            return None
+        return Motor(voltage=self.voltage.value, kt=self.kt.value, resistance=self.resistance.value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motor:
+    """A DC motor behind its gear: supply ``voltage`` (V), ``kt`` (N·m/A, V·s/rad), ``resistance`` (ohm)."""
+
+    voltage: float
+    kt: float
+    resistance: float
+
+
+@cache
+def servo_presets() -> Mapping[str, Servo]:
+    """Every preset by name."""
+    rows: dict[str, dict[str, Any]] = load_yaml(_PRESETS)
+    presets = {}
+    for name, row in rows.items():
+        whole = {**rows.get(row.get("base", ""), {}), **row, "name": name}
+        whole.pop("base", None)
+        try:
+            presets[name] = Servo.model_validate(whole)
+        except ValidationError as error:
+            raise InputError(describe(error, where=f"{_PRESETS.name}: {name}", model=Servo)) from error
+    return presets
+
+
+def robot_servos(robot: RobotSpec | None, *, where: str) -> tuple[Servo | None, ...]:
+    """The preset of each joint of a robot, None where it names none.
+
+    Raises:
+        UnknownNameError: a preset or a joint that does not exist.
+        InputError: a torque drive under position control, or a servo under torque control.
+    """
+    if robot is None:
+        return ()
+    named = robot.servo if isinstance(robot.servo, dict) else {"*": robot.servo} if robot.servo else {}
+    for joint in named:
+        if joint != "*" and joint not in robot.joints:
+            raise UnknownNameError("joint", joint, robot.joints, where=f"{where}: robot.servo")
+    for name in named.values():
+        if name not in servo_presets():
+            raise UnknownNameError("servo", name, servo_presets(), where=f"{where}: robot.servo")
+    chosen = [named.get(joint, named.get("*")) for joint in robot.joints]
+    servos = tuple(servo_presets()[name] if name else None for name in chosen)
+    for servo in servos:
+        if servo is not None and servo.control != robot.control:
+            raise InputError(
+                f"{where}: the servo {servo.name} takes {servo.control} commands, robot.control is {robot.control}. "
+                "Choose another preset, or set robot.control."
+            )
+    return servos
+
+
+def apply_servos(mjspec: mujoco.MjSpec, robot: RobotSpec, servos: tuple[Servo | None, ...]) -> None:
+    """Write presets into a model's joints and actuators; a joint without an actuator gets one."""
+    joints = {joint.name: joint for joint in mjspec.joints}
+    actuators = {actuator.name: actuator for actuator in mjspec.actuators}
+    added = False
+    for joint_name, name, servo in zip(robot.joints, robot.actuator_names, servos, strict=True):
+        if servo is None or joint_name not in joints:
+            continue
+        joint = joints[joint_name]
+        if name not in actuators:
+            added = True
+            actuators[name] = mjspec.add_actuator(name=name, target=joint_name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+        _write(actuators[name], joint, servo)
+    if added:  # a servo's damping of a light link must be integrated implicitly
+        mjspec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
+
+
+def _write(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: Servo) -> None:
+    joint.damping = np.array([servo.damping.value, 0.0, 0.0])
+    joint.frictionloss, joint.armature = servo.frictionloss.value, servo.armature.value
+    limit = servo.torque_limit.value
+    actuator.forcelimited, actuator.forcerange = mujoco.mjtLimited.mjLIMITED_TRUE, [-limit, limit]
+    actuator.gaintype = mujoco.mjtGain.mjGAIN_FIXED
+    if servo.kp is None:
+        actuator.biastype = mujoco.mjtBias.mjBIAS_NONE
+        actuator.gainprm[0] = 1.0
+        command = [-limit, limit]
+    else:
+        actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
+        actuator.gainprm[0], actuator.biasprm[:3] = servo.kp.value, [0.0, -servo.kp.value, 0.0]
+        command = list(joint.range)
+    if command[0] < command[1]:
+        actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, command
+
+
+def nominals(robot: RobotSpec | None, servos: tuple[Servo | None, ...]) -> dict[str, float]:
+    """Nominal values of parameters that stand in a preset and in no model, by path."""
+    if robot is None:
+        return {}
+    values = {}
+    for joint, actuator, servo in zip(robot.joints, robot.actuator_names, servos, strict=False):
+        if servo is not None and servo.motor is not None:
+            values[f"actuator/{actuator}/voltage"] = servo.motor.voltage
+        counts = robot.encoder_counts or (servo.encoder_counts.value if servo and servo.encoder_counts else None)
+        if counts:
+            values[f"sensor/{joint}/resolution"] = 2 * math.pi / counts
+    return values
