@@ -1,0 +1,175 @@
+"""The compiled scene: from a parameter table to what lies in every world."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from functools import cached_property
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import ParamTable
+from twinloop.twin.scene_build import Layout, Slot, add_geoms
+from twinloop.twin.scene_spec import SceneSpec
+from twinloop.twin.spec import ParamSpec
+
+# What a shape is in a model: fields of its geoms, and of its body.
+_GEOM = ("geom_type", "geom_dataid", "geom_size", "geom_pos", "geom_quat", "geom_rbound", "geom_aabb", "geom_rgba")
+_BODY = ("body_mass", "body_inertia", "body_ipos", "body_iquat")
+_MASKS = ("geom_contype", "geom_conaffinity")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scene:
+    """What was built into a compiled model, and how worlds choose from it."""
+
+    layout: Layout
+    model: mujoco.MjModel
+
+    @property
+    def spec(self) -> SceneSpec:
+        """The section it was made from."""
+        return self.layout.spec
+
+    @cached_property
+    def bodies(self) -> NDArray[np.intp]:
+        """Body id of every slot."""
+        return np.array([self.model.body(slot.body).id for slot in self.layout.slots], dtype=np.intp)
+
+    @cached_property
+    def qpos(self) -> NDArray[np.intp]:
+        """Where each slot's position begins in qpos."""
+        return self.model.jnt_qposadr[self.model.body_jntadr[self.bodies]].astype(np.intp)
+
+    def present(self, table: ParamTable) -> NDArray[np.bool_]:
+        """Which slots hold something, ``(nworld, nslot)``."""
+        there = np.ones((table.nworld, len(self.layout.slots)), dtype=bool)
+        for name, clutter in self.spec.clutter.items():
+            count = _whole(table, f"scene/{name}/count", clutter.count[1])
+            for order, slot in enumerate(self.layout.group(name)):
+                there[:, slot] = order < count
+        return there
+
+    def choice(self, table: ParamTable) -> NDArray[np.int64]:
+        """Which shape of its set each slot has, ``(nworld, nslot)``; 0 where it holds nothing."""
+        columns = [_whole(table, f"scene/{slot.body}/shape", len(slot.shapes) - 1) for slot in self.layout.slots]
+        chosen = np.stack(columns, axis=1) if columns else np.zeros((table.nworld, 0), dtype=np.int64)
+        return np.where(self.present(table), chosen, 0)
+
+    def of_choice(self, table: ParamTable, attribute: str) -> NDArray[np.float64]:
+        """``radius`` (bounding, m) or ``extents`` of what each slot holds, ``(nworld, nslot, …)``."""
+        choice = self.choice(table)
+        columns = [getattr(rows, attribute)[choice[:, i]] for i, rows in enumerate(self._rows)]
+        return np.stack(columns, axis=1)
+
+    def names(self, table: ParamTable, world: int) -> list[str]:
+        """What lies in a world: the name of every shape that is there."""
+        there, choice = self.present(table)[world], self.choice(table)[world]
+        return [slot.shapes[choice[i]].name for i, slot in enumerate(self.layout.slots) if there[i]]
+
+    def write_inplace(
+        self, arrays: dict[str, NDArray], table: ParamTable, *, visual: bool, always: Container[str] = ()
+    ) -> bool:
+        """Write what lies in every world into its model fields, of the compiled model where ``arrays`` has none.
+
+        Returns:
+            Whether anything was written: not where every world is as the model was compiled.
+        """
+        there, choice = self.present(table), self.choice(table)
+        written = [i for i, slot in enumerate(self.layout.slots) if slot.group]
+        names = [f"scene/{self.layout.slots[i].group}/count" for i in written]
+        if not there[:, written].any() and not any(name in always for name in names):
+            return False
+        for field in _GEOM if visual else (*_GEOM, *_MASKS, *_BODY, "body_gravcomp"):
+            if field not in arrays:
+                arrays[field] = np.repeat(getattr(self.model, field)[None], table.nworld, axis=0)
+            for i in written:
+                worlds = np.flatnonzero(there[:, i])
+                self._rows[i].write_inplace(field, arrays[field], worlds, choice[worlds, i])
+        return True
+
+    @cached_property
+    def _rows(self) -> list[_Rows]:
+        catalogues = {slot.meshes: _catalogue(slot) for slot in self.layout.slots}
+        return [_Rows(self.model, slot, catalogues[slot.meshes], self.layout) for slot in self.layout.slots]
+
+    def param_specs(self) -> list[ParamSpec]:
+        """The scene's parameters, with the ranges that its section gives them."""
+        specs: list[ParamSpec] = []
+        for name, clutter in self.spec.clutter.items():
+            low, high = clutter.count
+            source = f"scene.clutter.{name} of the twin"
+            specs.append(_number(f"scene/{name}/count", low, high, source))
+            slots = [self.layout.slots[i] for i in self.layout.group(name)]
+            specs += [_number(f"scene/{slot.body}/shape", 0, len(slot.shapes) - 1, source) for slot in slots]
+        return specs
+
+
+def _number(name: str, low: int, high: int, source: str) -> ParamSpec:
+    return ParamSpec(name=name, low=0.0, high=high + 1.0, range=(float(low), high + 1.0), source=source)
+
+
+def _whole(table: ParamTable, name: str, most: int) -> NDArray[np.int64]:
+    values = table.get(name, np.zeros(table.nworld))
+    return np.minimum(np.floor(values).astype(np.int64), most)
+
+
+class _Rows:
+    """The rows of a slot, and the values that each of its shapes gives them, ``(nshape, …)``."""
+
+    def __init__(self, model: mujoco.MjModel, slot: Slot, catalogue: mujoco.MjModel, layout: Layout) -> None:
+        self._body = model.body(slot.body).id
+        self._geoms = np.flatnonzero(model.geom_bodyid == self._body)
+        self.extents = np.stack([shape.extents for shape in slot.shapes])
+        self._values = {field: getattr(catalogue, field)[1:] for field in _BODY}
+        owners = [np.flatnonzero(catalogue.geom_bodyid == 1 + i) for i in range(len(slot.shapes))]
+        for field in _GEOM:
+            self._values[field] = _padded(getattr(catalogue, field), owners, len(self._geoms), _UNUSED[field])
+        meshes = np.array([-1, *(model.mesh(catalogue.mesh(i).name).id for i in range(catalogue.nmesh))])
+        self._values["geom_dataid"] = meshes[1 + self._values["geom_dataid"]]
+        used = self._values["geom_rgba"][..., 3] > 0
+        self._values["geom_contype"] = np.where(used, layout.contype, 0)
+        self._values["geom_conaffinity"] = np.where(used, layout.conaffinity, 0)
+        self._values["body_gravcomp"] = np.zeros(len(slot.shapes))
+        reach = np.linalg.norm(self._values["geom_pos"], axis=-1) + self._values["geom_rbound"]
+        self.radius = np.where(used, reach, 0.0).max(axis=1)
+
+    def write_inplace(self, field: str, array: NDArray, worlds: NDArray[np.intp], choice: NDArray[np.int64]) -> None:
+        """Give the slot its shape in some worlds."""
+        if field.startswith("geom_"):
+            array[worlds[:, None], self._geoms] = self._values[field][choice]
+        else:
+            array[worlds, self._body] = self._values[field][choice]
+
+
+_UNUSED: dict[str, object] = {
+    "geom_type": int(mujoco.mjtGeom.mjGEOM_SPHERE),
+    "geom_dataid": -1,
+    "geom_size": (0.001, 0.0, 0.0),
+    "geom_pos": (0.0, 0.0, 0.0),
+    "geom_quat": (1.0, 0.0, 0.0, 0.0),
+    "geom_rbound": 0.001,
+    "geom_aabb": (0.0, 0.0, 0.0, 0.001, 0.001, 0.001),
+    "geom_rgba": (0.0, 0.0, 0.0, 0.0),
+}
+
+
+def _padded(values: NDArray, owners: list[NDArray[np.intp]], width: int, unused: object) -> NDArray:
+    """Rows of each shape's geoms, filled up to ``width`` with those of a geom that is not used."""
+    rows = np.empty((len(owners), width, *values.shape[1:]), dtype=values.dtype)
+    rows[:] = unused
+    for row, owner in zip(rows, owners, strict=True):
+        row[: len(owner)] = values[owner]
+    return rows
+
+
+def _catalogue(slot: Slot) -> mujoco.MjModel:
+    """A model in which every shape of a slot is a body of its own, which says what its geometry and inertia are."""
+    spec = mujoco.MjSpec()
+    for index, shape in enumerate(slot.shapes):
+        body = spec.worldbody.add_body()
+        body.add_freejoint()
+        add_geoms(body, spec, shape, index, slot.meshes)
+    return spec.compile()

@@ -1,0 +1,212 @@
+"""Building a scene into a model: bodies for things that are there, and slots for things that may be.
+
+A slot is a free body with as many geoms as the most complicated shape of its set has pieces. A world gives each geom
+the piece of the shape it draws, or parks the slot: nothing collides with it, nothing pulls it, nobody sees it. One
+model thus holds every world of a run, and its states all have the same length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.twin.scene_shapes import expand
+from twinloop.twin.scene_spec import ClutterSpec, SceneSpec
+from twinloop.twin.shapes import Shape
+
+_PARKED = -3.0  # m: below the floor of any table
+_APART = 0.3  # m between parked slots
+_CONTACT = ("contype", "conaffinity", "condim", "priority", "friction", "solmix", "solref", "solimp", "margin", "gap")
+_TYPES = {
+    "box": mujoco.mjtGeom.mjGEOM_BOX,
+    "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER,
+    "sphere": mujoco.mjtGeom.mjGEOM_SPHERE,
+    "capsule": mujoco.mjtGeom.mjGEOM_CAPSULE,
+    "ellipsoid": mujoco.mjtGeom.mjGEOM_ELLIPSOID,
+    "mesh": mujoco.mjtGeom.mjGEOM_MESH,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slot:
+    """A body of the scene, the shapes it may have, and the clutter group it belongs to (none: always there).
+
+    ``meshes`` is what the names of its meshes begin with.
+    """
+
+    body: str
+    shapes: tuple[Shape, ...]
+    meshes: str
+    group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What was built into a model, and the collision bits of what is there."""
+
+    spec: SceneSpec
+    slots: tuple[Slot, ...]
+    contype: int
+    conaffinity: int
+
+    def group(self, name: str) -> tuple[int, ...]:
+        """Numbers of the slots of a clutter group, in the order they are filled."""
+        return tuple(i for i, slot in enumerate(self.slots) if slot.group == name)
+
+
+def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: str | None, where: str) -> Layout:
+    """Add the bodies of a scene to a model that is not yet compiled.
+
+    Args:
+        folder: where mesh files are looked up.
+        like: body whose contact settings things take when the scene names none.
+
+    Raises:
+        InputError, UnknownNameError: a set, a body or a geom that does not exist, or a shape that cannot be made.
+    """
+    sets = {
+        name: tuple(shape for entry in entries for shape in expand(entry, folder, where=f"{where}: scene.sets.{name}"))
+        for name, entries in spec.sets.items()
+    }
+    _check_geom(mjspec, spec.support, where)
+    contact = _contact(mjspec, spec.like or like, where)
+    slots: list[Slot] = []
+    for thing in spec.objects:
+        shapes = tuple(expand(thing, folder, where=f"{where}: scene.objects"))
+        slots.append(Slot(body=thing.name, shapes=shapes, meshes=f"objects/{thing.name}"))
+        place = (*thing.position, _top(mjspec, spec.support) + shapes[0].extents[2] / 2)
+        _add_body(mjspec, slots[-1], place, contact, there=True)
+    for name, clutter in spec.clutter.items():
+        slots += _clutter(mjspec, name, clutter, sets, contact, where)
+    _extend_keys(mjspec, len(slots))
+    default = mjspec.default.geom
+    return Layout(
+        spec=spec,
+        slots=tuple(slots),
+        contype=int(contact.get("contype", default.contype)),
+        conaffinity=int(contact.get("conaffinity", default.conaffinity)),
+    )
+
+
+def _clutter(
+    mjspec: mujoco.MjSpec,
+    name: str,
+    clutter: ClutterSpec,
+    sets: dict[str, tuple[Shape, ...]],
+    contact: dict[str, Any],
+    where: str,
+) -> list[Slot]:
+    if not sets.get(clutter.set):
+        raise UnknownNameError("set", clutter.set, sets, where=f"{where}: scene.clutter.{name}")
+    shapes, meshes = sets[clutter.set], f"sets/{clutter.set}"
+    slots = [Slot(body=f"{name}_{i}", shapes=shapes, meshes=meshes, group=name) for i in range(clutter.count[1])]
+    for i, slot in enumerate(slots):
+        _add_body(mjspec, slot, (_APART * i, 0.0, _PARKED), contact, there=False)
+        mjspec.add_text(name=f"scene/shape/{slot.body}", data=clutter.set)
+    mjspec.add_text(name=f"scene/count/{name}", data=clutter.set)
+    return slots
+
+
+def mesh_names(prefix: str, shape: int, pieces: Iterable[object]) -> list[str]:
+    """Names of the meshes of a shape's pieces, given or not."""
+    return [f"scene/{prefix}/{shape}/{i}" for i, _ in enumerate(pieces)]
+
+
+def add_geoms(
+    body: mujoco.MjsBody, mjspec: mujoco.MjSpec, shape: Shape, index: int, prefix: str
+) -> list[mujoco.MjsGeom]:
+    """Give a body the pieces of a shape, mass in proportion to volume."""
+    _add_meshes(mjspec, shape, index, prefix)
+    geoms: list[mujoco.MjsGeom] = []
+    for piece, mesh in zip(shape.pieces, mesh_names(prefix, index, shape.pieces), strict=True):
+        geom = body.add_geom(
+            type=_TYPES[piece.kind],
+            size=piece.size,
+            pos=piece.position,
+            rgba=shape.rgba,
+            mass=shape.mass * piece.volume / shape.volume,
+        )
+        if piece.vertices is not None:
+            geom.meshname = mesh
+        geoms.append(geom)
+    return geoms
+
+
+def _add_body(
+    mjspec: mujoco.MjSpec,
+    slot: Slot,
+    place: tuple[float, float, float],
+    contact: dict[str, Any],
+    *,
+    there: bool,
+) -> None:
+    body = mjspec.worldbody.add_body(name=slot.body, pos=place)
+    body.add_freejoint(name=slot.body)
+    geoms = add_geoms(body, mjspec, slot.shapes[0], 0, slot.meshes)
+    for index, shape in enumerate(slot.shapes[1:], start=1):
+        _add_meshes(mjspec, shape, index, slot.meshes)
+    if not there:
+        geoms += [_filler(body) for _ in range(max(len(shape.pieces) for shape in slot.shapes) - len(geoms))]
+        body.gravcomp = 1.0
+        # Off the body's origin, so that the engine counts on no symmetry that another shape would break.
+        body.explicitinertial, body.mass, body.ipos = True, slot.shapes[0].mass, [0.001, 0.0, 0.0]
+        body.inertia = [1e-5, 1e-5, 1e-5]
+    for geom in geoms:
+        for name, value in contact.items():
+            setattr(geom, name, value)
+        if not there:
+            geom.contype, geom.conaffinity, geom.rgba[3] = 0, 0, 0.0
+
+
+def _add_meshes(mjspec: mujoco.MjSpec, shape: Shape, index: int, prefix: str) -> None:
+    existing = {mesh.name for mesh in mjspec.meshes}
+    for piece, name in zip(shape.pieces, mesh_names(prefix, index, shape.pieces), strict=True):
+        if piece.vertices is not None and name not in existing:
+            exact = mujoco.mjtMeshInertia.mjMESH_INERTIA_EXACT
+            mjspec.add_mesh(name=name, uservert=piece.vertices.ravel(), inertia=exact)
+
+
+def _filler(body: mujoco.MjsBody) -> mujoco.MjsGeom:
+    return body.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.001, 0.0, 0.0], mass=0.0)
+
+
+def _contact(mjspec: mujoco.MjSpec, like: str | None, where: str) -> dict[str, Any]:
+    """Contact settings of the first geom of a body, or nothing: the model's defaults."""
+    if like is None:
+        return {}
+    bodies = {body.name: body for body in mjspec.bodies}
+    if like not in bodies:
+        raise UnknownNameError("body", like, bodies, where=f"{where}: scene.like")
+    geoms = bodies[like].geoms
+    if not geoms:
+        raise InputError(f"{where}: scene.like: the body {like} has no geom to take contact settings from.")
+    return {name: np.copy(value) if np.ndim(value := getattr(geoms[0], name)) else value for name in _CONTACT}
+
+
+def _check_geom(mjspec: mujoco.MjSpec, name: str, where: str) -> None:
+    names = [geom.name for geom in mjspec.geoms if geom.name]
+    if name not in names:
+        raise UnknownNameError("geom", name, names, where=f"{where}: scene.support")
+
+
+def _top(mjspec: mujoco.MjSpec, support: str) -> float:
+    geom = next(geom for geom in mjspec.geoms if geom.name == support)
+    half = geom.size[2] if geom.type == mujoco.mjtGeom.mjGEOM_BOX else 0.0
+    return float(geom.pos[2] + half)
+
+
+def _extend_keys(mjspec: mujoco.MjSpec, count: int) -> None:
+    """Keyframes go on to say where the bodies are that were added after all others."""
+    bodies = mjspec.worldbody.bodies[-count:] if count else []
+    start = [np.concatenate([body.pos, body.quat]) for body in bodies]
+    for key in mjspec.keys:
+        if len(key.qpos):
+            key.qpos = np.concatenate([key.qpos, *start])
+        if len(key.qvel):
+            key.qvel = np.concatenate([key.qvel, np.zeros(6 * count)])

@@ -1,0 +1,154 @@
+"""The ``scene:`` section of a twin's YAML: which things there are, which may be there, and where they may lie.
+
+::
+
+    scene:
+      support: table                 # the geom that things stand on
+      like: cube                     # contact settings of every thing: those of this body's geom
+      sets:
+        household:
+          - {shape: mug, size: [0.05, 0.035, 0.04], mass: 0.05}
+          - {shape: polyhedron, size: 0.03, count: 6, seed: 1}
+          - {shape: mesh, files: [bolt.stl], mass: 0.02}
+      objects:
+        - {name: can, shape: cylinder, size: [0.03, 0.03, 0.05], mass: 0.04, position: [0.30, 0.15]}
+      clutter:
+        distractors: {set: household, count: [0, 5], x: [0.12, 0.34], y: [-0.2, 0.2]}
+      vary: {cube: household}
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
+Region = tuple[float, float]
+Positive = Annotated[float, Field(gt=0)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ShapeSpec(_Strict):
+    """One shape, or ``count`` of a family that differ by chance.
+
+    ``size`` is the bounding box in m: one number or x, y, z. ``scale`` is the range of a factor on it, drawn per
+    member. A mesh without a size keeps its file's, in m. Mass is given in kg, or follows from ``density``.
+    Default density: 500 kg/m³, between a hollow print and wood; our choice, no published range.
+    """
+
+    name: Name = ""
+    shape: Literal[
+        "box", "cylinder", "sphere", "capsule", "ellipsoid", "prism", "polyhedron", "superquadric", "ell", "mug", "mesh"
+    ]
+    size: Positive | tuple[Positive, Positive, Positive] | None = None
+    scale: tuple[Positive, Positive] = (1.0, 1.0)
+    mass: Positive | None = None
+    density: Positive = 500.0
+    color: tuple[float, float, float] | None = None
+    count: int = Field(default=1, ge=1, le=1000)
+    seed: int = Field(default=0, ge=0)
+    files: list[str] = []
+    hull: bool = False
+    sides: int | None = Field(default=None, ge=3, le=32)
+    taper: float | None = Field(default=None, gt=0, le=1)
+    corners: int | None = Field(default=None, ge=6, le=64)
+    exponents: tuple[float, float] | None = None
+    thickness: float | None = Field(default=None, gt=0, lt=1)
+    wall: float | None = Field(default=None, gt=0, lt=1)
+
+    @property
+    def options(self) -> dict[str, float | int | tuple[float, float]]:
+        """What was said about a procedural shape, by the names of its function."""
+        names = {
+            "prism": ("sides", "taper"),
+            "polyhedron": ("corners",),
+            "superquadric": ("exponents",),
+            "ell": ("thickness",),
+            "mug": ("wall",),
+        }
+        return {key: value for key in names.get(self.shape, ()) if (value := getattr(self, key)) is not None}
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        said = {key for key in ("sides", "taper", "corners", "exponents", "thickness", "wall") if getattr(self, key)}
+        foreign = sorted(said - set(self.options))
+        if foreign:
+            raise ValueError(f"a {self.shape} has no {', '.join(foreign)}")
+        if self.shape != "mesh" and self.size is None:
+            raise ValueError(f"a {self.shape} needs a size: its bounding box in m, one number or x, y, z")
+        if (self.shape == "mesh") != bool(self.files):
+            raise ValueError("a mesh has files, and only a mesh: its convex parts, one file each")
+        if self.exponents and not all(0.05 <= value <= 2 for value in self.exponents):
+            raise ValueError("exponents of a convex superquadric lie from 0.05 to 2")
+        return self
+
+    def extents(self, factor: float) -> NDArray[np.float64] | None:
+        """The bounding box times a factor."""
+        return None if self.size is None else factor * np.broadcast_to(np.asarray(self.size, dtype=np.float64), 3)
+
+
+class ObjectSpec(ShapeSpec):
+    """A thing that is always there, at ``position`` (x, y in m) unless its parameters say otherwise."""
+
+    position: tuple[float, float]
+    yaw: float = 0.0
+
+    @model_validator(mode="after")
+    def _single(self) -> Self:
+        if self.count != 1 or not self.name:
+            raise ValueError("an object is one thing with a name; things to draw from stand in `sets`")
+        return self
+
+
+class OcclusionSpec(_Strict):
+    """One thing of a group is dropped between ``camera`` and ``object``, ``distance`` (m) before the object.
+
+    ``visible`` is the accepted range of the part of the object that the camera sees.
+    """
+
+    camera: str
+    object: str
+    distance: Region = (0.03, 0.08)
+    visible: Region = (0.2, 0.9)
+
+
+class ClutterSpec(_Strict):
+    """Things that may be there: from ``count[0]`` to ``count[1]`` of a set, dropped into a region of the table.
+
+    ``clear`` is the least distance (m) of their edge from the centre of everything the task needs; ``overlap`` lets
+    them fall onto each other; ``upright`` drops them as they stand, turned about the vertical alone.
+    """
+
+    set: Name
+    count: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1, le=32)]]
+    x: Region
+    y: Region
+    clear: float = Field(default=0.05, ge=0)
+    overlap: bool = False
+    upright: bool = False
+    occlude: OcclusionSpec | None = None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        for key in ("count", "x", "y"):
+            low, high = getattr(self, key)
+            if low > high or (key != "count" and low == high):
+                raise ValueError(f"{key} is a range [low, high], given [{low:g}, {high:g}]")
+        return self
+
+
+class SceneSpec(_Strict):
+    """See the module."""
+
+    support: str = "table"
+    like: str | None = None
+    sets: dict[Name, list[ShapeSpec]] = {}
+    objects: list[ObjectSpec] = []
+    clutter: dict[Name, ClutterSpec] = {}
+    vary: dict[str, Name] = {}

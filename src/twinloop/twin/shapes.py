@@ -1,0 +1,239 @@
+"""Shapes of things: primitives, procedural bodies from a seed, and compounds of convex pieces.
+
+Every shape is centred on its bounding box, whose extents are its size. What collides is exactly what is seen and what
+the inertia is computed from: convex pieces that touch and do not overlap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial import ConvexHull
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import frozen
+from twinloop.core.seeds import generator
+
+PRIMITIVES = ("box", "cylinder", "sphere", "capsule", "ellipsoid")
+Kind = str  # a primitive, or "mesh"
+
+_WALLS = 8  # pieces of a round wall; more cost time in every world
+_RING = 16  # points around a superquadric, and half as many from pole to pole
+_EQUAL = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One convex part: a primitive with MuJoCo's half sizes, or the hull of ``vertices`` ``(n, 3)`` in m."""
+
+    kind: Kind
+    size: NDArray[np.float64]
+    position: NDArray[np.float64]
+    vertices: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("size", "position"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        if self.vertices is not None:
+            object.__setattr__(self, "vertices", frozen(self.vertices))
+
+    @property
+    def reach(self) -> NDArray[np.float64]:
+        """Half extents of a primitive."""
+        a, b, c = self.size
+        return np.array(
+            {"sphere": (a, a, a), "cylinder": (a, a, b), "capsule": (a, a, a + b)}.get(self.kind, (a, b, c))
+        )
+
+    @property
+    def volume(self) -> float:
+        """Volume in m³."""
+        a, b, c = self.size
+        if self.vertices is not None:
+            return float(ConvexHull(self.vertices).volume)
+        round_ends = 4.0 / 3.0 * math.pi * a**3
+        return {
+            "box": 8.0 * a * b * c,
+            "cylinder": 2.0 * math.pi * a**2 * b,
+            "sphere": round_ends,
+            "capsule": round_ends + 2.0 * math.pi * a**2 * b,
+            "ellipsoid": 4.0 / 3.0 * math.pi * a * b * c,
+        }[self.kind]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """A thing: its convex pieces, bounding box ``extents`` (m), mass (kg) and colour."""
+
+    name: str
+    pieces: tuple[Piece, ...]
+    extents: NDArray[np.float64]
+    mass: float
+    rgba: tuple[float, float, float, float]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "extents", frozen(self.extents))
+
+    @property
+    def volume(self) -> float:
+        """Volume in m³."""
+        return sum(piece.volume for piece in self.pieces)
+
+
+def primitive(kind: str, extents: ArrayLike) -> tuple[Piece, ...]:
+    """One of `PRIMITIVES` that fills a bounding box; cylinders and capsules stand upright.
+
+    Raises:
+        InputError: the box does not fit the primitive: a sphere needs equal extents, a cylinder a square base.
+    """
+    x, y, z = np.asarray(extents, dtype=np.float64)
+    if kind == "sphere":
+        _equal(kind, (x, y, z))
+        size = (x / 2, 0.0, 0.0)
+    elif kind in {"cylinder", "capsule"}:
+        _equal(kind, (x, y))
+        size = (x / 2, z / 2 if kind == "cylinder" else (z - x) / 2, 0.0)
+        if size[1] <= 0:
+            raise InputError(f"A capsule stands upright: its height of {z:g} m must exceed its diameter of {x:g} m.")
+    else:
+        size = (x / 2, y / 2, z / 2)
+    return (Piece(kind=kind, size=np.array(size), position=np.zeros(3)),)
+
+
+def _equal(kind: str, values: tuple[float, ...]) -> None:
+    if max(values) - min(values) > _EQUAL * max(values):
+        what = "equal extents" if len(values) == 3 else "equal extents in x and y"
+        raise InputError(f"A {kind} needs {what}, given {', '.join(f'{v:g}' for v in values)} m. Use an ellipsoid.")
+
+
+def hull(vertices: NDArray[np.float64]) -> Piece:
+    """The convex piece of some points."""
+    corners = vertices[ConvexHull(vertices).vertices]
+    return Piece(kind="mesh", size=np.zeros(3), position=np.zeros(3), vertices=corners)
+
+
+def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | None = None) -> tuple[Piece, ...]:
+    """A regular prism of 3 to 8 sides whose top is ``taper`` times its base (0.4 to 1 where not given)."""
+    sides = int(rng.integers(3, 9)) if sides is None else sides
+    taper = float(rng.uniform(0.4, 1.0)) if taper is None else taper
+    angle = 2 * np.pi * np.arange(sides) / sides
+    base = np.stack([np.cos(angle), np.sin(angle), np.full(sides, -1.0)], axis=1)
+    top = base * [taper, taper, -1.0]
+    return (hull(np.concatenate([base, top])),)
+
+
+def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple[Piece, ...]:
+    """The hull of 8 to 16 points near a sphere: a stone."""
+    corners = int(rng.integers(8, 17)) if corners is None else corners
+    direction = rng.normal(size=(corners, 3))
+    direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+    return (hull(direction * rng.uniform(0.8, 1.0, size=(corners, 1))),)
+
+
+def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | None = None) -> tuple[Piece, ...]:
+    """A convex superellipsoid with exponents (north–south, east–west) in (0, 2], drawn from 0.2 to 1.8.
+
+    A. H. Barr, "Superquadrics and angle-preserving transformations" (1981): near 0 a box, 1 an ellipsoid, 2 an
+    octahedron.
+    """
+    north, east = rng.uniform(0.2, 1.8, size=2) if exponents is None else exponents
+    eta = np.linspace(-np.pi / 2, np.pi / 2, _RING // 2 + 1)[:, None]
+    omega = 2 * np.pi * np.arange(_RING) / _RING + np.pi / _RING
+
+    def power(value: NDArray[np.float64], exponent: float) -> NDArray[np.float64]:
+        return np.sign(value) * np.abs(value) ** exponent
+
+    points = np.stack(
+        [
+            power(np.cos(eta), north) * power(np.cos(omega), east),
+            power(np.cos(eta), north) * power(np.sin(omega), east),
+            power(np.sin(eta), north) + 0.0 * omega,
+        ],
+        axis=-1,
+    )
+    return (hull(np.unique(np.round(points.reshape(-1, 3), 12), axis=0)),)
+
+
+def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[Piece, ...]:
+    """An L of two boxes; ``thickness`` of its arms over the extents (0.3 to 0.5 where not given)."""
+    part = float(rng.uniform(0.3, 0.5)) if thickness is None else thickness
+    foot = _box((-1.0, -1.0, -1.0), (1.0, 1.0, -1.0 + 2 * part))
+    arm = _box((-1.0, -1.0, -1.0 + 2 * part), (-1.0 + 2 * part, 1.0, 1.0))
+    return foot, arm
+
+
+def mug(rng: np.random.Generator, *, wall: float | None = None) -> tuple[Piece, ...]:
+    """A cup with a handle: a round wall of wedges, a floor, and a handle of three bars; ``wall`` over the radius."""
+    wall = float(rng.uniform(0.1, 0.2)) if wall is None else wall
+    step = 2 * np.pi / _WALLS
+    floor = -1.0 + 1.5 * wall
+    angle = step * np.arange(_WALLS)
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+
+    def slab(outline: NDArray[np.float64], low: float, high: float) -> Piece:
+        return hull(np.concatenate([np.c_[outline, np.full(len(outline), z)] for z in (low, high)]))
+
+    pieces = [slab(ring, -1.0, floor)]
+    for i in range(_WALLS):
+        a, b = ring[i], ring[(i + 1) % _WALLS]
+        pieces.append(slab(np.array([a, b, b * (1 - wall), a * (1 - wall)]), floor, 1.0))
+    bar, reach = 0.8 * wall, 1.7
+    pieces += [
+        _box((1.0, -bar, -0.5), (reach, bar, -0.5 + 2 * bar)),
+        _box((1.0, -bar, 0.5 - 2 * bar), (reach, bar, 0.5)),
+        _box((reach, -bar, -0.5), (reach + 2 * bar, bar, 0.5)),
+    ]
+    return tuple(pieces)
+
+
+def _box(low: tuple[float, float, float], high: tuple[float, float, float]) -> Piece:
+    a, b = np.array(low), np.array(high)
+    return Piece(kind="box", size=(b - a) / 2, position=(a + b) / 2)
+
+
+PROCEDURAL: dict[str, Callable[..., tuple[Piece, ...]]] = {
+    "prism": prism,
+    "polyhedron": polyhedron,
+    "superquadric": superquadric,
+    "ell": ell,
+    "mug": mug,
+}
+
+
+def fitted(pieces: tuple[Piece, ...], extents: ArrayLike) -> tuple[Piece, ...]:
+    """Pieces scaled per axis and centred so that together they fill a bounding box of these extents."""
+    low, high = bounds(pieces)
+    scale = np.asarray(extents, dtype=np.float64) / (high - low)
+    centre = (low + high) / 2
+    return tuple(_moved(piece, scale, centre) for piece in pieces)
+
+
+def bounds(pieces: tuple[Piece, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lowest and highest corner of the bounding box."""
+    corners = np.concatenate(list(_corners(pieces)))
+    return corners.min(axis=0), corners.max(axis=0)
+
+
+def _corners(pieces: tuple[Piece, ...]) -> Iterator[NDArray[np.float64]]:
+    for piece in pieces:
+        vertices = np.array([-piece.reach, piece.reach]) if piece.vertices is None else piece.vertices
+        yield vertices + piece.position
+
+
+def _moved(piece: Piece, scale: NDArray[np.float64], centre: NDArray[np.float64]) -> Piece:
+    position = (piece.position - centre) * scale
+    if piece.vertices is not None:
+        vertices = piece.vertices * scale + position
+        return replace(piece, vertices=vertices, position=np.zeros(3))
+    return replace(piece, size=piece.size * scale, position=position)
+
+
+def procedural(
+    kind: str, extents: ArrayLike, *, seed: int, index: int = 0, **options: float | int | tuple[float, float]
+) -> tuple[Piece, ...]:
+    """A procedural shape: a function of its kind, seed, index and options alone."""
+    return fitted(PROCEDURAL[kind](generator(seed, f"shape/{kind}", index), **options), extents)
