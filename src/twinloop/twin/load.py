@@ -11,6 +11,7 @@ from twinloop.core.errors import InputError, MissingDependencyError, UnknownName
 from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
 from twinloop.twin.params import expand_params
+from twinloop.twin.preparation import prepare
 from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, load_yaml, read_spec
 from twinloop.twin.twin import Twin
 from twinloop.twin.urdf import add_servos
@@ -117,6 +118,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str) -> Twin:
     if model_path.suffix == _URDF:
         add_servos(mjspec, control=spec.robot.control if spec.robot else "position")
     mjspec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+    prepare(mjspec, spec.params)
     model = _compile(mjspec, model_path)
     _check_names(spec, model, where)
     params = expand_params(model, spec.params, where=where)

@@ -84,6 +84,8 @@ def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> ND
         return np.flatnonzero(model.geom_bodyid == model.body(name).id)
     if field.startswith("geom_") and family == "texture":
         return np.flatnonzero(model.geom_matid == model.material(name).id)
+    if quantity.quantity == "payload":
+        name = f"payload/{name}"
     accessor = {
         "joint": model.joint,
         "actuator": model.actuator,

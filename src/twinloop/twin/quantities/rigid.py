@@ -1,4 +1,4 @@
-"""Rigid bodies: mass, centre of mass, inertia, size and payload together, so that they stay those of a real body.
+"""Rigid bodies: mass, centre of mass, inertia and size together, so that they stay those of a real body.
 
 Inertia is handled through the second moments of mass along the principal axes, S_x = ∫ x² dm and so on, where
 I_xx = S_y + S_z. Any second moments that are not negative belong to some distribution of mass
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.twin.quantities.kinds import Target
-from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
+from twinloop.twin.quantities.rotation import matrix
 
 _BOX_LIKE = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_ELLIPSOID)}
 _SPHERE = int(mujoco.mjtGeom.mjGEOM_SPHERE)
@@ -47,68 +47,30 @@ def object_body(target: Target) -> None:
 
 
 def link_body(target: Target) -> None:
-    """Mass, centre of mass and inertia of a robot's link, and a point mass at its first site.
+    """Mass, centre of mass and inertia of a robot's link.
 
     A controller that compensates gravity (``gravcomp``) knows the nominal mass: its force stays what it was, and acts
     at the centre of mass that the link has now.
     """
     model, body = target.model, target.model.body(target.name).id
-    mass, com, inertia = _write_inertial(target, np.ones((1, 3)), np.ones((1, 3)))
-    payload = target.value("payload")
-    total = mass + payload
-    target.put("body_gravcomp", [body], (model.body_gravcomp[body] * (model.body_mass[body] / total))[:, None])
-    loaded = np.flatnonzero(payload > 0)
-    if not len(loaded):
-        return
-    site = model.site_pos[_sites(model, target.name)[0]]
-    share = (payload / total)[:, None]
-    offset = site - com
-    back = model.body_iquat[body] * np.array([1.0, -1.0, -1.0, -1.0])
-    principal, turn = _with_point_mass(inertia, mass * payload / total, rotate(back, offset))
-    bare = (payload == 0)[:, None]
-    turned = np.where(bare, model.body_iquat[body], quat_multiply(model.body_iquat[body], turn))
-    target.put("body_mass", [body], total[:, None])
-    target.put("body_ipos", [body], np.where(bare, com, com + share * offset)[:, None])
-    target.put("body_inertia", [body], np.where(bare, inertia, principal)[:, None])
-    target.put("body_iquat", [body], turned[:, None])
+    _write_inertial(target, np.ones((1, 3)), np.ones((1, 3)))
+    known = model.body_gravcomp[body] * (model.body_mass[body] / target.value("mass"))
+    target.put("body_gravcomp", [body], known[:, None])
 
 
-def _write_inertial(
-    target: Target, scale: NDArray[np.float64], stretch: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Put mass ``(n,)``, centre of mass and principal inertias ``(n, 3)``, and return them.
+def _write_inertial(target: Target, scale: NDArray[np.float64], stretch: NDArray[np.float64]) -> None:
+    """Put mass, centre of mass and principal inertias.
 
     Args:
-        scale: of lengths along the body's axes.
+        scale: of lengths along the body's axes, ``(n, 3)``.
         stretch: of second moments along the inertial axes, on top of the parameters'.
     """
     model, body = target.model, target.model.body(target.name).id
-    mass = target.value("mass")
-    com = model.body_ipos[body] * scale + target.vector("com")
-    factors = target.vector("inertia") * stretch
+    mass, factors = target.value("mass"), target.vector("inertia") * stretch
     inertia = scaled_inertia(model.body_inertia[body], factors) * (mass / model.body_mass[body])[:, None]
     target.put("body_mass", [body], mass[:, None])
-    target.put("body_ipos", [body], com[:, None])
+    target.put("body_ipos", [body], (model.body_ipos[body] * scale + target.vector("com"))[:, None])
     target.put("body_inertia", [body], inertia[:, None])
-    return mass, com, inertia
-
-
-def _with_point_mass(
-    inertia: NDArray[np.float64], reduced: NDArray[np.float64], offset: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Principal inertias and their axes when ``reduced`` mass is added at ``offset`` from the centre of mass.
-
-    The second moments about the new centre are diag(S) + m₁m₂/(m₁+m₂) d dᵀ; the quaternions lead from the new
-    principal axes to the old.
-    """
-    moments = reduced[:, None, None] * offset[:, :, None] * offset[:, None, :]
-    moments[:, range(3), range(3)] += second_moments(inertia)
-    values, vectors = np.linalg.eigh(moments)
-    vectors[:, :, 2] *= np.sign(np.linalg.det(vectors))[:, None]  # a rotation, not a reflection
-    turn = np.empty((len(vectors), 4))
-    for quaternion, axes in zip(turn, vectors, strict=True):
-        mujoco.mju_mat2Quat(quaternion, axes.ravel())
-    return values.sum(axis=-1, keepdims=True) - values, turn
 
 
 def _body_axes(quaternion: NDArray[np.float64]) -> NDArray[np.intp]:
@@ -173,12 +135,3 @@ def no_com(model: mujoco.MjModel, name: str) -> str:
 def no_mass(model: mujoco.MjModel, name: str) -> str:
     """Why a body has no inertial parameters, or nothing."""
     return "" if model.body_mass[model.body(name).id] > 0 else "it has no mass of its own"
-
-
-def no_payload(model: mujoco.MjModel, name: str) -> str:
-    """Why a link carries no payload, or nothing."""
-    return "" if len(_sites(model, name)) else "it has no site, and a payload hangs at the link's first site"
-
-
-def _sites(model: mujoco.MjModel, name: str) -> NDArray[np.intp]:
-    return np.flatnonzero(model.site_bodyid == model.body(name).id)
