@@ -48,11 +48,11 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self.num_envs, self.options = num_envs, EnvOptions.of(options)
         self.twin = self.options.twin if isinstance(self.options.twin, Twin) else load_twin(self.options.twin)
         self._mode = _autoreset(self.options.autoreset_mode)
-        self._goal = open_goal(self.options.goal, self.twin, num_envs)
+        self.goal = open_goal(self.options.goal, self.twin, num_envs)
         self._plan = self.options.plan(self.twin)
         self._backend = open_backend(self.options.backend, nthread=self.options.nthread)
-        self._limit = self.options.max_episode_steps or self._goal.nstep
-        self._observer, self._commander = Observer(self._goal.task, self.options), Commander(self.twin, self.options)
+        self._limit = self.options.max_episode_steps or self.goal.nstep
+        self._observer, self._commander = Observer(self.goal.task, self.options), Commander(self.twin, self.options)
         self.metadata = {**self.metadata, "autoreset_mode": self._mode, "render_fps": round(self.twin.control_hz)}
         self.render_mode, self._photographer = self.options.render_mode, Photographer(self._plan, self.options)
         self.single_observation_space, self.single_action_space = self._observer.space, self._commander.space
@@ -167,7 +167,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     @property
     def task_description(self) -> str:
         """The sentence a language-conditioned policy is given."""
-        return self._goal.instruction
+        return self.goal.instruction
 
     @property
     def _max_episode_steps(self) -> int:
@@ -179,7 +179,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
             raise InputError(
                 f"Episodes are {self.num_envs} whole numbers from 0, one per environment; given {episodes!r}."
             )
-        source = PlannedEpisodes(self._plan, self._goal.task, run_seed=run_seed, first=first)
+        source = PlannedEpisodes(self._plan, self.goal.task, run_seed=run_seed, first=first)
         self._photographer.begin(run_seed)
         self._worlds = WorldBatch(self.twin, self._backend, source, self.num_envs, self._limit)
         return self._worlds
@@ -203,7 +203,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
 
     def _judge(self, worlds: WorldBatch, envs: NDArray[np.intp], *, begin: Any) -> Verdict:
         states = worlds.state if len(envs) == self.num_envs else worlds.state[envs]
-        verdict = self._goal.look(states, envs, begin=begin)
+        verdict = self.goal.look(states, envs, begin=begin)
         self._potential[envs] = verdict.potential
         return verdict
 
@@ -212,7 +212,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         states, params = (
             (worlds.state, worlds.params_now) if every else (worlds.state[envs], worlds.params_now.take(envs))
         )
-        scene = self._goal.task.scene(states) if verdict is None else verdict.scene
+        scene = self.goal.task.scene(states) if verdict is None else verdict.scene
         pictures = self._pictures(worlds, envs) if self.options.cameras else {}
         shown = {name: pictures[name] for name in self.options.cameras}
         return self._observer.observe(states, params, worlds.command[envs], scene, shown)

@@ -1,0 +1,69 @@
+"""The vector environment against a bare `rollout`: same worlds, commands, backend and threads.
+
+Two figures, because beginning worlds anew costs most where it happens one by one: episodes in step with each other,
+none ending within the measurement, and episodes that end at steps spread evenly, as they do in training.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from twinloop.core.pool import cores
+from twinloop.envs import TwinVectorEnv
+from twinloop.envs.episodes import PlannedEpisodes
+from twinloop.simulate import open_backend, rollout
+
+WORLDS, STEPS = 256, 90
+
+
+def run(worlds: int = WORLDS, steps: int = STEPS, rounds: int = 3) -> dict:
+    """Ratios of several rounds, bare rollout and environment in turn, and their spread."""
+    rows = [_round(worlds, steps) for _ in range(rounds)]
+    result = {
+        "name": "vector environment, SO-101 pick and place, default randomization, random actions",
+        "against": "rollout of the same worlds under the same commands",
+        "worlds": worlds,
+        "cores": cores(),
+        "rounds": rows,
+    }
+    for kind in ("together", "apart"):
+        ratios = [row["bare_s"] / row[f"{kind}_s"] for row in rows]
+        result[f"ratio_{kind}"] = float(np.median(ratios))
+        result[f"spread_{kind}"] = [min(ratios), max(ratios)]
+        result[f"steps_per_s_{kind}"] = worlds * steps / float(np.median([row[f"{kind}_s"] for row in rows]))
+    return result
+
+
+def _round(worlds: int, steps: int) -> dict:
+    env = TwinVectorEnv(worlds, twin="so101_tabletop", action="delta")
+    actions = np.random.default_rng(0).uniform(-1, 1, (steps, worlds, *env.single_action_space.shape))
+    together, commands = _seconds(env, actions, apart=False)
+    source = PlannedEpisodes(
+        env.options.plan(env.twin), env.goal.task, run_seed=0, first=np.arange(worlds, dtype=np.int64)
+    )
+    begun = source.next(np.arange(worlds))
+    began = time.perf_counter()
+    rollout(open_backend(), env.twin, begun.params, begun.initial, commands, steps)
+    bare = time.perf_counter() - began
+    apart, _ = _seconds(env, actions, apart=True)
+    return {"bare_s": bare, "together_s": together, "apart_s": apart}
+
+
+def _seconds(env: TwinVectorEnv, actions: np.ndarray, *, apart: bool) -> tuple[float, np.ndarray]:
+    """Seconds of all steps, and the commands issued ``(worlds, steps, nu)``."""
+    env.reset(seed=0)
+    if apart:  # as if the episodes had begun at steps spread evenly over the past
+        env.worlds.steps[:] = np.arange(env.num_envs) * env.goal.nstep // env.num_envs
+    commands = []
+    began = time.perf_counter()
+    for action in actions:
+        env.step(action)
+        commands.append(env.worlds.command)
+    return time.perf_counter() - began, np.stack(commands, axis=1)
+
+
+if __name__ == "__main__":
+    for key, value in run().items():
+        print(f"{key}: {value}")
