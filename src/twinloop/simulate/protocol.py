@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.records import ParamTable, frozen
+from twinloop.simulate.arrays import Array, Arrays
 from twinloop.twin import Twin
 
 # What is recorded of a world at every control step: enough to step on from it bit for bit with the recorded
@@ -24,6 +25,14 @@ STATE_SPEC = int(
     | mujoco.mjtState.mjSTATE_MOCAP_POS
     | mujoco.mjtState.mjSTATE_MOCAP_QUAT
     | mujoco.mjtState.mjSTATE_PLASTIC
+)
+
+# What `Simulation.warnings` counts, column by column: MuJoCo's warnings, then what other engines run out of.
+WARNINGS = (
+    *(mujoco.mjtWarning(kind).name for kind in range(int(mujoco.mjtWarning.mjNWARNING))),
+    "contact buffers of convex pairs overflowed",
+    "contact buffers of height fields overflowed",
+    "buffers of contact sensors overflowed",
 )
 
 
@@ -77,8 +86,15 @@ class InitialState:
 class Simulation(Protocol):
     """Worlds in the middle of a rollout. Arrays returned are current copies or read-only views."""
 
-    nworld: int
-    step_index: int
+    @property
+    def nworld(self) -> int:
+        """Number of worlds."""
+        ...
+
+    @property
+    def step_index(self) -> int:
+        """Control steps since the start."""
+        ...
 
     @property
     def state(self) -> NDArray[np.float64]:
@@ -112,7 +128,7 @@ class Simulation(Protocol):
         ...
 
     def warnings(self) -> NDArray[np.int64]:
-        """MuJoCo's warning counters, ``(nworld, nwarning)``."""
+        """Counters of the first ``nwarning`` of ``WARNINGS``, ``(nworld, nwarning)``."""
         ...
 
 
@@ -121,6 +137,19 @@ class Controller(Protocol):
 
     def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
         """Commands ``(nworld, nu)`` issued now and held until the next call."""
+        ...
+
+
+@runtime_checkable
+class DeviceController(Protocol):
+    """A controller that can also work where a simulation's arrays live, so that nothing crosses to the host."""
+
+    def __call__(self, simulation: Simulation) -> Array:
+        """See `Controller`."""
+        ...
+
+    def on(self, arrays: Arrays) -> Controller:
+        """The same controller at its beginning, for simulations that give and take those arrays."""
         ...
 
 

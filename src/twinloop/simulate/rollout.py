@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.profile import span
 from twinloop.core.records import ParamTable
+from twinloop.simulate.arrays import HOST, Array, Arrays, to_host
 from twinloop.simulate.monitor import Monitor
-from twinloop.simulate.protocol import STATE_SPEC, Backend, Controller, InitialState, Trajectories
+from twinloop.simulate.protocol import Backend, Controller, DeviceController, InitialState, Simulation, Trajectories
 from twinloop.simulate.reference import BackendReference
 from twinloop.simulate.threads import BackendThreads
 from twinloop.twin import Twin
 
-_BACKENDS = ("reference", "threads")
+_BACKENDS = ("reference", "threads", "warp", "warp:cpu", "warp:cuda:1")
 
 
 def open_backend(name: str = "threads", *, nthread: int = 0) -> Backend:
     """The backend of that name.
 
     Args:
+        name: ``threads``, ``reference``, or ``warp``, the first CUDA device; ``warp:DEVICE`` is another of Warp's,
+            such as ``warp:cpu``.
         nthread: C threads of ``threads`` (0: every core).
 
     Raises:
         UnknownNameError: there is none of that name.
+        MissingDependencyError: ``warp`` lacks a package or a CUDA device.
     """
     if name == "reference":
         return BackendReference()
     if name == "threads":
         return BackendThreads(nthread)
+    if name == "warp" or name.startswith("warp:"):
+        return _open_warp(name.partition(":")[2])
     raise UnknownNameError("backend", name, _BACKENDS)
+
+
+def _open_warp(device: str) -> Backend:
+    try:
+        from twinloop.simulate.warp import BackendWarp
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"The backend warp needs mujoco_warp and torch ({error}).", remedy='pip install "twinloop[gpu]"'
+        ) from error
+    return BackendWarp(device or "cuda")
 
 
 def rollout(
@@ -57,27 +72,69 @@ def rollout(
     """
     _check_shapes(twin, params, initial, controller, nstep)
     simulation = backend.start(twin, params, initial, nstep, derived=record)
-    states = np.empty((initial.nworld, nstep + 1, mujoco.mj_stateSize(twin.model, STATE_SPEC)))
-    commands = np.empty((initial.nworld, nstep, twin.model.nu))
-    records = {name: [np.array(simulation.derived(name))] for name in record}
-    monitor = Monitor(simulation)
-    states[:, 0] = simulation.state
+    seen, act = _where_it_lives(simulation, controller)
+    monitor, commands = Monitor(seen), _Series(seen.qpos, nstep, (twin.model.nu,))
+    states = _Series.begin(seen.state, nstep)
+    records = {name: _Series.begin(seen.derived(name), nstep) for name in record}
     for step in range(nstep):
         with span("expert"):
-            commands[:, step] = controller[:, step] if isinstance(controller, np.ndarray) else controller(simulation)
-        simulation.advance(commands[:, step])
-        states[:, step + 1] = simulation.state
-        for name, kept in records.items():
-            kept.append(np.array(simulation.derived(name)))
-        monitor.look(simulation, states[:, step + 1])
+            command = act(step)
+        commands.put(command)
+        seen.advance(command)
+        monitor.look(seen, states.put(seen.state))
+        for name, series in records.items():
+            series.put(seen.derived(name))
     return Trajectories(
         model=twin.model,
-        states=states,
-        commands=commands,
+        states=states.on_host(),
+        commands=commands.on_host(),
         invalid_step=monitor.invalid_step,
         reason=tuple(monitor.reason),
-        records={name: np.stack(kept, axis=1) for name, kept in records.items()},
+        records={name: series.on_host() for name, series in records.items()},
     )
+
+
+def _where_it_lives(
+    simulation: Simulation, controller: NDArray[np.float64] | Controller
+) -> tuple[Simulation, Callable[[int], Array]]:
+    """The simulation as its device shows it, and what gives a step's command there.
+
+    A controller that says ``on(arrays)`` acts there; any other is shown the host's face of the simulation.
+    """
+    seen = getattr(simulation, "device", simulation)
+    arrays = getattr(seen, "arrays", HOST)
+    if isinstance(controller, np.ndarray):
+        return seen, lambda step: arrays.asarray(controller[:, step])
+    if isinstance(controller, DeviceController) and not arrays.on_host:
+        at_home = controller.on(arrays)
+        return seen, lambda _: at_home(seen)
+    return seen, lambda _: arrays.asarray(controller(simulation))
+
+
+class _Series:
+    """One quantity over time, kept where it is computed and brought to the host once, at the end."""
+
+    def __init__(self, like: Array, length: int, shape: tuple[int, ...]) -> None:
+        """Room for ``length`` values of a shape, of the type and in the place of ``like``."""
+        arrays = Arrays.of(like)
+        self._rows = arrays.xp.empty((like.shape[0], length, *shape), dtype=like.dtype, device=arrays.device)
+        self._count = 0
+
+    @classmethod
+    def begin(cls, first: Array, nstep: int) -> _Series:
+        """A value now, and room for one after each step."""
+        series = cls(first, nstep + 1, tuple(first.shape[1:]))
+        series.put(first)
+        return series
+
+    def put(self, values: Array) -> Array:
+        """Keep the next; returns it."""
+        self._rows[:, self._count] = values
+        self._count += 1
+        return values
+
+    def on_host(self) -> NDArray[np.float64]:
+        return to_host(self._rows).astype(np.float64, copy=False)
 
 
 def _check_shapes(

@@ -1,0 +1,48 @@
+"""Where arrays live: on the host with NumPy, or on a device with a library of NumPy's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from array_api_compat import array_namespace, to_device
+from array_api_compat import device as device_of
+from numpy.typing import ArrayLike, NDArray
+
+Array = Any  # of the library and on the device that an `Arrays` names
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """An array library and one of its devices, in float64 like the host."""
+
+    xp: ModuleType
+    device: Any
+
+    @classmethod
+    def of(cls, array: Array) -> Arrays:
+        """The library and device of an array."""
+        return cls(array_namespace(array), device_of(array))
+
+    @property
+    def on_host(self) -> bool:
+        """Whether these are NumPy's arrays."""
+        return self.xp is HOST.xp
+
+    def asarray(self, values: ArrayLike) -> Array:
+        """A host array there, of the same type; a copy unless they are NumPy's."""
+        return np.asarray(values) if self.on_host else self.xp.asarray(np.array(values), device=self.device)
+
+    def zeros(self, shape: tuple[int, ...]) -> Array:
+        """Zeros in float64."""
+        return self.xp.zeros(shape, dtype=self.xp.float64, device=self.device)
+
+
+HOST = Arrays.of(np.zeros(0))
+
+
+def to_host(array: Array) -> NDArray[Any]:
+    """An array of any library as NumPy's; a copy unless it was one."""
+    return np.asarray(to_device(array, "cpu"))

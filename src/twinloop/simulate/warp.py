@@ -1,0 +1,160 @@
+"""Worlds on a GPU through ``mujoco_warp``, or on the CPU where the same code is tested.
+
+Equal to the reference within float32: see the tolerances in the tests. The files ``warp*.py`` are the one door to
+``mujoco_warp`` for simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import mujoco
+import numpy as np
+import warp as wp
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.core.records import ParamTable
+from twinloop.simulate.arrays import to_host
+from twinloop.simulate.protocol import InitialState
+from twinloop.simulate.warp_worlds import WarpWorlds
+from twinloop.twin import Twin
+
+_CONTACTS = 48  # per world, at least: six times what a grasp of the SO-101 needs (measured: 8)
+_HEADROOM = 4  # times the contacts of the home pose
+
+
+class BackendWarp:
+    """``mujoco_warp`` on one device.
+
+    Args:
+        device: Warp's name of it, ``cuda``, ``cuda:1`` or ``cpu``.
+        deterministic: contacts, constraints and sums in a fixed order, so that a GPU repeats a run bit for bit. On by
+            default, because an episode of a number is promised to be the same tomorrow; a GPU pays for it with speed
+            (the makers measured a factor of three on a humanoid), the CPU runs in order anyway.
+        nconmax: contacts that there is room for, per world; all worlds share the room.
+        njmax: constraint rows that there is room for, in each world.
+
+    Raises:
+        MissingDependencyError: there is no such device.
+    """
+
+    name = "warp"
+
+    def __init__(self, device: str = "cuda", *, deterministic: bool = True, nconmax: int = 0, njmax: int = 0) -> None:
+        self.device = find_device(device)
+        self.deterministic, self.nconmax, self.njmax = deterministic, nconmax, njmax
+
+    def start(
+        self,
+        twin: Twin,
+        params: ParamTable,
+        initial: InitialState,
+        nstep: int,  # noqa: ARG002  # any number
+        *,
+        derived: Sequence[str] = (),
+    ) -> SimulationWarp:
+        """Worlds at their beginning."""
+        nconmax = self.nconmax or contact_room(twin)
+        worlds = WarpWorlds(
+            twin,
+            params,
+            initial,
+            derived=derived,
+            device=self.device,
+            deterministic=self.deterministic,
+            buffers=(nconmax, self.njmax or row_room(twin.model, nconmax)),
+        )
+        return SimulationWarp(worlds)
+
+
+class SimulationWarp:
+    """See `simulate.protocol.Simulation`: the face that worlds on a device show to the host.
+
+    Attributes:
+        device: the same worlds with all their arrays there.
+    """
+
+    def __init__(self, worlds: WarpWorlds) -> None:
+        self.device = worlds
+        self.nworld = worlds.nworld
+
+    @property
+    def step_index(self) -> int:
+        """See the protocol."""
+        return self.device.step_index
+
+    @property
+    def state(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        return to_host(self.device.state).astype(np.float64)
+
+    @property
+    def qpos(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        return to_host(self.device.qpos)
+
+    @property
+    def qvel(self) -> NDArray[np.float64]:
+        """See the protocol."""
+        return to_host(self.device.qvel)
+
+    def derived(self, name: str) -> NDArray[np.float64]:
+        """See the protocol."""
+        return to_host(self.device.derived(name))
+
+    def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See the protocol."""
+        linear, angular = self.device.jacobian(body, point)
+        return to_host(linear), to_host(angular)
+
+    def advance(self, command: ArrayLike) -> None:
+        """See the protocol."""
+        self.device.advance(self.device.arrays.asarray(np.asarray(command, dtype=np.float64)))
+
+    def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
+        """See the protocol."""
+        self.device.restart(worlds, params, initial)
+
+    def warnings(self) -> NDArray[np.int64]:
+        """See the protocol."""
+        return to_host(self.device.warnings())
+
+
+def find_device(name: str) -> wp.Device:
+    """Warp's device of that name.
+
+    Raises:
+        MissingDependencyError: the machine has no such device.
+        InputError: no device is called like that.
+    """
+    if not name.startswith(("cuda", "cpu")):
+        raise InputError(f"Unknown Warp device {name!r}. Name cuda, cuda:0, cuda:1 … or cpu.")
+    if name.startswith("cuda") and not wp.is_cuda_available():
+        raise MissingDependencyError(
+            "The backend warp finds no CUDA device.",
+            remedy="run on a machine with an NVIDIA GPU and its driver, or use the CPU: --device cpu, or the backend "
+            "warp:cpu",
+        )
+    try:
+        return wp.get_device(name)
+    except ValueError as error:
+        raise InputError(f"Unknown Warp device {name!r}. There are {', '.join(map(str, wp.get_devices()))}.") from error
+
+
+def contact_room(twin: Twin) -> int:
+    """How many contacts a world of a twin is given room for."""
+    data = mujoco.MjData(twin.model)
+    data.qpos[:], _ = twin.home()
+    mujoco.mj_forward(twin.model, data)
+    return max(_CONTACTS, _HEADROOM * data.ncon)
+
+
+def row_room(model: mujoco.MjModel, nconmax: int) -> int:
+    """Constraint rows when so many contacts all have the model's largest dimension and everything else acts as well."""
+    kinds = {mujoco.mjtEq.mjEQ_CONNECT: 3, mujoco.mjtEq.mjEQ_WELD: 6}
+    equalities = sum(kinds.get(mujoco.mjtEq(int(kind)), 1) for kind in model.eq_type)
+    largest = int(max(model.geom_condim.max(initial=1), model.pair_dim.max(initial=1)))
+    pyramidal = model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
+    rows = 2 * (largest - 1) if pyramidal and largest > 1 else largest
+    return equalities + model.nv + 2 * model.ntendon + 2 * model.njnt + rows * nconmax

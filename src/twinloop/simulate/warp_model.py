@@ -1,0 +1,184 @@
+"""One ``mujoco_warp`` model whose fields differ from world to world."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import mujoco
+import mujoco_warp as mjw
+import numpy as np
+import torch
+import warp as wp
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamTable
+from twinloop.twin import Twin
+from twinloop.twin.fields import FieldValues
+
+wp.config.log_level = wp.LOG_WARNING  # its greeting would land in the output of every command
+
+# What mujoco_warp's set_const derives from the fields above; each is per world as soon as anything it depends on is.
+_DERIVED = (
+    "body_subtreemass",
+    "body_invweight0",
+    "dof_invweight0",
+    "tendon_length0",
+    "tendon_invweight0",
+    "actuator_acc0",
+    "eq_data",
+    "cam_pos0",
+    "cam_poscom0",
+    "cam_mat0",
+    "light_pos0",
+    "light_poscom0",
+    "light_dir0",
+)
+_BOUNDS = ("geom_aabb", "geom_rbound")
+_PLACES = {"body_pos", "body_quat", "geom_pos", "geom_quat"}
+# Work that put_model leaves out where the nominal model needs none of it.
+_SWITCHES = {
+    "opt.wind": "has_fluid",
+    "opt.density": "has_fluid",
+    "opt.viscosity": "has_fluid",
+    "tendon_stiffness": "has_tendon_stiffness",
+    "tendon_damping": "has_tendon_damping",
+}
+
+
+class WarpModel:
+    """A twin's model on Warp's current device; a field becomes per world when it is first written.
+
+    Attributes:
+        host: the model as MuJoCo has it, but for two flags. That for no automatic reset is off, because
+            ``mujoco_warp`` never resets. That for native convex collision is set, which gives box pairs the analytic
+            collider that MuJoCo always uses: in float32 the convex one turns the normal of a 0.1 mm deep contact with
+            a table by 4° (measured; see also mujoco_warp's issues 1430 and 1526).
+        device: the ``mujoco_warp`` model.
+        version: grows whenever the device model gets another array, so that a captured graph is out of date.
+    """
+
+    def __init__(self, twin: Twin, nworld: int) -> None:
+        self._twin, self._nworld = twin, nworld
+        self.host = copy.copy(twin.model)
+        self.host.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+        self.host.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_NATIVECCD)
+        try:
+            self.device = mjw.put_model(self.host)
+        except (NotImplementedError, ValueError) as error:
+            raise InputError(
+                f"mujoco_warp does not take the model of {twin.name}: {error} Use the backend threads."
+            ) from error
+        self.device.opt.warn_overflow = 0  # reported per world, see `warp_worlds`
+        self.version = 0
+        self._expanded: set[str] = set()
+        self._scratch: Any = None
+        self._still = _still_geoms(self.host)
+
+    @property
+    def scratch(self) -> Any:
+        """A Data without contacts, to compute in without touching the worlds."""
+        if self._scratch is None:
+            self._scratch = mjw.make_data(self.host, nworld=self._nworld, nconmax=1, njmax=1)
+        return self._scratch
+
+    def check(self, params: ParamTable, names: Iterable[str]) -> None:
+        """Refuse what ``mujoco_warp`` cannot give each world of its own.
+
+        Raises:
+            InputError: names the parameters, the field that they set and what to do.
+        """
+        for name in names:
+            if self._spec(name) is None:
+                moved = (self._twin.params[each] for each in sorted(self._twin.moved(params) | set(params.steps)))
+                guilty = [p.name for p in moved if name in p.quantity.fields]
+                raise InputError(
+                    f"{', '.join(guilty) or name}: the backend warp cannot vary this between worlds, because "
+                    f"mujoco_warp keeps one {name} for all of them. Keep it nominal, or use the backend threads."
+                )
+
+    def view(self, name: str) -> torch.Tensor:
+        """A per-world field as a tensor ``(nworld, …)`` that shares its memory; makes it per world if it is not."""
+        owner, attribute = self._owner(name)
+        if name not in self._expanded:
+            shared = getattr(owner, attribute)
+            own = wp.empty((self._nworld, *shared.shape[1:]), dtype=shared.dtype)
+            setattr(owner, attribute, own)
+            if own.size:
+                wp.to_torch(own).copy_(wp.to_torch(shared)[:1].expand(wp.to_torch(own).shape))
+            if name in _SWITCHES:
+                setattr(self.device, _SWITCHES[name], True)
+            self._expanded.add(name)
+            self.version += 1
+        return wp.to_torch(getattr(owner, attribute))
+
+    def write(self, fields: FieldValues, worlds: NDArray[np.intp] | None = None) -> None:
+        """Write fields of all worlds, or of some, one row each, and recompute what is derived from them."""
+        for name, values in fields.arrays.items():
+            target = self.view(name)
+            rows = torch.as_tensor(values.reshape(len(values), *target.shape[1:]), device=target.device)
+            index = slice(None) if worlds is None else torch.as_tensor(worlds, device=target.device)
+            target[index] = rows.to(target.dtype)
+        if fields.set_const:
+            derived = (*_DERIVED, *_BOUNDS) if "geom_size" in fields.arrays else _DERIVED
+            for name in derived:
+                self.view(name)
+            mjw.set_const(self.device, self.scratch, restore=False)
+
+    def place(self, data: Any, fields: FieldValues) -> None:
+        """Put geoms that no joint moves where their world's fields say: ``mujoco_warp`` itself does so only once."""
+        if not self._still.size or not _PLACES & set(fields.arrays):
+            return
+        scratch, geoms = self.scratch, torch.as_tensor(self._still)
+        bodies = torch.as_tensor(self.host.geom_bodyid[self._still])
+        mjw.kinematics(self.device, scratch)
+        turn = wp.to_torch(scratch.xquat)[:, bodies]
+        shift, own = self.view("geom_pos")[:, geoms], self.view("geom_quat")[:, geoms]
+        position = wp.to_torch(scratch.xpos)[:, bodies] + (_matrix(turn) * shift[..., None, :]).sum(-1)
+        wp.to_torch(data.geom_xpos)[:, geoms] = position
+        wp.to_torch(data.geom_xmat)[:, geoms] = _matrix(_product(turn, own))
+
+    def _owner(self, name: str) -> tuple[Any, str]:
+        owner, _, attribute = name.rpartition(".")
+        return (self.device.opt if owner else self.device), attribute
+
+    def _spec(self, name: str) -> Any:
+        owner, attribute = self._owner(name)
+        specs = {field.name: field.type for field in dataclasses.fields(owner)}
+        shape = getattr(specs.get(attribute), "shape", ())
+        return specs[attribute] if shape and shape[0] == "*" else None
+
+
+def _still_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """Geoms fixed to the world, other than those carried by a mocap body."""
+    body = model.geom_bodyid
+    fixed = (model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0)
+    return np.flatnonzero(fixed)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Product of quaternions wxyz."""
+    (aw, ax, ay, az), (bw, bx, by, bz) = a.unbind(-1), b.unbind(-1)
+    return torch.stack(
+        [
+            aw * bw - ax * bx - ay * by - az * bz,
+            aw * bx + ax * bw + ay * bz - az * by,
+            aw * by - ax * bz + ay * bw + az * bx,
+            aw * bz + ax * by - ay * bx + az * bw,
+        ],
+        dim=-1,
+    )
+
+
+def _matrix(quaternion: torch.Tensor) -> torch.Tensor:
+    """Rotation matrices ``(…, 3, 3)`` of unit quaternions wxyz."""
+    w, x, y, z = quaternion.unbind(-1)
+    rows = [
+        torch.stack([1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)], dim=-1),
+        torch.stack([2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)], dim=-1),
+        torch.stack([2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)], dim=-1),
+    ]
+    return torch.stack(rows, dim=-2)

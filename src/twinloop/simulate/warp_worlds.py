@@ -1,0 +1,304 @@
+"""Worlds of ``mujoco_warp`` in the middle of a rollout; everything they give and take are torch tensors beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import mujoco
+import mujoco_warp as mjw
+import numpy as np
+import torch
+import warp as wp
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import UnknownNameError
+from twinloop.core.records import ParamTable
+from twinloop.simulate.arrays import Arrays, to_host
+from twinloop.simulate.command import CommandPath
+from twinloop.simulate.disturbance import Pushes
+from twinloop.simulate.drives import Drives
+from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
+from twinloop.simulate.warp_model import WarpModel
+from twinloop.twin import Twin
+
+_STATE = {
+    "time": mujoco.mjtState.mjSTATE_TIME,
+    "qpos": mujoco.mjtState.mjSTATE_QPOS,
+    "qvel": mujoco.mjtState.mjSTATE_QVEL,
+    "act": mujoco.mjtState.mjSTATE_ACT,
+    "qacc_warmstart": mujoco.mjtState.mjSTATE_WARMSTART,
+    "mocap_pos": mujoco.mjtState.mjSTATE_MOCAP_POS,
+    "mocap_quat": mujoco.mjtState.mjSTATE_MOCAP_QUAT,
+    "plastic": mujoco.mjtState.mjSTATE_PLASTIC,
+}
+_BAD = {"qpos": "mjWARN_BADQPOS", "qvel": "mjWARN_BADQVEL", "qacc": "mjWARN_BADQACC"}
+# The solver's iteration limits are no overflow: MuJoCo goes on with what it has, without a warning.
+_OVERFLOWS = {
+    mjw.OverflowType.NEFC: "mjWARN_CNSTRFULL",
+    mjw.OverflowType.NJMAX_NNZ: "mjWARN_CNSTRFULL",
+    mjw.OverflowType.NVMAX: "mjWARN_CNSTRFULL",
+    mjw.OverflowType.BROADPHASE: "mjWARN_CONTACTFULL",
+    mjw.OverflowType.NARROWPHASE: "mjWARN_CONTACTFULL",
+    mjw.OverflowType.CCD: "contact buffers of convex pairs overflowed",
+    mjw.OverflowType.EPA_HORIZON: "contact buffers of convex pairs overflowed",
+    mjw.OverflowType.HFIELD: "contact buffers of height fields overflowed",
+    mjw.OverflowType.CONTACT_MATCH: "buffers of contact sensors overflowed",
+    mjw.OverflowType.TACTILE: "buffers of contact sensors overflowed",
+}
+
+
+class WarpWorlds:
+    """A `Simulation` whose arrays are torch tensors on ``device``, float64 except ``state`` (float32, as computed).
+
+    The physics steps of a control period are captured once as a graph, on a CUDA device and on the CPU. On a CUDA
+    device Warp works in torch's stream, so that neither has to wait for the other.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        params: ParamTable,
+        initial: InitialState,
+        *,
+        derived: Sequence[str],
+        device: wp.Device,
+        deterministic: bool,
+        buffers: tuple[int, int],
+    ) -> None:
+        """``buffers`` are the contacts and the constraint rows that a world has room for."""
+        self.nworld, self.step_index = initial.nworld, 0
+        self.arrays = Arrays.of(torch.zeros(0, device=wp.device_to_torch(device)))
+        self._device, self._twin, self._params, self._moved = device, twin, params, twin.moved(params)
+        self._commands = CommandPath(twin, params, initial.command, as_array=self.arrays.asarray)
+        self._pushes = Pushes(twin, params)
+        self._drives = Drives(twin, params, as_array=self.arrays.asarray)
+        self._graph: tuple[Any, Any] | None = None
+        with self._warp():
+            self.model = WarpModel(twin, self.nworld)
+            if deterministic:
+                self.model.device.opt.deterministic = int(mjw.DeterminismType.ALL)
+            nconmax, njmax = buffers
+            self.data = mjw.make_data(self.model.host, nworld=self.nworld, nconmax=nconmax, njmax=njmax)
+            self._controls: Any = wp.zeros((twin.substeps, self.nworld, twin.model.nu), dtype=float)
+            self._wrenches: Any = None
+        self._sizes = _derived_shapes(self.model.host, derived)
+        self._columns = _columns(twin.model)
+        self._counts = torch.zeros((self.nworld, len(WARNINGS)), dtype=torch.int64, device=self._tensor("time").device)
+        self._shifts, self._kinds = _overflow_columns(self._counts.device)
+        self._write(params)
+        self._begin(np.arange(self.nworld), initial)
+
+    @property
+    def state(self) -> torch.Tensor:
+        """See the protocol."""
+        with self._warp():
+            parts = [self._tensor(name).reshape(self.nworld, -1) for name in self._columns]
+            return torch.cat(parts, dim=1)
+
+    @property
+    def qpos(self) -> torch.Tensor:
+        """See the protocol."""
+        with self._warp():
+            return self._tensor("qpos").double()
+
+    @property
+    def qvel(self) -> torch.Tensor:
+        """See the protocol."""
+        with self._warp():
+            return self._tensor("qvel").double()
+
+    def derived(self, name: str) -> torch.Tensor:
+        """See the protocol."""
+        with self._warp():
+            return self._tensor(name).reshape(self.nworld, *self._sizes[name]).double()
+
+    def jacobian(self, body: int, point: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
+        """See the protocol."""
+        scratch, nv = self.model.scratch, self.model.host.nv
+        points = self.arrays.asarray(np.broadcast_to(np.asarray(point, dtype=np.float32), (self.nworld, 3)).copy())
+        with self._warp():
+            for name in ("qpos", "mocap_pos", "mocap_quat"):
+                wp.copy(getattr(scratch, name), getattr(self.data, name))
+            mjw.kinematics(self.model.device, scratch)
+            mjw.com_pos(self.model.device, scratch)
+            linear, angular = (wp.zeros((self.nworld, 3, nv), dtype=float) for _ in range(2))
+            bodies = wp.full(self.nworld, body, dtype=int)
+            mjw.jac(self.model.device, scratch, linear, angular, wp.from_torch(points, dtype=wp.vec3), bodies)
+            return wp.to_torch(linear).double(), wp.to_torch(angular).double()
+
+    def advance(self, command: torch.Tensor) -> None:
+        """See the protocol."""
+        step, clock = self._commands.step, self._commands.clock
+        controls = self._commands.controls(command)
+        changes = self._twin.stepped_fields(self._params, step)
+        with self._warp():
+            if changes:
+                self.model.write(changes)
+                self.model.place(self.data, changes)
+            if not clock.steady:
+                self.model.view("opt.timestep").copy_(clock.timestep)
+            sound = (torch.isfinite(controls) & (controls.abs() <= mujoco.mjMAXVAL)).all(dim=2, keepdim=True)
+            controls = torch.where(sound, controls, 0.0)
+            wp.to_torch(self._controls).copy_(controls.transpose(0, 1))
+            self._push(step)
+            self._drives.begin()
+            if self._drives.active:
+                self._step_driven(controls)
+            else:
+                self._launch(self._twin.substeps)
+        self._count(sound)
+        self.step_index += 1
+
+    def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
+        """See the protocol."""
+        index = np.asarray(worlds)
+        self._commands.restart(index, params, initial.command)
+        self._drives.restart(index, params)
+        self._params = self._params.put(index, params)
+        self._pushes.restart(self._params)
+        self._moved |= self._twin.moved(params)
+        self._write(params, index)
+        self._begin(index, initial)
+
+    def warnings(self) -> torch.Tensor:
+        """See the protocol; counted once per control step, since a world began."""
+        return self._counts.clone()
+
+    def _write(self, params: ParamTable, worlds: NDArray[np.intp] | None = None) -> None:
+        """Write the fields of all worlds, or of some, one row each."""
+        fields = self._twin.fields(params, always=self._moved)
+        self.model.check(params, fields.arrays)
+        with self._warp():
+            self.model.write(fields, worlds)
+            if not self._commands.clock.steady:
+                self.model.view("opt.timestep")
+            self.model.place(self.data, fields)
+
+    def _begin(self, worlds: NDArray[np.intp], initial: InitialState) -> None:
+        """Put some worlds at their beginning, one row of ``initial`` each."""
+        mask = torch.zeros(self.nworld, dtype=torch.bool, device=self._counts.device)
+        index = torch.as_tensor(worlds, device=mask.device)
+        mask[index] = True
+        kept = {name: self._tensor(name).clone() for name in self._sizes}
+        with self._warp():
+            mjw.reset_data(self.model.device, self.data, wp.from_torch(mask))
+            for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
+                rows = self.arrays.asarray(getattr(initial, name))
+                target = self._tensor(name)
+                target[index] = rows.reshape(len(worlds), *target.shape[1:]).to(target.dtype)
+            if kept:
+                mjw.fwd_position(self.model.device, self.data)
+            for name, before in kept.items():  # worlds that go on keep theirs, one step behind their state
+                now = self._tensor(name)
+                now[~mask] = before[~mask]
+        self._counts[index] = 0
+
+    def _push(self, step: NDArray[np.int64]) -> None:
+        """The pushes of the coming control step; they are few, so their windows are worked out on the host."""
+        clock = self._commands.clock
+        wrenches = (
+            self._pushes.wrenches(step, to_host(clock.began), to_host(clock.ratio)) if self._pushes.active else None
+        )
+        if wrenches is not None and self._wrenches is None:
+            shape = (self._twin.substeps, self.nworld, self._twin.model.nbody)
+            self._wrenches = wp.zeros(shape, dtype=wp.spatial_vector)
+        if self._wrenches is not None:
+            now = 0.0 if wrenches is None else self.arrays.asarray(wrenches.swapaxes(0, 1))
+            wp.to_torch(self._wrenches)[:] = now
+
+    def _step_driven(self, controls: torch.Tensor) -> None:
+        """Physics steps one by one from the first row of the inputs, the drives acting before each."""
+        state = [self._tensor(name) for name in ("qpos", "qvel", "actuator_force")]
+        inputs = [wp.to_torch(rows) for rows in (self._controls, self._wrenches) if rows is not None]
+        for substep in range(self._twin.substeps):
+            qpos, qvel, force = (values.double() for values in state)
+            control, changed = self._drives.apply(
+                qpos=qpos,
+                qvel=qvel,
+                force=force,
+                control=controls[:, substep],
+                timestep=self._commands.clock.timestep,
+            )
+            for rows in inputs:
+                rows[0] = rows[substep]
+            inputs[0][0] = control
+            for name, values in changed.items():
+                self.model.view(name).copy_(values)
+            self._launch(1)
+
+    def _launch(self, count: int) -> None:
+        """Some physics steps: as they are the first time, which compiles what has not been, and then as a graph."""
+        layout = (count, self.model.version, self._wrenches is not None)
+        if self._graph is None:
+            self._substeps(count)
+            self._graph = (None, None)
+            return
+        if self._graph[0] != layout:
+            self._graph = (layout, self._capture(count))
+        wp.capture_launch(self._graph[1])
+
+    def _capture(self, count: int) -> Any:
+        """Some physics steps as a graph. Torch's own stream cannot be captured on a CUDA device."""
+        apart = wp.ScopedStream(wp.Stream(self._device)) if self._device.is_cuda else nullcontext()
+        with apart, wp.ScopedCapture(self._device) as capture:
+            self._substeps(count)
+        return capture.graph
+
+    def _substeps(self, count: int) -> None:
+        for substep in range(count):
+            if self._controls.size:
+                wp.copy(self.data.ctrl, self._controls[substep])
+            if self._wrenches is not None:
+                wp.copy(self.data.xfrc_applied, self._wrenches[substep])
+            mjw.step(self.model.device, self.data)
+
+    def _count(self, sound: torch.Tensor) -> None:
+        """Add what went wrong in this control step to the counters."""
+        counts = self._counts
+        counts[:, WARNINGS.index("mjWARN_BADCTRL")] += ~sound.flatten(1).all(dim=1)
+        with self._warp():
+            for name, kind in _BAD.items():
+                values = self._tensor(name)
+                good = torch.isfinite(values) & (values.abs() <= mujoco.mjMAXVAL)
+                counts[:, WARNINGS.index(kind)] += ~good.all(dim=1)
+            overflow = self._tensor("overflow")
+            counts.index_add_(1, self._kinds, ((overflow[:, None] >> self._shifts) & 1).long())
+            overflow.zero_()
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        return wp.to_torch(getattr(self.data, name))
+
+    @contextmanager
+    def _warp(self) -> Generator[None]:
+        """Warp's device for the block and, on a CUDA device, torch's stream for Warp."""
+        stream = nullcontext()
+        if self._device.is_cuda:
+            stream = wp.ScopedStream(wp.stream_from_torch(torch.cuda.current_stream(self.arrays.device)))
+        with wp.ScopedDevice(self._device), stream:
+            yield
+
+
+def _columns(model: mujoco.MjModel) -> list[str]:
+    """Components of a recorded state in the order of their columns, without those that this model lacks."""
+    first = {name: state_columns(model, int(part))[:1] for name, part in _STATE.items()}
+    present = {name: int(column[0]) for name, column in first.items() if len(column)}
+    return sorted(present, key=present.__getitem__)
+
+
+def _derived_shapes(model: mujoco.MjModel, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Shapes of computed fields in an MjData."""
+    data = mujoco.MjData(model)
+    both = {field for field in mjw.Data.__dataclass_fields__ if isinstance(getattr(data, field, None), np.ndarray)}
+    for name in names:
+        if name not in both:
+            raise UnknownNameError("derived field", name, both, where="the backend warp")
+    return {name: getattr(data, name).shape for name in names}
+
+
+def _overflow_columns(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Bits of ``Data.overflow`` and the counters that each adds to."""
+    shifts = [int(bit).bit_length() - 1 for bit in _OVERFLOWS]
+    kinds = [WARNINGS.index(name) for name in _OVERFLOWS.values()]
+    return torch.tensor(shifts, dtype=torch.int32, device=device), torch.tensor(kinds, device=device)

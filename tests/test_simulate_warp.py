@@ -1,0 +1,257 @@
+"""Worlds of mujoco_warp against the plain loop, on the CPU device; a GPU runs the same code (``-m gpu``)."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import sys
+
+import mujoco
+import numpy as np
+import pytest
+
+from _one_joint import joints_twin
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.records import SeedPath
+from twinloop.core.seeds import uniforms
+from twinloop.randomize import Plan, default_draws
+from twinloop.simulate import InitialState, open_backend, rollout
+from twinloop.simulate.protocol import state_columns
+from twinloop.twin import load_twin
+
+pytest.importorskip("mujoco_warp", reason="mujoco-warp is not installed: pip install 'twinloop[gpu]'")
+torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'twinloop[gpu]'")
+
+from twinloop.simulate.arrays import to_host  # noqa: E402
+from twinloop.simulate.warp import BackendWarp, contact_room, row_room  # noqa: E402
+from twinloop.simulate.warp_model import WarpModel  # noqa: E402
+
+NSTEP = 8
+
+
+@pytest.fixture(scope="module")
+def twin():
+    return load_twin("so101_tabletop")
+
+
+def randomized(twin, nworld):
+    return Plan(twin=twin, run_seed=3, draws=tuple(default_draws(twin))).draw(range(nworld))
+
+
+def waves(twin, nworld, nstep):
+    """Smooth commands around home, a phase of its own for each world and actuator."""
+    _, home = twin.home()
+    phase = uniforms(0, "phase", range(nworld), size=len(home))[:, None]
+    time = np.arange(nstep)[:, None] / twin.control_hz
+    swing = 0.3 * (np.sin(2 * np.pi * (time + phase)) - np.sin(2 * np.pi * phase))
+    return np.clip(home + swing, *twin.model.actuator_ctrlrange.T)
+
+
+def both(twin, table, commands, *, warp=None, **options):
+    start, nstep = InitialState.home(twin, table.nworld), commands.shape[1]
+    return [
+        rollout(backend, twin, table, start, commands, nstep, **options)
+        for backend in (open_backend("threads"), warp or BackendWarp("cpu"))
+    ]
+
+
+def largest(runs, part):
+    return np.abs(runs[0].part(int(part)) - runs[1].part(int(part))).max(initial=0.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["so101_tabletop", "cube_toss", pytest.param("panda_tabletop", marks=pytest.mark.slow)]
+)
+def test_one_physics_step_is_the_reference_s_within_single_precision(name):
+    """Rounding of a float32 is 6e-8 of a number; contact and servo forces of 100 N·m act for 2 ms on small inertias."""
+    twin = load_twin(name)
+    single = twin.spec.model_copy(update={"control_hz": twin.control_hz * twin.substeps, "substeps": 1})
+    twin = dataclasses.replace(twin, spec=single)
+    runs = both(twin, randomized(twin, 4), waves(twin, 4, 1))
+    kinds = mujoco.mjtState
+    assert runs[1].valid.all()
+    assert largest(runs, kinds.mjSTATE_TIME) < 1e-9
+    assert largest(runs, kinds.mjSTATE_QPOS) < 1e-6
+    assert largest(runs, kinds.mjSTATE_QVEL) < 1e-4
+    assert largest(runs, kinds.mjSTATE_WARMSTART) < 0.05  # accelerations reach hundreds of rad/s²
+    assert largest(runs, kinds.mjSTATE_MOCAP_POS) < 1e-7
+    assert np.abs(runs[0].qvel[:, 1]).max() > 1e-3
+
+
+def test_one_second_of_motion_stays_within_a_hundredth_of_a_millimetre(twin):
+    nstep = round(twin.control_hz)
+    runs = both(twin, randomized(twin, 4), waves(twin, 4, nstep))
+    assert runs[1].valid.all()
+    assert largest(runs, mujoco.mjtState.mjSTATE_QPOS) < 1e-5
+    assert np.ptp(runs[0].qpos[:, -1], axis=0).max() > 0.05
+
+
+def test_a_run_repeats_bit_for_bit_and_a_world_is_the_same_alone_and_in_company(twin):
+    table, commands = randomized(twin, 3), waves(twin, 3, NSTEP)
+    first, again = (rollout(BackendWarp("cpu"), twin, table, InitialState.home(twin, 3), commands, NSTEP) for _ in "ab")
+    np.testing.assert_array_equal(first.states, again.states)
+    alone = rollout(BackendWarp("cpu"), twin, table.take([2]), InitialState.home(twin, 1), commands[2:], NSTEP)
+    np.testing.assert_array_equal(first.states[2], alone.states[0])
+
+
+def test_begun_anew_a_world_forgets_and_the_others_do_not_notice(twin):
+    table, other, commands = randomized(twin, 3), randomized(twin, 6).take([5]), waves(twin, 3, 2 * NSTEP)
+    start = InitialState.home(twin, 3)
+    simulation = BackendWarp("cpu").start(twin, table, start, 2 * NSTEP, derived=("xpos",))
+    for step in range(2 * NSTEP):
+        if step == NSTEP:
+            kept = simulation.derived("xpos")
+            simulation.restart([1], other, InitialState.home(twin, 1))
+            np.testing.assert_array_equal(simulation.derived("xpos")[[0, 2]], kept[[0, 2]])
+        simulation.advance(commands[:, step])
+    whole = rollout(BackendWarp("cpu"), twin, table, start, commands, 2 * NSTEP)
+    fresh = rollout(BackendWarp("cpu"), twin, other, InitialState.home(twin, 1), commands[[1], NSTEP:], NSTEP)
+    np.testing.assert_array_equal(simulation.state[[0, 2]], whole.states[[0, 2], -1])
+    np.testing.assert_array_equal(simulation.state[1], fresh.states[0, -1])
+
+
+def test_constants_that_follow_from_parameters_are_those_that_mujoco_derives(twin):
+    table = randomized(twin, 3)
+    simulation = BackendWarp("cpu").start(twin, table, InitialState.home(twin, 3), 1)
+    expected = [written(twin, table, world) for world in range(3)]
+    for field in (
+        "body_mass",
+        "body_subtreemass",
+        "body_invweight0",
+        "dof_invweight0",
+        "actuator_acc0",
+        "dof_armature",
+    ):
+        got = simulation.device.model.view(field).numpy()
+        np.testing.assert_allclose(got, [getattr(model, field) for model in expected], rtol=2e-4, err_msg=field)
+        assert np.ptp(got, axis=0).max() > 0
+
+
+def written(twin, table, world):
+    model = copy.copy(twin.model)
+    twin.fields(table.take([world])).write_inplace(model, 0)
+    return model
+
+
+DRIVES = {
+    "supply/bus/resistance": 0.3,
+    "actuator/j0/no_load_speed": 5.0,
+    "actuator/j0/temperature_rise": 20.0,
+    "joint/j0/frictionloss": 0.05,
+    "joint/j0/stiction": 1.5,
+    "joint/j0/load_friction": 0.2,
+}
+
+
+def test_unlike_clocks_chance_and_drives_are_as_in_the_reference(tmp_path):
+    twin = joints_twin(tmp_path)
+    clocks = {"timing/control/period": [1.0, 1.2, 0.9], "timing/control/jitter": 0.004, "timing/command/jitter": 0.02}
+    table = twin.table(3, clocks | DRIVES).with_seeds(SeedPath.of(3, range(3)))
+    commands = np.cumsum(0.1 * uniforms(1, "walk", range(3), size=2 * NSTEP)[..., None], axis=1)
+    runs = both(twin, table, commands)
+    assert largest(runs, mujoco.mjtState.mjSTATE_QPOS) < 1e-5
+    np.testing.assert_allclose(runs[0].states[:, -1, 0], runs[1].states[:, -1, 0], rtol=1e-5)
+    assert np.ptp(runs[1].states[:, -1, 0]) > 0.05
+    without = twin.table(3, clocks).with_seeds(SeedPath.of(3, range(3)))
+    assert np.abs(both(twin, without, commands)[1].qpos - runs[1].qpos).max() > 0.01
+
+
+def test_parameters_that_change_every_step_do_so_as_in_the_reference(twin):
+    friction = 0.2 * uniforms(1, "friction", range(2), size=NSTEP)
+    table = twin.table(2).with_steps({"joint/elbow_flex/frictionloss": friction})
+    runs = both(twin, table, waves(twin, 2, NSTEP))
+    assert largest(runs, mujoco.mjtState.mjSTATE_QPOS) < 1e-5
+    fixed = rollout(BackendWarp("cpu"), twin, twin.table(2), InitialState.home(twin, 2), waves(twin, 2, NSTEP), NSTEP)
+    assert np.abs(fixed.qpos - runs[1].qpos).max() > 1e-3
+
+
+def test_what_is_computed_on_the_way_is_the_reference_s(twin):
+    table, commands = randomized(twin, 2), waves(twin, 2, NSTEP)
+    names = ("xpos", "site_xmat", "actuator_force")
+    runs = both(twin, table, commands, record=names)
+    for name, tolerance in zip(names, (1e-5, 1e-4, 1e-2), strict=True):
+        assert runs[1].records[name].shape == runs[0].records[name].shape
+        np.testing.assert_allclose(runs[1].records[name], runs[0].records[name], atol=tolerance)
+    simulations = [
+        backend.start(twin, table, InitialState.home(twin, 2), NSTEP)
+        for backend in (open_backend("reference"), BackendWarp("cpu"))
+    ]
+    body, point = twin.model.body("gripper").id, np.array([[0.2, 0.0, 0.1], [0.1, 0.1, 0.2]])
+    jacobians = []
+    for simulation in simulations:
+        simulation.advance(commands[:, 0])
+        jacobians.append(simulation.jacobian(body, point))
+    np.testing.assert_allclose(jacobians[0], jacobians[1], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("room", "reason"), [({"nconmax": 1}, "mjWARN_CONTACTFULL"), ({"njmax": 8}, "mjWARN_CNSTRFULL")]
+)
+def test_a_world_that_runs_out_of_room_is_marked_with_what_it_ran_out_of(twin, room, reason):
+    """A cube on a table touches it at four points; the first step already loses some of them."""
+    result = both(twin, twin.table(2), waves(twin, 2, 3), warp=BackendWarp("cpu", **room))[1]
+    np.testing.assert_array_equal(result.invalid_step, [0, 0])
+    assert reason in result.reason[0]
+
+
+def test_there_is_room_for_every_contact_of_a_grasp(twin):
+    """Rows for all contacts at the largest dimension, so that only contacts beyond the room can be lost."""
+    contacts = contact_room(twin)
+    assert contacts >= 48
+    assert row_room(twin.model, contacts) >= 6 * contacts
+
+
+def test_a_world_that_is_told_nonsense_is_marked_and_stops_nobody(twin):
+    commands = waves(twin, 3, NSTEP)
+    commands[1, 4:] = np.nan
+    result = rollout(BackendWarp("cpu"), twin, twin.table(3), InitialState.home(twin, 3), commands, NSTEP)
+    np.testing.assert_array_equal(result.invalid_step, [-1, 4, -1])
+    assert result.reason[1] == "mjWARN_BADCTRL"
+    clean = rollout(BackendWarp("cpu"), twin, twin.table(3), InitialState.home(twin, 3), waves(twin, 3, NSTEP), NSTEP)
+    np.testing.assert_array_equal(result.states[[0, 2]], clean.states[[0, 2]])
+
+
+def test_a_world_that_diverges_is_marked_and_stops_nobody(twin):
+    start = InitialState.home(twin, 3)
+    speeding = start.qvel.copy()
+    speeding[1] = 1e12
+    result = rollout(
+        BackendWarp("cpu"), twin, twin.table(3), dataclasses.replace(start, qvel=speeding), waves(twin, 3, 4), 4
+    )
+    np.testing.assert_array_equal(result.invalid_step, [-1, 0, -1])
+    assert "mjWARN_BADQ" in result.reason[1]
+    clean = rollout(BackendWarp("cpu"), twin, twin.table(3), start, waves(twin, 3, 4), 4)
+    np.testing.assert_array_equal(result.states[[0, 2]], clean.states[[0, 2]])
+
+
+def test_a_field_that_all_worlds_share_is_refused_by_the_parameter_s_name(twin):
+    model = WarpModel(twin, 2)
+    with pytest.raises(InputError, match=r"cannot vary this between worlds.*keeps one geom_condim.*backend threads"):
+        model.check(twin.table(2), ["geom_condim"])
+
+
+def test_the_device_shows_what_the_host_is_shown(twin):
+    simulation = BackendWarp("cpu").start(twin, twin.table(2), InitialState.home(twin, 2), 1)
+    simulation.device.advance(torch.as_tensor(waves(twin, 2, 1)[:, 0]))
+    assert simulation.step_index == simulation.device.step_index == 1
+    columns = state_columns(twin.model, int(mujoco.mjtState.mjSTATE_QPOS))
+    np.testing.assert_array_equal(simulation.state[:, columns], to_host(simulation.device.qpos))
+
+
+def test_unknown_and_missing_devices_are_said_by_name(monkeypatch):
+    with pytest.raises(InputError, match="Unknown Warp device 'tpu'. Name cuda, cuda:0"):
+        open_backend("warp:tpu")
+    monkeypatch.setattr("warp.is_cuda_available", lambda: False)
+    with pytest.raises(MissingDependencyError, match="finds no CUDA device.*warp:cpu") as caught:
+        open_backend("warp")
+    assert caught.value.exit_code == 3
+    with pytest.raises(UnknownNameError, match="warp:cpu"):
+        open_backend("wrap")
+
+
+def test_without_mujoco_warp_the_command_that_adds_it_is_said(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("twinloop.simulate.warp")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "mujoco_warp", None)
+    with pytest.raises(MissingDependencyError, match=r'needs mujoco_warp and torch.*pip install "twinloop\[gpu\]"'):
+        open_backend("warp:cpu")
