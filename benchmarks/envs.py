@@ -41,7 +41,7 @@ def _round(worlds: int, steps: int) -> dict:
     actions = np.random.default_rng(0).uniform(-1, 1, (steps, worlds, *env.single_action_space.shape))
     together, commands = _seconds(env, actions, apart=False)
     source = PlannedEpisodes(
-        env.options.plan(env.twin), env.goal.task, run_seed=0, first=np.arange(worlds, dtype=np.int64)
+        env.options.plan(env.twin, env.goal.task), env.goal.task, run_seed=0, first=np.arange(worlds, dtype=np.int64)
     )
     begun = source.next(np.arange(worlds))
     began = time.perf_counter()

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.envs import IDS, TwinVectorEnv
+from twinloop.render import choose_renderer
 
 PICK = "twinloop/PickAndPlace-SO101-v0"
 # Joints have no hard ends in a simulator, so readings have no bounds that always hold.
@@ -55,6 +56,40 @@ def test_gymnasiums_own_vectors_take_it():
 def test_a_single_environment_has_no_autoreset():
     with pytest.raises(InputError, match="leave autoreset_mode out"):
         gymnasium.make(PICK, autoreset_mode="SameStep")
+
+
+@pytest.fixture
+def pictures():
+    try:
+        choose_renderer()
+    except MissingDependencyError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.filterwarnings(UNBOUNDED)
+def test_pictures_pass_gymnasiums_checker_and_textures_are_those_of_the_run(pictures):
+    looks = {"visual": {"texture_pool": 20}}
+    env = gymnasium.make(PICK, render_mode="rgb_array", randomization=looks, height=48, width=64, camera="wrist")
+    check_env(env.unwrapped)
+    env.reset(seed=1)
+    first = env.render()
+    assert first.shape == (48, 64, 3)
+    env.reset(seed=2)
+    assert (env.render() != first).any()
+    env.reset(seed=1)
+    np.testing.assert_array_equal(env.render(), first)
+    env.close()
+    assert gymnasium.make(PICK).unwrapped.render() is None
+
+
+@pytest.mark.slow
+def test_gymnasiums_processes_take_it():
+    env = gymnasium.make_vec(PICK, num_envs=2, vectorization_mode="async", vector_kwargs={"context": "spawn"})
+    same = gymnasium.make_vec(PICK, num_envs=2, vectorization_mode="sync")
+    np.testing.assert_array_equal(env.reset(seed=0)[0], same.reset(seed=0)[0])
+    action = np.ones((2, 6), dtype=np.float32)
+    np.testing.assert_array_equal(env.step(action)[0], same.step(action)[0])
+    env.close()
 
 
 def run(code):

@@ -8,6 +8,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import write_json
+from twinloop.core.records import ParamDistribution
 from twinloop.envs import IDS, TwinVectorEnv
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import run_batch
@@ -184,6 +186,41 @@ def test_worlds_are_drawn_as_a_run_of_that_seed_draws_them(twin):
     chosen = {"physics": {"object_mass_g": [30, 31]}}
     _, infos = make(twin, 8, report_params=True, randomization=chosen).reset(seed=SEED)
     assert ((infos["params"]["object/cube/mass"] > 0.03) & (infos["params"]["object/cube/mass"] < 0.031)).all()
+
+
+def test_worlds_are_drawn_from_what_identification_found(twin, tmp_path):
+    names = ("joint/elbow_flex/damping", "actuator/elbow_flex/delay")
+    found = ParamDistribution(
+        names=names,
+        transforms=("log", "identity"),
+        mean=np.array([np.log(0.7), 0.05]),
+        covariance=np.diag([1e-4, 1e-6]),
+        low=np.array([0.0, 0.0]),
+        high=np.array([10.0, 0.3]),
+        determined=(True, True),
+        clusters=9,
+    )
+    write_json(tmp_path / "result.json", {"distribution": found.to_json()})
+    env = make(twin, 16, report_params=True, randomization={"identified": str(tmp_path)})
+    drawn = env.reset(seed=SEED)[1]["params"]
+    assert drawn[names[0]].mean() == pytest.approx(0.7, rel=0.02)
+    assert 1e-4 < drawn[names[1]].std() < 5e-3
+    assert drawn["object/cube/mass"].std() > 0.005
+    with pytest.raises(InputError, match=r"randomization\.adaptive needs a run with a known number of episodes"):
+        make(twin, 1, randomization={"default": True, "adaptive": {"names": ["object/cube/mass"]}})
+    with pytest.raises(InputError, match='randomization is "default", None or a mapping; given 3'):
+        make(twin, 1, randomization=3)
+
+
+def test_gymnasiums_wrappers_take_it(twin):
+    env = gymnasium.wrappers.vector.RecordEpisodeStatistics(make(twin, 2, max_episode_steps=3))
+    env.reset(seed=SEED)
+    total = np.zeros(2)
+    for action in noise(3, 2):
+        _, rewards, _, _, infos = env.step(action)
+        total += rewards
+    np.testing.assert_allclose(infos["episode"]["r"], total)
+    assert infos["episode"]["l"].tolist() == [3, 3]
 
 
 def test_observation_is_the_encoders_reading_and_the_last_command(twin):

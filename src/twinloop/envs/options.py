@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import ParamDistribution
-from twinloop.randomize import Plan, default_draws, identified_draws, parse_randomization, read_identified
+from twinloop.randomize import Plan, read_identified, section_plan
+from twinloop.tasks import Task
 from twinloop.twin import Twin
 
 Observation = Literal["readings", "state", "lerobot"]
@@ -19,6 +20,7 @@ Reward = Literal["dense", "sparse"]
 
 _CHOICES = {"observation": get_args(Observation), "action": get_args(Action), "reward": get_args(Reward)}
 _WHERE = "the options of an environment"
+_OF_A_RUN = ("adaptive", "design")  # ranges that follow outcomes in rounds; points spread over all episodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,30 +98,31 @@ class EnvOptions:
             )
         return cls(**options)
 
-    def plan(self, twin: Twin) -> Plan:
+    def plan(self, twin: Twin, task: Task) -> Plan:
         """The draws of every run seed, for run seed 0.
 
         Raises:
-            InputError: see `randomize`.
+            TwinloopError: see `randomize.section_plan`.
         """
-        section, pool = self.randomization, 0
+        section = self.randomization
         if section is None:
-            draws: list[Any] = []
-        elif section == "default":
-            draws = list(default_draws(twin))
-        elif not isinstance(section, Mapping):
+            return Plan(twin=twin, run_seed=0, draws=())
+        if section != "default" and not isinstance(section, Mapping):
             raise InputError(f'randomization is "default", None or a mapping; given {section!r}.')
-        elif "identified" in section:
-            draws = _identified(twin, section)
-        else:
-            found, pool = parse_randomization(section, twin, where=_WHERE)
-            draws = list(found)
-        return Plan(twin=twin, run_seed=0, draws=tuple(draws), texture_pool=pool)
-
-
-def _identified(twin: Twin, section: Mapping[str, Any]) -> list[Any]:
-    extra = sorted(set(section) - {"identified", "kappa"})
-    if extra:
-        raise InputError(f"randomization.identified stands alone; remove {', '.join(extra)}.")
-    result = read_identified(Path(section["identified"]))
-    return identified_draws(twin, ParamDistribution.from_json(result["distribution"]), kappa=section.get("kappa", 1.0))
+        options = {} if section == "default" else section
+        for key in _OF_A_RUN:
+            if key in options:
+                raise InputError(f"randomization.{key} needs a run with a known number of episodes. Leave it out.")
+        identified = None
+        if "identified" in options:
+            identified = ParamDistribution.from_json(read_identified(Path(options["identified"]))["distribution"])
+        return section_plan(
+            section,
+            twin,
+            run_seed=0,
+            episodes=0,
+            where=_WHERE,
+            identified=identified,
+            kappa=options.get("kappa", 1.0),
+            named=lambda: getattr(task, "constraints", {}),
+        )

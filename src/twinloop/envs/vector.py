@@ -36,6 +36,9 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     trusted, else empty) of every environment, ``params`` (drawn values by name) at first states on request, and under
     same-step autoreset ``final_obs`` and ``final_info``, each with its mask ``_key`` as Gymnasium has them.
 
+    Attributes:
+        twin: whose worlds these are; ``options``: what was asked for; ``goal``: what is judged, see `goals`.
+
     Raises:
         TwinloopError: an option is wrong, or the twin does not fit the goal.
     """
@@ -49,7 +52,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self.twin = self.options.twin if isinstance(self.options.twin, Twin) else load_twin(self.options.twin)
         self._mode = _autoreset(self.options.autoreset_mode)
         self.goal = open_goal(self.options.goal, self.twin, num_envs)
-        self._plan = self.options.plan(self.twin)
+        self._plan = self.options.plan(self.twin, self.goal.task)
         self._backend = open_backend(self.options.backend, nthread=self.options.nthread)
         self._limit = self.options.max_episode_steps or self.goal.nstep
         self._observer, self._commander = Observer(self.goal.task, self.options), Commander(self.twin, self.options)
