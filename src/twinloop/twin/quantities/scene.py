@@ -13,8 +13,26 @@ import mujoco
 from twinloop.twin.quantities.kinds import Quantity
 
 SCENE: tuple[Quantity, ...] = (
-    Quantity(family="scene", quantity="count", unit="1", low=0.0, high=1e3, default=0.0, stage="reset"),
-    Quantity(family="scene", quantity="shape", unit="1", low=0.0, high=1e6, default=0.0, stage="reset"),
+    Quantity(
+        family="scene",
+        quantity="count",
+        unit="1",
+        low=0.0,
+        high=1e3,
+        default=0.0,
+        stage="reset",
+        meaning="how many things of a group there are; its whole part counts",
+    ),
+    Quantity(
+        family="scene",
+        quantity="shape",
+        unit="1",
+        low=0.0,
+        high=1e6,
+        default=0.0,
+        stage="reset",
+        meaning="which of its shapes a thing has; its whole part counts",
+    ),
 )
 
 
