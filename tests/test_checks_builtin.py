@@ -12,10 +12,12 @@ SKIPPED = {
     "double_pendulum": {"grasp holds"},
     "panda_tabletop": set(),
     "so101_tabletop": set(),
+    "so101_tabletop_geared": set(),
 }
+UNEVEN = {"so101_tabletop_geared"}  # flanks meet at other moments with another step: no clean order of convergence
 
 
-def test_there_are_four_built_in_twins():
+def test_there_are_five_built_in_twins():
     assert set(builtin_names()) == set(SKIPPED)
 
 
@@ -24,7 +26,7 @@ def test_built_in_twin_passes(name):
     report = run_checks(name, only=QUICK)
     assert report.passed, report.text()
     assert {check.name for check in report.checks if check.status == "skip"} == SKIPPED[name]
-    if report["half-step convergence"].figures:
+    if report["half-step convergence"].figures and name not in UNEVEN:
         assert report["half-step convergence"].figures["order"] == pytest.approx(1.0, abs=0.3)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.hardware.arms import SETTLE_S, VirtualArms
-from twinloop.hardware.gear import add_gears
+from twinloop.hardware.gear import with_gears
 from twinloop.hardware.hidden import Hidden
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.sensors.encoder import STS3215_RESOLUTION
@@ -116,7 +116,7 @@ def test_the_play_is_never_left_further_than_the_flanks_give():
 @pytest.mark.parametrize("name", ROBOTS)
 def test_the_geared_model_weighs_what_the_twin_weighs_and_stands_where_it_stands(name):
     twin = load_twin(name)
-    geared = add_gears(twin)
+    geared = with_gears(twin)
     plain, model = twin.model, geared.twin.model
     rotors = len(twin.robot.joints) * 1e-6
     assert model.body_mass.sum() == pytest.approx(plain.body_mass.sum() + rotors, rel=1e-9)

@@ -18,6 +18,7 @@ from twinloop.checks.report import Check
 from twinloop.core.records import ParamTable
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.command import CommandPath
+from twinloop.simulate.drives import Drives, drive_world
 from twinloop.twin import Twin
 
 LEAD_STEPS = 2  # control steps before the command changes
@@ -98,7 +99,7 @@ def _onset(twin: Twin, probe: _Probe) -> tuple[NDArray[np.float64], int]:
     initial = InitialState.home(twin, len(probe.joint))
     still = np.broadcast_to(probe.command[:, :1], probe.command.shape).copy()
     moved, held = (_run(twin, probe, initial, command) for command in (probe.command, still))
-    dof = twin.joint_qvel[probe.joint]
+    dof = twin.motor_qvel[probe.joint]
     world = np.arange(len(dof))
     differs = np.abs(moved[world, :, dof] - held[world, :, dof]) > _MOVED
     start = LEAD_STEPS * twin.substeps
@@ -120,8 +121,9 @@ def _run(twin: Twin, probe: _Probe, initial: InitialState, command: NDArray[np.f
         data = mujoco.MjData(model)
         data.qpos[:], data.qvel[:] = initial.qpos[world], initial.qvel[world]
         data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
+        drives = Drives(twin, probe.params.take([world]))
         for step, control in enumerate(controls[world]):
-            data.ctrl[:] = control
+            data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
             mujoco.mj_step(model, data)
             velocity[world, step] = data.qvel
     return velocity

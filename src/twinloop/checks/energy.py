@@ -69,12 +69,23 @@ def _falling(twin: Twin) -> mujoco.MjModel:
     model.opt.disableflags |= int(_OFF)
     model.opt.enableflags |= int(mujoco.mjtEnableBit.mjENBL_ENERGY)
     model.body_gravcomp[:] = 0.0
+    _lock_gears(twin, model)
     free = _free_bodies(model)
     if len(free) < model.njnt:
         model.body_mass[free] = 1e-9
         model.body_inertia[free] = 1e-12
         mujoco.mj_setConst(model, mujoco.MjData(model))
     return model
+
+
+def _lock_gears(twin: Twin, model: mujoco.MjModel) -> None:
+    """Links move with their motors' inertia, damping and friction: flanks are limits, and limits are off."""
+    if twin.spec.robot is None or twin.spec.robot.gears is None:
+        return
+    for field in (model.dof_armature, model.dof_damping, model.dof_frictionloss):
+        field[twin.joint_qvel] += field[twin.motor_qvel]
+    model.tendon_damping[:], model.tendon_stiffness[:] = 0.0, 0.0
+    mujoco.mj_setConst(model, mujoco.MjData(model))
 
 
 def _free_bodies(model: mujoco.MjModel) -> NDArray[np.intp]:

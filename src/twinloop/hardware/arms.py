@@ -15,20 +15,18 @@ from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.hardware.gear import add_gears
+from twinloop.hardware.gear import with_gears
 from twinloop.hardware.hidden import Hidden
 from twinloop.hardware.line import CommandLine
 from twinloop.sensors.encoder import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
 from twinloop.twin import Twin
+from twinloop.twin.gear import BEARING
 
 # Time that an arm gets to come to rest under its own weight before a session begins: ten time constants (damping / kp
 # = 68 ms) of the softest servo among the built-in twins, and half a second more for friction to catch it.
 SETTLE_S = 1.2
-# Part of a joint's dry friction that is in the bearing of the output, behind the play; our choice. Without any, a link
-# that nothing loads would float from flank to flank.
-_AT_LINK = 0.2
 _ROUND_OFF = 1e-6
 
 
@@ -54,7 +52,7 @@ class VirtualArms:
         self._feedback = _feedback(twin)
         self._servo = twin.robot.control == "position"
         self._table = twin.table(self.nsession, hidden.params)
-        self._dt, self._geared, self.units = twin.dt, add_gears(twin), twin.units
+        self._dt, self._geared, self.units = twin.dt, with_gears(twin), twin.units
         self._load_columns()
         self._make_batch(twin, nthread)
         self._steps = np.zeros(self.nsession, dtype=np.int64)
@@ -124,8 +122,8 @@ class VirtualArms:
         play[:, geared.gear] = self._hidden.backlash[:, None] / 2 * [-1.0, 1.0]
         self._friction = self._batch.expand("dof_frictionloss")
         dry = self._friction[:, geared.motor_dof]
-        self._friction[:, geared.link_dof] = _AT_LINK * dry
-        self._dry = (1.0 - _AT_LINK) * dry
+        self._friction[:, geared.link_dof] = BEARING * dry
+        self._dry = (1.0 - BEARING) * dry
         self._qpos, self._ctrl = self._batch.bind("qpos"), self._batch.bind("ctrl")
         self._torque = self._batch.bind("sensordata")
 

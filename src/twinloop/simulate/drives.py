@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+import mujoco
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
@@ -119,6 +120,22 @@ class Drives:
         self.step = self.step.copy()
         self.step[index] = 0
         self._load(self._params.at(self.step))
+
+
+def drive_world(
+    drives: Drives, model: mujoco.MjModel, data: mujoco.MjData, control: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Let the drives of a single world act on its model; returns the control ``(nu,)`` of the coming physics step."""
+    changed, fields = drives.apply(
+        qpos=data.qpos[None],
+        qvel=data.qvel[None],
+        force=data.actuator_force[None],
+        control=control[None],
+        timestep=np.array([model.opt.timestep]),
+    )
+    for name, values in fields.items():
+        getattr(model, name)[...] = values[0]
+    return changed[0]
 
 
 def _field_arrays(twin: Twin, params: ParamTable, names: set[str]) -> dict[str, NDArray[np.float64]]:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.records import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
+from twinloop.simulate.drives import Drives, drive_world
 from twinloop.simulate.protocol import STATE_SPEC, InitialState
 from twinloop.twin import Twin
 
@@ -43,6 +44,7 @@ class SimulationReference:
         self._pushes = Pushes(twin, params)
         self._twin, self._params = twin, params
         self._worlds = [_begin(twin, params, initial, world) for world in range(self.nworld)]
+        self._drives = [Drives(twin, params.take([world])) for world in range(self.nworld)]
 
     @property
     def state(self) -> NDArray[np.float64]:
@@ -89,8 +91,10 @@ class SimulationReference:
             if not clock.steady:
                 model.opt.timestep = clock.timestep[world]
             before = data.warning.number.copy()
+            drives = self._drives[world]
+            drives.begin()
             for substep, control in enumerate(sequence):
-                data.ctrl[:] = control
+                data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
                 if wrenches is not None:
                     data.xfrc_applied[:] = wrenches[world, substep]
                 mujoco.mj_step(model, data)
@@ -106,6 +110,7 @@ class SimulationReference:
         self._pushes.restart(self._params)
         for row, world in enumerate(index):
             self._worlds[world] = _begin(self._twin, params, initial, row)
+            self._drives[world] = Drives(self._twin, params.take([row]))
 
     def warnings(self) -> NDArray[np.int64]:
         """See the protocol."""

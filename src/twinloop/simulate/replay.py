@@ -146,7 +146,8 @@ def _free_space(twin: Twin, log_hz: float) -> Twin:
     control_hz = twin.control_hz if abs(log_hz / twin.control_hz - 1.0) < _RATE_TOLERANCE else log_hz
     substeps = max(1, math.ceil(1.0 / (control_hz * twin.dt) - 1e-6))
     model = copy.copy(twin.model)
-    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT | mujoco.mjtDisableBit.mjDSBL_LIMIT)
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+    model.jnt_limited[:] = 0  # joints alone: the flanks of gears are limits as well
     model.opt.timestep = 1.0 / (control_hz * substeps)
     spec = twin.spec.model_copy(update={"control_hz": control_hz, "substeps": substeps})
     return replace(twin, spec=spec, model=model)
@@ -159,4 +160,4 @@ def _initial_state(twin: Twin, joints: NDArray[np.float64], command: NDArray[np.
         raise InputError(f"The twin {twin.name} has {twin.model.nu} actuators for {joints.shape[1]} joints of the log.")
     qpos = home.qpos.copy()
     qpos[:, twin.joint_qpos] = joints
-    return replace(home, qpos=qpos, command=command)
+    return replace(home, qpos=twin.with_motors(qpos), command=command)

@@ -13,11 +13,13 @@ from twinloop.core.profile import span
 from twinloop.core.records import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes, with_wrenches
+from twinloop.simulate.drives import Drives
 from twinloop.simulate.protocol import STATE_SPEC, InitialState
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
 
 # What a control step sets before every physics step where bodies are pushed.
+_DRIVEN = ("qpos", "qvel", "ctrl", "actuator_force", "xfrc_applied")
 _PUSHED = int(mujoco.mjtState.mjSTATE_CTRL | mujoco.mjtState.mjSTATE_XFRC_APPLIED)
 
 
@@ -59,6 +61,7 @@ class SimulationThreads:
         self._pushes = Pushes(twin, params)
         self._twin, self._params, self._moved = twin, params, twin.moved(params)
         self.batch = make_batch(twin, params, initial, nthread)
+        self._drives = Drives(twin, params)
         self._columns = _integration_columns(twin.model)
         self._derived = {name: self.batch.bind(name) for name in derived}
         if derived:
@@ -98,18 +101,39 @@ class SimulationThreads:
             _write(self.batch, changes)
         if not clock.steady:
             self.batch.expand("opt.timestep")[...] = clock.timestep
+        self._drives.begin()
         with span("physics"):
-            if wrenches is None:
+            if self._drives.active:
+                self._step_driven(controls, wrenches)
+            elif wrenches is None:
                 self.batch.rollout(controls.shape[1], controls, record=())
             else:
                 inputs = with_wrenches(controls, wrenches)
                 self.batch.rollout(controls.shape[1], inputs, control_spec=_PUSHED, record=())
         self.step_index += 1
 
+    def _step_driven(self, controls: NDArray[np.float64], wrenches: NDArray[np.float64] | None) -> None:
+        """Physics steps one by one, the drives acting before each; a world with a warning stops, as in a rollout."""
+        batch, worlds, before = self.batch, np.arange(self.nworld, dtype=np.int32), self.warnings()
+        qpos, qvel, ctrl, force, pushed = (batch.bind(name) for name in _DRIVEN)
+        timestep = np.broadcast_to(self._commands.clock.timestep, self.nworld)
+        for step in range(controls.shape[1]):
+            control, changed = self._drives.apply(
+                qpos=qpos, qvel=qvel, force=force, control=controls[:, step], timestep=timestep
+            )
+            ctrl[worlds] = control[worlds]
+            if wrenches is not None:
+                pushed[worlds] = wrenches[worlds, step]
+            for name, values in changed.items():
+                batch.expand(name)[worlds] = values[worlds]
+            batch.step(worlds)
+            worlds = np.flatnonzero((self.warnings() <= before).all(axis=1)).astype(np.int32)
+
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
         """See the protocol."""
         index = np.asarray(worlds, dtype=np.int32)
         self._commands.restart(index, params, initial.command)
+        self._drives.restart(index, params)
         self._params = self._params.put(index, params)
         self._pushes.restart(self._params)
         self._moved |= self._twin.moved(params)

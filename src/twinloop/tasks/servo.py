@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.simulate.arrays import Arrays
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin
 
@@ -56,7 +58,7 @@ class ServoModel:
         stiffness = model.actuator_gainprm[columns, 0]
         delays = [f"actuator/{robot.actuator_names[i]}/delay" for i in columns]
         delay = np.array([twin.params[name].nominal if name in twin.params else 0.0 for name in delays])
-        damping = model.dof_damping[chain.dof] - model.actuator_biasprm[columns, 2]
+        damping = model.dof_damping[twin.motor_qvel[columns]] - model.actuator_biasprm[columns, 2]
         limited = model.actuator_ctrllimited[columns].astype(bool)[:, None]
         span = np.where(limited, model.actuator_ctrlrange[columns], [-np.inf, np.inf])
         return cls(
@@ -93,10 +95,13 @@ class ServoTracker:
             gravity: torques that hold it there, ``(nworld, k)``.
             max_step: largest change of a command in one control step, rad.
         """
-        self._servo, self._max_step = servo, max_step
+        there = Arrays.of(command).asarray
+        self._stiffness, self._lag, self._gain = (there(values) for values in (servo.stiffness, servo.lag, servo.gain))
+        self._low, self._high = there(servo.command_low), there(servo.command_high)
+        self._max_step = max_step
         self._settling_step = _SETTLING_SPEED / servo.control_hz
         self._command = command
-        self._integral = command - reference - gravity / servo.stiffness
+        self._integral = command - reference - gravity / self._stiffness
 
     def command(
         self,
@@ -115,12 +120,11 @@ class ServoTracker:
             target: where they should be after it.
             gravity: torques that hold them there.
         """
-        xp = measured.__array_namespace__()
-        servo = self._servo
+        xp = array_namespace(measured)
         settling = xp.clip(1.0 - xp.abs(step) / self._settling_step, 0.0, 1.0)
         error = settling * (reference - measured)
-        self._integral = xp.clip(self._integral + servo.gain * error, -_INTEGRAL_LIMIT, _INTEGRAL_LIMIT)
-        wanted = target + servo.lag * step + gravity / servo.stiffness + self._integral
+        self._integral = xp.clip(self._integral + self._gain * error, -_INTEGRAL_LIMIT, _INTEGRAL_LIMIT)
+        wanted = target + self._lag * step + gravity / self._stiffness + self._integral
         change = xp.clip(wanted - self._command, -self._max_step, self._max_step)
-        self._command = xp.clip(self._command + change, xp.asarray(servo.command_low), xp.asarray(servo.command_high))
+        self._command = xp.clip(self._command + change, self._low, self._high)
         return self._command

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import mujoco
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
+from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.params import expand_params
 from twinloop.twin.preparation import prepare
-from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, load_yaml, read_spec
+from twinloop.twin.scene import Scene
+from twinloop.twin.scene_build import Layout, build_scene
+from twinloop.twin.servos import apply_servos, nominals, robot_servos
+from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, load_yaml, parse_spec
 from twinloop.twin.twin import Twin
 from twinloop.twin.urdf import add_servos
 
@@ -54,8 +59,24 @@ def load_twin(reference: str | Path) -> Twin:
 
 
 def _from_yaml(path: Path) -> Twin:
-    spec = read_spec(path)
-    return compile_twin(spec, path.parent / spec.model, where=str(path))
+    value, folder = _with_base(load_yaml(path), path)
+    spec = parse_spec(value, where=str(path))
+    return compile_twin(spec, folder / spec.model, where=str(path), folder=path.parent)
+
+
+def _with_base(value: Any, path: Path) -> tuple[Any, Path]:
+    """A twin's keys on top of those of the twin it is based on, its params after; and the folder of the model."""
+    if not isinstance(value, dict) or "base" not in value:
+        return value, path.parent
+    own = {key: item for key, item in value.items() if key != "base"}
+    base = str(value["base"])
+    beside = path.parent / base
+    if base not in builtin_names() and not beside.is_file():
+        raise UnknownNameError("twin", base, builtin_names(), where=f"{path}: base, and no file of that name beside it")
+    file = _builtin_folder() / f"{base}.yaml" if base in builtin_names() else beside
+    below, folder = _with_base(load_yaml(file), file)
+    params = [*below.get("params", []), *(own.pop("params", None) or [])]
+    return {**below, **own, "params": params}, path.parent if "model" in own else folder
 
 
 def _bare(path: Path, *, name: str) -> Twin:
@@ -107,8 +128,8 @@ def _menagerie_file(name: str) -> Path:
         raise MissingDependencyError(what, remedy="set MENAGERIE_ROOT to a checkout of mujoco_menagerie") from error
 
 
-def compile_twin(spec: TwinSpec, model_path: Path, *, where: str) -> Twin:
-    """Compile a spec against its model file.
+def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path | None = None) -> Twin:
+    """Compile a spec against its model file; ``folder`` is where the scene's meshes are looked up (the model's).
 
     Raises:
         InputError: the model does not compile, or the spec names what it does not have.
@@ -117,13 +138,38 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str) -> Twin:
     mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
     if model_path.suffix == _URDF:
         add_servos(mjspec, control=spec.robot.control if spec.robot else "position")
+    servos = robot_servos(spec.robot, where=where)
+    if spec.robot:
+        apply_servos(mjspec, spec.robot, servos)
     mjspec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+    layout = _build_scene(mjspec, spec, folder or model_path.parent, where)
     prepare(mjspec, spec.params)
+    gears = robot_gears(spec.robot, servos, where=where)
+    if gears:
+        _check_names(spec, _compile(mjspec, model_path), where)
+        add_gears(mjspec, gears, where=where)
     model = _compile(mjspec, model_path)
+    scene = Scene(layout=layout, model=model) if layout else None
     _check_names(spec, model, where)
-    params = expand_params(model, spec.params, where=where)
-    content = [spec.model_dump(mode="json", by_alias=True), mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
-    return Twin(spec=spec, model=model, params=params, hash=sha256_json(content), mjspec=mjspec)
+    declared = [*(scene.param_specs() if scene else []), *spec.params]
+    params = expand_params(model, declared, where=where, nominals=nominals(spec.robot, servos))
+    said = spec.model_dump(mode="json", by_alias=True, exclude=None if scene else {"scene"})
+    content = [said, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
+    return Twin(
+        spec=spec,
+        model=model,
+        params=params,
+        hash=sha256_json(content),
+        mjspec=mjspec,
+        servos=servos,
+        scene=scene,
+    )
+
+
+def _build_scene(mjspec: mujoco.MjSpec, spec: TwinSpec, folder: Path, where: str) -> Layout | None:
+    if spec.scene is None:
+        return None
+    return build_scene(mjspec, spec.scene, folder, like=spec.objects[0] if spec.objects else None, where=where)
 
 
 def _read_model(path: Path) -> mujoco.MjSpec:

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from twinloop.core.errors import InputError
+from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1
 
@@ -26,12 +27,27 @@ class GripperSpec(_Strict):
     closed: float
 
 
+class GearSpec(_Strict):
+    """Gears between motors and links.
+
+    ``backlash`` is the nominal play from flank to flank (rad or m), of all joints or by joint (``*``: the others);
+    without it the servo preset's. ``stiffness`` (N·m/rad or N/m) makes the flanks elastic; without it they are rigid.
+    ``feedback`` says on which side of the gear the servo's own encoder sits: a smart servo's is on its output.
+    """
+
+    backlash: float | dict[str, float] | None = None
+    stiffness: float | dict[str, float] | None = None
+    feedback: Literal["link", "motor"] = "link"
+
+
 class RobotSpec(_Strict):
     """The actuated part of a twin.
 
     ``joints[i]`` is driven by ``actuators[i]`` (default: the actuator of the same name), and ``units[i]`` is its unit
     on disk. The actuators are all those of the model, in the model's order. ``encoder_counts`` is how many steps the
-    joints' encoders count per turn; without it readings are not quantized.
+    joints' encoders count per turn; without it, or a servo that says so, readings are not quantized. ``servo`` names
+    the preset (see ``servos.yaml``) whose numbers are written into the model, for all joints or by joint, ``*`` being
+    the others. ``gears`` gives every joint a motor side and a link side with play between them.
     """
 
     type: str
@@ -40,6 +56,8 @@ class RobotSpec(_Strict):
     units: list[str]
     control: Literal["position", "torque"] = "position"
     encoder_counts: int | None = Field(default=None, gt=0)
+    servo: str | dict[str, str] | None = None
+    gears: GearSpec | None = None
     tcp: str | None = None
     gripper: GripperSpec | None = None
 
@@ -79,6 +97,7 @@ class TwinSpec(_Strict):
     objects: list[str] = []
     cameras: list[str] = []
     task: dict[str, dict[str, Any]] = {}
+    scene: SceneSpec | None = None
     params: list[ParamSpec] = []
 
 

@@ -15,6 +15,9 @@ from twinloop.core.records import ParamTable
 from twinloop.core.units import UnitMap, unit_map_from_ranges
 from twinloop.twin.fields import FieldValues, field_values, sharing_fields
 from twinloop.twin.params import Param
+from twinloop.twin.quantities.gears import motor_joint
+from twinloop.twin.scene import Scene
+from twinloop.twin.servos import Servo
 from twinloop.twin.spec import RobotSpec, TwinSpec
 from twinloop.twin.textures import add_texture_pool
 
@@ -27,7 +30,8 @@ class Twin:
 
     ``model`` runs at ``dt`` with MuJoCo's automatic reset disabled, because that hides divergence. ``params`` maps
     names to declarations in the model's order. ``hash`` names the content: spec, model text, assets.
-    ``mjspec`` is what the model was compiled from; variants for rendering start from it.
+    ``mjspec`` is what the model was compiled from; variants for rendering start from it. ``servos`` are the presets of
+    the robot's joints, None where it names none.
     """
 
     spec: TwinSpec
@@ -35,6 +39,8 @@ class Twin:
     params: Mapping[str, Param]
     hash: str
     mjspec: mujoco.MjSpec = field(repr=False)
+    servos: tuple[Servo | None, ...] = ()
+    scene: Scene | None = None
 
     @property
     def name(self) -> str:
@@ -85,6 +91,23 @@ class Twin:
     def joint_qvel(self) -> NDArray[np.intp]:
         """Index in qvel of each robot joint."""
         return np.array([self.model.joint(name).dofadr[0] for name in self.robot.joints])
+
+    @cached_property
+    def motor_qpos(self) -> NDArray[np.intp]:
+        """Index in qpos of the motor side of each robot joint; the joint's own where it has no gear."""
+        return self.model.jnt_qposadr[[motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
+
+    @cached_property
+    def motor_qvel(self) -> NDArray[np.intp]:
+        """Index in qvel of the motor side of each robot joint; the joint's own where it has no gear."""
+        return self.model.jnt_dofadr[[motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
+
+    def with_motors(self, qpos: ArrayLike) -> NDArray[np.float64]:
+        """Positions ``(…, nq)`` with the motors where their links are, in the middle of the gears' play."""
+        placed = np.array(qpos, dtype=np.float64)
+        if self.spec.robot is not None:
+            placed[..., self.motor_qpos] = placed[..., self.joint_qpos]
+        return placed
 
     @cached_property
     def units(self) -> UnitMap:
@@ -138,8 +161,13 @@ class Twin:
         visual: bool = False,
         always: Container[str] = (),
     ) -> FieldValues:
-        """Model fields of every world of a table; see `twin.fields.field_values`."""
-        return field_values(model or self.model, self.params.values(), table, visual=visual, always=always)
+        """Model fields of every world of a table; see `twin.fields.field_values` and `twin.scene.Scene`."""
+        values = field_values(model or self.model, self.params.values(), table, visual=visual, always=always)
+        if self.scene is None:
+            return values
+        arrays = dict(values.arrays)
+        written = self.scene.write_inplace(arrays, table, visual=visual, always=always)
+        return FieldValues(arrays=arrays, set_const=values.set_const or (written and not visual))
 
     def moved(self, table: ParamTable) -> set[str]:
         """Names of the parameters that some world of a table moves away from nominal."""

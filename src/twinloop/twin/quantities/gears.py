@@ -11,6 +11,11 @@ from twinloop.twin.quantities.kinds import Quantity, Slot, assign
 MOTOR, GEAR = "{}/motor", "{}/gear"  # names of a joint's motor side, and of the tendon from there to the link
 
 
+def is_motor_side(name: str) -> bool:
+    """Whether a joint or body of that name is the motor side of a gear."""
+    return name.endswith(MOTOR.format(""))
+
+
 def motor_joint(model: mujoco.MjModel, name: str) -> int:
     """The joint on the motor's side of a joint's gear; the joint itself where it has none."""
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, MOTOR.format(name))

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.twin.quantities.gears import GEAR, motor_joint
+from twinloop.twin.quantities.gears import GEAR, is_motor_side, motor_joint
 from twinloop.twin.quantities.kinds import Quantity
 from twinloop.twin.quantities.scene import scene_members
 
@@ -21,13 +21,12 @@ def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
     family, quantity = kind.family, kind.quantity
     if family in {"joint", "sensor"}:
         scalar = {int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)}
-        return [
-            model.joint(i).name for i in range(model.njnt) if int(model.jnt_type[i]) in scalar and model.joint(i).name
-        ]
+        chosen = (model.joint(i).name for i in range(model.njnt) if int(model.jnt_type[i]) in scalar)
+        return [name for name in chosen if name and not is_motor_side(name)]
     if family in {"object", "link", "body", "push"}:
         by_hand = quantity.startswith("position")
         chosen = (i for i in range(1, model.nbody) if _is_body(model, i, family, by_hand=by_hand))
-        return [name for i in chosen if (name := model.body(i).name)]
+        return [name for i in chosen if (name := model.body(i).name) and not is_motor_side(name)]
     if family == "scene":
         return scene_members(model, quantity)
     count, accessor = {
