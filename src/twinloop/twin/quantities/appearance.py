@@ -24,18 +24,24 @@ def camera_pose(target: Target) -> None:
     target.put("cam_quat", [row], quat_multiply(np.broadcast_to(quaternion, turn.shape), turn)[:, None])
 
 
-def light_place(target: Target) -> None:
-    """Shift in the frame of the light's body."""
-    (row,) = target.rows("light_pos")
-    target.put("light_pos", [row], (target.model.light_pos[row] + target.vector("position"))[:, None])
+def light_pose(target: Target) -> None:
+    """Where a light stands, in the frame of its body, and where it comes from, as angles: it shines the opposite way.
 
-
-def light_direction(target: Target) -> None:
-    """Where the light comes from, as angles: it shines the opposite way."""
+    A directional light has no place; the classic renderer centres its shadow map on one, so it goes round with the
+    direction about the middle of the model.
+    """
+    model, (row,) = target.model, target.rows("light_dir")
     azimuth, elevation = target.value("direction/azimuth"), target.value("direction/elevation")
-    level = np.cos(elevation)
-    source = np.stack([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)], axis=-1)
-    target.put("light_dir", target.rows("light_dir"), -source[:, None])
+    level, own = np.cos(elevation), model.light_dir[row]
+    shines = -np.stack([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)], axis=-1)
+    turned = (azimuth != _azimuth(model, target.name)) | (elevation != _elevation(model, target.name))
+    shines = np.where(turned[:, None], shines, own)
+    target.put("light_dir", [row], shines[:, None])
+    place = model.light_pos[row] + target.vector("position")
+    if int(model.light_type[row]) == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL:
+        distance = float((model.stat.center - model.light_pos[row]) @ own)
+        place = place + distance * (own - shines)
+    target.put("light_pos", [row], place[:, None])
 
 
 def _azimuth(model: mujoco.MjModel, name: str) -> float:
@@ -129,7 +135,7 @@ def _light() -> Iterator[Quantity]:
             low=-100.0,
             high=100.0,
             default=0.0,
-            compute=light_place,
+            compute=light_pose,
             writes=("light_pos",),
             visual=True,
             meaning=f"shift along {axis} of its body (the world); moves shadows, and the picture of a light that is "
@@ -146,8 +152,8 @@ def _light() -> Iterator[Quantity]:
             low=low,
             high=-low,
             nominal=nominal,
-            compute=light_direction,
-            writes=("light_dir",),
+            compute=light_pose,
+            writes=("light_dir", "light_pos"),
             visual=True,
             meaning=meaning,
         )
