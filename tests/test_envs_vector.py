@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from importlib import resources
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
+import yaml
 from gymnasium.vector import AutoresetMode
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_json
 from twinloop.core.records import ParamDistribution
 from twinloop.envs import IDS, TwinVectorEnv
-from twinloop.randomize import Plan, default_draws
+from twinloop.randomize import Plan, default_draws, section_plan
 from twinloop.rollout import run_batch
 from twinloop.rollout.sensing import joint_readings
 from twinloop.simulate import open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
 from twinloop.twin import load_twin
+from twinloop.twin.spec import load_yaml
 
 PICK = "twinloop/PickAndPlace-SO101-v0"
 SEED = 11
@@ -186,6 +191,62 @@ def test_worlds_are_drawn_as_a_run_of_that_seed_draws_them(twin):
     chosen = {"physics": {"object_mass_g": [30, 31]}}
     _, infos = make(twin, 8, report_params=True, randomization=chosen).reset(seed=SEED)
     assert ((infos["params"]["object/cube/mass"] > 0.03) & (infos["params"]["object/cube/mass"] < 0.031)).all()
+
+
+@pytest.fixture(scope="module")
+def late_twin(twin, tmp_path_factory):
+    """The SO-101 with commands that are late and lost, and a control loop that oversleeps."""
+    added = ["timing/command/jitter", "timing/command/drop_rate", "timing/control/jitter"]
+    folder = Path(str(resources.files("twinloop.twin") / "builtin"))
+    value = load_yaml(folder / f"{twin.name}.yaml")
+    value["model"] = str(folder / value["model"])
+    value["params"] += [{"name": name, "source": "test"} for name in added]
+    path = tmp_path_factory.mktemp("twin") / "late.yaml"
+    path.write_text(yaml.safe_dump(value))
+    return load_twin(path)
+
+
+def test_episodes_that_begin_at_any_time_are_those_of_a_run_with_chance_and_change_in_them(late_twin):
+    twin = late_twin
+    wild = {
+        "default": True,
+        "params": {
+            "sensor/shoulder_pan/offset": {"low": -0.02, "high": 0.02, "scope": "step"},
+            "object/cube/friction/slide": {"low": 0.4, "high": 1.1, "scope": "step"},
+            "timing/command/jitter": [0.0, 0.02],
+            "timing/command/drop_rate": [0.0, 0.3],
+            "timing/control/jitter": [0.0, 0.01],
+        },
+    }
+    env = make(twin, 3, randomization=wild, autoreset_mode="Disabled", observation="readings")
+    observation, _ = env.reset(seed=SEED)
+    running = {i: [(env.worlds.state[i], None, observation[i])] for i in range(3)}
+    ended = {}
+    ends = {3: [0], 5: [1, 2], 6: [0]}
+    for step, action in enumerate(noise(9, 3), start=1):
+        observation, *_ = env.step(action)
+        for i in range(3):
+            running[i].append((env.worlds.state[i], env.worlds.command[i], observation[i]))
+        if step in ends:
+            for i in ends[step]:
+                ended[int(env.worlds.numbers[i])] = running[i]
+            mask = np.isin(np.arange(3), ends[step])
+            observation, _ = env.reset(options={"reset_mask": mask})
+            for i in ends[step]:
+                running[i] = [(env.worlds.state[i], None, observation[i])]
+    ended |= {int(env.worlds.numbers[i]): running[i] for i in range(3)}
+    assert sorted(ended) == [0, 1, 2, 3, 4, 5, 6]
+    task = open_task("pick_and_place", twin)
+    plan = section_plan(wild, twin, run_seed=SEED, episodes=7, where="test")
+    for number, history in ended.items():
+        params = plan.draw([number], nstep=task.nstep)
+        states, commands, seen = (list(part) for part in zip(*history, strict=True))
+        initial = task.reset(params, run_seed=SEED, episodes=[number])
+        issued = np.array(commands[1:])[None]
+        expected = rollout(open_backend(), twin, params, initial, issued, len(states) - 1)
+        assert np.array(states).tobytes() == expected.states[0].tobytes()
+        readings = joint_readings(twin, params, expected.qpos)[0]
+        np.testing.assert_array_equal(np.array(seen)[:, :6], readings.astype(np.float32))
 
 
 def test_worlds_are_drawn_from_what_identification_found(twin, tmp_path):

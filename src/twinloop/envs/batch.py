@@ -15,6 +15,8 @@ from twinloop.twin import Twin
 class WorldBatch:
     """One world per environment, all stepped together.
 
+    Arrays are new at every step, except ``numbers`` and ``steps``, which are counted in place.
+
     Attributes:
         state: recorded state of every world now, ``(num_envs, nstate)``.
         command: issued last, or held before the first, ``(num_envs, nu)``.
@@ -39,6 +41,7 @@ class WorldBatch:
         self._monitor.restart(self._simulation, envs)
         self.params = worlds.params if len(envs) == len(self._all) else self.params.put(envs, worlds.params)
         self.numbers[envs], self.steps[envs] = worlds.numbers, 0
+        self.command = self.command.copy()
         self.command[envs] = worlds.initial.command
         self.state = self._simulation.state
 
