@@ -70,8 +70,8 @@ class Generate:
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
     """What to generate: scene, randomization, rollout, and optionally render."""
-    output: Path
-    """Folder of the dataset; pixels, if asked for, go to OUTPUT-images."""
+    output: str
+    """Folder of the dataset, or an address such as s3://bucket/prefix; pixels, if asked for, go to OUTPUT-images."""
     episodes: int | None = None
     """Attempts, instead of parallel_envs × episodes_per_env; the successes among them are kept."""
     seed: int | None = None
@@ -107,6 +107,29 @@ class Generate:
             engine=self.engine,
             profile=self.profile,
             console=console(json=self.json),
+        )
+        return figures, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fetch:
+    """Bring a dataset from a store into a local folder, byte for byte; again to bring the folder up to date."""
+
+    address: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="ADDRESS")]]
+    """Where it was generated to, such as s3://bucket/prefix."""
+    output: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
+    """Folder for it."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Fetch."""
+        from twinloop.dataset.fetch import fetch_dataset
+
+        figures = fetch_dataset(self.address, self.output)
+        console(json=self.json).print(
+            f"{figures['episodes']} episodes, {figures['frames']} frames; {figures['downloaded']} of "
+            f"{figures['files']} files downloaded: {self.output}"
         )
         return figures, 0
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from twinloop import __version__
-from twinloop.cli.commands import Command, Demo, Doctor, Gap, Generate, Identify, Import, Replay, Twin
+from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, Identify, Import, Replay, Twin
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
 from twinloop.loop.runs import finite
@@ -24,6 +24,7 @@ _DESCRIPTION = "Closes the loop between robots and their simulations: identify, 
 _Commands = (
     Annotated[Demo, tyro.conf.subcommand("demo", prefix_name=False)]
     | Annotated[Generate, tyro.conf.subcommand("generate", prefix_name=False)]
+    | Annotated[Fetch, tyro.conf.subcommand("fetch", prefix_name=False)]
     | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
     | Annotated[Import, tyro.conf.subcommand("import", prefix_name=False)]
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]

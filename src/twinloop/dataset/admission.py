@@ -16,12 +16,19 @@ from twinloop.dataset.progress import Progress
 from twinloop.dataset.spec import DatasetSpec
 
 
-def begin(path: Path, spec: DatasetSpec, *, resume: bool) -> Progress:
+def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Progress:
     """The progress to start a writer from, after checking that what is there may be continued.
+
+    Args:
+        path: the folder.
+        spec: of the dataset that is to be written.
+        resume: whether one that is there is to be continued.
+        name: what messages call the folder, where it stands for something else.
 
     Raises:
         DatasetError: the folder holds something else, a dataset that is not to be resumed, or another spec's.
     """
+    called = name or path
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return Progress()
     if not path.is_dir():
@@ -32,15 +39,15 @@ def begin(path: Path, spec: DatasetSpec, *, resume: bool) -> Progress:
     progress = Progress.load(path)
     if not resume:
         raise DatasetError(
-            f"{path} already holds a dataset of {progress.episodes} episodes. Choose another folder, or continue the "
-            "run that made it."
+            f"{called} already holds a dataset of {progress.episodes} episodes. Choose another folder, or continue "
+            "the run that made it."
         )
     stored, wanted = read_json(stored_path), json.loads(dumps(spec.to_json()))
     different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))
     if different:
         raise DatasetError(
-            f"{path} was begun with another {', '.join(different)}, so it cannot be resumed with this configuration. "
-            "Run with the configuration it was begun with, or choose another folder."
+            f"{called} was begun with another {', '.join(different)}, so it cannot be resumed with this "
+            "configuration. Run with the configuration it was begun with, or choose another folder."
         )
     return progress
 

@@ -22,11 +22,11 @@ from twinloop.core.files import dumps
 from twinloop.core.profile import span
 from twinloop.core.records import Episode, SimEpisode
 from twinloop.dataset import layout, metadata
-from twinloop.dataset.admission import begin, check_episode
+from twinloop.dataset.admission import check_episode
 from twinloop.dataset.aside import SetAside, aside_table
 from twinloop.dataset.parquet import write_groups
 from twinloop.dataset.progress import BlockEntry, CameraSum, Progress
-from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes, writing_to
+from twinloop.dataset.snapshot import replace_bytes
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.statistics import Moments, merge_moments
 from twinloop.dataset.tables import (
@@ -38,6 +38,7 @@ from twinloop.dataset.tables import (
     logs_table,
     states_table,
 )
+from twinloop.dataset.target import Target, open_target
 from twinloop.dataset.video import EncodedVideo, Frames, encode_block
 
 
@@ -48,27 +49,30 @@ class DatasetWriter:
     ``B = spec.block_size``, and holds those that were kept, perhaps none.
     """
 
-    def __init__(self, path: Path, spec: DatasetSpec, progress: Progress, lock: FolderLock) -> None:
-        self.path, self.spec = path, spec
-        self._progress, self._lock = progress, lock
+    def __init__(self, target: Target, spec: DatasetSpec, progress: Progress) -> None:
+        self.path, self.spec = target.path, spec
+        self._progress, self._target = progress, target
 
     @classmethod
     def open(cls, path: Path | str, spec: DatasetSpec, *, resume: bool = False) -> DatasetWriter:
         """Start a dataset in an absent or empty folder, or continue one that was begun with the same spec.
+
+        Args:
+            path: a folder, or an address in a store (``s3://bucket/prefix``); ``self.path`` is then a local folder
+                with the frames and the metadata that were committed.
+            spec: what the dataset is.
+            resume: continue what is there.
 
         Raises:
             DatasetLockedError: another writer has the folder open.
             DatasetError: the folder holds something and ``resume`` is not set, it was begun with another spec, or no
                 folder can be written there.
         """
-        path = Path(path).absolute()
-        lock = FolderLock(path)
+        target = open_target(path)
         try:
-            with writing_to(path):
-                recover(path)
-                return cls(path, spec, begin(path, spec, resume=resume), lock)
+            return cls(target, spec, target.begin(spec, resume=resume))
         except BaseException:
-            lock.release()
+            target.release()
             raise
 
     @property
@@ -170,7 +174,7 @@ class DatasetWriter:
         facts: the bytes are a function of the run's inputs.
         """
         progress = replace(self._progress, quantiles_at=self._progress.frames)
-        with self._snapshot() as stage:
+        with self._snapshot(final=True) as stage:
             with span("statistics"):
                 metadata.write_metadata(stage, self.spec, progress, quantiles=True)
             if result is not None:
@@ -181,7 +185,7 @@ class DatasetWriter:
 
     def close(self) -> None:
         """Let other writers in."""
-        self._lock.release()
+        self._target.release()
 
     def __enter__(self) -> DatasetWriter:
         return self
@@ -190,12 +194,12 @@ class DatasetWriter:
         self.close()
 
     @contextlib.contextmanager
-    def _snapshot(self) -> Iterator[Path]:
+    def _snapshot(self, *, final: bool = False) -> Iterator[Path]:
         """The next snapshot; after an interruption, what is on the disk is what this writer knows."""
-        if not self._lock.held:
-            raise DatasetError(f"The writer of {self.path} is closed. Open it again with resume.")
+        if not self._target.held:
+            raise DatasetError(f"The writer of {self._target.name} is closed. Open it again with resume.")
         try:
-            with next_snapshot(self.path) as stage:
+            with self._target.snapshot(final=final) as stage:
                 yield stage
         except BaseException:
             self._progress = Progress.load(self.path) if self.path.exists() else Progress()

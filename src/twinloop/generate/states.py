@@ -29,7 +29,7 @@ from twinloop.tasks import open_task
 
 def generate_states(
     config: GenerateConfig,
-    output: Path,
+    output: Path | str,
     *,
     workers: int = 1,
     engine: Engine | None = None,
@@ -39,7 +39,8 @@ def generate_states(
     """Generate a dataset of states; returns its figures, which are a function of the configuration alone.
 
     Args:
-        output: an absent or empty folder, or with ``resume`` one that was begun with the same configuration.
+        output: an absent or empty folder or address in a store, or with ``resume`` one that was begun with the same
+            configuration.
         workers: processes of this machine; the bytes written do not depend on it.
         engine: where to work instead; see `open_engine`.
         profile: collects where the time goes, over all processes.

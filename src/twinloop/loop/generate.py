@@ -14,8 +14,7 @@ from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps
 from twinloop.core.pool import Engine, cores
 from twinloop.core.profile import Profile
-from twinloop.dataset import layout
-from twinloop.dataset.progress import Progress
+from twinloop.dataset.target import committed, is_address, local_path
 from twinloop.generate import (
     GenerateConfig,
     check_render,
@@ -31,7 +30,7 @@ from twinloop.twin import load_twin
 
 def run_generate(
     file: Path,
-    output: Path,
+    output: str,
     *,
     episodes: int | None,
     seed: int | None,
@@ -45,13 +44,7 @@ def run_generate(
 ) -> dict[str, Any]:
     """Generate what a YAML file asks for and print its figures."""
     config = read_config(file, episodes=episodes, seed=seed, keep=keep, backend=backend)
-    images = output.with_name(f"{output.name}-images")
-    if config.render is not None:
-        check_render(config.render, load_twin(config.twin))
-        if images.exists() and not resume:
-            raise InputError(
-                f"{images} is there already, and would take the pixels. Move it, or choose another --output."
-            )
+    images = _images_folder(config, output, resume=resume)
     with opened(config, engine, workers=workers) as place:
         figures = states_pass(config, output, place, resume=resume, profile=Profile() if profile else None)
     console.print(states_line(figures, output))
@@ -62,14 +55,35 @@ def run_generate(
             f"None of {figures['attempted']} attempts succeeded, so {output} holds no episode. Look at some with "
             "--keep all, narrow the randomization, or check the twin with `twinloop twin check`."
         )
-    if config.render is not None:
+    if config.render is not None and images is not None:
         began = time.perf_counter()
         rendered = render_dataset(
-            output, images, config.render, workers=checked_workers(workers), resume=resume and images.exists()
+            local_path(output),
+            images,
+            config.render,
+            workers=checked_workers(workers),
+            resume=resume and images.exists(),
         )
         figures["render"] = {**rendered, "output": str(images), **timed_rate(rendered, time.perf_counter() - began)}
         console.print(render_line(figures["render"]))
     return figures
+
+
+def _images_folder(config: GenerateConfig, output: str, *, resume: bool) -> Path | None:
+    """Where pixels go, after checking that they can be made; None where none are asked for."""
+    if config.render is None:
+        return None
+    if is_address(output):
+        raise InputError(
+            f"Pixels are made from a local dataset, not from {output}. Leave out `render:`, bring the states here with "
+            "`twinloop fetch`, or choose a local --output."
+        )
+    check_render(config.render, load_twin(config.twin))
+    folder = local_path(output)
+    images = folder.with_name(f"{folder.name}-images")
+    if images.exists() and not resume:
+        raise InputError(f"{images} is there already, and would take the pixels. Move it, or choose another --output.")
+    return images
 
 
 def checked_workers(workers: int) -> int:
@@ -91,9 +105,9 @@ def opened(config: GenerateConfig, engine: str, *, workers: int) -> Engine:
 
 
 def states_pass(
-    config: GenerateConfig, output: Path, engine: Engine, *, resume: bool = False, profile: Profile | None = None
+    config: GenerateConfig, output: Path | str, engine: Engine, *, resume: bool = False, profile: Profile | None = None
 ) -> dict[str, Any]:
-    """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl``, never into the data."""
+    """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl`` (in a store to ``log/``), never into the data."""
     began, workers = time.perf_counter(), engine.workers
     before = _done_so_far(output) if resume else {"attempted": 0, "episodes": 0, "frames": 0}
     result = generate_states(config, output, engine=engine, resume=resume, profile=profile)
@@ -107,14 +121,14 @@ def states_pass(
     _log(output, {"verb": "generate", **timing})
     figures = {**result, "output": str(output), "timing": timing}
     if profile is not None:
-        attempted = result["attempted"] - before["attempted"]
+        attempted = max(1, result["attempted"] - before["attempted"])
         figures["profile"] = profile_figures(
             profile, seconds=seconds, workers=workers if engine.elsewhere else 0, attempted=attempted
         )
     return figures
 
 
-def states_line(figures: Mapping[str, Any], output: Path) -> str:
+def states_line(figures: Mapping[str, Any], output: Path | str) -> str:
     """One line about a states pass."""
     low, high = figures["yield_interval"]
     timing = figures["timing"]
@@ -153,16 +167,20 @@ def timed_rate(rendered: Mapping[str, Any], seconds: float) -> dict[str, float]:
     }
 
 
-def _done_so_far(output: Path) -> dict[str, int]:
+def _done_so_far(output: Path | str) -> dict[str, int]:
     """What a run that is to be resumed has committed."""
-    if not (output / layout.PROGRESS).is_file():
-        return {"attempted": 0, "episodes": 0, "frames": 0}
-    progress = Progress.load(output)
+    progress = committed(output)
     attempted = sum(entry.outcome.get("attempted", 0) for entry in progress.blocks)
     return {"attempted": attempted, "episodes": progress.episodes, "frames": progress.frames}
 
 
-def _log(output: Path, entry: Mapping[str, Any]) -> None:
-    path = output.with_name(f"{output.name}.log.jsonl")
-    with path.open("a") as file:
-        file.write(dumps({"finished": datetime.now(UTC).isoformat(timespec="seconds"), **entry}) + "\n")
+def _log(output: Path | str, entry: Mapping[str, Any]) -> None:
+    finished = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), **entry}
+    if is_address(output):
+        from twinloop.dataset.store import write_log
+
+        write_log(str(output), finished)
+        return
+    folder = local_path(output)
+    with folder.with_name(f"{folder.name}.log.jsonl").open("a") as file:
+        file.write(dumps(finished) + "\n")
