@@ -8,6 +8,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.errors import InputError
 from twinloop.twin import Twin
 from twinloop.twin.gear import Gear, add_gears, geared_qpos
 from twinloop.twin.quantities.gears import GEAR, MOTOR
@@ -45,6 +46,10 @@ def with_gears(twin: Twin) -> Geared:
     """
     spec = twin.mjspec.copy()
     joints = twin.robot.joints
+    if twin.spec.robot and twin.spec.robot.gears and twin.spec.robot.gears.stiffness is not None:
+        raise InputError(
+            f"A virtual robot has rigid gears, {twin.name} has elastic ones. Leave robot.gears.stiffness out."
+        )
     missing = [name for name in joints if mujoco.mj_name2id(twin.model, _JOINT, MOTOR.format(name)) < 0]
     add_gears(spec, {name: Gear(backlash=_ANY_PLAY) for name in missing}, bearing=0.0, where=twin.name)
     model = spec.compile()

@@ -175,6 +175,7 @@ def _join(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: Gear, w
     if gear.stiffness is not None:
         tendon.stiffness[0] = gear.stiffness
         tendon.damping[0] = _wind_up_damping(mjspec, model, name, gear.stiffness, where)
+        return
     mjspec.add_sensor(
         name=GEAR.format(name),
         type=mujoco.mjtSensor.mjSENS_TENDONLIMITFRC,
