@@ -2,7 +2,7 @@
 
 The chain is read from a model once: a frame per joint whose z is the joint's axis, and the constant transforms
 between them, all taken at the model's reference position. Everything after that is elementwise over worlds, so that
-a world's result does not depend on its neighbours, and any array library with NumPy's names can run it.
+a world's result does not depend on its neighbours, and any array library with NumPy's names can run it, on a device.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ from dataclasses import dataclass
 
 import mujoco
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import frozen
+from twinloop.simulate.arrays import Arrays
 
 _ZERO = 1e-12  # constants of a transform below this are rounding of an exact zero
 
@@ -74,11 +76,12 @@ class Chain:
 
     def pose(self, q: NDArray[np.float64]) -> ChainPose:
         """Where the chain is at joint positions ``(nworld, k)``, rad or m."""
-        xp = q.__array_namespace__()
-        turned = q - xp.asarray(self._zero)
+        arrays = Arrays.of(q)
+        xp = arrays.xp
+        turned = q - arrays.asarray(self._zero)
         cosine, sine = xp.cos(turned), xp.sin(turned)
-        position = xp.zeros((len(q), 3))
-        columns = tuple(xp.zeros((len(q), 3)) + xp.asarray(row) for row in np.eye(3))
+        position = arrays.zeros((len(q), 3))
+        columns = tuple(position + arrays.asarray(row) for row in np.eye(3))
         anchors, axes, centres = [], [], []
         for i, (shift, rotation) in enumerate(self._steps):
             position = position + _combine(columns, shift)
@@ -103,8 +106,8 @@ class Chain:
 
     def jacobian(self, pose: ChainPose) -> NDArray[np.float64]:
         """Velocity of the tool (linear, then angular) per joint velocity, ``(nworld, 6, k)``."""
-        xp = pose.position.__array_namespace__()
-        hinge = xp.asarray(self._hinge)[:, None]
+        arrays = Arrays.of(pose.position)
+        xp, hinge = arrays.xp, arrays.asarray(self._hinge)[:, None]
         linear = xp.where(hinge, cross(pose.axes, pose.position[:, None] - pose.anchors), pose.axes)
         angular = xp.where(hinge, pose.axes, 0.0 * pose.axes)
         return xp.concat([linear, angular], axis=2).swapaxes(1, 2)
@@ -115,19 +118,19 @@ class Chain:
         Bodies that the model compensates (``gravcomp``) weigh nothing. Parts that hang off the chain, such as
         fingers, count where the reference position had them.
         """
-        xp = pose.position.__array_namespace__()
-        masses = xp.asarray(self._weights)
-        onwards = xp.asarray(np.triu(np.ones((self.njoint, self.njoint))))  # each joint and those after it
+        arrays = Arrays.of(pose.position)
+        xp, masses = arrays.xp, arrays.asarray(self._weights)
+        onwards = arrays.asarray(np.triu(np.ones((self.njoint, self.njoint))))  # each joint and those after it
         carried = xp.matmul(onwards, masses)
         moment = xp.matmul(onwards, masses[:, None] * pose.centres)
         arm = moment - carried[:, None] * pose.anchors
         lift = pose.axes[..., 0] * arm[..., 1] - pose.axes[..., 1] * arm[..., 0]
-        return self._gravity * xp.where(xp.asarray(self._hinge), lift, carried * pose.axes[..., 2])
+        return self._gravity * xp.where(arrays.asarray(self._hinge), lift, carried * pose.axes[..., 2])
 
 
 def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Cross product over the last axis, by components."""
-    xp = a.__array_namespace__()
+    xp = array_namespace(a)
     a0, a1, a2 = a[..., 0], a[..., 1], a[..., 2]
     b0, b1, b2 = b[..., 0], b[..., 1], b[..., 2]
     return xp.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], axis=-1)

@@ -8,13 +8,14 @@ world alone.
 from __future__ import annotations
 
 from enum import IntEnum
-from types import ModuleType
 from typing import TYPE_CHECKING
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from twinloop.simulate import InitialState, Simulation
+from twinloop.simulate.arrays import HOST, Arrays
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
 from twinloop.tasks.servo import ServoTracker
 
@@ -54,46 +55,56 @@ _YAW_PERIOD = np.pi / 2  # a box can be held by either pair of sides
 class PickAndPlaceExpert:
     """See `simulate.protocol.Controller`; built by `PickAndPlace.expert` for worlds that begin in given states.
 
-    ``xp`` is the array library, NumPy or one with its names: positions that `simulation.qpos` gives, and commands
-    that go back, are its arrays.
+    Positions that `simulation.qpos` gives, and commands that go back, are ``arrays``.
     """
 
-    def __init__(self, task: PickAndPlace, initial: InitialState, xp: ModuleType = np) -> None:
-        self._task, self._xp = task, xp
+    def __init__(self, task: PickAndPlace, initial: InitialState, arrays: Arrays = HOST) -> None:
+        self._task, self._initial, self._arrays, self._xp = task, initial, arrays, arrays.xp
         config, chain, hz = task.config, task.chain, task.twin.control_hz
         home, self._home_command = task.home
-        self._posture = home[chain.qpos]
+        posture = home[chain.qpos]
         self._grasp_height = max(config.grasp_height, task.hand.tip + _TIP_CLEARANCE)
-        self._hover = 2.0 * task.object.rest_height + task.hand.tip + _HOVER
         heights = (self._grasp_height, config.lift_height)
         self._frame = GraspFrame(chain, task.hand, home, tilt=config.approach_tilt, heights=heights)
-        home_pose = chain.pose(self._posture[None])
-        self._home_position = home_pose.position[0]
+        home_pose = chain.pose(posture[None])
+        self._posture, self._home_position = arrays.asarray(posture), arrays.asarray(home_pose.position[0])
         reach = float(np.hypot(*(home_pose.position - home_pose.anchors[:, 0])[0, :2]))
         self._speed = _PACE * reach / hz  # m per control step, as everything below counts time in control steps
         self._turn_step, self._joint_step = _TURN_SPEED / hz, _JOINT_SPEED / hz
         self._finger_step = abs(task.hand.open - task.hand.closed) / (_STROKE_TIME * hz)
-        self._least, self._patience = xp.asarray(_LEAST * hz), xp.asarray(_PATIENCE * hz)
+        self._least, self._patience = arrays.asarray(_LEAST * hz), arrays.asarray(_PATIENCE * hz)
+        self._limits = arrays.asarray(chain.limits)
         self._begin(initial)
 
     def _begin(self, initial: InitialState) -> None:
-        task, chain, xp = self._task, self._task.chain, self._xp
-        self._target = xp.asarray(task.target_position(initial))
-        self._command = xp.asarray(initial.command)
-        self._columns = xp.asarray(_column_order(initial.command.shape[1], task.servo.actuators, task.hand.actuator))
-        self._reference = xp.asarray(initial.qpos[:, chain.qpos])
+        task, chain, there = self._task, self._task.chain, self._arrays.asarray
+        self._target = there(task.target_position(initial))
+        rise, slope = task.ground(initial)
+        self._rise, self._slope = there(rise), there(slope)
+        row = task.object.qpos
+        centre = there(initial.qpos[:, row : row + 3])
+        self._rest = centre[:, 2] - self._ground(centre)  # of the object's centre above the table
+        self._hover = 2.0 * self._rest + task.hand.tip + _HOVER
+        self._lift = task.config.lift_height + self._xp.maximum(self._rise, self._ground(centre))
+        self._command = there(initial.command)
+        self._columns = there(_column_order(initial.command.shape[1], task.servo.actuators, task.hand.actuator))
+        self._reference = there(initial.qpos[:, chain.qpos])
         self._planned = chain.pose(self._reference)
         self._tracker = ServoTracker(
             task.servo,
-            command=xp.asarray(initial.command[:, task.servo.actuators]),
+            command=there(initial.command[:, task.servo.actuators]),
             reference=self._reference,
             gravity=chain.gravity(self._planned),
             max_step=self._joint_step,
         )
-        self._phase = xp.full(initial.nworld, -1)
-        self._elapsed, self._duration = xp.zeros(initial.nworld), xp.zeros(initial.nworld)
+        self._phase = there(np.full(initial.nworld, -1))
+        self._elapsed, self._duration = there(np.zeros(initial.nworld)), there(np.zeros(initial.nworld))
         self._start, self._goal = self._planned.position, self._planned.position
-        self._turns = xp.zeros((initial.nworld, 2))  # of the hand at the start and at the end of the path
+        self._turns = there(np.zeros((initial.nworld, 2)))  # of the hand at the start and at the end of the path
+
+    def on(self, arrays: Arrays) -> PickAndPlaceExpert:
+        """See `simulate.protocol.DeviceController`."""
+        return PickAndPlaceExpert(self._task, self._initial, arrays)
 
     def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
         """Commands of the coming control step."""
@@ -126,7 +137,7 @@ class PickAndPlaceExpert:
         error = tool_error(self._planned, position, self._frame.columns(position, turn))
         step = joint_step(jacobian, error, self._posture - self._reference)
         wanted = self._reference + xp.clip(step, -self._joint_step, self._joint_step)
-        wanted = xp.clip(wanted, xp.asarray(chain.limits[:, 0]), xp.asarray(chain.limits[:, 1]))
+        wanted = xp.clip(wanted, self._limits[:, 0], self._limits[:, 1])
         step = wanted - self._reference
         self._reference = wanted
         self._planned = chain.pose(wanted)
@@ -135,9 +146,9 @@ class PickAndPlaceExpert:
     def _finger_command(self) -> NDArray[np.float64]:
         xp, hand = self._xp, self._task.hand
         gripped = (self._phase >= Phase.CLOSE) & (self._phase <= Phase.LOWER)
-        aim = xp.where(gripped, hand.closed, hand.open)
-        aim = xp.where(self._phase == Phase.HOME, self._home_command[hand.actuator], aim)
         now = self._command[:, hand.actuator]
+        aim = xp.where(gripped, xp.full_like(now, hand.closed), hand.open)
+        aim = xp.where(self._phase == Phase.HOME, float(self._home_command[hand.actuator]), aim)
         return now + xp.clip(aim - now, -self._finger_step, self._finger_step)
 
     def _change_phase(self, qpos: NDArray[np.float64], miss: NDArray[np.float64]) -> None:
@@ -146,7 +157,7 @@ class PickAndPlaceExpert:
         late = self._elapsed - self._duration
         done = (late >= 0.0) & ((miss < _ARRIVED) | (late >= xp.take(self._patience, self._phase)))
         done = (done & (self._phase < Phase.HOME)) | (self._phase < 0)
-        if not xp.any(done):
+        if self._arrays.on_host and not xp.any(done):  # asking would make a device wait
             return
         self._phase = xp.where(done, self._phase + 1, self._phase)
         goal, turn = self._goals(qpos)
@@ -163,14 +174,15 @@ class PickAndPlaceExpert:
     def _goals(self, qpos: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Where the hand should be at the end of each world's phase, and its turn there."""
         xp, task, now = self._xp, self._task, self._planned.position
-        row, lift, kept = task.object.qpos, task.config.lift_height, self._turns[:, 1]
+        row, lift, kept = task.object.qpos, self._lift, self._turns[:, 1]
         centre, quaternion = qpos[:, row : row + 3], qpos[:, row + 3 : row + 7]
         turn = self._frame.turn_to(centre, _yaw(quaternion), _YAW_PERIOD)
-        grasp = _at_height(centre - self._aside(centre, turn), self._grasp_height)
+        ground = self._ground(centre)
+        grasp = _at_height(centre - self._aside(centre, turn), self._grasp_height + ground)
         over_target = now + _at_height(self._target - centre, 0.0)
-        sink = task.object.rest_height + _DROP - centre[:, 2]
+        sink = self._rest + self._rise + _DROP - centre[:, 2]
         goals = {
-            Phase.APPROACH: _at_height(grasp, self._hover),
+            Phase.APPROACH: _at_height(grasp, self._hover + ground),
             Phase.DESCEND: grasp,
             Phase.CLOSE: now,
             Phase.LIFT: _at_height(now, lift),
@@ -178,13 +190,18 @@ class PickAndPlaceExpert:
             Phase.LOWER: _at_height(over_target, now[:, 2] + sink),
             Phase.OPEN: now,
             Phase.RETREAT: _at_height(now - self._aside(now, kept), lift),
-            Phase.HOME: xp.zeros_like(now) + xp.asarray(self._home_position),
+            Phase.HOME: xp.zeros_like(now) + self._home_position,
         }
         goal = now
         for phase, value in goals.items():
             goal = xp.where((self._phase == phase)[:, None], value, goal)
         aim = xp.where(self._phase <= Phase.DESCEND, turn, kept)
         return goal, xp.where(self._phase == Phase.HOME, 0.0, aim)
+
+    def _ground(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How high above the model's own the table of each world is below some positions ``(nworld, 3)``."""
+        way = position - self._target
+        return self._rise + self._slope[:, 0] * way[:, 0] + self._slope[:, 1] * way[:, 1]
 
     def _aside(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
         """Offset that keeps a fixed finger off the object; none for a hand that opens to both sides."""
@@ -206,12 +223,12 @@ def _smooth(fraction: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _at_height(position: NDArray[np.float64], height: float | NDArray[np.float64]) -> NDArray[np.float64]:
-    xp = position.__array_namespace__()
+    xp = array_namespace(position)
     return xp.stack([position[:, 0], position[:, 1], 0.0 * position[:, 2] + height], axis=1)
 
 
 def _yaw(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rotation about the vertical of quaternions wxyz ``(nworld, 4)``."""
-    xp = quaternion.__array_namespace__()
+    xp = array_namespace(quaternion)
     w, x, y, z = (quaternion[:, i] for i in range(4))
     return xp.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
+from twinloop.simulate.arrays import Arrays
 from twinloop.tasks.hand import Hand
 from twinloop.tasks.kinematics import Chain, ChainPose, cross
 
@@ -31,31 +33,31 @@ class GraspFrame:
         """``tilt`` (rad) is reached at the upper of ``heights`` (m); at the lower one the hand is vertical."""
         pose = chain.pose(home[None, chain.qpos])
         self._hand, self._tilt, self._heights = hand, tilt, heights
-        self._base = pose.anchors[0, 0, :2].copy()
+        self._base = tuple(map(float, pose.anchors[0, 0, :2]))
         opening = hand.opening[1] * pose.columns[hand.opening[0]][0]
         self._bearing = float(np.arctan2(opening[1], opening[0]) - self._azimuth(pose.position)[0])
 
     def turn_to(self, position: NDArray[np.float64], yaw: NDArray[np.float64], period: float) -> NDArray[np.float64]:
         """Smallest turn that aligns the opening at ``position`` with ``yaw``, which repeats every ``period`` rad."""
-        xp = position.__array_namespace__()
+        xp = array_namespace(position)
         angle = yaw - self._bearing - self._azimuth(position)
         return angle - period * xp.round(angle / period)
 
     def opening(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
         """Unit vector ``(nworld, 3)`` along which an untilted hand opens."""
-        xp = position.__array_namespace__()
+        xp = array_namespace(position)
         angle = self._azimuth(position) + self._bearing + turn
         return xp.stack([xp.cos(angle), xp.sin(angle), xp.zeros_like(angle)], axis=-1)
 
     def columns(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
         """Axes x, y, z of the tool site, world coordinates, for a hand at ``position``."""
-        xp = position.__array_namespace__()
+        xp = array_namespace(position)
         azimuth = self._azimuth(position)
         outward = xp.stack([xp.cos(azimuth), xp.sin(azimuth), xp.zeros_like(azimuth)], axis=-1)
         low, high = self._heights
         angle = self._tilt * xp.clip((position[:, 2] - low) / (high - low), 0.0, 1.0)
         cosine, sine = xp.cos(angle)[:, None], xp.sin(angle)[:, None]
-        up = xp.asarray([0.0, 0.0, 1.0])
+        up = Arrays.of(position).asarray([0.0, 0.0, 1.0])
         approach = sine * outward - cosine * up
         flat = self.opening(position, turn)
         along = (flat[:, 0] * outward[:, 0] + flat[:, 1] * outward[:, 1])[:, None]
@@ -71,13 +73,13 @@ class GraspFrame:
         return arranged[0], arranged[1], arranged[2]
 
     def _azimuth(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
-        xp = position.__array_namespace__()
+        xp = array_namespace(position)
         return xp.atan2(position[:, 1] - self._base[1], position[:, 0] - self._base[0])
 
 
 def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns) -> NDArray[np.float64]:
     """How far the tool is from a position and axes, ``(nworld, 6)``: metres, then radians about the world's axes."""
-    xp = position.__array_namespace__()
+    xp = array_namespace(position)
     (x, y, z), (wanted_x, wanted_y, wanted_z) = pose.columns, columns
     turn = 0.5 * (cross(x, wanted_x) + cross(y, wanted_y) + cross(z, wanted_z))
     return xp.concat([position - pose.position, turn], axis=1)
@@ -93,11 +95,12 @@ def joint_step(
         error: see `tool_error`.
         posture: step towards a preferred posture, ``(nworld, k)``, followed where the tool leaves a choice.
     """
-    xp = error.__array_namespace__()
-    weight = xp.asarray([1.0] * 3 + [_ROTATION_WEIGHT] * 3)
-    gain = xp.asarray([1.0] * 3 + [_ROTATION_GAIN] * 3)
+    arrays = Arrays.of(error)
+    xp = arrays.xp
+    weight = arrays.asarray([1.0] * 3 + [_ROTATION_WEIGHT] * 3)
+    gain = arrays.asarray([1.0] * 3 + [_ROTATION_GAIN] * 3)
     weighted = weight[:, None] * jacobian
     transposed = weighted.swapaxes(1, 2)
     pull = xp.matmul(transposed, (weight * gain * error)[..., None]) + _POSTURE_WEIGHT**2 * posture[..., None]
-    ridge = (_DAMPING**2 + _POSTURE_WEIGHT**2) * xp.eye(jacobian.shape[2])
+    ridge = (_DAMPING**2 + _POSTURE_WEIGHT**2) * arrays.asarray(np.eye(jacobian.shape[2]))
     return xp.linalg.solve(xp.matmul(transposed, weighted) + ridge, pull)[..., 0]
