@@ -143,8 +143,10 @@ class TestInTwins:
             load_twin(tmp_path / "p.yaml")
 
 
-URDF = """<robot name="arm"><link name="base"/><link name="l1"><inertial><mass value="0.1"/><inertia ixx="1e-3"
-iyy="1e-3" izz="1e-3" ixy="0" ixz="0" iyz="0"/></inertial></link><link name="l2"><inertial><mass value="0.1"/><inertia ixx="1e-3"
-iyy="1e-3" izz="1e-3" ixy="0" ixz="0" iyz="0"/></inertial></link>
+URDF = """<robot name="arm"><link name="base"/>
+<link name="l1"><inertial><mass value="0.1"/>
+<inertia ixx="1e-3" iyy="1e-3" izz="1e-3" ixy="0" ixz="0" iyz="0"/></inertial></link>
+<link name="l2"><inertial><mass value="0.1"/>
+<inertia ixx="1e-3" iyy="1e-3" izz="1e-3" ixy="0" ixz="0" iyz="0"/></inertial></link>
 <joint name="a" type="continuous"><parent link="base"/><child link="l1"/><axis xyz="0 0 1"/></joint>
 <joint name="b" type="continuous"><parent link="l1"/><child link="l2"/><axis xyz="0 0 1"/></joint></robot>"""
