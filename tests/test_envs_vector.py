@@ -370,6 +370,22 @@ def test_a_world_that_breaks_ends_alone_and_says_why(twin):
     assert env.worlds.valid.all()
 
 
+@pytest.mark.slow
+def test_worlds_on_warp_go_where_those_on_threads_go(twin):
+    pytest.importorskip("mujoco_warp")
+    pytest.importorskip("torch")
+    options = {"autoreset_mode": "SameStep", "max_episode_steps": 4, "report_params": True}
+    env, other = make(twin, 3, backend="warp:cpu", **options), make(twin, 3, **options)
+    actions = noise(6, 3)
+    for (seen, rewards, *_, infos), (expected, gains, *_, told) in zip(
+        played(env, actions, seed=SEED)[2], played(other, actions, seed=SEED)[2], strict=True
+    ):
+        np.testing.assert_allclose(seen, expected, atol=2e-3)  # Warp steps in float32
+        assert rewards is None or np.abs(rewards - gains).max() < 1e-4
+        assert infos["episode_number"].tolist() == told["episode_number"].tolist()
+        assert not infos["invalid"].any()
+
+
 def test_what_is_wrong_is_said(twin):
     with pytest.raises(UnknownNameError, match=r"Unknown option 'rewards' in the options of an environment\. Nearest"):
         make(twin, 1, rewards="dense")
