@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import resources
-from pathlib import Path
-
 import gymnasium
 import numpy as np
 import pytest
@@ -22,7 +19,6 @@ from twinloop.simulate import open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
 from twinloop.twin import load_twin
-from twinloop.twin.spec import load_yaml
 
 PICK = "twinloop/PickAndPlace-SO101-v0"
 SEED = 11
@@ -193,21 +189,17 @@ def test_worlds_are_drawn_as_a_run_of_that_seed_draws_them(twin):
     assert ((infos["params"]["object/cube/mass"] > 0.03) & (infos["params"]["object/cube/mass"] < 0.031)).all()
 
 
-@pytest.fixture(scope="module")
-def late_twin(twin, tmp_path_factory):
-    """The SO-101 with commands that are late and lost, and a control loop that oversleeps."""
+def late(name, folder):
+    """A built-in twin with commands that are late and lost, and a control loop that oversleeps."""
     added = ["timing/command/jitter", "timing/command/drop_rate", "timing/control/jitter"]
-    folder = Path(str(resources.files("twinloop.twin") / "builtin"))
-    value = load_yaml(folder / f"{twin.name}.yaml")
-    value["model"] = str(folder / value["model"])
-    value["params"] += [{"name": name, "source": "test"} for name in added]
-    path = tmp_path_factory.mktemp("twin") / "late.yaml"
-    path.write_text(yaml.safe_dump(value))
-    return load_twin(path)
+    value = {"base": name, "name": "late", "params": [{"name": param, "source": "test"} for param in added]}
+    (folder / "late.yaml").write_text(yaml.safe_dump(value))
+    return load_twin(folder / "late.yaml")
 
 
-def test_episodes_that_begin_at_any_time_are_those_of_a_run_with_chance_and_change_in_them(late_twin):
-    twin = late_twin
+@pytest.mark.parametrize("name", ["so101_tabletop", "so101_tabletop_geared"])
+def test_episodes_that_begin_at_any_time_are_those_of_a_run_with_chance_and_change_in_them(name, tmp_path):
+    twin = late(name, tmp_path)
     wild = {
         "default": True,
         "params": {
