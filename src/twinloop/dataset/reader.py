@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,9 @@ from twinloop.dataset.video import decode
 
 _PLACE = ("episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index")
 _ATTEMPTS = 3
+# Long texts of the episode table, which `provenance` reads from its own file when asked: 100,000 episodes of them
+# would be hundreds of megabytes.
+_TEXTS = ("provenance/units", "provenance/versions", "provenance/randomization")
 
 
 class DatasetReader:
@@ -79,7 +83,7 @@ class DatasetReader:
 
     @property
     def episode_table(self) -> pa.Table:
-        """All rows of ``meta/episodes`` in episode order, without the ``stats/*`` columns."""
+        """All rows of ``meta/episodes`` in episode order, without statistics and the longest texts."""
         return self._episodes
 
     @property
@@ -179,8 +183,9 @@ class DatasetReader:
         block, position = self._block_place(index)
         path = self._ours_path(layout.PROVENANCE_PATH, block)
         try:
-            value = json.loads(path.read_text().splitlines()[position])
-        except (OSError, IndexError, json.JSONDecodeError) as error:
+            with path.open() as file:
+                value = json.loads(next(itertools.islice(file, position, None)))
+        except (OSError, StopIteration, json.JSONDecodeError) as error:
             raise DatasetError(f"{path} has no readable line {position + 1} ({error}).") from error
         with layout.understood(f"Line {position + 1} of {path}"):
             del value["episode_index"]
@@ -283,7 +288,7 @@ def _episode_rows(root: Path) -> pa.Table:
     paths = sorted((root / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
     if not paths:
         return pa.table({name: pa.array([], pa.int64()) for name in _PLACE})
-    tables = [_without_stats(path) for path in paths]
+    tables = [_compact(path) for path in paths]
     table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
     indices = table["episode_index"].to_numpy()
     order = np.argsort(indices, kind="stable")
@@ -292,11 +297,11 @@ def _episode_rows(root: Path) -> pa.Table:
     return table if np.array_equal(order, np.arange(len(order))) else table.take(pa.array(order))
 
 
-def _without_stats(path: Path) -> pa.Table:
+def _compact(path: Path) -> pa.Table:
     with open_parquet(path) as file:
         names = file.schema_arrow.names
         require_columns(_PLACE, names, where=str(path))
-        return file.read(columns=[name for name in names if not name.startswith("stats/")])
+        return file.read(columns=[name for name in names if not name.startswith("stats/") and name not in _TEXTS])
 
 
 def _why(template: str) -> str:
