@@ -51,8 +51,8 @@ def test_provenance_says_where_an_episode_comes_from(made, twin, plan):
     assert (record.seed_path, record.config_hash) == ((6, 8, 0), "c0ffee")
     assert record.params == plan.draw([8]).row(0)
     assert record.versions == software_versions()
-    assert record.actor == "pick_and_place.expert/1"
-    assert record.success_version == "pick_and_place.placed/1"
+    assert record.actor == "pick_and_place.expert/2"
+    assert record.success_version == "pick_and_place.placed/2"
     assert record.valid
     assert record.extra["initial_command"] == made.initial.command[1].tolist()
 

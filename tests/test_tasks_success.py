@@ -24,7 +24,7 @@ def task(request):
 
 
 class Story:
-    """States of one world: the object lifted at first, then resting on the target with the hand open at home."""
+    """States of one world: the object at rest, lifted, then resting on the target with the hand open at home."""
 
     def __init__(self, task):
         self.task, model = task, task.twin.model
@@ -36,7 +36,8 @@ class Story:
         self.target = np.array([np.mean(task.config.target_x), np.mean(task.config.target_y), 0.0])
         self.states[..., self._mocap[:3]] = self.target
         self.place(slice(None), self.target[:2])
-        self.place(slice(0, 10), self.target[:2] + 0.05, height=0.06)
+        self.place(slice(0, 1), self.target[:2] + 0.05)
+        self.place(slice(1, 10), self.target[:2] + 0.05, height=0.06)
         finger = task.hand.joint_qpos
         self.states[..., self._qpos[finger]] = task.hand.open
 
@@ -102,7 +103,7 @@ def test_an_object_that_was_never_lifted_is_no_success(task):
     story = Story(task)
     story.place(slice(None), story.target[:2])
     assert not story.outcome.any()
-    story.place(slice(0, 5), story.target[:2], height=0.5 * task.config.lifted)
+    story.place(slice(1, 5), story.target[:2], height=0.5 * task.config.lifted)
     assert not story.outcome.any()
 
 
@@ -139,7 +140,7 @@ def test_judged_state_by_state_is_the_same_as_judged_afterwards(task, data):
     stories = [Story(task) for _ in range(nworld)]
     for story in stories:
         lowered, stopped, opened = draw.integers(0, NSTEP, size=3)
-        story.place(slice(0, lowered), story.target[:2] + 0.05 * draw.uniform(size=2), height=draw.choice([0.01, 0.06]))
+        story.place(slice(1, lowered), story.target[:2] + 0.05 * draw.uniform(size=2), height=draw.choice([0.01, 0.06]))
         story.move(slice(0, stopped), [0.1, 0, 0, 0, 0, 0])
         story.finger(slice(0, opened), task.hand.closed)
         if draw.uniform() < 0.3:

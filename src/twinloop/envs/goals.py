@@ -69,7 +69,7 @@ class PickAndPlaceGoal:
         away = _norm(scene.object[:, :2] - scene.target[:, :2])
         there = lifted & (away <= config.target_radius)
         reach = np.where(there, 1.0, _nearness(_norm(scene.tool - scene.object)))
-        lift = np.where(lifted, 1.0, np.clip(scene.rise / config.lifted, 0.0, 1.0))
+        lift = np.where(lifted, 1.0, np.clip(self._watch.rise[envs] / config.lifted, 0.0, 1.0))
         carry = np.where(lifted, _nearness(away), 0.0)
         return Verdict(success=success, potential=reach + lift + carry, scene=scene)
 

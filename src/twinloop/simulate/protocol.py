@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import mujoco
@@ -44,12 +44,15 @@ def state_columns(model: mujoco.MjModel, part: int) -> NDArray[np.intp]:
     return columns.astype(np.intp)
 
 
+_ARRAYS = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
+
+
 @dataclass(frozen=True, kw_only=True)
 class InitialState:
     """Where worlds begin: ``qpos`` ``(nworld, nq)``, ``qvel``, ``mocap_pos``, ``mocap_quat``, and ``command``.
 
     ``command`` ``(nworld, nu)`` is what the robot was told before the first command; the delay's history is filled
-    with it. Read-only arrays.
+    with it. ``notes`` are numbers ``(nworld,)`` about how the worlds came to be, for the provenance. Read-only arrays.
     """
 
     qpos: NDArray[np.float64]
@@ -57,10 +60,18 @@ class InitialState:
     mocap_pos: NDArray[np.float64]
     mocap_quat: NDArray[np.float64]
     command: NDArray[np.float64]
+    notes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
 
     def __post_init__(self) -> None:
-        for name in ("qpos", "qvel", "mocap_pos", "mocap_quat", "command"):
+        for name in _ARRAYS:
             object.__setattr__(self, name, frozen(getattr(self, name)))
+        object.__setattr__(self, "notes", {name: frozen(values) for name, values in self.notes.items()})
+
+    def take(self, worlds: ArrayLike) -> InitialState:
+        """The beginnings of some worlds, in the order given."""
+        index = np.asarray(worlds)
+        notes = {name: values[index] for name, values in self.notes.items()}
+        return InitialState(**{name: getattr(self, name)[index] for name in _ARRAYS}, notes=notes)
 
     @property
     def nworld(self) -> int:
@@ -187,6 +198,11 @@ class Trajectories:
     def qvel(self) -> NDArray[np.float64]:
         """Velocities ``(nworld, nstep + 1, nv)``."""
         return self.part(int(mujoco.mjtState.mjSTATE_QVEL))
+
+    @property
+    def time(self) -> NDArray[np.float64]:
+        """True time since each world began, ``(nworld, nstep + 1)`` in s."""
+        return self.part(int(mujoco.mjtState.mjSTATE_TIME))[..., 0]
 
 
 class Backend(Protocol):

@@ -14,12 +14,17 @@ from pydantic import TypeAdapter, ValidationError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import ParamTable
 from twinloop.core.seeds import uniforms
+from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
 from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.drop import Keep
+from twinloop.tasks.fitting import FITS, object_fits
+from twinloop.tasks.ground import Ground
 from twinloop.tasks.hand import Hand
 from twinloop.tasks.kinematics import Chain
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
-from twinloop.tasks.predicates import ever, held_for, in_disc, slower_than
+from twinloop.tasks.placement import place_clutter
+from twinloop.tasks.predicates import above_plane, ever, held_for, in_disc, slower_than
 from twinloop.tasks.servo import ServoModel
 from twinloop.twin import Twin
 from twinloop.twin.spec import describe
@@ -35,9 +40,9 @@ class PickAndPlaceConfig:
     geometry: height of the tool site at the grasp and while carrying, tilt of the hand towards the outside at that
     height, radius of the target. ``duration`` is the length of an episode.
 
-    Success: the object's centre over the target disc, no higher than ``height_tolerance`` above its resting height,
-    slower than ``rest_speed`` and ``rest_spin`` for ``rest_time``, the hand open and out of reach, after having been
-    ``lifted`` above its resting height.
+    Success: the object's centre over the target disc, within ``height_tolerance`` of its height at the beginning,
+    where it rested, slower than ``rest_speed`` and ``rest_spin`` for ``rest_time``, the hand open and out of reach,
+    after having been ``lifted`` above that. Heights count from the plane of the target, which lies on the table.
     """
 
     object: str
@@ -88,9 +93,9 @@ class PickAndPlace:
     """See `twinloop.tasks.protocol.Task`."""
 
     name = _NAME
-    version = "pick_and_place/1"
-    success_version = "pick_and_place.placed/1"
-    expert_version = "pick_and_place.expert/1"
+    version = "pick_and_place/2"
+    success_version = "pick_and_place.placed/2"
+    expert_version = "pick_and_place.expert/2"
 
     def __init__(self, twin: Twin, config: PickAndPlaceConfig | None = None) -> None:
         """Raises: InputError or UnknownNameError where the twin does not fit the task."""
@@ -108,7 +113,8 @@ class PickAndPlace:
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
         """Object and target where the parameters say, the arm at home within ``joint_noise`` and held still there.
 
-        The command before the first is the one that holds the arm in its initial position under gravity, through
+        Things stand on the table as it is in each world, and `place_clutter` places the rest of the scene clear of
+        them. The command before the first is the one that holds the arm in its initial position under gravity, through
         the encoder's map and the servo's stiffness of that world.
         """
         initial = InitialState.home(self.twin, params.nworld)
@@ -117,22 +123,57 @@ class PickAndPlace:
         arm = self._home[self.chain.qpos] + self.config.joint_noise * (2.0 * noise - 1.0)
         arm = np.clip(arm, self.chain.limits[:, 0], self.chain.limits[:, 1])
         qpos[:, self.chain.qpos] = arm
-        row = self.object.qpos
-        for axis, column in (("x", row), ("y", row + 1)):
-            qpos[:, column] = params.get(f"object/{self.config.object}/position/{axis}", qpos[:, column])
-        half_yaw = 0.5 * params.get(f"object/{self.config.object}/yaw", np.zeros(params.nworld))
-        qpos[:, row + 3 : row + 7] = 0.0
-        qpos[:, row + 3], qpos[:, row + 6] = np.cos(half_yaw), np.sin(half_yaw)
-        mocap = initial.mocap_pos.copy()
+        ground = Ground.of(self.twin, params)
+        self._stand(qpos, params, ground)
+        position, quaternion = initial.mocap_pos.copy(), initial.mocap_quat.copy()
         for column, axis in enumerate("xy"):
             name = f"object/{self.config.target}/position/{axis}"
-            mocap[:, self._target, column] = params.get(name, mocap[:, self._target, column])
-        return dataclasses.replace(initial, qpos=qpos, mocap_pos=mocap, command=self._holding(params, arm))
+            position[:, self._target, column] = params.get(name, position[:, self._target, column])
+        if ground:
+            position[:, self._target, 2] += ground.rise(position[:, self._target, :2])
+            quaternion[:, self._target] = ground.turn(quaternion[:, self._target])
+        placed = dataclasses.replace(
+            initial,
+            qpos=self.twin.with_motors(qpos),
+            mocap_pos=position,
+            mocap_quat=quaternion,
+            command=self._holding(params, arm),
+        )
+        keep = self._keep(placed)
+        return place_clutter(self.twin, params, placed, keep, run_seed=run_seed, episodes=episodes, attempt=attempt)
+
+    def _stand(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
+        """Put the object where the parameters say, as it rests on the table of each world."""
+        name, row = f"object/{self.config.object}", self.object.qpos
+        for axis, column in (("x", row), ("y", row + 1)):
+            qpos[:, column] = params.get(f"{name}/position/{axis}", qpos[:, column])
+        one = np.ones(params.nworld)
+        half_yaw = 0.5 * params.get(f"{name}/yaw", 0.0 * one)
+        quaternion = np.stack([np.cos(half_yaw), 0.0 * one, 0.0 * one, np.sin(half_yaw)], axis=1)
+        if ground:
+            own = self.object.rest_height - float(ground.nominal.height(self._home[None, row : row + 2])[0])
+            scale = params.get(f"{name}/size", one) * params.get(f"{name}/size/z", one)
+            qpos[:, row + 2] += ground.rise(qpos[:, row : row + 2]) + (ground.standing(own * scale) - own)
+            quaternion = ground.turn(quaternion)
+        qpos[:, row + 3 : row + 7] = quaternion
+
+    def _keep(self, initial: InitialState) -> Keep:
+        """What clutter must leave alone: the object, the target, and what else stands on the table."""
+        row, model = self.object.qpos, self.twin.model
+        points = {
+            self.config.object: initial.qpos[:, row : row + 2],
+            self.config.target: initial.mocap_pos[:, self._target, :2],
+        }
+        slots = set() if self.twin.scene is None else {int(body) for body in self.twin.scene.bodies}
+        free = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
+        return Keep(points=points, joints=tuple(int(j) for j in free if int(model.jnt_bodyid[j]) not in slots))
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """See the protocol, and `PickAndPlaceConfig` for what counts as done."""
-        scene = self.scene(states)
-        return scene.placed & held_for(scene.left, self.rest_steps) & ever(scene.lifted)
+        scene, config = self.scene(states), self.config
+        rise = scene.height - scene.height[:, :1]
+        placed = scene.over & (np.abs(rise) <= config.height_tolerance)
+        return placed & held_for(scene.left, self.rest_steps) & ever(rise >= config.lifted)
 
     @property
     def rest_steps(self) -> int:
@@ -144,27 +185,25 @@ class PickAndPlace:
         config = self.config
         finite = np.asarray(np.isfinite(states).all(axis=-1))
         sound = np.where(finite[..., None], states, 0.0)
-        qpos, qvel, mocap = (sound[..., state_columns(self.twin.model, kind)] for kind in _PARTS)
+        qpos, qvel, mocap, turn = (sound[..., state_columns(self.twin.model, kind)] for kind in _PARTS)
         centre = qpos[..., self.object.qpos : self.object.qpos + 3]
         target = mocap[..., 3 * self._target : 3 * self._target + 3]
         tool = self.chain.pose(qpos[..., self.chain.qpos].reshape(-1, self.chain.njoint)).position
         tool = tool.reshape(centre.shape)
-        rise = centre[..., 2] - self.object.rest_height
-        placed = in_disc(centre, target, config.target_radius) & (np.abs(rise) <= config.height_tolerance)
+        height = above_plane(centre, target, turn[..., 4 * self._target : 4 * self._target + 4])
         still = slower_than(qvel[..., self.object.qvel : self.object.qvel + 6], config.rest_speed, config.rest_spin)
         return Scene(
             object=centre,
             target=target,
             tool=tool,
-            rise=rise,
-            placed=finite & placed,
+            height=height,
+            over=finite & in_disc(centre, target, config.target_radius),
             left=still & self._released(qpos, tool - centre),
-            lifted=rise >= config.lifted,
         )
 
     def watch(self, nworld: int) -> PlacementWatch:
         """`success` for worlds that are still running."""
-        return PlacementWatch(self.rest_steps, nworld)
+        return PlacementWatch(self.config, self.rest_steps, nworld)
 
     def expert(self, initial: InitialState) -> Controller:
         """See the protocol."""
@@ -173,6 +212,24 @@ class PickAndPlace:
     def target_position(self, initial: InitialState) -> NDArray[np.float64]:
         """Centre of the target disc in every world, ``(nworld, 3)``."""
         return initial.mocap_pos[:, self._target]
+
+    def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """How high above the model's own the table is at the target ``(nworld,)``, and its slope along x and y.
+
+        Read from the target, which lies on it: ``(nworld,)`` in m and ``(nworld, 2)``.
+        """
+        body = int(np.flatnonzero(self.twin.model.body_mocapid == self._target)[0])
+        rise = initial.mocap_pos[:, self._target, 2] - self.twin.model.body_pos[body, 2]
+        quaternion = initial.mocap_quat[:, self._target]
+        axes = (np.array([1.0, 0.0, 0.0]), np.array([0.0, 1.0, 0.0]), np.array([0.0, 0.0, 1.0]))
+        zero = np.zeros(3)
+        x, y, z = (above_plane(axis, zero, quaternion) for axis in axes)
+        return rise, np.stack([-x / z, -y / z], axis=1)
+
+    @property
+    def constraints(self) -> dict[str, Constraint]:
+        """Conditions on a world that a randomization may ask for by name."""
+        return {FITS: object_fits(self.twin, self.hand, self.config.object)}
 
     @property
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -205,29 +262,30 @@ class PickAndPlace:
 class Scene:
     """What can be said of each state alone, all of the same leading shape.
 
-    Positions ``(…, 3)`` in m of the object's centre, the target and the tool site; ``rise`` is the object's height
-    above its resting height. ``placed``: low over the target; ``left``: at rest, the hand open and out of reach;
-    ``lifted``: high enough to count. States that are not finite are read as zeros and are not ``placed``.
+    Positions ``(…, 3)`` in m of the object's centre, the target and the tool site; ``height`` is the object's above
+    the plane of the target. ``over``: over the target's disc; ``left``: at rest, the hand open and out of reach.
+    States that are not finite are read as zeros and are not ``over``.
     """
 
     object: NDArray[np.float64]
     target: NDArray[np.float64]
     tool: NDArray[np.float64]
-    rise: NDArray[np.float64]
-    placed: NDArray[np.bool_]
+    height: NDArray[np.float64]
+    over: NDArray[np.bool_]
     left: NDArray[np.bool_]
-    lifted: NDArray[np.bool_]
 
 
 class PlacementWatch:
     """`PickAndPlace.success` state by state; worlds may begin anew one by one.
 
-    ``lifted`` ``(nworld,)`` says which objects have been lifted since their world began.
+    ``lifted`` ``(nworld,)`` says which objects have been lifted since their world began, ``rise`` how high each is now
+    above where it began, in m.
     """
 
-    def __init__(self, rest_steps: int, nworld: int) -> None:
-        self._rest_steps, self._streak = rest_steps, np.zeros(nworld, dtype=np.int64)
-        self.lifted = np.zeros(nworld, dtype=bool)
+    def __init__(self, config: PickAndPlaceConfig, rest_steps: int, nworld: int) -> None:
+        self._config, self._rest_steps = config, rest_steps
+        self._streak, self._resting = np.zeros(nworld, dtype=np.int64), np.zeros(nworld)
+        self.lifted, self.rise = np.zeros(nworld, dtype=bool), np.zeros(nworld)
 
     def look(self, scene: Scene, worlds: NDArray[np.intp], *, begin: ArrayLike = False) -> NDArray[np.bool_]:
         """Whether the task is done in some worlds at their next state, one row of ``scene`` each.
@@ -236,8 +294,12 @@ class PlacementWatch:
             begin: whether this is a world's first state, for all or for each.
         """
         self._streak[worlds] = np.where(scene.left, np.where(begin, 0, self._streak[worlds]) + 1, 0)
-        self.lifted[worlds] = scene.lifted | (self.lifted[worlds] & ~np.asarray(begin))
-        return scene.placed & (self._streak[worlds] >= self._rest_steps) & self.lifted[worlds]
+        self._resting[worlds] = np.where(begin, scene.height, self._resting[worlds])
+        rise = scene.height - self._resting[worlds]
+        self.rise[worlds] = rise
+        self.lifted[worlds] = (rise >= self._config.lifted) | (self.lifted[worlds] & ~np.asarray(begin))
+        placed = scene.over & (np.abs(rise) <= self._config.height_tolerance)
+        return placed & (self._streak[worlds] >= self._rest_steps) & self.lifted[worlds]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +340,12 @@ class FreeBody:
 
 _PARTS = tuple(
     int(kind)
-    for kind in (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL, mujoco.mjtState.mjSTATE_MOCAP_POS)
+    for kind in (
+        mujoco.mjtState.mjSTATE_QPOS,
+        mujoco.mjtState.mjSTATE_QVEL,
+        mujoco.mjtState.mjSTATE_MOCAP_POS,
+        mujoco.mjtState.mjSTATE_MOCAP_QUAT,
+    )
 )
 
 

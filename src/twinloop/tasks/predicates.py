@@ -12,6 +12,16 @@ def in_disc(position: NDArray[np.float64], centre: NDArray[np.float64], radius: 
     return offset[..., 0] ** 2 + offset[..., 1] ** 2 <= radius**2
 
 
+def above_plane(
+    position: NDArray[np.float64], point: NDArray[np.float64], quaternion: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Height of points ``(…, 3)`` above the plane through ``point`` across the z axis of ``quaternion`` (wxyz)."""
+    w, x, y, z = np.moveaxis(quaternion, -1, 0)
+    offset = position - point
+    normal = (2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y))
+    return normal[0] * offset[..., 0] + normal[1] * offset[..., 1] + normal[2] * offset[..., 2]
+
+
 def slower_than(velocity: NDArray[np.float64], linear: float, angular: float) -> NDArray[np.bool_]:
     """Whether free bodies with velocities ``(…, 6)`` (m/s, rad/s) move slower than both limits."""
     speed, spin = (np.sqrt((velocity[..., part] ** 2).sum(axis=-1)) for part in (slice(0, 3), slice(3, 6)))

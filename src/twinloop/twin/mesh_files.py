@@ -36,7 +36,8 @@ def read_piece(path: Path, *, accept_hull: bool, where: str) -> Piece:
     if not accept_hull and volume < _CONVEX * whole:
         raise InputError(
             f"{where}: {path} is not convex: its hull, which is what would collide, is "
-            f"{100 * (whole / volume - 1):.0f} % larger. Give its convex parts as `files: [a.stl, b.stl]`, or accept the hull with `hull: true`."
+            f"{100 * (whole / volume - 1):.0f} % larger. Give its convex parts as `files: [a.stl, b.stl]`, "
+            "or accept the hull with `hull: true`."
         )
     return hull(vertices)
 

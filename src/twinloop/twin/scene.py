@@ -43,6 +43,16 @@ class Scene:
         """Where each slot's position begins in qpos."""
         return self.model.jnt_qposadr[self.model.body_jntadr[self.bodies]].astype(np.intp)
 
+    @cached_property
+    def clutter(self) -> list[int]:
+        """Numbers of the slots that may be empty."""
+        return [i for i, slot in enumerate(self.layout.slots) if slot.group]
+
+    @property
+    def occluded(self) -> list[str]:
+        """Objects that something is dropped in front of."""
+        return sorted({clutter.occlude.object for clutter in self.spec.clutter.values() if clutter.occlude})
+
     def present(self, table: ParamTable) -> NDArray[np.bool_]:
         """Which slots hold something, ``(nworld, nslot)``."""
         there = np.ones((table.nworld, len(self.layout.slots)), dtype=bool)
@@ -78,7 +88,7 @@ class Scene:
             Whether anything was written: not where every world is as the model was compiled.
         """
         there, choice = self.present(table), self.choice(table)
-        written = [i for i, slot in enumerate(self.layout.slots) if slot.group]
+        written = self.clutter
         names = [f"scene/{self.layout.slots[i].group}/count" for i in written]
         if not there[:, written].any() and not any(name in always for name in names):
             return False

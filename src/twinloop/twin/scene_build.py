@@ -81,9 +81,9 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
         shapes = tuple(expand(thing, folder, where=f"{where}: scene.objects"))
         slots.append(Slot(body=thing.name, shapes=shapes, meshes=f"objects/{thing.name}"))
         place = (*thing.position, _top(mjspec, spec.support) + shapes[0].extents[2] / 2)
-        _add_body(mjspec, slots[-1], place, contact, there=True)
+        _add_body(mjspec, slots[-1], place, contact, rolling=spec.rolling, there=True)
     for name, clutter in spec.clutter.items():
-        slots += _clutter(mjspec, name, clutter, sets, contact, where)
+        slots += _clutter(mjspec, name, clutter, sets, contact, spec.rolling, where)
     _extend_keys(mjspec, len(slots))
     default = mjspec.default.geom
     return Layout(
@@ -100,6 +100,7 @@ def _clutter(
     clutter: ClutterSpec,
     sets: dict[str, tuple[Shape, ...]],
     contact: dict[str, Any],
+    rolling: float,
     where: str,
 ) -> list[Slot]:
     if not sets.get(clutter.set):
@@ -107,7 +108,7 @@ def _clutter(
     shapes, meshes = sets[clutter.set], f"sets/{clutter.set}"
     slots = [Slot(body=f"{name}_{i}", shapes=shapes, meshes=meshes, group=name) for i in range(clutter.count[1])]
     for i, slot in enumerate(slots):
-        _add_body(mjspec, slot, (_APART * i, 0.0, _PARKED), contact, there=False)
+        _add_body(mjspec, slot, (_APART * i, 0.0, _PARKED), contact, rolling=rolling, there=False)
         mjspec.add_text(name=f"scene/shape/{slot.body}", data=clutter.set)
     mjspec.add_text(name=f"scene/count/{name}", data=clutter.set)
     return slots
@@ -144,6 +145,7 @@ def _add_body(
     place: tuple[float, float, float],
     contact: dict[str, Any],
     *,
+    rolling: float,
     there: bool,
 ) -> None:
     body = mjspec.worldbody.add_body(name=slot.body, pos=place)
@@ -154,12 +156,11 @@ def _add_body(
     if not there:
         geoms += [_filler(body) for _ in range(max(len(shape.pieces) for shape in slot.shapes) - len(geoms))]
         body.gravcomp = 1.0
-        # Off the body's origin, so that the engine counts on no symmetry that another shape would break.
-        body.explicitinertial, body.mass, body.ipos = True, slot.shapes[0].mass, [0.001, 0.0, 0.0]
-        body.inertia = [1e-5, 1e-5, 1e-5]
+        body.simple = False  # of another shape the centre of mass lies elsewhere
     for geom in geoms:
         for name, value in contact.items():
             setattr(geom, name, value)
+        geom.friction[2] = max(geom.friction[2], rolling)
         if not there:
             geom.contype, geom.conaffinity, geom.rgba[3] = 0, 0, 0.0
 

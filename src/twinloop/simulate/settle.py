@@ -1,0 +1,152 @@
+"""Letting things fall until they lie still, and saying what they then lie on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from mujoco.batch import Batch
+from numpy.typing import NDArray
+
+from twinloop.core.records import ParamTable
+from twinloop.simulate.command import CommandPath
+from twinloop.simulate.protocol import InitialState
+from twinloop.simulate.threads import make_batch
+from twinloop.twin import Twin
+
+# At rest: slower than this at every look. Our choice: a thing this slow moves 1 mm in the time of a grasp.
+REST_SPEED, REST_SPIN = 0.002, 0.05  # m/s, rad/s
+_LOOK = 0.1  # s between looks
+_LOOKS = 2  # looks in a row without drag that a world must be still at
+_SLOWED = 0.1  # s in which drag takes most of a speed
+_DRAGGED = 10  # looks after which a world goes on without drag, still or not
+_TOUCH = 2e-4  # m: things closer than this touch; soft contacts hold a thing with less than a tenth of that
+_NOT_YET = ("push/", "timing/")  # what happens in an episode does not happen before it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """Worlds after their things have fallen.
+
+    ``qpos`` ``(nworld, nq)`` at the moment a world came to rest, ``at_rest`` ``(nworld,)`` whether it did, ``time``
+    ``(nworld,)`` in s when, ``contacts`` what touches then, one per world.
+    """
+
+    qpos: NDArray[np.float64]
+    at_rest: NDArray[np.bool_]
+    time: NDArray[np.float64]
+    contacts: tuple[Contacts, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contacts:
+    """What touches in one world: pairs of bodies and of geoms ``(ncon, 2)``, and how deep (m, positive inside)."""
+
+    bodies: NDArray[np.intp]
+    geoms: NDArray[np.intp]
+    depth: NDArray[np.float64]
+
+    def deepest(self, bodies: Iterable[int]) -> float:
+        """The deepest contact that any of these bodies is part of, in m; 0 where there is none."""
+        part = np.isin(self.bodies, list(bodies)).any(axis=1)
+        return float(self.depth[part].max(initial=0.0))
+
+    def supported(self, ground: int) -> set[int]:
+        """Bodies that a chain of contacts joins to the geom ``ground``."""
+        reached = {int(body) for pair, at in zip(self.bodies, self.geoms, strict=True) if ground in at for body in pair}
+        reached.discard(0)
+        while True:
+            near = np.isin(self.bodies, list(reached)).any(axis=1)
+            more = reached | {int(body) for body in self.bodies[near].ravel() if body}
+            if more == reached:
+                return reached
+            reached = more
+
+    def partners(self, body: int) -> set[tuple[int, int]]:
+        """(body, geom) of everything that touches a body."""
+        found = (self.bodies == body).any(axis=1)
+        return {
+            (int(pair[side]), int(geoms[side]))
+            for pair, geoms in zip(self.bodies[found], self.geoms[found], strict=True)
+            for side in (0, 1)
+            if pair[side] != body
+        }
+
+
+def settle(
+    twin: Twin,
+    params: ParamTable,
+    initial: InitialState,
+    joints: NDArray[np.intp],
+    *,
+    longest: float = 3.0,
+    nthread: int = 0,
+) -> Settled:
+    """Let free bodies fall until they lie still, each world by itself, the robot held by its initial command.
+
+    A world first runs with drag on those bodies, which ends rolling and rocking soon; once it is still it runs on
+    without, and is at rest only where it then stays still.
+
+    Args:
+        joints: ids of the free joints that are watched.
+        longest: how long to wait, in s.
+    """
+    table = _quiet(params)
+    batch = make_batch(twin, table, initial, nthread)
+    controls = CommandPath(twin, table, initial.command).controls(initial.command)[:, -1:]
+    every = max(1, round(_LOOK / twin.dt))
+    dofs = (twin.model.jnt_dofadr[joints][:, None] + np.arange(6)).astype(np.intp)
+    damping, undamped = batch.expand("dof_damping"), twin.model.dof_damping[dofs]
+    damping[:, dofs] = undamped + _drag(twin, batch, joints)
+    qpos, looks = batch.bind("qpos"), np.zeros(initial.nworld, dtype=np.int64)
+    time = np.full(initial.nworld, np.nan)
+    running = np.arange(initial.nworld, dtype=np.int32)
+    for look in range(1, round(longest / _LOOK) + 1):
+        batch.rollout(every, np.repeat(controls[running], every, axis=1), record=(), ids=running)
+        still = _still(batch.bind("qvel")[running[:, None, None], dofs]) | (looks[running] == 0) & (look >= _DRAGGED)
+        looks[running] = np.where(still, looks[running] + 1, np.minimum(looks[running], 1))
+        damping[running[looks[running] == 1][:, None, None], dofs] = undamped
+        time[running[looks[running] > _LOOKS]] = look * every * twin.dt
+        running = running[looks[running] <= _LOOKS]
+        if not len(running):
+            break
+    settled = qpos.copy()
+    contacts = touching(twin, table, initial, settled)
+    return Settled(qpos=settled, at_rest=~np.isnan(time), time=time, contacts=contacts)
+
+
+def _drag(twin: Twin, batch: Batch, joints: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Damping ``(nworld, n, 6)`` that slows each body with the time constant ``_SLOWED``."""
+    bodies = twin.model.jnt_bodyid[joints]
+    mass, inertia = (batch.expand(name)[:, bodies] for name in ("body_mass", "body_inertia"))
+    return np.concatenate([np.repeat(mass[..., None], 3, axis=2), inertia], axis=2) / _SLOWED
+
+
+def touching(twin: Twin, params: ParamTable, initial: InitialState, qpos: NDArray[np.float64]) -> tuple[Contacts, ...]:
+    """What touches in every world at some positions ``(nworld, nq)``."""
+    batch = make_batch(twin, params, initial, 1)
+    batch.bind("qpos")[...] = np.where(np.isfinite(qpos), qpos, 0.0)
+    data = mujoco.MjData(twin.model)
+    return tuple(_contacts(batch.get_model(world), batch.get_data(world, data)) for world in range(len(qpos)))
+
+
+def _contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Contacts:
+    mujoco.mj_fwdPosition(model, data)
+    geoms, distance = data.contact.geom.astype(np.intp).reshape(-1, 2), data.contact.dist
+    near = distance < _TOUCH
+    return Contacts(bodies=model.geom_bodyid[geoms[near]].astype(np.intp), geoms=geoms[near], depth=-distance[near])
+
+
+def _still(velocity: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Whether free bodies with velocities ``(nworld, n, 6)`` all lie still."""
+    speed = np.sqrt((velocity[..., :3] ** 2).sum(axis=-1))
+    spin = np.sqrt((velocity[..., 3:] ** 2).sum(axis=-1))
+    return ((speed < REST_SPEED) & (spin < REST_SPIN)).all(axis=1)
+
+
+def _quiet(params: ParamTable) -> ParamTable:
+    """The table without what happens by the clock or by chance."""
+    kept = [i for i, name in enumerate(params.names) if not name.startswith(_NOT_YET)]
+    return ParamTable(names=tuple(params.names[i] for i in kept), values=params.values[:, kept])

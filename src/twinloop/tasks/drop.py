@@ -1,0 +1,221 @@
+"""One draw of a scene's clutter: start poses beside each other, the fall, and whether what came of it is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import ParamTable
+from twinloop.core.seeds import uniforms
+from twinloop.simulate import InitialState
+from twinloop.simulate.settle import Contacts, settle
+from twinloop.tasks.visibility import camera_position, visible_fraction
+from twinloop.twin import Twin
+from twinloop.twin.scene_spec import ClutterSpec
+from twinloop.twin.surface import Surface
+
+DEEPEST = 5e-4  # m of contact depth that counts as lying on, not in: resting contacts are a tenth as deep
+_CANDIDATES = 64  # places tried for one thing within a draw
+_GAP = 0.002  # m between bounding circles, and under a thing before it falls
+_MOVED = 1e-3  # m that what was placed may shift while the clutter falls
+_ASIDE = 0.5  # of its radius that something is dropped beside the line of sight it is to hide
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keep:
+    """What clutter keeps away from: ``points`` ``(nworld, 2)`` by name, and free joints of things that stay put."""
+
+    points: Mapping[str, NDArray[np.float64]]
+    joints: tuple[int, ...]
+
+    def take(self, worlds: NDArray[np.intp]) -> Keep:
+        """The same for some worlds."""
+        return Keep(points={name: rows[worlds] for name, rows in self.points.items()}, joints=self.joints)
+
+
+class Drop:
+    """A draw for some worlds.
+
+    Attributes:
+        qpos: where everything lies after `fall`, ``(nworld, nq)``.
+        reasons: why each world is refused, empty where it is not.
+        visible: part of an object that is seen, ``(nworld,)`` by object.
+    """
+
+    def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, keep: Keep) -> None:
+        if twin.scene is None:
+            raise ValueError("a twin without a scene has no clutter")
+        self._twin, self._scene, self._params, self._initial, self._keep = twin, twin.scene, params, initial, keep
+        self._there = self._scene.present(params)
+        self._radius = self._scene.of_choice(params, "radius")
+        self._surface = Surface.of(twin, params, self._scene.spec.support)
+        self.qpos = initial.qpos.copy()
+        self.reasons = [""] * initial.nworld
+        self.visible: dict[str, NDArray[np.float64]] = {}
+
+    def fall(self, *, run_seed: int, episodes: NDArray[np.int64], attempt: int, trial: int) -> None:
+        """Draw, drop, and judge."""
+        for name, clutter in self._scene.spec.clutter.items():
+            for order, slot in enumerate(self._scene.layout.group(name)):
+                stream = f"scene/{self._scene.layout.slots[slot].body}"
+                size = 5 + 2 * _CANDIDATES
+                u = uniforms(run_seed, stream, episodes, size=size, attempt=attempt, step=trial)
+                self._start(slot, clutter, u, hides=order == 0 and clutter.occlude is not None)
+        start = _with_qpos(self._initial, self.qpos)
+        joints = np.array([*self._twin.model.body_jntadr[self._scene.bodies], *self._keep.joints], dtype=np.intp)
+        settled = settle(self._twin, self._params, start, joints)
+        self._take(settled.qpos)
+        moved = self._shift(settled.qpos) > _MOVED
+        for world, contacts in enumerate(settled.contacts):
+            there = self._there[world]
+            self._judge(world, not settled.at_rest[world], "not at rest")
+            self._judge(world, contacts.deepest(self._scene.bodies[there]) > DEEPEST, "inside something")
+            self._judge(world, not self._stands(contacts, there), "not on the support")
+            self._judge(world, bool(moved[world]), "moved what was placed")
+        self._judge_places()
+        self._judge_sight()
+
+    def _judge(self, world: int, refused: bool, reason: str) -> None:
+        if refused and not self.reasons[world]:
+            self.reasons[world] = reason
+
+    def _start(self, slot: int, clutter: ClutterSpec, u: NDArray[np.float64], *, hides: bool) -> None:
+        """Put one thing above a free place; a thing without one is said to have no room."""
+        there, radius = self._there[:, slot], self._radius[:, slot]
+        places = self._sight_places(clutter, u[:, 5:], radius) if hides else _region(clutter, u[:, 5:])
+        free = self._free(slot, clutter, places, hides=hides)
+        for world in np.flatnonzero(there & ~free.any(axis=1)):
+            self._judge(int(world), True, "no room")
+        xy = places[np.arange(len(places)), np.argmax(free, axis=1)]
+        column = self._scene.qpos[slot]
+        height = self._surface.height(xy) + (radius + _GAP) / self._surface.normal[:, 2]
+        if clutter.overlap:
+            below = [i for i in self._scene.layout.group(self._scene.layout.slots[slot].group) if i < slot]
+            height = height + (2 * (self._radius[:, below] + _GAP) * self._there[:, below]).sum(axis=1)
+        pose = np.concatenate([xy, height[:, None], _turn(u[:, :3], upright=clutter.upright)], axis=1)
+        self.qpos[there, column : column + 7] = pose[there]
+
+    def _free(self, slot: int, clutter: ClutterSpec, places: NDArray[np.float64], *, hides: bool) -> NDArray[np.bool_]:
+        """Which places ``(nworld, n, 2)`` are far enough from what must stay clear and from what is there already."""
+        radius = self._radius[:, slot, None]
+        free = np.ones(places.shape[:2], dtype=bool)
+        for name, point in self._keep.points.items():
+            hidden = hides and clutter.occlude is not None and name == clutter.occlude.object
+            free &= hidden | (_distance(places, point) >= radius + clutter.clear)
+        for other in range(slot):
+            if clutter.overlap and self._scene.layout.slots[other].group == self._scene.layout.slots[slot].group:
+                continue
+            column = self._scene.qpos[other]
+            apart = _distance(places, self.qpos[:, column : column + 2])
+            free &= (apart >= radius + self._radius[:, other, None] + _GAP) | ~self._there[:, other, None]
+        return free
+
+    def _sight_places(
+        self, clutter: ClutterSpec, u: NDArray[np.float64], radius: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Places between an object and a camera."""
+        occlude = clutter.occlude
+        if occlude is None:
+            return _region(clutter, u)
+        model = self._twin.model
+        column = int(model.joint(int(model.body_jntadr[model.body(occlude.object).id])).qposadr[0])
+        centre = self._initial.qpos[:, column : column + 2]
+        way = camera_position(self._twin, self._params, occlude.camera)[:, :2] - centre
+        way = way / np.sqrt((way**2).sum(axis=1, keepdims=True))
+        low, high = occlude.distance
+        ahead = low + (high - low) * u[:, ::2] + radius[:, None]
+        aside = _ASIDE * radius[:, None] * (2 * u[:, 1::2] - 1)
+        across = np.stack([-way[:, 1], way[:, 0]], axis=1)
+        return centre[:, None] + ahead[..., None] * way[:, None] + aside[..., None] * across[:, None]
+
+    def _take(self, settled: NDArray[np.float64]) -> None:
+        """Of what fell, the clutter alone: the robot and what was placed are as they were."""
+        for slot in self._scene.clutter:
+            columns = slice(self._scene.qpos[slot], self._scene.qpos[slot] + 7)
+            there = self._there[:, slot]
+            self.qpos[there, columns] = settled[there, columns]
+
+    def _shift(self, settled: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How far what was placed has moved at most, ``(nworld,)`` in m."""
+        furthest = np.zeros(len(settled))
+        for joint in self._keep.joints:
+            row = int(self._twin.model.jnt_qposadr[joint])
+            way = settled[:, row : row + 3] - self._initial.qpos[:, row : row + 3]
+            furthest = np.maximum(furthest, np.sqrt((way**2).sum(axis=1)))
+        return furthest
+
+    def _stands(self, contacts: Contacts, there: NDArray[np.bool_]) -> bool:
+        """Whether all clutter is carried by the support through clutter, and touches nothing else."""
+        bodies = {int(self._scene.bodies[i]) for i in self._scene.clutter if there[i]}
+        touched = {partner for body in bodies for partner in contacts.partners(body)}
+        foreign = [body for body, geom in touched if body not in bodies and geom != self._surface.geom]
+        return not foreign and bodies <= contacts.supported(self._surface.geom)
+
+    def _judge_places(self) -> None:
+        for name, clutter in self._scene.spec.clutter.items():
+            for order, slot in enumerate(self._scene.layout.group(name)):
+                column, radius = self._scene.qpos[slot], self._radius[:, slot]
+                xy, there = self.qpos[:, column : column + 2], self._there[:, slot]
+                hides = clutter.occlude.object if clutter.occlude and order == 0 else None
+                outside = np.zeros(len(xy), dtype=bool) if hides else _outside(clutter, xy, radius)
+                near = np.zeros(len(xy), dtype=bool)
+                for point, centre in self._keep.points.items():
+                    if point != hides:
+                        near |= _distance(xy[:, None], centre)[:, 0] < radius + clutter.clear - _GAP
+                for world in np.flatnonzero(there & (outside | near)):
+                    self._judge(int(world), True, "left its region" if outside[world] else "too near")
+
+    def _judge_sight(self) -> None:
+        start = _with_qpos(self._initial, self.qpos)
+        for name, clutter in self._scene.spec.clutter.items():
+            if clutter.occlude is None:
+                continue
+            fraction = visible_fraction(
+                self._twin, self._params, start, camera=clutter.occlude.camera, body=clutter.occlude.object
+            )
+            self.visible[clutter.occlude.object] = fraction
+            low, high = clutter.occlude.visible
+            asked = self._there[:, self._scene.layout.group(name)[0]]
+            for world in np.flatnonzero(asked & ((fraction < low) | (fraction > high))):
+                self._judge(int(world), True, "not seen as asked")
+
+
+def _with_qpos(initial: InitialState, qpos: NDArray[np.float64]) -> InitialState:
+    return InitialState(
+        qpos=qpos,
+        qvel=initial.qvel,
+        mocap_pos=initial.mocap_pos,
+        mocap_quat=initial.mocap_quat,
+        command=initial.command,
+    )
+
+
+def _distance(places: NDArray[np.float64], point: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sqrt(((places - point[:, None]) ** 2).sum(axis=-1))
+
+
+def _region(clutter: ClutterSpec, u: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Places ``(nworld, n, 2)`` in the region of a group, from uniforms ``(nworld, 2 n)``."""
+    low, high = np.array([clutter.x, clutter.y]).T
+    return low + (high - low) * u.reshape(len(u), -1, 2)
+
+
+def _outside(clutter: ClutterSpec, xy: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.bool_]:
+    low, high = np.array([clutter.x, clutter.y]).T
+    return ((xy < low - radius[:, None]) | (xy > high + radius[:, None])).any(axis=1)
+
+
+def _turn(u: NDArray[np.float64], *, upright: bool) -> NDArray[np.float64]:
+    """Unit quaternions from uniforms ``(nworld, 3)``: any orientation, or any about the vertical.
+
+    K. Shoemake, "Uniform random rotations", Graphics Gems III, 1992.
+    """
+    one, two = 2 * np.pi * u[:, 1], 2 * np.pi * u[:, 2]
+    if upright:
+        zero = np.zeros(len(u))
+        return np.stack([np.cos(one / 2), zero, zero, np.sin(one / 2)], axis=1)
+    low, high = np.sqrt(1 - u[:, 0]), np.sqrt(u[:, 0])
+    return np.stack([low * np.sin(one), low * np.cos(one), high * np.sin(two), high * np.cos(two)], axis=1)
