@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -35,9 +36,19 @@ class Arrays:
         """A host array there, of the same type; a copy unless they are NumPy's."""
         return np.asarray(values) if self.on_host else self.xp.asarray(np.array(values), device=self.device)
 
+    def constant(self, values: ArrayLike) -> Array:
+        """A small host array there, kept from call to call, because copying one makes a device wait. Read only."""
+        host = np.asarray(values)
+        return host if self.on_host else _kept(self, host.dtype.str, host.shape, host.tobytes())
+
     def zeros(self, shape: tuple[int, ...]) -> Array:
         """Zeros in float64."""
         return self.xp.zeros(shape, dtype=self.xp.float64, device=self.device)
+
+
+@functools.lru_cache(maxsize=1024)
+def _kept(arrays: Arrays, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
+    return arrays.asarray(np.frombuffer(data, dtype=dtype).reshape(shape))
 
 
 HOST = Arrays.of(np.zeros(0))

@@ -52,8 +52,9 @@ _OVERFLOWS = {
 class WarpWorlds:
     """A `Simulation` whose arrays are torch tensors on ``device``, float64 except ``state`` (float32, as computed).
 
-    The physics steps of a control period are captured once as a graph, on a CUDA device and on the CPU. On a CUDA
-    device Warp works in torch's stream, so that neither has to wait for the other.
+    The physics steps of a control period are captured as a graph at the start, on a CUDA device and on the CPU, and
+    again only when a parameter begins to move that no world moved before. On a CUDA device Warp works in torch's
+    stream, so that neither has to wait for the other.
     """
 
     def __init__(
@@ -88,6 +89,10 @@ class WarpWorlds:
         self._counts = torch.zeros((self.nworld, len(WARNINGS)), dtype=torch.int64, device=self._tensor("time").device)
         self._shifts, self._kinds = _overflow_columns(self._counts.device)
         self._write(params)
+        # Still geoms are placed when fields are written, so theirs are never the first again.
+        self._first = {name: self._tensor(name).clone() for name in self._sizes if not name.startswith("geom_x")}
+        self._begin(np.arange(self.nworld), initial)
+        self._make_room(params)
         self._begin(np.arange(self.nworld), initial)
 
     @property
@@ -147,7 +152,7 @@ class WarpWorlds:
             if self._drives.active:
                 self._step_driven(controls)
             else:
-                self._launch(self._twin.substeps)
+                wp.capture_launch(self._captured(self._twin.substeps))
         self._count(sound)
         self.step_index += 1
 
@@ -188,6 +193,8 @@ class WarpWorlds:
                 rows = self.arrays.asarray(getattr(initial, name))
                 target = self._tensor(name)
                 target[index] = rows.reshape(len(worlds), *target.shape[1:]).to(target.dtype)
+            for name, first in self._first.items():
+                self._tensor(name)[index] = first[index]
             if kept:
                 mjw.fwd_position(self.model.device, self.data)
             for name, before in kept.items():  # worlds that go on keep theirs, one step behind their state
@@ -195,18 +202,35 @@ class WarpWorlds:
                 now[~mask] = before[~mask]
         self._counts[index] = 0
 
+    def _make_room(self, params: ParamTable) -> None:
+        """Everything that a control step needs and a captured graph cannot do without: arrays and compiled kernels."""
+        stepped = self._twin.stepped_fields(params, 0)
+        names = [*(stepped.arrays if stepped else ()), *self._drives.fields]
+        self.model.check(params, names)
+        with self._warp():
+            for name in names:
+                self.model.view(name)
+            if self._pushes.active:
+                self._wrench_rows()
+            self._substeps(1)
+            self._captured(1 if self._drives.active else self._twin.substeps)
+
+    def _wrench_rows(self) -> torch.Tensor:
+        if self._wrenches is None:
+            shape = (self._twin.substeps, self.nworld, self._twin.model.nbody)
+            self._wrenches = wp.zeros(shape, dtype=wp.spatial_vector)
+        return wp.to_torch(self._wrenches)
+
     def _push(self, step: NDArray[np.int64]) -> None:
         """The pushes of the coming control step; they are few, so their windows are worked out on the host."""
         clock = self._commands.clock
         wrenches = (
             self._pushes.wrenches(step, to_host(clock.began), to_host(clock.ratio)) if self._pushes.active else None
         )
-        if wrenches is not None and self._wrenches is None:
-            shape = (self._twin.substeps, self.nworld, self._twin.model.nbody)
-            self._wrenches = wp.zeros(shape, dtype=wp.spatial_vector)
-        if self._wrenches is not None:
-            now = 0.0 if wrenches is None else self.arrays.asarray(wrenches.swapaxes(0, 1))
-            wp.to_torch(self._wrenches)[:] = now
+        if wrenches is not None:
+            self._wrench_rows()[:] = self.arrays.asarray(wrenches.swapaxes(0, 1))
+        elif self._wrenches is not None:  # the worlds that were pushed have begun anew
+            self._wrenches.zero_()
 
     def _step_driven(self, controls: torch.Tensor) -> None:
         """Physics steps one by one from the first row of the inputs, the drives acting before each."""
@@ -226,25 +250,17 @@ class WarpWorlds:
             inputs[0][0] = control
             for name, values in changed.items():
                 self.model.view(name).copy_(values)
-            self._launch(1)
+            wp.capture_launch(self._captured(1))
 
-    def _launch(self, count: int) -> None:
-        """Some physics steps: as they are the first time, which compiles what has not been, and then as a graph."""
-        layout = (count, self.model.version, self._wrenches is not None)
-        if self._graph is None:
-            self._substeps(count)
-            self._graph = (None, None)
-            return
-        if self._graph[0] != layout:
-            self._graph = (layout, self._capture(count))
-        wp.capture_launch(self._graph[1])
-
-    def _capture(self, count: int) -> Any:
+    def _captured(self, count: int) -> Any:
         """Some physics steps as a graph. Torch's own stream cannot be captured on a CUDA device."""
-        apart = wp.ScopedStream(wp.Stream(self._device)) if self._device.is_cuda else nullcontext()
-        with apart, wp.ScopedCapture(self._device) as capture:
-            self._substeps(count)
-        return capture.graph
+        layout = (count, self.model.version, self._wrenches is not None)
+        if self._graph is None or self._graph[0] != layout:
+            apart = wp.ScopedStream(wp.Stream(self._device)) if self._device.is_cuda else nullcontext()
+            with apart, wp.ScopedCapture(self._device) as capture:
+                self._substeps(count)
+            self._graph = (layout, capture.graph)
+        return self._graph[1]
 
     def _substeps(self, count: int) -> None:
         for substep in range(count):

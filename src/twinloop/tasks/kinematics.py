@@ -78,10 +78,10 @@ class Chain:
         """Where the chain is at joint positions ``(nworld, k)``, rad or m."""
         arrays = Arrays.of(q)
         xp = arrays.xp
-        turned = q - arrays.asarray(self._zero)
+        turned = q - arrays.constant(self._zero)
         cosine, sine = xp.cos(turned), xp.sin(turned)
         position = arrays.zeros((len(q), 3))
-        columns = tuple(position + arrays.asarray(row) for row in np.eye(3))
+        columns = tuple(position + arrays.constant(row) for row in np.eye(3))
         anchors, axes, centres = [], [], []
         for i, (shift, rotation) in enumerate(self._steps):
             position = position + _combine(columns, shift)
@@ -107,7 +107,7 @@ class Chain:
     def jacobian(self, pose: ChainPose) -> NDArray[np.float64]:
         """Velocity of the tool (linear, then angular) per joint velocity, ``(nworld, 6, k)``."""
         arrays = Arrays.of(pose.position)
-        xp, hinge = arrays.xp, arrays.asarray(self._hinge)[:, None]
+        xp, hinge = arrays.xp, arrays.constant(self._hinge)[:, None]
         linear = xp.where(hinge, cross(pose.axes, pose.position[:, None] - pose.anchors), pose.axes)
         angular = xp.where(hinge, pose.axes, 0.0 * pose.axes)
         return xp.concat([linear, angular], axis=2).swapaxes(1, 2)
@@ -119,13 +119,13 @@ class Chain:
         fingers, count where the reference position had them.
         """
         arrays = Arrays.of(pose.position)
-        xp, masses = arrays.xp, arrays.asarray(self._weights)
-        onwards = arrays.asarray(np.triu(np.ones((self.njoint, self.njoint))))  # each joint and those after it
+        xp, masses = arrays.xp, arrays.constant(self._weights)
+        onwards = arrays.constant(np.triu(np.ones((self.njoint, self.njoint))))  # each joint and those after it
         carried = xp.matmul(onwards, masses)
         moment = xp.matmul(onwards, masses[:, None] * pose.centres)
         arm = moment - carried[:, None] * pose.anchors
         lift = pose.axes[..., 0] * arm[..., 1] - pose.axes[..., 1] * arm[..., 0]
-        return self._gravity * xp.where(arrays.asarray(self._hinge), lift, carried * pose.axes[..., 2])
+        return self._gravity * xp.where(arrays.constant(self._hinge), lift, carried * pose.axes[..., 2])
 
 
 def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:

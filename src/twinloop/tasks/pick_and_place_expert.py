@@ -73,7 +73,7 @@ class PickAndPlaceExpert:
         self._turn_step, self._joint_step = _TURN_SPEED / hz, _JOINT_SPEED / hz
         self._finger_step = abs(task.hand.open - task.hand.closed) / (_STROKE_TIME * hz)
         self._least, self._patience = arrays.asarray(_LEAST * hz), arrays.asarray(_PATIENCE * hz)
-        self._limits = arrays.asarray(chain.limits)
+        self._limits, self._arm = arrays.asarray(chain.limits), arrays.asarray(chain.qpos)
         self._begin(initial)
 
     def _begin(self, initial: InitialState) -> None:
@@ -110,7 +110,7 @@ class PickAndPlaceExpert:
         """Commands of the coming control step."""
         xp, chain = self._xp, self._task.chain
         qpos = xp.where(xp.isfinite(simulation.qpos), simulation.qpos, 0.0)  # a diverged world is marked elsewhere
-        measured = qpos[:, chain.qpos]
+        measured = qpos[:, self._arm]
         jacobian = chain.jacobian(self._planned)
         miss = xp.matmul(jacobian[:, :3], (measured - self._reference)[..., None])[..., 0]
         self._change_phase(qpos, xp.sqrt(xp.sum(miss * miss, axis=1)))

@@ -57,7 +57,7 @@ class GraspFrame:
         low, high = self._heights
         angle = self._tilt * xp.clip((position[:, 2] - low) / (high - low), 0.0, 1.0)
         cosine, sine = xp.cos(angle)[:, None], xp.sin(angle)[:, None]
-        up = Arrays.of(position).asarray([0.0, 0.0, 1.0])
+        up = Arrays.of(position).constant([0.0, 0.0, 1.0])
         approach = sine * outward - cosine * up
         flat = self.opening(position, turn)
         along = (flat[:, 0] * outward[:, 0] + flat[:, 1] * outward[:, 1])[:, None]
@@ -97,10 +97,10 @@ def joint_step(
     """
     arrays = Arrays.of(error)
     xp = arrays.xp
-    weight = arrays.asarray([1.0] * 3 + [_ROTATION_WEIGHT] * 3)
-    gain = arrays.asarray([1.0] * 3 + [_ROTATION_GAIN] * 3)
+    weight = arrays.constant([1.0] * 3 + [_ROTATION_WEIGHT] * 3)
+    gain = arrays.constant([1.0] * 3 + [_ROTATION_GAIN] * 3)
     weighted = weight[:, None] * jacobian
     transposed = weighted.swapaxes(1, 2)
     pull = xp.matmul(transposed, (weight * gain * error)[..., None]) + _POSTURE_WEIGHT**2 * posture[..., None]
-    ridge = (_DAMPING**2 + _POSTURE_WEIGHT**2) * arrays.asarray(np.eye(jacobian.shape[2]))
+    ridge = (_DAMPING**2 + _POSTURE_WEIGHT**2) * arrays.constant(np.eye(jacobian.shape[2]))
     return xp.linalg.solve(xp.matmul(transposed, weighted) + ridge, pull)[..., 0]
