@@ -190,8 +190,9 @@ def test_worlds_are_drawn_as_a_run_of_that_seed_draws_them(twin):
 
 
 def late(name, folder):
-    """A built-in twin with commands that are late and lost, and a control loop that oversleeps."""
-    added = ["timing/command/jitter", "timing/command/drop_rate", "timing/control/jitter"]
+    """A built-in twin with commands and readings that are late or lost, and a control loop that oversleeps."""
+    added = [f"timing/{name}" for name in ("command/jitter", "command/drop_rate", "control/jitter")]
+    added += ["timing/readings/delay", "timing/readings/rate", "sensor/*/noise"]
     value = {"base": name, "name": "late", "params": [{"name": param, "source": "test"} for param in added]}
     (folder / "late.yaml").write_text(yaml.safe_dump(value))
     return load_twin(folder / "late.yaml")
@@ -208,6 +209,9 @@ def test_episodes_that_begin_at_any_time_are_those_of_a_run_with_chance_and_chan
             "timing/command/jitter": [0.0, 0.02],
             "timing/command/drop_rate": [0.0, 0.3],
             "timing/control/jitter": [0.0, 0.01],
+            "timing/readings/delay": [0.0, 0.1],
+            "timing/readings/rate": [20.0, 200.0],
+            "sensor/*/noise": [0.0, 0.01],
         },
     }
     env = make(twin, 3, randomization=wild, autoreset_mode="Disabled", observation="readings")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from twinloop.tasks import Task
 
 MOST_EPISODES = 2**32  # episode numbers are one 32-bit word of the counter-based generator
 _KEPT_ROUNDS = 8
+_INITIAL = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,18 +75,19 @@ class PlannedEpisodes:
 
 
 def _take(worlds: Beginning, rows: NDArray[np.intp]) -> Beginning:
-    parts = {field.name: getattr(worlds.initial, field.name)[rows] for field in dataclasses.fields(InitialState)}
+    parts: dict[str, Any] = {name: getattr(worlds.initial, name)[rows] for name in _INITIAL}
     return Beginning(numbers=worlds.numbers[rows], params=worlds.params.take(rows), initial=InitialState(**parts))
 
 
 def _join(worlds: list[Beginning]) -> Beginning:
     first = worlds[0].params
-    joined = first.take(np.zeros(sum(w.params.nworld for w in worlds), dtype=np.intp))
+    params = first.take(np.zeros(sum(part.params.nworld for part in worlds), dtype=np.intp))
     at = 0
     for part in worlds:
-        joined = joined.put(np.arange(at, at + part.params.nworld), part.params)
+        params = params.put(np.arange(at, at + part.params.nworld), part.params)
         at += part.params.nworld
-    names = [field.name for field in dataclasses.fields(InitialState)]
-    initial = {name: np.concatenate([getattr(w.initial, name) for w in worlds]) for name in names}
-    numbers = np.concatenate([w.numbers for w in worlds])
-    return Beginning(numbers=numbers, params=joined, initial=InitialState(**initial))
+    initial: dict[str, Any] = {
+        name: np.concatenate([getattr(part.initial, name) for part in worlds]) for name in _INITIAL
+    }
+    numbers = np.concatenate([part.numbers for part in worlds])
+    return Beginning(numbers=numbers, params=params, initial=InitialState(**initial))

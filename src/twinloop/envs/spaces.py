@@ -10,9 +10,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
 from twinloop.envs.options import EnvOptions
-from twinloop.rollout.sensing import joint_readings
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.pick_and_place import PickAndPlace, Scene
 from twinloop.twin import Twin
@@ -47,7 +45,7 @@ class Observer:
     def observe(
         self,
         states: NDArray[np.float64],
-        params: ParamTable,
+        readings: NDArray[np.float64],
         command: NDArray[np.float64],
         scene: Scene,
         pictures: Pictures,
@@ -55,17 +53,16 @@ class Observer:
         """What is seen of worlds, one row of every argument each.
 
         Args:
-            params: in force at the coming step.
+            readings: see `Readings`.
             command: issued last.
             pictures: by camera, for ``lerobot`` observations that have any.
         """
-        qpos, qvel = states[:, self._qpos], states[:, self._qvel]
-        readings = joint_readings(self._twin, params, qpos[:, None])[:, 0]
         if self._kind == "lerobot":
             seen: dict[str, Any] = {"agent_pos": _finite(self._twin.units.from_si(readings))}
             return {**seen, "pixels": pictures} if pictures else seen
         parts = [readings, command]
         if self._kind == "state":
+            qpos, qvel = states[:, self._qpos], states[:, self._qvel]
             row, column = self._task.object.qpos, self._task.object.qvel
             parts += [
                 qvel[:, self._twin.joint_qvel],

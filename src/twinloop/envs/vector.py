@@ -18,6 +18,7 @@ from twinloop.envs.goals import Verdict, open_goal
 from twinloop.envs.infos import Infos, drawn_infos, final_rows, put_rows, with_final, world_infos
 from twinloop.envs.options import EnvOptions
 from twinloop.envs.pictures import Photographer
+from twinloop.envs.readings import Readings
 from twinloop.envs.spaces import Commander, Observer, Pictures
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
@@ -55,6 +56,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self._plan = self.options.plan(self.twin, self.goal.task)
         self._backend = open_backend(self.options.backend, nthread=self.options.nthread)
         self._limit = self.options.max_episode_steps or self.goal.nstep
+        self._readings = Readings(self.twin, num_envs, self._limit)
         self._observer, self._commander = Observer(self.goal.task, self.options), Commander(self.twin, self.options)
         self.metadata = {**self.metadata, "autoreset_mode": self._mode, "render_fps": round(self.twin.control_hz)}
         self.render_mode, self._photographer = self.options.render_mode, Photographer(self._plan, self.options)
@@ -211,14 +213,14 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         return verdict
 
     def _observe(self, worlds: WorldBatch, envs: NDArray[np.intp], verdict: Verdict | None) -> Any:
-        every = len(envs) == self.num_envs
-        states, params = (
-            (worlds.state, worlds.params_now) if every else (worlds.state[envs], worlds.params_now.take(envs))
-        )
+        states, params = worlds.state, worlds.params
+        if len(envs) < self.num_envs:
+            states, params = states[envs], params.take(envs)
         scene = self.goal.task.scene(states) if verdict is None else verdict.scene
+        readings = self._readings.now(states, params, worlds.steps[envs], envs)
         pictures = self._pictures(worlds, envs) if self.options.cameras else {}
         shown = {name: pictures[name] for name in self.options.cameras}
-        return self._observer.observe(states, params, worlds.command[envs], scene, shown)
+        return self._observer.observe(states, readings, worlds.command[envs], scene, shown)
 
     def _same_step(self, worlds: WorldBatch, observation: Any, infos: Infos) -> Infos:
         """Begin anew where an episode is over: in place in ``observation``; the new infos hold the final ones."""
