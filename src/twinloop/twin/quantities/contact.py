@@ -43,7 +43,7 @@ def damping_ratio(restitution_: ArrayLike) -> NDArray[np.float64]:
     return np.exp(0.5 * (low + high))
 
 
-def _spring(model: mujoco.MjModel, geom: int) -> tuple[float, float]:
+def _spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
     """Stiffness in 1/s² and damping ratio of a shape, whichever way its solref says it."""
     first, second = model.geom_solref[geom]
     if first > 0:
@@ -56,10 +56,11 @@ def contact(target: Target) -> None:
 
     Modeling chapter, "Solver parameters": with impedance d the contact obeys a + d (b v + k_r r) = (1 − d) a₀, where
     b = 2 / (d_w τ) and k_r = d / (d_w² τ² ζ²); at constant impedance that is a spring k = 1 / (τ ζ)² with damping ratio
-    ζ, pressed in by a₀ (1 − d) / k at rest. MuJoCo holds τ to two physics steps at least, without a word.
+    ζ, pressed in by a₀ (1 − d) / k at rest. MuJoCo holds τ to two physics steps at least, without a word; a model that
+    leans on this already is left to do so.
 
     Raises:
-        BoundsError: τ would be below two physics steps.
+        BoundsError: τ would be below two physics steps, and the model's own is not.
     """
     rows = target.rows("geom_solref")
     stiffness, ratio = target.value("contact/stiffness"), target.value("contact/damping_ratio")
@@ -76,8 +77,10 @@ def _refuse_fast(
     target: Target, constant: NDArray[np.float64], stiffness: NDArray[np.float64], ratio: NDArray[np.float64]
 ) -> None:
     least = 2.0 * target.model.opt.timestep
+    own = [1.0 / (zeta * np.sqrt(k)) for k, zeta in (_spring(target.model, row) for row in target.rows("geom_solref"))]
+    free = target.model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_REFSAFE) or min(own) < least
     fast = np.flatnonzero(constant < least * (1.0 - 1e-9))
-    if len(fast) and not target.model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_REFSAFE):
+    if len(fast) and not free:
         world = fast[0]
         raise BoundsError(
             f"The contact of {target.name} with stiffness {stiffness[world]:g} 1/s² and damping ratio {ratio[world]:g} "
