@@ -24,6 +24,7 @@ AXES = [(f"sensor/{joint}/offset",) for joint in JOINTS]
 DESIGNS = {
     "independent": "independent",
     "sobol": "sobol",
+    "some": {"kind": "sobol", "names": ["sensor/shoulder_*/offset"]},
     "latin_hypercube": "latin_hypercube",
     "stratified": {"kind": "stratified", "strata": 8},
     "crossed": {"kind": "stratified", "strata": 4, "names": ["sensor/shoulder_*/offset"]},
@@ -90,6 +91,12 @@ def test_a_latin_hypercube_has_one_point_in_every_stratum(count):
     strata = np.floor(place("latin_hypercube", count, episodes=count) * count).astype(int)
     np.testing.assert_array_equal(np.sort(strata, axis=0), np.tile(np.arange(count)[:, None], len(AXES)))
     assert not np.array_equal(strata[:, 0], strata[:, 1])
+
+
+def test_named_axes_get_the_first_of_the_sequence_and_the_others_stay_independent():
+    some, free = place("some", 64), place("independent", 64)
+    np.testing.assert_array_equal(some[:, :2], scrambled_sobol(np.arange(64), 2, run_seed=0))
+    np.testing.assert_array_equal(some[:, 2:], free[:, 2:])
 
 
 def test_strata_are_visited_equally_alone_and_crossed():

@@ -12,6 +12,7 @@ from rich.markup import escape
 
 from twinloop import __version__
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, Identify, Import, Replay, Twin
+from twinloop.cli.coverage import Coverage
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
 from twinloop.loop.runs import finite
@@ -26,6 +27,7 @@ _Commands = (
     | Annotated[Generate, tyro.conf.subcommand("generate", prefix_name=False)]
     | Annotated[Fetch, tyro.conf.subcommand("fetch", prefix_name=False)]
     | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
+    | Annotated[Coverage, tyro.conf.subcommand("coverage", prefix_name=False)]
     | Annotated[Import, tyro.conf.subcommand("import", prefix_name=False)]
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]

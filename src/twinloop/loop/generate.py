@@ -24,6 +24,7 @@ from twinloop.generate import (
     render_dataset,
 )
 from twinloop.generate.states import batches
+from twinloop.loop.coverage import draws_lines
 from twinloop.loop.timing import profile_figures, profile_table
 from twinloop.twin import load_twin
 
@@ -48,6 +49,8 @@ def run_generate(
     with opened(config, engine, workers=workers) as place:
         figures = states_pass(config, output, place, resume=resume, profile=Profile() if profile else None)
     console.print(states_line(figures, output))
+    for line in draws_lines(figures):
+        console.print(line)
     if profile:
         console.print(profile_table(figures["profile"]))
     if not figures["episodes"]:

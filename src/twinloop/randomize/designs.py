@@ -69,19 +69,27 @@ INDEPENDENT = Independent()
 
 @dataclass(frozen=True, kw_only=True)
 class Sobol:
-    """Scrambled Sobol' points: episode number is point index, so any 2^k aligned episodes are spread evenly."""
+    """Scrambled Sobol' points: episode number is point index, so any 2^k aligned episodes are spread evenly.
+
+    That holds for each axis and for the first ones together. With many axes and few points some pairs of late axes
+    line up (Joe and Kuo, SIAM J. Sci. Comput. 30, 2008, choose directions that keep this rare), which coverage shows.
+    ``names`` then puts the parameters that matter on the sequence and leaves the others independent.
+    """
 
     kind: ClassVar[str] = "sobol"
     names: tuple[str, ...] = ()
 
     def check(self, axes: Axes) -> None:
-        """Refuse more axes than there are direction numbers."""
-        if len(axes) > MOST_AXES:
+        """Refuse names that nothing draws, and more axes than there are direction numbers."""
+        if len(_chosen(axes, self.names or ("*",))) > MOST_AXES:
             raise InputError(f"A Sobol' design has at most {MOST_AXES} axes; {len(axes)} are drawn. Draw fewer.")
 
-    def place(self, u: Numbers, _: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """Points of the sequence; ``u`` is not used."""
-        return scrambled_sobol(episodes, u.shape[1], run_seed=run_seed)
+    def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
+        """``u`` with the axes of the sequence at its points."""
+        chosen = _chosen(axes, self.names or ("*",))
+        placed = u.copy()
+        placed[:, chosen] = scrambled_sobol(episodes, len(chosen), run_seed=run_seed)
+        return placed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +204,7 @@ def make_design(value: Any, *, episodes: int, where: str) -> Design:
         raise UnknownNameError("design", kind, _KINDS, where=where)
     if "names" in options:
         options["names"] = _patterns(options["names"], where)
-    taken = {"sobol": (), "independent": (), "latin_hypercube": ()}.get(kind, ("strata", "names", "levels"))
+    taken = {"sobol": ("names",), "independent": (), "latin_hypercube": ()}.get(kind, ("strata", "names", "levels"))
     wrong = [key for key in options if key not in taken or key not in _KINDS[kind].__dataclass_fields__]
     if wrong:
         raise InputError(f"{where}: {kind} does not take {', '.join(wrong)}. {_usage(kind)}")
@@ -218,6 +226,7 @@ def design_json(design: Design) -> dict[str, Any]:
 def _usage(kind: str) -> str:
     return {
         "stratified": "Write {kind: stratified, strata: 8}, and names: [...] to cross the strata of some.",
+        "sobol": "Write design: sobol, or {kind: sobol, names: [...]} to spread some and draw the rest independently.",
         "grid": "Write {kind: grid, levels: 5, names: [...]}.",
     }.get(kind, f"Write design: {kind}.")
 

@@ -1,0 +1,166 @@
+"""Plots of a parameter space: how evenly each axis was visited, which pairs were, and how adaptive ranges moved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from twinloop.report.figure import BLUE, GREEN, GREY, ORANGE, new_figure, new_panels, set_layout, with_unit
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_BLUES = [[0, "rgba(63,127,214,0.03)"], [1, "rgba(63,127,214,1)"]]
+_DECISIONS = {"widen": (GREEN, "triangle-up"), "narrow": (ORANGE, "triangle-down"), "keep": (GREY, "circle-open")}
+
+
+def marginal_rows(
+    names: Sequence[str], ends: Sequence[str], kept: Sequence[Sequence[int]], attempted: Sequence[Sequence[int]]
+) -> Figure:
+    """A row per parameter, its range cut into equally probable cells: darker where more episodes were kept.
+
+    Args:
+        names: ``n`` parameters.
+        ends: their ranges in words.
+        kept: counts per cell, as many cells as the parameter has.
+        attempted: counts of attempts in the same cells.
+    """
+    n, bins = len(names), max((len(row) for row in kept), default=1)
+    place = [(np.arange(bins) * len(row) // bins).tolist() for row in kept]
+    share = [np.array(row)[at] * len(row) / max(1, sum(row)) for row, at in zip(kept, place, strict=True)]
+    words = [
+        [f"{name}, {end}<br>{row[i]} kept of {tried[i]} attempted" for i in at]
+        for name, end, row, tried, at in zip(names, ends, kept, attempted, place, strict=True)
+    ]
+    figure = new_figure()
+    figure.add_heatmap(
+        z=np.array(share),
+        x=(np.arange(bins) + 0.5) / bins,
+        y=list(range(n)),
+        customdata=np.array(words),
+        hovertemplate="%{customdata}<br>%{z:.2f} × an even share<extra></extra>",
+        colorscale=_BLUES,
+        zmin=0,
+        zmax=2,
+        ygap=3,
+        xgap=1,
+        colorbar={"title": "× even", "thickness": 10, "outlinewidth": 0, "len": min(1.0, 200 / (30 + 22 * n))},
+    )
+    text = [f"{name}   {end}" for name, end in zip(names, ends, strict=True)]
+    figure.update_yaxes(tickvals=list(range(n)), ticktext=text, autorange="reversed", showgrid=False, zeroline=False)
+    figure.update_xaxes(
+        title="cumulative probability under the declared distribution", tickvals=[0, 0.5, 1], range=[0, 1]
+    )
+    set_layout(figure, height=80 + 22 * n)
+    return figure
+
+
+def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: float) -> Figure:
+    """Which fraction of the cells of every pair of parameters was visited.
+
+    Args:
+        names: ``n`` parameters.
+        fractions: row ``i`` holds those of ``i`` with every later parameter, as `coverage.json` does.
+        expected: what independent draws would visit: grey; fewer is orange, more is blue.
+    """
+    n = len(names)
+    table = np.full((n, n), np.nan)
+    for i, row in enumerate(fractions):
+        table[i, i + 1 :] = row
+        table[i + 1 :, i] = row
+    low, high = min(float(np.nanmin(table)), expected) - 1e-3, max(float(np.nanmax(table)), expected) + 1e-3
+    figure = new_figure()
+    figure.add_heatmap(
+        z=table,
+        x=list(range(n)),
+        y=list(range(n)),
+        customdata=np.array([[f"{a}<br>{b}" for b in names] for a in names]),
+        hovertemplate="%{customdata}<br>%{z:.1%} of the cells<extra></extra>",
+        colorscale=[[0, ORANGE], [(expected - low) / (high - low), "rgba(138,144,153,0.12)"], [1, BLUE]],
+        zmin=low,
+        zmax=high,
+        colorbar={"title": "visited", "thickness": 10, "outlinewidth": 0, "tickformat": ".0%"},
+    )
+    labels = list(names) if n <= _NAMED else [""] * n
+    figure.update_yaxes(
+        tickvals=list(range(n)), ticktext=labels, autorange="reversed", showgrid=False, scaleanchor="x", zeroline=False
+    )
+    figure.update_xaxes(tickvals=list(range(n)), ticktext=labels, showgrid=False, constrain="domain", tickangle=-60)
+    set_layout(figure, height=560)
+    return figure
+
+
+_NAMED = 24  # more names than this along an axis cannot be read; the pointer tells them
+
+
+def range_history(history: Mapping[str, Any]) -> Figure:
+    """How adaptive ranges moved: a panel per parameter, its boundaries over the episodes, and what moved them.
+
+    Args:
+        history: the content of ``twinloop/adaptive.json``.
+    """
+    names, units, rounds = history["names"], history["units"], history["rounds"]
+    columns = min(2, len(names))
+    lines = -(-len(names) // columns)
+    titles = [with_unit(name, unit) for name, unit in zip(names, units, strict=True)]
+    figure = new_panels(lines, columns, subplot_titles=titles, vertical_spacing=0.28 / lines)
+    ends = [item["first_episode"] for item in rounds] + [len(rounds) * history["every"]]
+    shown: set[str] = set()
+    for number, name in enumerate(names):
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        pairs = np.array([*(item["ranges"][name] for item in rounds), history["ranges"][name]])
+        _band(figure, ends, pairs, place)
+        for side in (0, 1):
+            _decisions(figure, history, name, side, shown, place)
+    for column in range(columns):
+        figure.update_xaxes(title="episode", row=lines, col=column + 1)
+    set_layout(figure, height=110 + 230 * lines)
+    return figure
+
+
+def _band(figure: Figure, ends: list[int], pairs: np.ndarray, place: dict[str, int]) -> None:
+    for side, fill in ((0, None), (1, "tonexty")):
+        figure.add_scatter(
+            x=ends,
+            y=pairs[:, side],
+            mode="lines",
+            line={"shape": "hv", "color": BLUE, "width": 1.4},
+            fill=fill,
+            fillcolor="rgba(63,127,214,0.14)",
+            showlegend=False,
+            hovertemplate="%{y:.4g} from episode %{x}<extra></extra>",
+            **place,
+        )
+
+
+def _decisions(
+    figure: Figure, history: Mapping[str, Any], name: str, side: int, shown: set[str], place: dict[str, int]
+) -> None:
+    """A mark at the end of every round in which a boundary's buffer was full."""
+    index = 2 * history["names"].index(name) + side
+    for decision, (colour, symbol) in _DECISIONS.items():
+        rows = [
+            (item["first_episode"] + history["every"], item["ranges"][name][side], item["boundaries"][index])
+            for item in history["rounds"]
+            if item["boundaries"][index]["decision"].partition(":")[0] == decision
+        ]
+        if not rows:
+            continue
+        figure.add_scatter(
+            x=[row[0] for row in rows],
+            y=[row[1] for row in rows],
+            customdata=[
+                f"{row[2]['success']} of {row[2]['attempted']} succeeded: {row[2]['decision']}" for row in rows
+            ],
+            mode="markers",
+            name=decision,
+            legendgroup=decision,
+            showlegend=decision not in shown,
+            marker={"color": colour, "symbol": symbol, "size": 8},
+            hovertemplate="%{customdata}<extra></extra>",
+            **place,
+        )
+        shown.add(decision)
