@@ -112,7 +112,6 @@ def _nominal_restitution(model: mujoco.MjModel, name: str, *, family: str) -> fl
 
 
 def _contact(family: str) -> Iterator[Quantity]:
-    rule = "acts where this shape has the higher priority; at equal priority MuJoCo averages both shapes' by solmix"
     for name, unit, low, high, role, nominal, meaning in (
         (
             "stiffness",
@@ -154,12 +153,11 @@ def _contact(family: str) -> Iterator[Quantity]:
             role=role,
             nominal=nominal,
             lacks=functools.partial(_no_contact, family=family),
-            meaning=f"{meaning}; {rule}",
+            meaning=meaning,
         )
 
 
 def _friction(family: str) -> Iterator[Quantity]:
-    rule = "at equal priority of two shapes the larger value acts, else that of the higher priority"
     for column, (kind, unit, meaning) in enumerate(_FRICTION):
         yield Quantity(
             family=family,
@@ -168,7 +166,7 @@ def _friction(family: str) -> Iterator[Quantity]:
             low=0.0,
             high=5.0,
             slots=assign("geom_friction", column),
-            meaning=f"{meaning}; {rule}",
+            meaning=meaning,
         )
 
 

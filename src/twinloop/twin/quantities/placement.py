@@ -29,10 +29,10 @@ def place_body(target: Target) -> None:
     _place(target, "body_pos", "body_quat")
 
 
-def _offsets(family: str, compute: Compute, fields: tuple[str, str], frame: str) -> Iterator[Quantity]:
+def _offsets(family: str, compute: Compute, fields: tuple[str, str], frame: str, middle: str) -> Iterator[Quantity]:
     for kind, unit, reach, writes, meaning in (
         ("position", "m", 10.0, fields[:1], "shift along {axis} of {frame}"),
-        ("rotation", "rad", math.pi, fields[1:], "turn about {axis} of {frame} by the right-hand rule"),
+        ("rotation", "rad", math.pi, fields[1:], "turn about {axis} of {frame}, its {middle} staying"),
     ):
         for axis in "xyz":
             yield Quantity(
@@ -46,11 +46,11 @@ def _offsets(family: str, compute: Compute, fields: tuple[str, str], frame: str)
                 writes=writes,
                 set_const=True,
                 seen=True,
-                meaning=meaning.format(axis=axis, frame=frame),
+                meaning=meaning.format(axis=axis, frame=frame, middle=middle),
             )
 
 
 PLACEMENT: tuple[Quantity, ...] = (
-    *_offsets("geom", place_geom, ("geom_pos", "geom_quat"), "its body (the world, for a table), its centre staying"),
-    *_offsets("body", place_body, ("body_pos", "body_quat"), "what it stands on, its origin staying"),
+    *_offsets("geom", place_geom, ("geom_pos", "geom_quat"), "its body (the world, for a table)", "centre"),
+    *_offsets("body", place_body, ("body_pos", "body_quat"), "what it stands on", "origin"),
 )

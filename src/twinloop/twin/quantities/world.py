@@ -10,7 +10,7 @@ import numpy as np
 from twinloop.twin.quantities.kinds import Quantity, Target, assign
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, rotate
 
-_TILT = "turn of gravity's direction about the world's {axis} axis by the right-hand rule: {effect}; about x first"
+_TILT = "turn of gravity's direction about the world's {axis} axis, about x first: {effect}"
 
 
 def _strength(model: mujoco.MjModel, _name: str) -> float:
@@ -59,8 +59,8 @@ def _air(quantity: str, unit: str, high: float, meaning: str) -> Quantity:
 
 WORLD: tuple[Quantity, ...] = (
     _gravity("magnitude", "m/s²", 0.0, 100.0, "strength of gravity"),
-    _gravity("tilt_x", "rad", -math.pi, math.pi, _TILT.format(axis="x", effect="things then fall towards +y"), 0.0),
-    _gravity("tilt_y", "rad", -math.pi, math.pi, _TILT.format(axis="y", effect="things then fall towards −x"), 0.0),
+    _gravity("tilt_x", "rad", -math.pi, math.pi, _TILT.format(axis="x", effect="things fall towards +y"), 0.0),
+    _gravity("tilt_y", "rad", -math.pi, math.pi, _TILT.format(axis="y", effect="things fall towards −x"), 0.0),
     *(
         Quantity(
             family="world",
