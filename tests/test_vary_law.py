@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 
 from _worlds import make_world, start
+from twinloop.core.errors import UnitsError
 from twinloop.core.records import ParamTable
 from twinloop.core.seeds import uniforms
+from twinloop.randomize import Plan
+from twinloop.randomize.config import parse_randomization
 from twinloop.simulate import open_backend, rollout
+from twinloop.twin import load_twin
 from twinloop.twin.quantities import QUANTITIES, has_quantity, members
 
 SCENE = """<geom name="floor" type="plane" size="3 3 .1"/>
@@ -105,3 +109,33 @@ def test_every_range_of_a_light_lies_on_the_sphere(twin):
     azimuth, elevation = (twin.params[f"light/sun/direction/{a}"].nominal for a in ("azimuth", "elevation"))
     back = -np.array([np.cos(elevation) * np.cos(azimuth), np.cos(elevation) * np.sin(azimuth), np.sin(elevation)])
     np.testing.assert_allclose(back, own, atol=1e-12)
+
+
+def test_plain_words_stand_for_the_new_parameters_with_their_units():
+    twin = load_twin("so101_tabletop")
+    physics = {
+        "object_com_offset_mm": [-1, 1],
+        "object_inertia_scale": [0.9, 1.1],
+        "object_size_scale": [0.9, 1.1],
+        "link_mass_scale": [0.9, 1.1],
+        "contact_stiffness_scale": [0.8, 1.0],
+        "contact_damping_ratio": [0.8, 1.0],
+        "gravity_tilt_deg": [-1, 1],
+        "table_height_offset_mm": [-5, 5],
+        "table_tilt_deg": [-1, 1],
+    }
+    visual = {"light_direction_deg": [-10, 10], "light_color_scale": [0.9, 1.1]}
+    draws, _ = parse_randomization({"physics": physics, "visual": visual}, twin, where="test")
+    table = Plan(twin=twin, run_seed=1, draws=tuple(draws)).draw(range(64))
+    for name, low, high in (
+        ("object/cube/com/y", -1e-3, 1e-3),
+        ("world/gravity/tilt_x", -np.pi / 180, np.pi / 180),
+        ("geom/table/position/z", -5e-3, 5e-3),
+        ("geom/table/rotation/y", -np.pi / 180, np.pi / 180),
+        ("link/wrist/mass", 0.9 * 0.079, 1.1 * 0.079),
+    ):
+        assert (
+            low <= table[name].min() < low + 0.2 * (high - low) < high - 0.2 * (high - low) < table[name].max() <= high
+        )
+    with pytest.raises(UnitsError, match=r"Write .*gravity_tilt_deg"):
+        parse_randomization({"physics": {"gravity_tilt": [-1, 1]}}, twin, where="test")

@@ -53,6 +53,19 @@ _WORDS: dict[str, _Word] = {
     "torque_limit_scale": _Word(patterns=("actuator/*/torque_limit",), op="scale"),
     "command_delay": _Word(patterns=("actuator/*/delay",), tied=True),
     "encoder_offset": _Word(patterns=("sensor/*/offset",)),
+    "object_com_offset": _Word(patterns=("object/*/com/?",)),
+    "object_inertia_scale": _Word(patterns=("object/*/inertia/?",), op="scale"),
+    "object_size_scale": _Word(patterns=("object/*/size",), op="scale"),
+    "link_mass_scale": _Word(patterns=("link/*/mass",), op="scale"),
+    "payload": _Word(patterns=("link/*/payload",)),
+    "contact_stiffness_scale": _Word(patterns=("object/*/contact/stiffness",), op="scale"),
+    "contact_damping_ratio": _Word(patterns=("object/*/contact/damping_ratio",)),
+    "restitution": _Word(patterns=("object/*/contact/restitution",)),
+    "gravity_tilt": _Word(patterns=("world/gravity/tilt_?",)),
+    "table_height_offset": _Word(patterns=("geom/table/position/z",)),
+    "table_tilt": _Word(patterns=("geom/table/rotation/[xy]",)),
+    "light_direction": _Word(patterns=("light/*/direction/*",), op="add"),
+    "light_color_scale": _Word(patterns=("light/*/color/?",), op="scale"),
 }
 
 
