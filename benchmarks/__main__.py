@@ -8,8 +8,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import generate, writer
+from benchmarks import envs, generate, scale, writer
 from twinloop.core.files import write_json
+from twinloop.core.pool import cores
 
 
 def main() -> None:
@@ -18,8 +19,10 @@ def main() -> None:
         "machine": f"{platform.processor() or platform.machine()}",
         "generate": generate.run(),
         "writer": writer.run(),
+        "envs": envs.run(),
+        "scale": scale.run([("swing", 10_000, cores())]),
     }
-    made, wrote = figures["generate"], figures["writer"]
+    made, wrote, played = figures["generate"], figures["writer"], figures["envs"]
     table = Table("benchmark", "figure", "spread", "target", title="twinloop benchmarks")
     table.add_row(
         "generate, states, steps/s of written episodes against the bare Batch.step loop",
@@ -35,6 +38,24 @@ def main() -> None:
         f"{wrote['writer_target_steps_per_s']:.0f}",
     )
     table.add_row("writer, states only, steps/s", f"{wrote['writer_states_only_steps_per_s']:.0f}", "one run", "")
+    for kind, when in (("together", "no episode ending"), ("apart", "episodes ending at steps spread evenly")):
+        low, high = played[f"spread_{kind}"]
+        table.add_row(
+            f"vector environment of {played['worlds']}, {when}, steps/s against the bare rollout",
+            f"{played[f'ratio_{kind}']:.2f}",
+            f"{low:.2f} to {high:.2f} in {len(played['rounds'])} rounds",
+            "",
+        )
+    long = figures["scale"][0]
+    busy = long["processor_ms"]
+    table.add_row(
+        f"generate, {long['episodes']} cheap episodes, processor ms per episode, last thousand against the first",
+        f"{busy[-1] / busy[0]:.2f}",
+        f"{min(busy):.2f} to {max(busy):.2f} ms over the thousands",
+        "1.0",
+    )
+    peak = max(long["peak_writer_mb"], long["peak_worker_mb"])
+    table.add_row("the same, most memory of any process, MB", f"{peak:.0f}", "", f"{scale.MEMORY_TARGET_MB}")
     Console().print(table)
     write_json(Path("bench-output") / "result.json", figures)
 
