@@ -241,7 +241,7 @@ def test_episodes_that_begin_at_any_time_are_those_of_a_run_with_chance_and_chan
         issued = np.array(commands[1:])[None]
         expected = rollout(open_backend(), twin, params, initial, issued, len(states) - 1)
         assert np.array(states).tobytes() == expected.states[0].tobytes()
-        readings = joint_readings(twin, params, expected.qpos)[0]
+        readings = joint_readings(twin, params, expected.qpos, qvel=expected.qvel, time=expected.time)[0]
         np.testing.assert_array_equal(np.array(seen)[:, :6], readings.astype(np.float32))
 
 

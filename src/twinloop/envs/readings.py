@@ -20,22 +20,24 @@ class Readings:
     """
 
     def __init__(self, twin: Twin, num_envs: int, nstep: int) -> None:
-        self._twin, self._shape = twin, (num_envs, nstep + 1, twin.model.nq)
-        self._qpos = state_columns(twin.model, mujoco.mjtState.mjSTATE_QPOS)
+        self._twin, self._length = twin, (num_envs, nstep + 1)
+        parts = (mujoco.mjtState.mjSTATE_QPOS, mujoco.mjtState.mjSTATE_QVEL, mujoco.mjtState.mjSTATE_TIME)
+        self._qpos, self._qvel, self._time = (state_columns(twin.model, int(part)) for part in parts)
         self._past: NDArray[np.float64] | None = None
 
     def now(
         self, states: NDArray[np.float64], params: ParamTable, steps: NDArray[np.int64], envs: NDArray[np.intp]
     ) -> NDArray[np.float64]:
         """Joint positions ``(k, n)`` as some robots report them at their ``steps``, one row of every argument each."""
-        qpos = states[:, self._qpos]
         if not _remembers(params):
-            return joint_readings(self._twin, params.at(steps), qpos[:, None])[:, 0]
+            return joint_readings(self._twin, params.at(steps), states[:, None, self._qpos])[:, 0]
         if self._past is None:
-            self._past = np.zeros(self._shape)
-        self._past[envs, steps] = qpos
-        past = self._past[envs, : int(steps.max()) + 1]
-        return joint_readings(self._twin, params, past)[np.arange(len(envs)), steps]
+            self._past = np.zeros((*self._length, states.shape[1]))
+        self._past[envs, steps] = states
+        until_now = np.minimum(np.arange(int(steps.max()) + 1), steps[:, None])  # what lies behind is of older episodes
+        past = self._past[envs[:, None], until_now]
+        qpos, qvel, time = past[..., self._qpos], past[..., self._qvel], past[..., self._time[0]]
+        return joint_readings(self._twin, params, qpos, qvel=qvel, time=time)[np.arange(len(envs)), steps]
 
 
 def _remembers(params: ParamTable) -> bool:

@@ -149,7 +149,7 @@ def run_batch(
     with span("recording"):
         trajectories = rollout(backend or open_backend(), twin, params, initial, controller, task.nstep)
     with span("sensing and success"):
-        observation = units.from_si(joint_readings(twin, params, trajectories.qpos[:, :-1]))
+        observation = units.from_si(_observed(twin, params, trajectories))
         action = units.from_si(trajectories.commands)
         held = task.success(trajectories.states)
     return BatchResult(
@@ -171,3 +171,22 @@ def run_batch(
         extra=extra or {},
         notes=notes,
     )
+
+
+def _without_refused(trajectories: Trajectories, initial: InitialState) -> Trajectories:
+    """Worlds that could not begin as their parameters ask are not to be trusted from the first step."""
+    refused = np.array([bool(reason) for reason in initial.refused], dtype=bool)
+    if not refused.any():
+        return trajectories
+    pairs = zip(trajectories.reason, initial.refused, strict=True)
+    return replace(
+        trajectories,
+        invalid_step=np.where(refused, 0, trajectories.invalid_step),
+        reason=tuple(refusal or reason for reason, refusal in pairs),
+    )
+
+
+def _observed(twin: Twin, params: ParamTable, trajectories: Trajectories) -> NDArray[np.float64]:
+    """Readings at each command, ``(nworld, nstep, n)`` in SI."""
+    qpos, qvel = trajectories.qpos[:, :-1], trajectories.qvel[:, :-1]
+    return joint_readings(twin, params, qpos, qvel=qvel, time=trajectories.time[:, :-1])

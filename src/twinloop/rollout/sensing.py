@@ -1,36 +1,112 @@
-"""What a robot reports of itself along recorded states."""
+"""What a robot reports of itself along recorded states: at each step, what an actor could have known then."""
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
-from twinloop.core.records import ParamTable
+from twinloop.core.errors import InputError
+from twinloop.core.records import ParamTable, SeedPath
 from twinloop.sensors.encoder import encoder_reading
+from twinloop.sensors.sampling import hermite, newest_sample
 from twinloop.twin import Twin
 
+_STREAM = "rollout/readings"
 
-def joint_readings(twin: Twin, params: ParamTable, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
+
+def joint_readings(
+    twin: Twin,
+    params: ParamTable,
+    qpos: NDArray[np.float64],
+    *,
+    qvel: NDArray[np.float64] | None = None,
+    time: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
     """Joint positions as the robot reports them at each step, ``(nworld, nstep, n)`` in rad or m.
 
+    The reading of step t is the newest that had been taken and delivered when the command of step t was due: see
+    `sensors.sampling.newest_sample`. True positions between steps are interpolated, see `sensors.sampling.hermite`.
+
     Args:
-        qpos: true positions at the moment of each command, ``(nworld, nstep, nq)``. The reading of step t is taken
-            before the command of step t is issued, so that an actor could have known it.
+        qpos: true positions at the moment of each command, from the beginning of every world, ``(nworld, nstep, nq)``.
+        qvel: true velocities then, ``(nworld, nstep, nv)``.
+        time: true times since the world began, ``(nworld, nstep)`` in s. Both are needed where readings have a clock,
+            an age or noise of their own.
+
+    Raises:
+        InputError: they are needed and not given, or there is noise in a table without seeds.
     """
-    counts = twin.robot.encoder_counts
-    resolution = None if counts is None else 2 * math.pi / counts
     true = qpos[..., twin.joint_qpos]
+    if not _has_history(twin, params):
+        return _encoded(twin, params, true)
+    if qvel is None or time is None:
+        raise InputError(
+            "Readings with a clock, an age or noise of their own depend on what was before. Give velocities and times "
+            "of the whole episode."
+        )
+    taken, number = newest_sample(time, **_clock(params))
+    positions = hermite(time, true, qvel[..., twin.joint_qvel], taken)
+    return _encoded(twin, params, positions, _chance(twin, params, number))
+
+
+def _has_history(twin: Twin, params: ParamTable) -> bool:
+    """Whether readings depend on more than the state at the moment of each command."""
+    clock = _clock(params)
+    return _noisy(twin, params) or bool(np.any(clock["rate"] > 0.0) or np.any(clock["delay"] > 0.0))
+
+
+def _clock(params: ParamTable) -> dict[str, NDArray[np.float64]]:
+    zeros = np.zeros(params.nworld)
+    return {name: params.get(f"timing/readings/{name}", zeros) for name in ("rate", "phase", "delay")}
+
+
+def _noisy(twin: Twin, params: ParamTable) -> bool:
+    names = [f"sensor/{joint}/noise" for joint in twin.robot.joints]
+    values = [params.steps.get(name, params.get(name, np.zeros(1))) for name in names]
+    return any(bool(np.any(value > 0.0)) for value in values)
+
+
+def _chance(twin: Twin, params: ParamTable, number: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """Standard normal numbers of each sample ``(nworld, nstep, n)``; a sample reported twice is the same reading."""
+    if not _noisy(twin, params):
+        return None
+    if params.seeds is None:
+        raise InputError(
+            "sensor/*/noise happens by chance, and this parameter table has no seed path. Draw it with a plan, or give "
+            "it one: table.with_seeds(SeedPath.of(run_seed, episodes))."
+        )
+    worlds = np.repeat(np.arange(len(number)), number.shape[1])
+    paths: SeedPath = params.seeds.take(worlds)
+    uniform = paths.uniforms(_STREAM, size=len(twin.robot.joints), step=number.ravel())
+    return ndtri(uniform).reshape(*number.shape, -1)
+
+
+def _encoded(
+    twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None = None
+) -> NDArray[np.float64]:
+    """What the encoders make of true positions ``(nworld, nstep, n)``."""
     if not any(name.startswith("sensor/") for name in params.steps):
-        offset, scale = _encoder(twin, params)
-        return encoder_reading(true, offset, scale, resolution=resolution)
-    readings = [
-        encoder_reading(true[:, step], *_encoder(twin, params.at(step)), resolution=resolution)
-        for step in range(true.shape[1])
+        return _encoded_alike(twin, params, true, chance)
+    parts = [
+        _encoded_alike(twin, params.at(t), true[:, [t]], None if chance is None else chance[:, [t]])
+        for t in range(true.shape[1])
     ]
-    return np.stack(readings, axis=1)
+    return np.concatenate(parts, axis=1)
 
 
-def _encoder(twin: Twin, params: ParamTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    return twin.column(params, "sensor", "offset", 0.0), twin.column(params, "sensor", "scale", 1.0)
+def _encoded_alike(
+    twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None
+) -> NDArray[np.float64]:
+    """The same by encoders that stay as they are."""
+
+    def column(quantity: str, default: ArrayLike) -> NDArray[np.float64]:
+        return twin.column(params, "sensor", quantity, default)
+
+    return encoder_reading(
+        true,
+        column("offset", 0.0),
+        column("scale", 1.0),
+        resolution=column("resolution", twin.encoder_resolution),
+        noise=0.0 if chance is None else chance * column("noise", 0.0)[:, None],
+    )

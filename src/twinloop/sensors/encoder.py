@@ -17,7 +17,12 @@ STS3215_RESOLUTION = 2 * math.pi / 4096  # rad; 12 bits a turn (Feetech STS3215 
 
 
 def encoder_reading(
-    position: ArrayLike, offset: ArrayLike, scale: ArrayLike, *, resolution: float | None = None
+    position: ArrayLike,
+    offset: ArrayLike,
+    scale: ArrayLike,
+    *,
+    resolution: ArrayLike | None = None,
+    noise: ArrayLike = 0.0,
 ) -> NDArray[np.float64]:
     """What the encoder reports for true joint positions.
 
@@ -25,15 +30,21 @@ def encoder_reading(
         position: true positions ``(nworld, …, n)`` in rad or m.
         offset: true position at which it reads zero, ``(nworld, n)``, ``(n,)`` or a number, in the same unit.
         scale: true change per reported change, of the shapes of ``offset``, dimensionless and not zero.
-        resolution: size of one count in the reported unit; None reports without quantizing. Readings are rounded to
-            the nearest count, halves to even, so the error is at most half a count.
+        resolution: size of one count in the reported unit, of the shapes of ``offset``; None or 0 reports without
+            quantizing. Readings are rounded to the nearest count, halves to even, so the error is at most half a count.
+        noise: what is added before rounding, of the shape of ``position`` or a number.
 
     Returns:
         Readings of the shape of ``position``.
     """
     true = np.asarray(position, dtype=np.float64)
     reading = (true - _per_joint(offset, true.ndim)) / _per_joint(scale, true.ndim)
-    return reading if resolution is None else np.round(reading / resolution) * resolution
+    reading = reading + np.asarray(noise, dtype=np.float64)
+    if resolution is None:
+        return reading
+    count = _per_joint(resolution, true.ndim)
+    counted = count > 0.0
+    return np.where(counted, np.round(reading / np.where(counted, count, 1.0)) * count, reading)
 
 
 def encoder_command(command: ArrayLike, offset: ArrayLike, scale: ArrayLike) -> NDArray[np.float64]:

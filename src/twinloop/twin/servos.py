@@ -155,7 +155,8 @@ def nominals(robot: RobotSpec | None, servos: tuple[Servo | None, ...]) -> dict[
     if robot is None:
         return {}
     values = {}
-    for joint, actuator, servo in zip(robot.joints, robot.actuator_names, servos, strict=False):
+    known = servos or (None,) * len(robot.joints)
+    for joint, actuator, servo in zip(robot.joints, robot.actuator_names, known, strict=True):
         if servo is not None and servo.motor is not None:
             values[f"actuator/{actuator}/voltage"] = servo.motor.voltage
         counts = robot.encoder_counts or (servo.encoder_counts.value if servo and servo.encoder_counts else None)

@@ -17,7 +17,7 @@ from twinloop.twin.fields import FieldValues, field_values, sharing_fields
 from twinloop.twin.params import Param
 from twinloop.twin.quantities.gears import motor_joint
 from twinloop.twin.scene import Scene
-from twinloop.twin.servos import Servo
+from twinloop.twin.servos import Servo, nominals
 from twinloop.twin.spec import RobotSpec, TwinSpec
 from twinloop.twin.textures import add_texture_pool
 
@@ -101,6 +101,12 @@ class Twin:
     def motor_qvel(self) -> NDArray[np.intp]:
         """Index in qvel of the motor side of each robot joint; the joint's own where it has no gear."""
         return self.model.jnt_dofadr[[motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
+
+    @cached_property
+    def encoder_resolution(self) -> NDArray[np.float64]:
+        """Size of one count of each joint's encoder in rad, 0 where nobody says, ``(n,)``."""
+        said = nominals(self.robot, self.servos)
+        return np.array([said.get(f"sensor/{joint}/resolution", 0.0) for joint in self.robot.joints])
 
     def with_motors(self, qpos: ArrayLike) -> NDArray[np.float64]:
         """Positions ``(…, nq)`` with the motors where their links are, in the middle of the gears' play."""
@@ -186,12 +192,13 @@ class Twin:
         together = sharing_fields(self.params.values(), names)
         return field_values(self.model, together, table.at(step), always=names)
 
-    def column(self, table: ParamTable, family: str, quantity: str, default: float) -> NDArray[np.float64]:
-        """One quantity over the robot's joints, ``(nworld, n)``; ``default`` where it is not a parameter."""
+    def column(self, table: ParamTable, family: str, quantity: str, default: ArrayLike) -> NDArray[np.float64]:
+        """One quantity over the robot's joints, ``(nworld, n)``; ``default``, one or each, where it is no parameter."""
         owners = self.robot.actuator_names if family == "actuator" else self.robot.joints
         names = [f"{family}/{owner}/{quantity}" for owner in owners]
-        fallback = np.full(table.nworld, default)
-        return np.stack([table.get(name, fallback) for name in names], axis=-1)
+        defaults = np.broadcast_to(np.asarray(default, dtype=np.float64), len(names))
+        columns = zip(names, defaults.tolist(), strict=True)
+        return np.stack([table.get(name, np.full(table.nworld, value)) for name, value in columns], axis=-1)
 
     def visual_model(self, *, texture_pool: int = 0, seed: int = 0) -> mujoco.MjModel:
         """The model with a pool of procedural textures compiled in; state layout and all other ids are the same."""

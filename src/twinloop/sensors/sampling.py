@@ -1,0 +1,71 @@
+"""When readings are taken and when they arrive, and what is true between recorded states."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+_ROUND_OFF = 1e-9  # of a sampling period
+
+
+def newest_sample(
+    time: ArrayLike, *, rate: ArrayLike, phase: ArrayLike, delay: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The newest sample that has been taken and delivered at ``time``, ``(nworld, nstep)`` in s.
+
+    A sensor samples on its own clock, at (phase + k) / rate for k = 0, 1, 2, …; what it takes is delivered ``delay``
+    later. With a rate of 0 it samples whenever asked, ``delay`` ago. Before the first sample it reports what it read at
+    time 0, since the world stood still until then.
+
+    Args:
+        rate: in Hz, ``(nworld,)`` or a number; ``phase`` in periods, ``delay`` in s alike.
+
+    Returns:
+        When each was taken, never later than ``time - delay`` and never before 0; and its number, which is 0 for what
+        was read at time 0, k + 1 for sample k, and 1, 2, 3, … with a rate of 0. Both ``(nworld, nstep)``.
+    """
+    asked = np.asarray(time, dtype=np.float64)
+    rate, phase, delay = (np.asarray(value, dtype=np.float64).reshape(-1, 1) for value in (rate, phase, delay))
+    clocked = np.broadcast_to(rate > 0.0, asked.shape)
+    period = 1.0 / np.where(rate > 0.0, rate, 1.0)
+    count = np.floor((asked - delay) / period - phase + _ROUND_OFF)
+    own = np.where(count >= 0.0, (phase + count) * period, 0.0)
+    taken = np.maximum(np.minimum(np.where(clocked, own, asked - delay), asked - delay), 0.0)
+    number = np.where(clocked, np.maximum(count + 1.0, 0.0), np.arange(1.0, asked.shape[1] + 1.0))
+    return taken, number.astype(np.int64)
+
+
+def hermite(
+    time: NDArray[np.float64], value: NDArray[np.float64], slope: NDArray[np.float64], at: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Values between recorded ones, by the cubic that meets values and slopes at both ends of its interval.
+
+    The error over an interval h is at most h⁴/384 times the largest fourth derivative and, where only the second is
+    bounded (a torque that jumps between two records), h²/16 times that: 0.7 mrad for 10 rad/s² and 1/30 s. At a
+    recorded time it is none, to the bit.
+
+    Args:
+        time: of the records, increasing, ``(nworld, nrecord)``.
+        value, slope: the records ``(nworld, nrecord, n)``.
+        at: times between the first and the last record, ``(nworld, k)``.
+
+    Returns:
+        Values ``(nworld, k, n)``.
+    """
+    world = np.arange(len(time))
+    result = np.empty((*at.shape, value.shape[-1]))
+    for column in range(at.shape[1]):
+        asked = at[:, column]
+        last = np.maximum((time <= asked[:, None]).sum(axis=1) - 1, 0)
+        following = np.minimum(last + 1, time.shape[1] - 1)
+        width = time[world, following] - time[world, last]
+        part = np.divide(asked - time[world, last], width, out=np.zeros_like(asked), where=width > 0.0)[:, None]
+        width = width[:, None]
+        square, cube = part * part, part * part * part
+        result[:, column] = (
+            (2.0 * cube - 3.0 * square + 1.0) * value[world, last]
+            + (cube - 2.0 * square + part) * width * slope[world, last]
+            + (3.0 * square - 2.0 * cube) * value[world, following]
+            + (cube - square) * width * slope[world, following]
+        )
+    return result
