@@ -17,7 +17,7 @@ from twinloop.randomize.distributions import LogUniform, MultivariateNormal, Uni
 from twinloop.randomize.draws import JointDraw
 from twinloop.randomize.rejection import Rejection
 from twinloop.tasks import open_task
-from twinloop.tasks.fitting import FITS, jaw_opening, object_fits
+from twinloop.tasks.fitting import FITS, jaw_openings, object_fits
 from twinloop.twin import load_twin
 
 SO101 = load_twin("so101_tabletop")
@@ -228,34 +228,46 @@ def touches(twin, task, width, height):
 @pytest.mark.parametrize("height", [0.015, 0.03, 0.04])
 def test_what_is_narrower_than_the_opening_goes_in_and_what_is_wider_does_not(twin, height):
     task = open_task("pick_and_place", twin)
-    opening = jaw_opening(twin, task.hand, height)
+    opening = jaw_openings(twin, task.hand, height)[1][-1]
     assert not touches(twin, task, opening - 0.001, height)
     assert touches(twin, task, opening + 0.001, height)
 
 
 def test_the_jaws_open_as_wide_as_their_maker_says():
-    assert jaw_opening(PANDA, open_task("pick_and_place", PANDA).hand, 0.05) == pytest.approx(0.08, abs=1e-6)
+    assert jaw_openings(PANDA, open_task("pick_and_place", PANDA).hand, 0.04)[1][-1] == pytest.approx(0.08, abs=1e-6)
 
 
 def test_an_object_fits_where_its_wider_side_does():
-    fits = object_fits(PANDA, open_task("pick_and_place", PANDA).hand, "cube")
-    names = ("object/cube/size/x", "object/cube/size/y")
-    table = ParamTable(names=names, values=np.array([[0.05, 0.077], [0.05, 0.079], [0.09, 0.01]]))
-    assert fits.holds(table).tolist() == [True, False, False]
+    """The Panda's cube has sides of 50 mm; 78 mm go in with the clearance. Its fingers are 48 mm long."""
+    fits = object_fits(PANDA, open_task("pick_and_place", PANDA).hand, "cube", tips=0.01)
+    names = ("object/cube/size", "object/cube/size/x", "object/cube/size/y")
+    table = ParamTable(names=names, values=np.array([[1, 1, 1.55], [1, 1, 1.57], [1.1, 1.45, 0.2], [1.3, 1, 1]]))
+    assert fits.holds(table).tolist() == [True, False, False, False]
     assert fits.holds(ParamTable(names=(), values=np.empty((2, 0)))).tolist() == [True, True]
 
 
-def test_a_task_offers_its_constraints_by_name():
+@pytest.mark.parametrize("twin", [PANDA, SO101], ids=["panda", "so101"])
+def test_a_constraint_that_the_task_offers_by_name_keeps_objects_that_go_in(twin):
+    task = open_task("pick_and_place", twin)
+    section = {"params": {"object/cube/size": [0.8, 2.0]}, "constraints": [FITS]}
+    plan = section_plan(section, twin, run_seed=0, episodes=200, where="g.yaml", named=lambda: task.constraints)
+    sizes = np.sort(plan.draw(range(200))["object/cube/size"])
+    side, tips = 2 * twin.model.geom("cube").size[0], task.config.grasp_height - task.hand.tip
+    for size in sizes[[0, 100, -1]]:
+        assert not touches(twin, task, size * side, size * side - tips)
+    wider = sizes[-1] * side + 0.005
+    assert touches(twin, task, wider, wider - tips)
+    assert 1.0 < sizes[-1] < 2.0
+
+
+def test_a_constraint_by_name_needs_something_to_condition():
     task = open_task("pick_and_place", PANDA)
-    section = {"default": True, "constraints": [FITS]}
-    sizes = [name for name in PANDA.params if name.startswith("object/cube/size/")]
-    drawn = any(PANDA.params[name].default_range for name in sizes)
-
-    def build():
-        return section_plan(section, PANDA, run_seed=0, episodes=8, where="g.yaml", named=lambda: task.constraints)
-
-    if drawn:
-        assert build().constraints[0].name == FITS
-    else:
-        with pytest.raises(InputError, match=f"The constraint '{FITS}' reads nothing that is drawn per episode"):
-            build()
+    with pytest.raises(InputError, match=f"The constraint '{FITS}' reads nothing that is drawn per episode"):
+        section_plan(
+            {"default": True, "constraints": [FITS]},
+            PANDA,
+            run_seed=0,
+            episodes=8,
+            where="g.yaml",
+            named=lambda: task.constraints,
+        )

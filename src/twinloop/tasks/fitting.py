@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
@@ -13,49 +15,67 @@ from twinloop.twin import Twin
 
 FITS = "object fits between the jaws"
 _CLEARANCE = 0.002  # m, both sides together, so that the jaws can come down beside it; our choice, no published figure
-_DEPTHS = 9  # heights along the jaws at which their distance is taken
+_DEPTHS = 60  # places along the jaws at which their distance is taken
+_SOLID = np.array([1, 0, 0, 0, 0, 0], dtype=np.uint8)  # groups that a ray sees
+_TALLEST = 3.0  # heights of the nominal object that they reach over
 
 
-def object_fits(twin: Twin, hand: Hand, name: str) -> Constraint:
-    """The object's wider horizontal side is narrower than the open jaws.
+def object_fits(twin: Twin, hand: Hand, name: str, *, tips: float = 0.0) -> Constraint:
+    """The object's wider horizontal side is narrower than the open jaws over its height, and no palm is in its way.
 
-    A size that is no parameter of the twin is the model's own.
+    A factor on its size that is no parameter of the twin is 1.
+
+    Args:
+        tips: height of the finger tips over what the object stands on, in m.
     """
     extent = _extent(twin, name)
-    opening = jaw_opening(twin, hand, float(extent[2]))
-    sizes = [f"object/{name}/size/{axis}" for axis in "xy"]
+    heights, openings = jaw_openings(twin, hand, _TALLEST * float(extent[2]))
+    every, along = f"object/{name}/size", [f"object/{name}/size/{axis}" for axis in "xyz"]
 
     def holds(table: ParamTable) -> NDArray[np.bool_]:
-        sides = [table.get(size, np.full(table.nworld, width)) for size, width in zip(sizes, extent, strict=False)]
-        return np.maximum(*sides) <= opening - _CLEARANCE
+        ones = np.ones(table.nworld)
+        factors = np.stack([table.get(every, ones) * table.get(one, ones) for one in along], axis=-1)
+        sides = extent * factors
+        place = np.minimum(np.searchsorted(heights, sides[:, 2] - tips), len(heights) - 1)
+        return np.maximum(sides[:, 0], sides[:, 1]) <= openings[place] - _CLEARANCE
 
-    return Constraint(name=FITS, names=tuple(size for size in sizes if size in twin.params), holds=holds)
+    names = tuple(factor for factor in (every, *along) if factor in twin.params)
+    return Constraint(name=FITS, names=names, holds=holds)
 
 
-def jaw_opening(twin: Twin, hand: Hand, height: float) -> float:
-    """The narrowest distance of the open jaws over ``height`` from their tips, in m; infinite where nothing is met.
+def jaw_openings(twin: Twin, hand: Hand, tallest: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The narrowest distance of the open jaws over heights from their tips, both in m.
 
     Measured by rays from the tool site's line along the direction of opening, because a hinged jaw stands oblique.
+    Infinite where nothing is met, and zero for heights that reach into the palm.
     """
-    model, data = twin.model, mujoco.MjData(twin.model)
+    model, data = _solid(twin.model), mujoco.MjData(twin.model)
     data.qpos[:], _ = twin.home()
     data.qpos[hand.joint_qpos] = hand.open
     mujoco.mj_forward(model, data)
     site = data.site(str(twin.robot.tcp))
     frame = site.xmat.reshape(3, 3)
     (approach, forward), (across, outward) = hand.approach, hand.opening
-    widths = []
-    for depth in np.linspace(hand.tip - height, hand.tip, _DEPTHS):
-        origin = site.xpos + depth * forward * frame[:, approach]
-        direction = outward * frame[:, across]
+    direction = outward * frame[:, across]
+    heights, widths = np.linspace(0.0, tallest, _DEPTHS), []
+    for height in heights:
+        origin = site.xpos + (hand.tip - height) * forward * frame[:, approach]
         widths.append(sum(_distance(model, data, origin, sign * direction) for sign in (1.0, -1.0)))
-    return float(min(widths))
+    deep = hand.tip + _distance(model, data, site.xpos, -forward * frame[:, approach])
+    return heights, np.where(heights <= deep - _CLEARANCE, np.minimum.accumulate(widths), 0.0)
+
+
+def _solid(model: mujoco.MjModel) -> mujoco.MjModel:
+    """The model with what collides in group 0, and what is only seen in group 1."""
+    grouped = copy.copy(model)
+    grouped.geom_group[:] = (model.geom_contype == 0) & (model.geom_conaffinity == 0)
+    return grouped
 
 
 def _distance(
     model: mujoco.MjModel, data: mujoco.MjData, origin: NDArray[np.float64], direction: NDArray[np.float64]
 ) -> float:
-    hit = mujoco.mj_ray(model, data, origin, direction, None, 1, -1, np.zeros(1, dtype=np.int32))
+    hit = mujoco.mj_ray(model, data, origin, direction, _SOLID, 1, -1, np.zeros(1, dtype=np.int32))
     return hit if hit >= 0 else np.inf
 
 

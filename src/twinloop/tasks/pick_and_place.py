@@ -229,7 +229,8 @@ class PickAndPlace:
     @property
     def constraints(self) -> dict[str, Constraint]:
         """Conditions on a world that a randomization may ask for by name."""
-        return {FITS: object_fits(self.twin, self.hand, self.config.object)}
+        tips = max(0.0, self.config.grasp_height - self.hand.tip)
+        return {FITS: object_fits(self.twin, self.hand, self.config.object, tips=tips)}
 
     @property
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
