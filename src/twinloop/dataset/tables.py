@@ -15,9 +15,10 @@ from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, sha256_bytes, sha256_json
 from twinloop.core.records import Episode, Provenance, SimEpisode
 from twinloop.dataset import layout
+from twinloop.dataset.episode_statistics import statistics_columns
 from twinloop.dataset.parquet import fixed_lists, lists
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.dataset.statistics import QUANTILES, image_stats, sorted_quantiles
+from twinloop.dataset.statistics import image_stats
 from twinloop.dataset.video import EncodedVideo
 
 
@@ -201,7 +202,7 @@ def episodes_table(
         for i, item in enumerate(placed)
     ]
     columns = {name: pa.array([row[name] for row in rows], _column_type(name, rows[0][name])) for name in rows[0]}
-    return pa.table(_with_statistics(columns, _stats_columns(spec, matrices)))
+    return pa.table(_with_statistics(columns, statistics_columns(stat_columns(spec), matrices)))
 
 
 # Types of the columns of the episode table, which must not depend on what a block happens to hold.
@@ -238,47 +239,6 @@ def _video_columns(
         columns[f"videos/{camera.key}/from_timestamp"] = start / spec.fps
         columns[f"videos/{camera.key}/to_timestamp"] = (start + lengths[position]) / spec.fps
     return columns
-
-
-def _stats_columns(spec: DatasetSpec, matrices: Sequence[NDArray[np.float64]]) -> dict[str, pa.Array]:
-    """Statistics of every episode and numeric feature; those of equally long episodes are computed together."""
-    lengths = np.array([len(matrix) for matrix in matrices])
-    values = {name: np.empty((len(matrices), matrices[0].shape[1])) for name in (*_MOMENTS, *QUANTILES)}
-    for length in np.unique(lengths):
-        same = np.flatnonzero(lengths == length)
-        for name, rows in _statistics(np.stack([matrices[int(i)] for i in same])).items():
-            values[name][same] = rows
-    columns: dict[str, pa.Array] = {}
-    for feature, where in stat_columns(spec).items():
-        for name in _MOMENTS:
-            columns[f"stats/{feature}/{name}"] = _rows(values[name][:, where])
-        columns[f"stats/{feature}/count"] = _rows(lengths[:, None])
-        for name in QUANTILES:
-            columns[f"stats/{feature}/{name}"] = _rows(values[name][:, where])
-    return columns
-
-
-_MOMENTS = ("min", "max", "mean", "std")
-
-
-def _statistics(episodes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """What `column_stats` says of each of ``(n, T, columns)``, as ``(n, columns)`` by name."""
-    mean = episodes.mean(axis=1)
-    squares = ((episodes - mean[:, None]) ** 2).sum(axis=1)
-    return {
-        "min": episodes.min(axis=1),
-        "max": episodes.max(axis=1),
-        "mean": mean,
-        "std": np.sqrt(squares / episodes.shape[1]),
-        **sorted_quantiles(np.sort(episodes, axis=1).swapaxes(0, 1)),
-    }
-
-
-def _rows(values: NDArray[Any]) -> pa.ListArray:
-    """Rows ``(n, width)`` as lists."""
-    count, width = values.shape
-    offsets = np.arange(0, count * width + 1, width, dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.ascontiguousarray(values).reshape(-1)))
 
 
 def _image_columns(spec: DatasetSpec, videos: Mapping[str, EncodedVideo], position: int) -> dict[str, Any]:
