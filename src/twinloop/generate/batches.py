@@ -200,4 +200,14 @@ def _counts(batch: BatchResult) -> dict[str, int]:
         "success": int(batch.success.sum()),
         "invalid": int((~batch.trajectories.valid).sum()),
         **dict(sorted(reasons.items())),
+        **_placements(batch),
     }
+
+
+def _placements(batch: BatchResult) -> dict[str, int]:
+    """Worlds whose clutter was placed, and how many draws that took."""
+    trials = batch.initial.notes.get("scene/trials")
+    if trials is None:
+        return {}
+    refused = sum(bool(reason) for reason in batch.initial.refused)
+    return {"placed": int((trials > 0).sum()) - refused, "placements": int(trials.sum())}

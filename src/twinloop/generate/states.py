@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -149,7 +149,14 @@ def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[s
         "reasons": {key[8:]: count for key, count in sorted(counts.items()) if key.startswith("invalid:")},
         "episodes": writer.episodes,
         "frames": writer.frames,
+        **_placements(counts),
     }
+
+
+def _placements(counts: Mapping[str, int]) -> dict[str, Any]:
+    """How often clutter that was drawn could be kept as it fell."""
+    placed, drawn = counts.get("placed", 0), counts.get("placements", 0)
+    return {"clutter": {"placed": placed, "drawn": drawn, "acceptance": placed / drawn}} if drawn else {}
 
 
 def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
@@ -165,4 +172,12 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
         twin_hash=twin.hash,
         config_hash=config.hash,
         block_size=config.block_size,
+        unsteady=_unsteady(plan),
     )
+
+
+def _unsteady(plan: Plan) -> bool:
+    """Whether the control loop of some world may keep no exact time."""
+    drawn = {name for draw in plan.draws for name in draw.names}
+    clock = [param for name, param in plan.twin.params.items() if param.quantity.stage == "clock"]
+    return any(param.name in drawn or param.nominal != param.quantity.default for param in clock)

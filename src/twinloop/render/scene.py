@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.render.protocol import Fields, SceneStates
 
 # Uploaded or built once when a renderer is opened: writing them later would change nothing.
-_FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name", "geom_type", "geom_dataid")
+_FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
 
 
 def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str, int]:

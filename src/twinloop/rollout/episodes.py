@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
@@ -23,6 +23,7 @@ from twinloop.tasks import Task
 from twinloop.twin import Twin
 
 INITIAL_COMMAND = "initial_command"  # key in Provenance.extra: command before the first, which fills delay histories
+SCENE = "scene/things"  # key in Provenance.extra: what lies there beside what the model itself has
 STEP_PARAMS = "step_params"  # key in Provenance.extra: values of parameters that change at every control step
 
 
@@ -82,7 +83,10 @@ class BatchResult:
 
     def _provenance(self, world: int) -> Provenance:
         notes = self.notes[world] if self.notes else {}
-        extra = {**self.extra, **notes, INITIAL_COMMAND: self.initial.command[world].tolist()}
+        begun = {name: float(values[world]) for name, values in self.initial.notes.items()}
+        extra = {**self.extra, **notes, **begun, INITIAL_COMMAND: self.initial.command[world].tolist()}
+        if self.twin.scene:
+            extra[SCENE] = self.twin.scene.names(self.params, world)
         if self.params.steps:
             extra[STEP_PARAMS] = {name: rows[world].tolist() for name, rows in self.params.steps.items()}
         reason = self.trajectories.reason[world]
@@ -148,6 +152,7 @@ def run_batch(
         controller = actor.begin(initial)
     with span("recording"):
         trajectories = rollout(backend or open_backend(), twin, params, initial, controller, task.nstep)
+        trajectories = _without_refused(trajectories, initial)
     with span("sensing and success"):
         observation = units.from_si(_observed(twin, params, trajectories))
         action = units.from_si(trajectories.commands)

@@ -52,7 +52,8 @@ class InitialState:
     """Where worlds begin: ``qpos`` ``(nworld, nq)``, ``qvel``, ``mocap_pos``, ``mocap_quat``, and ``command``.
 
     ``command`` ``(nworld, nu)`` is what the robot was told before the first command; the delay's history is filled
-    with it. ``notes`` are numbers ``(nworld,)`` about how the worlds came to be, for the provenance. Read-only arrays.
+    with it. ``notes`` are numbers ``(nworld,)`` about how the worlds came to be, for the provenance. ``refused`` says
+    why a world could not be made as its parameters ask, one text per world, or is empty. Read-only arrays.
     """
 
     qpos: NDArray[np.float64]
@@ -61,6 +62,7 @@ class InitialState:
     mocap_quat: NDArray[np.float64]
     command: NDArray[np.float64]
     notes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
+    refused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
@@ -71,7 +73,8 @@ class InitialState:
         """The beginnings of some worlds, in the order given."""
         index = np.asarray(worlds)
         notes = {name: values[index] for name, values in self.notes.items()}
-        return InitialState(**{name: getattr(self, name)[index] for name in _ARRAYS}, notes=notes)
+        refused = tuple(self.refused[world] for world in index) if self.refused else ()
+        return InitialState(**{name: getattr(self, name)[index] for name in _ARRAYS}, notes=notes, refused=refused)
 
     @property
     def nworld(self) -> int:

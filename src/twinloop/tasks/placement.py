@@ -8,13 +8,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from twinloop.core.errors import InputError
 from twinloop.core.records import ParamTable
 from twinloop.simulate import InitialState
 from twinloop.tasks.drop import Drop, Keep
 from twinloop.twin import Twin
 
-TRIALS = 50  # draws of a world's clutter before its scene counts as impossible
+TRIALS = 30  # draws of a world's clutter before its scene counts as impossible
 
 
 def place_clutter(
@@ -33,8 +32,7 @@ def place_clutter(
     of its parameters, the run seed, its episode number and the attempt. The notes ``scene/trials`` and
     ``scene/visible/<object>`` of the result say how many draws it took and which part of an object is seen.
 
-    Raises:
-        InputError: a world whose scene could not be placed; names the episode and the reasons.
+    A world whose clutter could not be placed is ``refused``, with the reason that was the most frequent.
     """
     scene = twin.scene
     if scene is None or not scene.spec.clutter:
@@ -56,14 +54,10 @@ def place_clutter(
         for world, reason in zip(waiting, drop.reasons, strict=True):
             reasons[world].update([reason] if reason else [])
         waiting = waiting[[bool(reason) for reason in drop.reasons]]
-    if len(waiting):
-        _refuse(int(numbers[waiting[0]]), reasons[waiting[0]])
-    return dataclasses.replace(initial, qpos=qpos, notes={**initial.notes, **notes})
-
-
-def _refuse(episode: int, reasons: Counter[str]) -> None:
-    listed = ", ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
-    raise InputError(
-        f"The clutter of episode {episode} could not be placed in {TRIALS} draws ({listed}). Give it a larger region, "
-        "fewer or smaller things, things that do not roll, or less to keep clear of."
+    refused = [""] * initial.nworld
+    for world in waiting:
+        ((reason, _),) = reasons[world].most_common(1)
+        refused[world] = f"clutter could not be placed: {reason}"
+    return dataclasses.replace(
+        initial, qpos=qpos, notes={**initial.notes, **notes}, refused=tuple(refused) if len(waiting) else ()
     )
