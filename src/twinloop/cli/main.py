@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from twinloop import __version__
+from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, Identify, Import, Replay, Twin
 from twinloop.cli.coverage import Coverage
 from twinloop.core.errors import TwinloopError
@@ -32,6 +33,7 @@ _Commands = (
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
     | Annotated[Twin, tyro.conf.subcommand("twin", prefix_name=False)]
+    | Annotated[Bench, tyro.conf.subcommand("bench", prefix_name=False)]
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,9 @@ from twinloop.simulate.protocol import Backend, Controller, DeviceController, In
 from twinloop.simulate.reference import BackendReference
 from twinloop.simulate.threads import BackendThreads
 from twinloop.twin import Twin
+
+if TYPE_CHECKING:
+    from twinloop.simulate.warp import BackendWarp
 
 _BACKENDS = ("reference", "threads", "warp", "warp:cpu", "warp:cuda:1")
 
@@ -37,18 +41,23 @@ def open_backend(name: str = "threads", *, nthread: int = 0) -> Backend:
     if name == "threads":
         return BackendThreads(nthread)
     if name == "warp" or name.startswith("warp:"):
-        return _open_warp(name.partition(":")[2])
+        return open_warp(name.partition(":")[2] or "cuda")
     raise UnknownNameError("backend", name, _BACKENDS)
 
 
-def _open_warp(device: str) -> Backend:
+def open_warp(device: str = "cuda", *, deterministic: bool = True) -> BackendWarp:
+    """The backend ``warp`` on one device; see `simulate.warp.BackendWarp`.
+
+    Raises:
+        MissingDependencyError: a package is missing, or the machine has no such device.
+    """
     try:
         from twinloop.simulate.warp import BackendWarp
     except ImportError as error:
         raise MissingDependencyError(
             f"The backend warp needs mujoco_warp and torch ({error}).", remedy='pip install "twinloop[gpu]"'
         ) from error
-    return BackendWarp(device or "cuda")
+    return BackendWarp(device, deterministic=deterministic)
 
 
 def rollout(

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 import mujoco
 import numpy as np
-import warp as wp
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.records import ParamTable
 from twinloop.simulate.arrays import to_host
 from twinloop.simulate.protocol import InitialState
+from twinloop.simulate.warp_bare import bare_seconds
+from twinloop.simulate.warp_device import find_device, memory_used
 from twinloop.simulate.warp_worlds import WarpWorlds
 from twinloop.twin import Twin
 
@@ -66,6 +66,14 @@ class BackendWarp:
             buffers=(nconmax, self.njmax or row_room(twin.model, nconmax)),
         )
         return SimulationWarp(worlds)
+
+    def bare_seconds(self, simulation: SimulationWarp, commands: NDArray[np.float64]) -> float:
+        """Seconds that ``mujoco_warp`` alone takes for the same steps, see `warp_bare.bare_seconds`."""
+        return bare_seconds(simulation.device, commands)
+
+    def memory_used(self) -> int | None:
+        """Bytes taken of a CUDA device's memory, by everybody; None on the CPU."""
+        return memory_used(self.device)
 
 
 class SimulationWarp:
@@ -119,27 +127,6 @@ class SimulationWarp:
     def warnings(self) -> NDArray[np.int64]:
         """See the protocol."""
         return to_host(self.device.warnings())
-
-
-def find_device(name: str) -> wp.Device:
-    """Warp's device of that name.
-
-    Raises:
-        MissingDependencyError: the machine has no such device.
-        InputError: no device is called like that.
-    """
-    if not name.startswith(("cuda", "cpu")):
-        raise InputError(f"Unknown Warp device {name!r}. Name cuda, cuda:0, cuda:1 … or cpu.")
-    if name.startswith("cuda") and not wp.is_cuda_available():
-        raise MissingDependencyError(
-            "The backend warp finds no CUDA device.",
-            remedy="run on a machine with an NVIDIA GPU and its driver, or use the CPU: --device cpu, or the backend "
-            "warp:cpu",
-        )
-    try:
-        return wp.get_device(name)
-    except ValueError as error:
-        raise InputError(f"Unknown Warp device {name!r}. There are {', '.join(map(str, wp.get_devices()))}.") from error
 
 
 def contact_room(twin: Twin) -> int:

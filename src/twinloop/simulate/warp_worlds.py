@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
 from typing import Any
 
 import mujoco
@@ -20,6 +19,7 @@ from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import Drives
 from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
+from twinloop.simulate.warp_device import captured, on_device
 from twinloop.simulate.warp_model import WarpModel
 from twinloop.twin import Twin
 
@@ -50,11 +50,17 @@ _OVERFLOWS = {
 
 
 class WarpWorlds:
-    """A `Simulation` whose arrays are torch tensors on ``device``, float64 except ``state`` (float32, as computed).
+    """A `Simulation` whose arrays are torch tensors, float64 except ``state`` (float32, as computed).
 
     The physics steps of a control period are captured as a graph at the start, on a CUDA device and on the CPU, and
     again only when a parameter begins to move that no world moved before. On a CUDA device Warp works in torch's
     stream, so that neither has to wait for the other.
+
+    Attributes:
+        on: Warp's device.
+        arrays: what the tensors are.
+        model, data: the model and data of ``mujoco_warp``.
+        substeps: physics steps per control step.
     """
 
     def __init__(
@@ -69,14 +75,14 @@ class WarpWorlds:
         buffers: tuple[int, int],
     ) -> None:
         """``buffers`` are the contacts and the constraint rows that a world has room for."""
-        self.nworld, self.step_index = initial.nworld, 0
+        self.nworld, self.step_index, self.substeps = initial.nworld, 0, twin.substeps
         self.arrays = Arrays.of(torch.zeros(0, device=wp.device_to_torch(device)))
-        self._device, self._twin, self._params, self._moved = device, twin, params, twin.moved(params)
+        self.on, self._twin, self._params, self._moved = device, twin, params, twin.moved(params)
         self._commands = CommandPath(twin, params, initial.command, as_array=self.arrays.asarray)
         self._pushes = Pushes(twin, params)
         self._drives = Drives(twin, params, as_array=self.arrays.asarray)
         self._graph: tuple[Any, Any] | None = None
-        with self._warp():
+        with on_device(self.on):
             self.model = WarpModel(twin, self.nworld)
             if deterministic:
                 self.model.device.opt.deterministic = int(mjw.DeterminismType.ALL)
@@ -98,32 +104,32 @@ class WarpWorlds:
     @property
     def state(self) -> torch.Tensor:
         """See the protocol."""
-        with self._warp():
+        with on_device(self.on):
             parts = [self._tensor(name).reshape(self.nworld, -1) for name in self._columns]
             return torch.cat(parts, dim=1)
 
     @property
     def qpos(self) -> torch.Tensor:
         """See the protocol."""
-        with self._warp():
+        with on_device(self.on):
             return self._tensor("qpos").double()
 
     @property
     def qvel(self) -> torch.Tensor:
         """See the protocol."""
-        with self._warp():
+        with on_device(self.on):
             return self._tensor("qvel").double()
 
     def derived(self, name: str) -> torch.Tensor:
         """See the protocol."""
-        with self._warp():
+        with on_device(self.on):
             return self._tensor(name).reshape(self.nworld, *self._sizes[name]).double()
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """See the protocol."""
         scratch, nv = self.model.scratch, self.model.host.nv
         points = self.arrays.asarray(np.broadcast_to(np.asarray(point, dtype=np.float32), (self.nworld, 3)).copy())
-        with self._warp():
+        with on_device(self.on):
             for name in ("qpos", "mocap_pos", "mocap_quat"):
                 wp.copy(getattr(scratch, name), getattr(self.data, name))
             mjw.kinematics(self.model.device, scratch)
@@ -138,7 +144,7 @@ class WarpWorlds:
         step, clock = self._commands.step, self._commands.clock
         controls = self._commands.controls(command)
         changes = self._twin.stepped_fields(self._params, step)
-        with self._warp():
+        with on_device(self.on):
             if changes:
                 self.model.write(changes)
                 self.model.place(self.data, changes)
@@ -152,7 +158,7 @@ class WarpWorlds:
             if self._drives.active:
                 self._step_driven(controls)
             else:
-                wp.capture_launch(self._captured(self._twin.substeps))
+                wp.capture_launch(self._captured(self.substeps))
         self._count(sound)
         self.step_index += 1
 
@@ -175,7 +181,7 @@ class WarpWorlds:
         """Write the fields of all worlds, or of some, one row each."""
         fields = self._twin.fields(params, always=self._moved)
         self.model.check(params, fields.arrays)
-        with self._warp():
+        with on_device(self.on):
             self.model.write(fields, worlds)
             if not self._commands.clock.steady:
                 self.model.view("opt.timestep")
@@ -187,7 +193,7 @@ class WarpWorlds:
         index = torch.as_tensor(worlds, device=mask.device)
         mask[index] = True
         kept = {name: self._tensor(name).clone() for name in self._sizes}
-        with self._warp():
+        with on_device(self.on):
             mjw.reset_data(self.model.device, self.data, wp.from_torch(mask))
             for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
                 rows = self.arrays.asarray(getattr(initial, name))
@@ -207,17 +213,17 @@ class WarpWorlds:
         stepped = self._twin.stepped_fields(params, 0)
         names = [*(stepped.arrays if stepped else ()), *self._drives.fields]
         self.model.check(params, names)
-        with self._warp():
+        with on_device(self.on):
             for name in names:
                 self.model.view(name)
             if self._pushes.active:
                 self._wrench_rows()
             self._substeps(1)
-            self._captured(1 if self._drives.active else self._twin.substeps)
+            self._captured(1 if self._drives.active else self.substeps)
 
     def _wrench_rows(self) -> torch.Tensor:
         if self._wrenches is None:
-            shape = (self._twin.substeps, self.nworld, self._twin.model.nbody)
+            shape = (self.substeps, self.nworld, self._twin.model.nbody)
             self._wrenches = wp.zeros(shape, dtype=wp.spatial_vector)
         return wp.to_torch(self._wrenches)
 
@@ -236,7 +242,7 @@ class WarpWorlds:
         """Physics steps one by one from the first row of the inputs, the drives acting before each."""
         state = [self._tensor(name) for name in ("qpos", "qvel", "actuator_force")]
         inputs = [wp.to_torch(rows) for rows in (self._controls, self._wrenches) if rows is not None]
-        for substep in range(self._twin.substeps):
+        for substep in range(self.substeps):
             qpos, qvel, force = (values.double() for values in state)
             control, changed = self._drives.apply(
                 qpos=qpos,
@@ -253,13 +259,10 @@ class WarpWorlds:
             wp.capture_launch(self._captured(1))
 
     def _captured(self, count: int) -> Any:
-        """Some physics steps as a graph. Torch's own stream cannot be captured on a CUDA device."""
+        """Some physics steps as a graph."""
         layout = (count, self.model.version, self._wrenches is not None)
         if self._graph is None or self._graph[0] != layout:
-            apart = wp.ScopedStream(wp.Stream(self._device)) if self._device.is_cuda else nullcontext()
-            with apart, wp.ScopedCapture(self._device) as capture:
-                self._substeps(count)
-            self._graph = (layout, capture.graph)
+            self._graph = (layout, captured(self.on, lambda: self._substeps(count)))
         return self._graph[1]
 
     def _substeps(self, count: int) -> None:
@@ -274,7 +277,7 @@ class WarpWorlds:
         """Add what went wrong in this control step to the counters."""
         counts = self._counts
         counts[:, WARNINGS.index("mjWARN_BADCTRL")] += ~sound.flatten(1).all(dim=1)
-        with self._warp():
+        with on_device(self.on):
             for name, kind in _BAD.items():
                 values = self._tensor(name)
                 good = torch.isfinite(values) & (values.abs() <= mujoco.mjMAXVAL)
@@ -285,15 +288,6 @@ class WarpWorlds:
 
     def _tensor(self, name: str) -> torch.Tensor:
         return wp.to_torch(getattr(self.data, name))
-
-    @contextmanager
-    def _warp(self) -> Generator[None]:
-        """Warp's device for the block and, on a CUDA device, torch's stream for Warp."""
-        stream = nullcontext()
-        if self._device.is_cuda:
-            stream = wp.ScopedStream(wp.stream_from_torch(torch.cuda.current_stream(self.arrays.device)))
-        with wp.ScopedDevice(self._device), stream:
-            yield
 
 
 def _columns(model: mujoco.MjModel) -> list[str]:

@@ -1,0 +1,40 @@
+"""``twinloop bench gpu``: figures that hold together, on the CPU device; one clear line where there is no GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from twinloop.cli.main import main
+
+pytest.importorskip("mujoco_warp", reason="mujoco-warp is not installed: pip install 'twinloop[gpu]'")
+pytest.importorskip("torch", reason="torch is not installed: pip install 'twinloop[gpu]'")
+
+
+@pytest.mark.slow
+def test_figures_hold_together(capsys):
+    assert main(["bench", "gpu", "--device", "cpu", "--worlds", "1,16", "--rounds", "1", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [row["worlds"] for row in figures["rows"]] == [1, 16]
+    for row in figures["rows"]:
+        assert row["ratio"] == pytest.approx(row["steps_per_s"] / row["bare_steps_per_s"])
+        assert 0.0 < row["ratio"] < 1.2
+        assert row["successful_per_s"] == pytest.approx(row["success"] * row["trajectories_per_s"])
+        assert row["success"] > 0.5
+        assert row["memory_bytes"] > 1e8
+    assert figures["rows"][1]["steps_per_s"] > figures["rows"][0]["steps_per_s"]
+
+
+def test_without_a_gpu_it_says_what_is_missing_and_what_goes_without(capsys, monkeypatch):
+    monkeypatch.setattr("warp.is_cuda_available", lambda: False)
+    assert main(["bench", "gpu"]) == 3
+    message = " ".join(capsys.readouterr().err.split())
+    assert "finds no CUDA device" in message
+    assert "--device cpu" in message
+
+
+@pytest.mark.parametrize(("worlds", "words"), [("0", "from 1 on"), ("four", "whole numbers separated by commas")])
+def test_numbers_of_worlds_that_make_no_sense_are_wrong_input(capsys, worlds, words):
+    assert main(["bench", "gpu", "--device", "cpu", "--worlds", worlds]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
