@@ -12,7 +12,7 @@ from scipy import stats
 from twinloop.core.errors import BoundsError, InputError, UnitsError, UnknownNameError
 from twinloop.core.records import ParamDistribution
 from twinloop.core.seeds import uniforms
-from twinloop.randomize import Draw, Plan, default_draws, identified_draws, parse_randomization
+from twinloop.randomize import Draw, JointDraw, Plan, default_draws, identified_draws, parse_randomization
 from twinloop.randomize.distributions import (
     Choice,
     Empirical,
@@ -87,6 +87,24 @@ def test_an_episode_draws_the_same_alone_and_in_company(episodes, seed):
     table = plan.draw(episodes)
     for row, episode in enumerate(episodes):
         np.testing.assert_array_equal(table.values[row], plan.draw([episode]).values[0])
+
+
+def test_a_draw_is_its_distribution_at_the_numbers_of_its_stream():
+    """The contract with datasets that exist: which stream, which counter. To change it is to break their plans."""
+    names = ("joint/elbow_flex/damping", "joint/gripper/damping")
+    draw = Draw(names=names, distribution=Uniform(low=0.5, high=1.0))
+    table = Plan(twin=SO101, run_seed=5, draws=(draw,)).draw([3, 8], attempt=[0, 2])
+    u = uniforms(5, "draw/" + "+".join(names), [3, 8], size=2, attempt=[0, 2])
+    np.testing.assert_array_equal(np.stack([table[name] for name in names], axis=1), 0.5 + 0.5 * u)
+    normal = MultivariateNormal(mean=(0.0, 0.05), covariance=((1.0, 0.0), (0.0, 1.0)))
+    joint = JointDraw(names=names, distribution=normal, transforms=("identity", "identity"))
+    row = Plan(twin=SO101, run_seed=5, draws=(joint,)).draw([1]).row(0)
+    for trial in range(200):
+        candidate = normal.sample(uniforms(5, "draw/" + "+".join(names), [1], size=2, step=trial))[0]
+        if ((candidate >= 0) & (candidate <= 10)).all():
+            break
+    assert [row[name] for name in names] == candidate.tolist()
+    assert trial > 0
 
 
 def test_scopes_draw_once_per_run_episode_or_step():

@@ -137,7 +137,9 @@ class Plan:
         )
 
     def notes(self, drawn: DrawnWorlds) -> list[dict[str, Any]]:
-        """What the provenance of each world says beyond its values; empty where nothing is special about it."""
+        """What the provenance of each world says beyond its values; an empty list where there is nothing to say."""
+        if not (self.weighted or self.constraints or self.adaptive):
+            return []
         notes: list[dict[str, Any]] = [{} for _ in range(drawn.table.nworld)]
         for world, note in enumerate(notes):
             if self.weighted:

@@ -48,6 +48,8 @@ def section_plan(
     """
     given = {"default": True} if section == "default" else dict(section)
     options = {key: given.pop(key) for key in OPTIONS if key in given}
+    if "kappa" in options and identified is None:
+        raise InputError(f"{where}: randomization.kappa widens an identified distribution. Add identified: RUN.")
     parsed, pool = parse_randomization(given, twin, where=where)
     draws: list[Draw | JointDraw | AdaptiveDraw] = list(parsed)
     if "adaptive" in options:

@@ -11,6 +11,7 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 
 MOST_AXES = 21_201  # rows in Joe and Kuo's table
@@ -21,10 +22,15 @@ def scrambled_sobol(index: NDArray[np.int64], axes: int, *, run_seed: int) -> ND
     """Points ``(n, axes)`` in (0, 1) of a run's scrambled sequence.
 
     Within 2^k points from a multiple of 2^k, each axis has exactly one point in each of 2^k equal parts.
+
+    Raises:
+        InputError: an index beyond the sequence's 2^30 points.
     """
     if not len(index) or not axes:
         return np.empty((len(index), axes))
     bits = max(1, int(index.max()).bit_length())
+    if bits > _BITS:
+        raise InputError(f"A Sobol' design has 2^{_BITS} episodes; number {index.max()} is beyond. Draw another seed.")
     directions, shift = _scrambled(axes, bits, run_seed)
     point = np.tile(shift, (len(index), 1))
     for bit in range(bits):
