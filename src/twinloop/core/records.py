@@ -343,7 +343,8 @@ class Provenance:
 class SimEpisode:
     """One simulated episode on its way to a dataset: T commands, T+1 states, what was observed, and provenance.
 
-    ``commands`` ``(T, nu)`` and ``states`` ``(T+1, nstate)`` are float64 in SI, for exact replay. ``action`` and
+    ``commands`` ``(T, nu)`` and ``states`` ``(T+1, nstate)`` are float64 in SI, for exact replay; the first column of
+    the states is the true time in s. ``action`` and
     ``observation`` ``(T, n)`` are in the dataset's units (``provenance.units``), as a policy would see them.
     ``next_success`` ``(T,)`` says whether the success predicate held after each step.
     """

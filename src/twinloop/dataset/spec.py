@@ -10,6 +10,7 @@ from twinloop.core.errors import InputError, UnitsError
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 
+TRUE_TIME = "observation.time"
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
@@ -42,7 +43,8 @@ class DatasetSpec:
     ``joints`` are bare joint names in column order: actions and the first columns of the observation are named
     ``JOINT.pos`` on disk, as LeRobot does; ``extra_state`` names further observation columns. ``units`` maps the
     joint columns to SI. ``block_size`` is how many attempted episode numbers one file covers. ``success`` says
-    whether frames carry ``next.success``.
+    whether frames carry ``next.success``. ``unsteady`` says that the control loop keeps no exact time: frames
+    then carry ``observation.time``, the true time of each in s, beside LeRobot's nominal timestamps.
     """
 
     name: str
@@ -57,6 +59,7 @@ class DatasetSpec:
     config_hash: str = ""
     block_size: int = 64
     success: bool = True
+    unsteady: bool = False
     licence: str = ""
 
     def __post_init__(self) -> None:
@@ -96,6 +99,7 @@ class DatasetSpec:
             "config_hash": self.config_hash,
             "block_size": self.block_size,
             "success": self.success,
+            "unsteady": self.unsteady,
             "licence": self.licence,
         }
 
@@ -122,6 +126,8 @@ def features(spec: DatasetSpec) -> dict[str, Any]:
         "action": {"dtype": "float32", "shape": [len(spec.action_names)], "names": list(spec.action_names)},
         "observation.state": {"dtype": "float32", "shape": [len(spec.state_names)], "names": list(spec.state_names)},
     }
+    if spec.unsteady:
+        table[TRUE_TIME] = {"dtype": "float32", "shape": [1], "names": None}
     for camera in spec.cameras:
         table[camera.key] = _video_feature(camera, spec.fps)
     if spec.success:

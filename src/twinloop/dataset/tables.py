@@ -17,7 +17,7 @@ from twinloop.core.records import Episode, Provenance, SimEpisode
 from twinloop.dataset import layout
 from twinloop.dataset.episode_statistics import statistics_columns
 from twinloop.dataset.parquet import fixed_lists, lists
-from twinloop.dataset.spec import DatasetSpec
+from twinloop.dataset.spec import TRUE_TIME, DatasetSpec
 from twinloop.dataset.statistics import image_stats
 from twinloop.dataset.video import EncodedVideo
 
@@ -52,6 +52,8 @@ def content_hash(episode: SimEpisode) -> str:
 def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
     """Which columns of `frame_matrix` belong to which feature."""
     widths = {"action": len(spec.action_names), "observation.state": len(spec.state_names)}
+    if spec.unsteady:
+        widths[TRUE_TIME] = 1
     if spec.success:
         widths["next.success"] = 1
     widths |= dict.fromkeys(("timestamp", "frame_index", "episode_index", "index", "task_index"), 1)
@@ -88,7 +90,7 @@ def data_table(spec: DatasetSpec, matrix: NDArray[np.float64]) -> pa.Table:
         if name in ("action", "observation.state"):
             columns[name] = fixed_lists(values.astype(np.float32))
         else:
-            kind = {"next.success": np.bool_, "timestamp": np.float32}.get(name, np.int64)
+            kind = {"next.success": np.bool_, "timestamp": np.float32, TRUE_TIME: np.float32}.get(name, np.int64)
             columns[name] = pa.array(values[:, 0].astype(kind))
     table = pa.table(columns)
     return table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": _hf_features(table)}})})
