@@ -41,6 +41,12 @@ def test_blocks_are_whole_batches_few_and_bounded(tmp_path, episodes, envs, batc
     assert blocks <= settings.BLOCKS or config.block_size + config.batch_size > settings.MAX_BLOCK
 
 
+def test_a_device_gets_larger_batches(tmp_path):
+    value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 4096}}
+    config = resolve(value, where="test", folder=tmp_path, episodes=10_000, backend="warp")
+    assert (config.batch_size, config.block_size) == (2048, 2048)
+
+
 def test_blocks_of_several_batches_hold_what_single_ones_do(config, tmp_path, monkeypatch):
     single = generate_states(config, tmp_path / "single")
     monkeypatch.setattr(settings, "BLOCKS", 4)

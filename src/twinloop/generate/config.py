@@ -31,8 +31,10 @@ ROBOTS = {
     "so101": "so101_tabletop",
     "so101_follower": "so101_tabletop",
 }
-# Worlds simulated at once by one worker: past this size a batch gets no faster (benchmarks/generate.py).
+# Worlds simulated at once by one worker: past this size a batch gets no faster on C threads (benchmarks/generate.py).
+# A device gets faster still, up to what its states weigh in the memory of the process that writes them.
 MAX_BATCH = 128
+MAX_BATCH_DEVICE = 2048
 # Batches are committed in blocks, and a block is one set of files, so a block bounds what a crash costs. A commit costs
 # in proportion to the files there are: with a bounded number of blocks a long run commits at a constant rate. Past
 # this many episodes a block's arrays would weigh on the memory of the process that writes them.
@@ -102,9 +104,15 @@ class GenerateConfig(_Strict):
     kappa: float = 1.0
 
     @property
+    def most_worlds(self) -> int:
+        """Worlds that the file and the backend allow at once."""
+        most = MAX_BATCH_DEVICE if self.file.rollout.backend == "warp" else MAX_BATCH
+        return min(self.file.rollout.parallel_envs, most)
+
+    @property
     def batch_size(self) -> int:
         """Worlds that a worker simulates at once; with adaptive ranges, a whole part of a round."""
-        wanted = min(self.file.rollout.parallel_envs, MAX_BATCH)
+        wanted = self.most_worlds
         return _divisor(self.round_size, wanted) if self.round_size else wanted
 
     @property
@@ -195,7 +203,7 @@ def resolve(
 
 def _check_rounds(config: GenerateConfig, where: str) -> None:
     """Refuse rounds that divide into small batches only."""
-    wanted = min(config.file.rollout.parallel_envs, MAX_BATCH)
+    wanted = config.most_worlds
     if config.round_size > wanted and 2 * config.batch_size < wanted:
         raise InputError(
             f"{where}: randomization.adaptive.every {config.round_size} divides into batches of {config.batch_size} "
