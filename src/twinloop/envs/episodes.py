@@ -75,8 +75,7 @@ class PlannedEpisodes:
 
 
 def _take(worlds: Beginning, rows: NDArray[np.intp]) -> Beginning:
-    parts: dict[str, Any] = {name: getattr(worlds.initial, name)[rows] for name in _INITIAL}
-    return Beginning(numbers=worlds.numbers[rows], params=worlds.params.take(rows), initial=InitialState(**parts))
+    return Beginning(numbers=worlds.numbers[rows], params=worlds.params.take(rows), initial=worlds.initial.take(rows))
 
 
 def _join(worlds: list[Beginning]) -> Beginning:

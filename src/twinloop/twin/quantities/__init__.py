@@ -35,9 +35,14 @@ QUANTITIES: tuple[Quantity, ...] = (
 )
 
 
+_KINDS: dict[tuple[str, str], list[Quantity]] = {}
+for _kind in QUANTITIES:
+    _KINDS.setdefault((_kind.family, _kind.quantity), []).append(_kind)
+
+
 def find_quantities(family: str, quantity: str) -> list[Quantity]:
     """The kinds of parameter of that family and quantity: one, or one for each member that has its own."""
-    return [kind for kind in QUANTITIES if (kind.family, kind.quantity) == (family, quantity)]
+    return list(_KINDS.get((family, quantity), ()))
 
 
 __all__ = [

@@ -66,7 +66,9 @@ def contact(target: Target) -> None:
     stiffness, ratio = target.value("contact/stiffness"), target.value("contact/damping_ratio")
     bounce = target.value("contact/restitution")
     nominal = restitution(_spring(target.model, int(rows[0]))[1])
-    ratio = np.where(bounce == nominal, ratio, damping_ratio(bounce))
+    bouncing = bounce != nominal
+    if bouncing.any():
+        ratio = np.where(bouncing, damping_ratio(bounce), ratio)
     constant = 1.0 / (ratio * np.sqrt(stiffness))
     _refuse_fast(target, constant, stiffness, ratio)
     values = np.stack([constant, ratio], axis=-1)[:, None]
