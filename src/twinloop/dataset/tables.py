@@ -66,6 +66,8 @@ def frame_matrix(spec: DatasetSpec, placed: Placed) -> NDArray[np.float64]:
     frame = np.arange(placed.length)
     stored = np.hstack([placed.episode.action, placed.episode.observation]).astype(np.float32).astype(np.float64)
     parts: list[Any] = [stored]
+    if spec.unsteady:
+        parts.append(placed.episode.states[:-1, :1].astype(np.float32).astype(np.float64))
     if spec.success:
         parts.append(placed.episode.next_success.astype(np.float64)[:, None])
     fixed = np.stack(
