@@ -173,8 +173,8 @@ def test_unknown_names_and_wrong_shapes_are_refused(renderer: Renderer, model: m
         renderer.render(states, {"light_difuse": np.zeros((1, 3))})
     with pytest.raises(InputError, match=r"light_diffuse has shape \(1, 3\), the value given has \(2, 1, 3\)"):
         renderer.render(states, {"light_diffuse": np.zeros((2, 1, 3))})
-    with pytest.raises(InputError, match="tex_data is fixed when a renderer is opened"):
-        renderer.render(states, {"tex_data": model.tex_data})
+    with pytest.raises(InputError, match="mesh_vert is fixed when a renderer is opened"):
+        renderer.render(states, {"mesh_vert": model.mesh_vert})
 
 
 def test_no_camera_is_said(renderer: Renderer) -> None:

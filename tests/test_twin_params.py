@@ -40,8 +40,8 @@ def model():
 
 
 def everything(model):
-    """Every quantity of a model but those that would write what another has: a geom's friction, a restitution."""
-    left_out = {"geom", "material"}
+    """Every quantity of a model, but those that say what another says, and the sky, which it lacks."""
+    left_out = {"geom", "material", "background"}
     kinds = [q for q in QUANTITIES if q.family not in left_out and not q.quantity.endswith("restitution")]
     specs = [ParamSpec(name=q.path("*"), source="test") for q in kinds]
     return expand_params(model, specs, where="test")

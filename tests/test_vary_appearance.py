@@ -16,7 +16,7 @@ from twinloop.render import Renderer, SceneStates, open_renderer, probe_renderer
 from twinloop.twin import Twin
 
 HEAD = """<visual><headlight ambient=".3 .3 .3" diffuse="0 0 0" specular="0 0 0"/></visual><asset>
-  <texture name="sky" type="skybox" builtin="flat" rgb1="0 0 0" rgb2="0 0 0" width="8" height="48"/>
+  <texture name="sky" type="skybox" builtin="flat" rgb1=".4 .4 .4" rgb2=".4 .4 .4" width="8" height="48"/>
   <material name="ground" rgba=".6 .6 .6 1" specular="0"/><material name="red" rgba="1 0 0 1" specular="0"/></asset>"""
 SCENE = """<light name="sun" type="directional" pos="0 0 3" dir="0 0 -1" diffuse=".6 .6 .6" specular="0 0 0"/>
   <camera name="top" pos="0 0 2" fovy="40"/>
@@ -27,7 +27,7 @@ LATER = ["material/*/roughness", "material/*/metallic", "light/*/luminous_intens
 QUANTITIES = ["intensity", "active", "color/r", "color/g", "color/b", "direction/azimuth", "direction/elevation"]
 QUANTITIES += [f"position/{axis}" for axis in "xyz"]
 NAMES = [f"light/sun/{quantity}" for quantity in QUANTITIES] + ["object/ball/size", "geom/table/position/x"]
-NAMES += ["geom/table/rotation/z", *LATER]
+NAMES += ["geom/table/rotation/z", *(f"background/sky/color/{channel}" for channel in "rgb"), *LATER]
 
 
 @pytest.fixture(scope="module")
@@ -93,11 +93,21 @@ def test_a_coloured_light_colours_what_is_grey_and_intensity_multiplies_it(rende
 def test_what_is_larger_or_elsewhere_is_seen_so(renderer: Renderer, twin: Twin) -> None:
     areas = [reddish(picture(renderer, twin, object__ball__size=size)).sum() for size in (1.0, 1.5)]
     assert areas[1] / areas[0] == pytest.approx(1.5**2, rel=0.12)
-    bare, aside = (picture(renderer, twin, geom__table__position__x=x) for x in (0.0, 0.6))
+    black = {f"background__sky__color__{channel}": 0.0 for channel in "rgb"}
+    bare, aside = (picture(renderer, twin, geom__table__position__x=x, **black) for x in (0.0, 0.6))
     assert bare[48, 4].sum() > 100
     assert aside[48, 4].sum() < 30  # the sky, where the table was
-    turned = picture(renderer, twin, geom__table__position__x=0.5, geom__table__rotation__z=np.pi / 4)
+    turned = picture(renderer, twin, geom__table__position__x=0.5, geom__table__rotation__z=np.pi / 4, **black)
     assert turned[4, 20].sum() < 30 < 100 < turned[48, 30].sum()
+
+
+def test_the_background_takes_its_factors_and_the_next_world_has_its_own_again(renderer: Renderer, twin: Twin) -> None:
+    aside = {"geom__table__position__x": 1.5}
+    plain = picture(renderer, twin, **aside)[48, 8]
+    painted = picture(renderer, twin, background__sky__color__r=2.0, background__sky__color__g=0.25, **aside)[48, 8]
+    np.testing.assert_allclose(plain, 102, atol=2)  # 0.4 of 255
+    np.testing.assert_allclose(painted, [204, 26, 102], atol=2)
+    np.testing.assert_array_equal(picture(renderer, twin, **aside)[48, 8], plain)
 
 
 def test_what_the_classic_renderers_ignore_is_carried_with_every_world(renderer: Renderer, twin: Twin) -> None:

@@ -88,6 +88,9 @@ class GlRenderer:
         self._posed.check(states)
         self._posed.set_fields(fields)
         self._window.make_current()
+        if "tex_data" in self._posed.anew:
+            for sky in np.flatnonzero(self._posed.model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX):
+                mujoco.mjr_uploadTexture(self._posed.model, self._context, int(sky))
         shape = (len(states), self.height, self.width, 3)
         frames = {name: np.empty(shape, dtype=np.uint8) for name in self.cameras}
         for i in range(len(states)):

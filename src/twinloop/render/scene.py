@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.render.protocol import Fields, SceneStates
 
-# Uploaded or built once when a renderer is opened: writing them later would change nothing.
+# Uploaded or built once when a renderer is opened: writing them later would change nothing. Renderers take
+# anew what `PosedScene.anew` names.
 _FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
+_BUILT_ANEW = frozenset({"tex_data", "geom_dataid"})
 
 
 def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str, int]:
@@ -40,15 +42,19 @@ class PosedScene:
         self.model = copy.copy(model)
         self.data = mujoco.MjData(self.model)
         self._compiled: dict[str, NDArray] = {}
+        self.anew: frozenset[str] = frozenset()
         bodies = np.flatnonzero(model.body_mocapid >= 0)
         self._mocap = bodies[np.argsort(model.body_mocapid[bodies])]
 
     def set_fields(self, fields: Fields | None) -> None:
         """Write one world's fields; those of the previous world return to their compiled values.
 
+        ``anew`` then names what differs from before of that which a renderer builds once: pixels, shapes.
+
         Raises:
             InputError: a field is unknown, has another shape than in the model, or is fixed once a renderer is open.
         """
+        self.anew = _BUILT_ANEW & {*self._compiled, *(fields or {})}
         for name, value in self._compiled.items():
             getattr(self.model, name)[...] = value
         self._compiled = {}
@@ -95,7 +101,7 @@ class PosedScene:
         if not isinstance(value, np.ndarray):
             arrays = [field for field in dir(self.model) if isinstance(getattr(self.model, field), np.ndarray)]
             raise UnknownNameError("model field", name, arrays)
-        if name.startswith(_FIXED_PREFIXES):
+        if name.startswith(_FIXED_PREFIXES) and name not in _BUILT_ANEW:
             raise InputError(
                 f"Model field {name} is fixed when a renderer is opened. Compile the variants into the model and "
                 "choose between them, as with geom_matid and a texture pool."

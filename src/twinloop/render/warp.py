@@ -69,8 +69,8 @@ class WarpRenderer:
         """Colour pictures of every state from every camera; see `Renderer.render`."""
         self._posed.check(states)
         self._posed.set_fields(fields)
-        if fields and "geom_dataid" in fields:
-            self._contexts.clear()  # a context is built for the shapes that the model has
+        if self._posed.anew:
+            self._contexts.clear()  # a context is built for the shapes and pixels that the model has
         shape = (len(states), self.height, self.width, 3)
         frames = {name: np.empty(shape, dtype=np.uint8) for name in self.cameras}
         device_model = self._put_model()

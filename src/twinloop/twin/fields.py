@@ -146,8 +146,8 @@ class _Target:
             return table[name][self._worlds]
         return np.full(len(self._worlds), nominal_value(self.model, kind, self.name))
 
-    def vector(self, stem: str) -> NDArray[np.float64]:
-        return np.stack([self.value(f"{stem}/{axis}") for axis in "xyz"], axis=-1)
+    def vector(self, stem: str, parts: str = "xyz") -> NDArray[np.float64]:
+        return np.stack([self.value(f"{stem}/{part}") for part in parts], axis=-1)
 
     def rows(self, field: str) -> NDArray[np.intp]:
         return rows(self.model, self._kind, self.name, field)

@@ -54,6 +54,27 @@ def _elevation(model: mujoco.MjModel, name: str) -> float:
     return math.atan2(-z, math.hypot(x, y))
 
 
+def sky(target: Target) -> None:
+    """Factors on the colours of the background's texture, which end at full brightness."""
+    model = target.model
+    factors = target.vector("color", "rgb")
+    for start, end in _skies(model):
+        own = model.tex_data[start:end].reshape(-1, 3)
+        colours = np.minimum(own * factors[:, None, :], 255.0).round().astype(np.uint8)
+        target.put("tex_data", np.arange(start, end), colours.reshape(len(factors), -1))
+
+
+def _skies(model: mujoco.MjModel) -> list[tuple[int, int]]:
+    """Where the pixels of every background texture of three channels begin and end."""
+    textures = np.flatnonzero((model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX) & (model.tex_adr >= 0))
+    size = (model.tex_height * model.tex_width * model.tex_nchannel).astype(int)
+    return [(int(model.tex_adr[i]), int(model.tex_adr[i]) + size[i]) for i in textures if model.tex_nchannel[i] == 3]
+
+
+def _no_sky(model: mujoco.MjModel, _name: str) -> str:
+    return "" if _skies(model) else "the model has no background. Give it a texture of type skybox"
+
+
 def texture(target: Target) -> None:
     """Index 0 keeps the material; index i > 0 shows the i-th of the pool (see `twin.textures`)."""
     pool, geoms = pool_indices(target.model), target.rows("geom_matid")
@@ -220,6 +241,23 @@ APPEARANCE: tuple[Quantity, ...] = (
     *_camera(),
     *_light(),
     *_material(),
+    *(
+        Quantity(
+            family="background",
+            member="sky",
+            quantity=f"color/{channel}",
+            unit="1",
+            low=0.0,
+            high=10.0,
+            default=1.0,
+            compute=sky,
+            writes=("tex_data",),
+            lacks=_no_sky,
+            visual=True,
+            meaning="factor on the background's colour, a texture that is uploaded anew for every world",
+        )
+        for channel in "rgb"
+    ),
     Quantity(
         family="texture",
         quantity="",

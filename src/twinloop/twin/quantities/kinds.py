@@ -36,8 +36,8 @@ class Target(Protocol):
         """Values of one quantity of this thing, nominal where it is not a parameter, ``(n,)``."""
         ...
 
-    def vector(self, stem: str) -> NDArray[np.float64]:
-        """Values of ``stem/x``, ``stem/y``, ``stem/z``, ``(n, 3)``."""
+    def vector(self, stem: str, parts: str = "xyz") -> NDArray[np.float64]:
+        """Values of ``stem/x``, ``stem/y``, ``stem/z``, ``(n, 3)``, or of other parts with names of one letter."""
         ...
 
     def rows(self, field: str) -> NDArray[np.intp]:

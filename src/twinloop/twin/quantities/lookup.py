@@ -69,9 +69,9 @@ def model_field(model: mujoco.MjModel, field: str) -> NDArray:
 
 
 def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
-    """Rows of ``field`` that belong to the named object; an option has one."""
+    """Rows of ``field`` that belong to the named object; an option has one, and so has what one thing alone writes."""
     family = quantity.family
-    if field.startswith("opt."):
+    if field.startswith("opt.") or field == "tex_data":
         return np.zeros(1, dtype=np.intp)
     if field.startswith("dof_"):
         return np.atleast_1d(model.jnt_dofadr[motor_joint(model, name)]).astype(np.intp)
