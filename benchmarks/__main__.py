@@ -39,7 +39,7 @@ def main() -> None:
     )
     table.add_row("writer, states only, steps/s", f"{wrote['writer_states_only_steps_per_s']:.0f}", "one run", "")
     for kind, when in (("together", "no episode ending"), ("apart", "episodes ending at steps spread evenly")):
-        low, high = played[f"spread_{kind}"]
+        low, high = played[f"ratio_{kind}_spread"]
         table.add_row(
             f"vector environment of {played['worlds']}, {when}, steps/s against the bare rollout",
             f"{played[f'ratio_{kind}']:.2f}",

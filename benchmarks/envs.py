@@ -29,9 +29,10 @@ def run(worlds: int = WORLDS, steps: int = STEPS, rounds: int = 3) -> dict:
         "rounds": rows,
     }
     for kind in ("together", "apart"):
-        ratios = [row["bare_s"] / row[f"{kind}_s"] for row in rows]
-        result[f"ratio_{kind}"] = float(np.median(ratios))
-        result[f"spread_{kind}"] = [min(ratios), max(ratios)]
+        for clock, name in (("s", "ratio"), ("cpu_s", "cpu_ratio")):
+            ratios = [row[f"bare_{clock}"] / row[f"{kind}_{clock}"] for row in rows]
+            result[f"{name}_{kind}"] = float(np.median(ratios))
+            result[f"{name}_{kind}_spread"] = [min(ratios), max(ratios)]
         result[f"steps_per_s_{kind}"] = worlds * steps / float(np.median([row[f"{kind}_s"] for row in rows]))
     return result
 
@@ -39,29 +40,39 @@ def run(worlds: int = WORLDS, steps: int = STEPS, rounds: int = 3) -> dict:
 def _round(worlds: int, steps: int) -> dict:
     env = TwinVectorEnv(worlds, twin="so101_tabletop", action="delta")
     actions = np.random.default_rng(0).uniform(-1, 1, (steps, worlds, *env.single_action_space.shape))
-    together, commands = _seconds(env, actions, apart=False)
+    together, commands = _played(env, actions, apart=False)
     source = PlannedEpisodes(
         env.options.plan(env.twin, env.goal.task), env.goal.task, run_seed=0, first=np.arange(worlds, dtype=np.int64)
     )
     begun = source.next(np.arange(worlds))
-    began = time.perf_counter()
+    clock = _Clock()
     rollout(open_backend(), env.twin, begun.params, begun.initial, commands, steps)
-    bare = time.perf_counter() - began
-    apart, _ = _seconds(env, actions, apart=True)
-    return {"bare_s": bare, "together_s": together, "apart_s": apart}
+    bare = clock.read("bare")
+    apart, _ = _played(env, actions, apart=True)
+    return {**bare, **together, **apart}
 
 
-def _seconds(env: TwinVectorEnv, actions: np.ndarray, *, apart: bool) -> tuple[float, np.ndarray]:
-    """Seconds of all steps, and the commands issued ``(worlds, steps, nu)``."""
+def _played(env: TwinVectorEnv, actions: np.ndarray, *, apart: bool) -> tuple[dict, np.ndarray]:
+    """Time of all steps, and the commands issued ``(worlds, steps, nu)``."""
     env.reset(seed=0)
     if apart:  # as if the episodes had begun at steps spread evenly over the past
         env.worlds.steps[:] = np.arange(env.num_envs) * env.goal.nstep // env.num_envs
     commands = []
-    began = time.perf_counter()
+    clock = _Clock()
     for action in actions:
         env.step(action)
         commands.append(env.worlds.command)
-    return time.perf_counter() - began, np.stack(commands, axis=1)
+    return clock.read("apart" if apart else "together"), np.stack(commands, axis=1)
+
+
+class _Clock:
+    """Wall-clock and processor time since it was made; on a shared machine only the second repeats."""
+
+    def __init__(self) -> None:
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+
+    def read(self, name: str) -> dict[str, float]:
+        return {f"{name}_s": time.perf_counter() - self._wall, f"{name}_cpu_s": time.process_time() - self._cpu}
 
 
 if __name__ == "__main__":
