@@ -18,6 +18,8 @@ from twinloop.randomize import Plan, default_draws
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.protocol import state_columns
 from twinloop.twin import load_twin
+from twinloop.twin.load import compile_twin
+from twinloop.twin.spec import parse_spec
 
 pytest.importorskip("mujoco_warp", reason="mujoco-warp is not installed: pip install 'twinloop[gpu]'")
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'twinloop[gpu]'")
@@ -173,6 +175,101 @@ def test_parameters_that_change_every_step_do_so_as_in_the_reference(twin):
     assert largest(runs, mujoco.mjtState.mjSTATE_QPOS) < 1e-5
     fixed = rollout(BackendWarp("cpu"), twin, twin.table(2), InitialState.home(twin, 2), waves(twin, 2, NSTEP), NSTEP)
     assert np.abs(fixed.qpos - runs[1].qpos).max() > 1e-3
+
+
+WORLD = """
+<mujoco model="slope">
+  <option integrator="implicitfast" cone="elliptic"/>
+  <default><geom friction="0.2 0.005 0.0001"/></default>
+  <worldbody>
+    <geom name="plate" type="box" size="0.3 0.3 0.02" pos="0 0 -0.02"/>
+    <body name="post" pos="0.2 0 0"><geom name="post" type="box" size="0.02 0.1 0.05"/></body>
+    <body name="puck" pos="0 0 0.0099">
+      <freejoint/><geom name="puck" type="box" size="0.02 0.03 0.01" mass="0.25"/>
+    </body>
+  </worldbody>
+</mujoco>
+"""
+MOVED = {
+    "geom/plate/position/z": -0.01,
+    "geom/plate/rotation/y": 0.3,
+    "body/post/position/x": -0.17,
+    "world/gravity/tilt_x": 0.3,
+    "world/wind/x": 12.0,
+    "world/air/density": 900.0,
+    "world/air/viscosity": 8.0,
+    "push/puck/force": 2.0,
+    "object/puck/friction/slide": 0.05,
+    "object/puck/mass": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def slope(tmp_path_factory):
+    """A puck on a plate beside a post; a push, and air that moves where both density and wind are set."""
+    path = tmp_path_factory.mktemp("slope") / "slope.xml"
+    path.write_text(WORLD)
+    names = [*MOVED, "push/puck/time", "push/puck/duration"]
+    params = [{"name": name, "source": "test"} for name in names]
+    value = {"name": "slope", "model": path.name, "control_hz": 50, "substeps": 10, "params": params}
+    return compile_twin(parse_spec(value, where="test"), path, where="test")
+
+
+def test_what_stands_blows_and_pushes_in_one_world_does_so_there_alone(slope):
+    """World i moves the i-th parameter; wind needs a dense air, friction and mass a push, to be felt."""
+    nworld, names = len(MOVED) + 1, list(MOVED)
+    values = {name: np.full(nworld, slope.params[name].nominal) for name in names}
+    for world, (name, value) in enumerate(MOVED.items(), start=1):
+        values[name][world] = value
+    values["world/air/density"][1 + names.index("world/wind/x")] = 900.0
+    values["push/puck/force"][1 + names.index("object/puck/friction/slide") :] = 2.0
+    values["push/puck/duration"] = np.full(nworld, 0.13)
+    table, commands = slope.table(nworld, values), np.zeros((nworld, 20, 0))
+    runs = both(slope, table, commands)
+    np.testing.assert_allclose(runs[1].qpos, runs[0].qpos, atol=2e-5)
+    moved = np.abs(runs[1].qpos - runs[1].qpos[:1]).max(axis=(1, 2))
+    felt = [name for name, effect in zip(names, moved[1:], strict=True) if effect > 1e-3]
+    assert set(names) - set(felt) == {"world/air/density", "world/air/viscosity"}  # nothing moves through the air
+
+
+def test_pushes_and_places_come_and_go_when_worlds_begin_anew(slope):
+    """A world that begins anew with another parameter moved gets its array then, and the others never notice."""
+    start, commands = InitialState.home(slope, 2), np.zeros((2, 0))
+    pushed = slope.table(1, {"push/puck/force": 2.0, "push/puck/duration": 0.1, "geom/plate/rotation/y": 0.3})
+    simulations = [
+        backend.start(slope, slope.table(2), start, 20) for backend in (open_backend("threads"), BackendWarp("cpu"))
+    ]
+    for step in range(20):
+        for simulation in simulations:
+            if step in (4, 12):
+                fresh = pushed if step == 4 else slope.table(1)
+                simulation.restart([1], fresh, InitialState.home(slope, 1))
+            simulation.advance(commands)
+        np.testing.assert_allclose(simulations[1].qpos, simulations[0].qpos, atol=2e-5)
+        if step == 11:
+            assert np.abs(simulations[1].qpos[1] - simulations[1].qpos[0]).max() > 0.01
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["so101_tabletop", "double_pendulum", "cube_toss"])
+def test_every_parameter_does_to_a_world_what_it_does_in_the_reference(name):
+    """World i moves the i-th parameter of the twin to an end of its range, or by a fifth."""
+    twin = load_twin(name)
+    params = [p for p in twin.params.values() if not p.quantity.visual and "geom_fluid" not in p.quantity.fields]
+    nworld = len(params)
+    values = {p.name: np.where(np.arange(nworld) == i, moved(p), p.nominal) for i, p in enumerate(params)}
+    table = twin.table(nworld, values).with_seeds(SeedPath.of(0, range(nworld)))
+    commands = np.tile(waves(twin, 1, NSTEP), (nworld, 1, 1)) if twin.model.nu else np.zeros((nworld, NSTEP, 0))
+    runs = both(twin, table, commands)
+    assert runs[1].valid.all()
+    worst = np.abs(runs[0].qpos - runs[1].qpos).max(axis=(1, 2))
+    assert {params[i].name: worst[i] for i in np.flatnonzero(worst > 1e-4)} == {}
+
+
+def moved(param):
+    """Where a parameter differs most from nominal within its range, or a fifth more where it has none."""
+    ends = param.absolute(param.default_range, param.op) if param.default_range else [1.2 * param.nominal + 0.01]
+    return np.clip(max(ends, key=lambda end: abs(end - param.nominal)), param.low, param.high)
 
 
 def test_what_is_computed_on_the_way_is_the_reference_s(twin):
