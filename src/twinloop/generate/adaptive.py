@@ -65,6 +65,12 @@ def history(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, 
     }
 
 
+def known_rounds(record: Mapping[str, Any]) -> Rounds:
+    """The ranges of every round of a `history`, and those after the last."""
+    rows = [*(item["ranges"] for item in record["rounds"]), record["ranges"]]
+    return {number: tuple((row[name][0], row[name][1]) for name in record["names"]) for number, row in enumerate(rows)}
+
+
 def known_plan(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]) -> Plan:
     """The plan with the ranges of every round that was begun."""
     draw = plan.adaptive

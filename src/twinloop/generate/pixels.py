@@ -23,6 +23,7 @@ from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.dataset.video import EncodedVideo, encode_block
 from twinloop.generate.config import GenerateConfig, RenderConfig, load_plan
+from twinloop.generate.coverage import rendered_documents
 from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan
 from twinloop.render import SceneStates, choose_renderer, open_renderer, probe_renderer
@@ -77,7 +78,7 @@ def render_dataset(
             "renderer": renderer,
             "parent": reader.spec.name,
         }
-        writer.finish(result)
+        writer.finish(result, documents=rendered_documents(source, writer.path))
     return result
 
 

@@ -41,13 +41,15 @@ def run_coverage(dataset: Path, *, output: Path | None, triples: bool, console: 
 def coverage_table(coverage: Mapping[str, Any]) -> Table:
     """The parameters whose range was covered least."""
     table = Table(box=None, pad_edge=False)
-    for title in ("parameter", "range", "unit", "cells hit by kept", "by attempts", "expected", "widest gap of kept"):
-        table.add_column(title, justify="left" if title in ("parameter", "unit", "range") else "right")
-    rows = sorted(_parameter_rows(coverage), key=lambda row: (row[3] - row[5], -row[7]))
-    for name, ends, unit, kept, attempted, expected, gap, _ in rows[:_ROWS]:
-        table.add_row(name, ends, unit, f"{kept:.0%}", f"{attempted:.0%}", f"{expected:.0%}", gap)
+    table.add_column("parameter", overflow="fold")
+    for title in ("range", "kept", "attempted", "expected", "widest gap of kept"):
+        table.add_column(title, justify="right")
+    rows = sorted(_parameter_rows(coverage), key=lambda row: (row[2] - row[4], -row[6]))
+    for name, ends, kept, attempted, expected, gap, _ in rows[:_ROWS]:
+        table.add_row(name, ends, f"{kept:.0%}", f"{attempted:.0%}", f"{expected:.0%}", gap)
+    table.caption = f"Parts of each range, of {coverage['cells']['marginal']}, that hold an episode."
     if len(rows) > _ROWS:
-        table.caption = f"{len(rows) - _ROWS} more parameters are covered better; --json and --output show them."
+        table.caption += f" {len(rows) - _ROWS} more parameters are covered better; --json and --output show them."
     return table
 
 
@@ -171,8 +173,8 @@ def _key_figures(coverage: Mapping[str, Any]) -> list[KeyFigure]:
     return figures
 
 
-def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, str, float, float, float, str, float]]:
-    """Name, range, unit, cells hit by kept and by attempts, expected, the widest gap in words and in probability."""
+def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, float, float, float, str, float]]:
+    """Name, range, cells hit by kept and by attempts, expected, the widest gap in words and in probability."""
     rows = []
     parts = zip(coverage["axes"], coverage["kept"]["marginals"], coverage["attempted"]["marginals"], strict=True)
     for axis, kept, attempted in parts:
@@ -182,8 +184,7 @@ def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, str, fl
         rows.append(
             (
                 axis["name"],
-                f"{low:.3g} to {high:.3g}",
-                axis["unit"].removesuffix("1"),
+                f"{low:.3g} to {high:.3g} {axis['unit'].removesuffix('1')}".strip(),
                 kept["occupied"],
                 attempted["occupied"],
                 kept["expected"],
