@@ -58,6 +58,14 @@ def test_nominal_values_leave_every_field_untouched(arm):
     assert arm.fields(arm.table(3)).arrays == {}
 
 
+def test_a_nominal_value_that_the_model_does_not_have_is_refused(model):
+    spec = ParamSpec(name="joint/hinge/damping", nominal=0.5, source="t")
+    with pytest.raises(
+        InputError, match=r"joint/hinge/damping has the nominal 0.5 .* here and 0.1 in the model. Change"
+    ):
+        expand_params(model, [spec], where="my.yaml")
+
+
 def test_a_gain_moves_gain_and_bias_together(arm):
     fields = arm.fields(arm.table(2, {"joint/hinge/damping": [0.1, 0.4]}))
     np.testing.assert_allclose(fields.arrays["dof_damping"][:, 0], [0.1, 0.4])

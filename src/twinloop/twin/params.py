@@ -98,6 +98,7 @@ def expand_params(
         if not chosen and "*" not in target:
             _refuse(model, kinds, target, where=f"{where} ({spec.name})")
         for kind, name in chosen:
+            _check_nominal(model, kind, name, spec, where)
             param = _param(model, kind, name, spec, given)
             param.check(param.nominal, where=f"{where} (nominal)")
             if param.default_range is not None:
@@ -116,6 +117,18 @@ def _refuse(model: mujoco.MjModel, kinds: list[Quantity], target: str, *, where:
         "its nominal value stands in no model. Name a servo preset (robot.servo), robot.gears, or give a nominal"
     )
     raise InputError(f"{where}: {target} lacks that quantity: {why}. Change the twin, or remove the line.")
+
+
+def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
+    """Nominal is what the model says: another value in the YAML would be believed and never simulated."""
+    if spec.nominal is None or quantity.given or not quantity.fields:
+        return
+    own = nominal_value(model, quantity, name)
+    if not np.isclose(spec.nominal, own, rtol=1e-9, atol=0.0):
+        raise InputError(
+            f"{where}: {quantity.path(name)} has the nominal {spec.nominal:g} {quantity.unit} here and {own:g} in the "
+            "model. Change the model (or robot.servo), or leave `nominal` out and give a range."
+        )
 
 
 def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, given: Mapping[str, float]) -> Param:
