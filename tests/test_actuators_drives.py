@@ -241,3 +241,23 @@ class TestBackends:
         np.testing.assert_array_equal(runs[1].invalid_step, [-1, 3])
         np.testing.assert_array_equal(runs[0].states[0], runs[1].states[0])
         np.testing.assert_array_equal(runs[0].states[1, :5], runs[1].states[1, :5])
+
+
+def test_the_stages_do_the_same_on_another_array_library():
+    """Three physics steps of made-up states, NumPy against torch."""
+    torch = pytest.importorskip("torch")
+    twin, n = load_twin("so101_tabletop_geared"), 3
+    drawn = {"supply/bus/resistance": 0.3, "actuator/*/thermal_resistance": 400.0, "joint/*/stiction": 2.0}
+    drawn |= {"joint/*/load_friction": 0.2, "actuator/*/temperature_rise": 30.0}
+    table = spread(twin, drawn, n)
+    made = [Drives(twin, table), Drives(twin, table, as_array=lambda values: torch.from_numpy(np.array(values)))]
+    for step in range(3):
+        sizes = {"qpos": twin.model.nq, "qvel": twin.model.nv, "force": 6, "control": 6}
+        state = {name: uniforms(step, name, range(n), size=size) - 0.5 for name, size in sizes.items()}
+        state["timestep"] = np.full(n, twin.dt)
+        control, fields = made[0].apply(**state)
+        others = made[1].apply(**{name: torch.from_numpy(values) for name, values in state.items()})
+        np.testing.assert_allclose(others[0].numpy(), control, rtol=1e-12)
+        for name, values in fields.items():
+            np.testing.assert_allclose(others[1][name].numpy(), values, rtol=1e-12, err_msg=name)
+    assert set(fields) == set(made[0].fields) == set(made[1].fields)
