@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_tree
 from twinloop.core.pool import LocalProcesses
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate import config as settings
 from twinloop.generate import generate_states, resolve
+from twinloop.generate.batches import Batch, work
+from twinloop.generate.config import load_plan
+from twinloop.rollout import software_versions
 
 SWING = {"scene": {"twin": "double_pendulum", "task": "benchmarks/swing.py:Swing"}, "rollout": {"parallel_envs": 5}}
 
@@ -83,3 +89,20 @@ def test_a_run_stopped_within_a_block_resumes_from_the_last_whole_one(config, tm
     assert DatasetReader(tmp_path / "stopped").numbers.max() < 15, "the second block had one batch of three"
     generate_states(config, tmp_path / "stopped", workers=workers, resume=True)
     assert sha256_tree(tmp_path / "stopped") == sha256_tree(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"plan_hash": "of another twin"}, "A worker read another twin double_pendulum than the run was started with"),
+        ({"versions": {"mujoco": "3.0"}}, r"A worker has mujoco \S+, .* the run was started with mujoco 3.0"),
+    ],
+)
+def test_a_worker_that_would_write_other_bytes_is_refused(config, change, message):
+    plan = load_plan(config)
+    batch = Batch(
+        config=config.model_dump_json(), plan_hash=plan.hash, versions=software_versions(), nthread=1, numbers=(0, 1)
+    )
+    assert len(work(batch).kept) == 2
+    with pytest.raises(InputError, match=message):
+        work(replace(batch, **change))

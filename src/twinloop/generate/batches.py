@@ -31,17 +31,19 @@ _SHORTEST = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """What a worker needs: the configuration as JSON, the block and its episode numbers, its C threads.
+    """What a worker needs: the configuration as JSON, its C threads, the block and its episode numbers.
 
-    ``versions`` are those of the process that asked: other versions would write other bytes. ``rounds`` are the
-    adaptive ranges that these episodes are drawn from. ``profile`` asks where the time goes; it changes nothing else.
+    ``versions`` and ``plan_hash`` are those of the process that asked: others would write other bytes. ``rounds`` are
+    the adaptive ranges that these episodes are drawn from. ``profile`` asks where the time goes; it changes nothing
+    else.
     """
 
     config: str
-    block: int
-    numbers: tuple[int, ...]
-    nthread: int
+    plan_hash: str
     versions: Mapping[str, str]
+    nthread: int
+    block: int = 0
+    numbers: tuple[int, ...] = ()
     rounds: Rounds = field(default_factory=dict)
     profile: bool = False
 
@@ -84,6 +86,11 @@ def _work(batch: Batch) -> Outcome:
             "differ. Install the same versions everywhere."
         )
     config, plan, task = setup(batch.config)
+    if plan.hash != batch.plan_hash:
+        raise InputError(
+            f"A worker read another twin {config.twin} than the run was started with: its files were changed since, or "
+            "differ on that machine. Leave them alone while a run goes on, and put the same ones everywhere."
+        )
     plan = plan.knowing(batch.rounds) if batch.rounds else plan
     result = simulate_batch(config, plan, task, batch.numbers, nthread=batch.nthread)
     with span("provenance"):

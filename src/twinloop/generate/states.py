@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.dataset.aside import SetAside
 from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.generate.adaptive import Rounds, rounds_left
+from twinloop.generate.adaptive import rounds_left
 from twinloop.generate.batches import Batch, Outcome, dataset_units, work, work_here
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.coverage import draw_figures
@@ -55,9 +56,16 @@ def generate_states(
         with DatasetWriter.open(output, spec, resume=resume) as writer:
             here = LocalProcesses(min(workers, batches(config, writer.next_block)))
             with nullcontext(engine) if engine else here as place:
+                batch = Batch(
+                    config=config.model_dump_json(),
+                    plan_hash=plan.hash,
+                    versions=dict(software_versions()),
+                    nthread=place.threads,
+                    profile=profile is not None,
+                )
                 while batches(config, writer.next_block) > 0:
                     blocks, rounds = rounds_left(config, plan, writer.outcomes, writer.next_block)
-                    _generate_blocks(config, writer, blocks, rounds, place, profile)
+                    _generate_blocks(config, writer, blocks, replace(batch, rounds=rounds), place, profile)
             with span("coverage"):
                 facts, documents = draw_figures(config, plan, writer.path, writer.outcomes)
             result = {**_result(config, plan, writer), **facts}
@@ -75,11 +83,11 @@ def _generate_blocks(
     config: GenerateConfig,
     writer: DatasetWriter,
     blocks: range,
-    rounds: Rounds,
+    batch: Batch,
     engine: Engine,
     profile: Profile | None,
 ) -> None:
-    jobs = _jobs(config, blocks, rounds, nthread=engine.threads, profile=profile is not None)
+    jobs = _jobs(config, blocks, batch)
     total = sum(len(_starts(config, block)) for block in blocks)
     done = track(engine.map(work if engine.elsewhere else work_here, jobs), label="simulate", total=total)
     for block, outcomes in itertools.groupby(done, key=lambda pair: pair[0].block):
@@ -94,21 +102,12 @@ def _starts(config: GenerateConfig, block: int) -> range:
     return range(start, min(start + config.block_size, config.episodes), config.batch_size)
 
 
-def _jobs(config: GenerateConfig, blocks: range, rounds: Rounds, *, nthread: int, profile: bool) -> Iterator[Batch]:
-    """The batches of these blocks, made as they are asked for."""
-    text, versions = config.model_dump_json(), dict(software_versions())
+def _jobs(config: GenerateConfig, blocks: range, batch: Batch) -> Iterator[Batch]:
+    """The batches of these blocks, made from one of them as they are asked for."""
     for block in blocks:
         for start in _starts(config, block):
             numbers = tuple(range(start, min(start + config.batch_size, config.episodes)))
-            yield Batch(
-                config=text,
-                block=block,
-                numbers=numbers,
-                nthread=nthread,
-                versions=versions,
-                rounds=rounds,
-                profile=profile,
-            )
+            yield replace(batch, block=block, numbers=numbers)
 
 
 def _gather(
