@@ -16,7 +16,7 @@ from twinloop.randomize import Plan, default_draws, section_plan
 from twinloop.rollout import run_batch
 from twinloop.rollout.sensing import joint_readings
 from twinloop.simulate import open_backend, rollout
-from twinloop.tasks import open_task
+from twinloop.tasks import open_task, placement
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
 from twinloop.twin import load_twin
 
@@ -364,6 +364,28 @@ def test_a_world_that_breaks_ends_alone_and_says_why(twin):
         assert env.worlds.state[[0, 2]].tobytes() == calm.worlds.state[[0, 2]].tobytes()
     assert env.worlds.numbers.tolist() == [0, 4, 2]
     assert env.worlds.valid.all()
+
+
+def test_a_world_that_cannot_be_made_ends_at_its_first_step_and_says_why(tmp_path, monkeypatch):
+    monkeypatch.setattr(placement, "TRIALS", 2)
+    group = {"set": "all", "count": [0, 5], "x": [0.2, 0.24], "y": [-0.02, 0.02]}
+    scene = {"sets": {"all": [{"shape": "box", "size": [0.03, 0.03, 0.02]}]}, "clutter": {"stuff": group}}
+    (tmp_path / "crowded.yaml").write_text(
+        yaml.safe_dump({"base": "so101_tabletop", "name": "crowded", "scene": scene})
+    )
+    crowd = {"params": {"scene/stuff/count": {"distribution": "choice", "values": [0.0, 5.0]}}}
+    env = TwinVectorEnv(6, twin=tmp_path / "crowded.yaml", randomization=crowd, report_params=True)
+    _, infos = env.reset(seed=SEED)
+    full = infos["params"]["scene/stuff/count"] == 5.0
+    assert 0 < full.sum() < 6
+    _, rewards, terminated, _, infos = env.step(noise(1, 6)[0])
+    assert (terminated == full).all()
+    assert set(infos["invalid"][full]) == {"clutter could not be placed: no room"}
+    assert set(infos["invalid"][~full]) == {""}
+    assert not rewards[full].any()
+    _, _, _, _, infos = env.step(noise(1, 6)[0])
+    assert (infos["episode_number"] == np.arange(6) + 6 * full).all()
+    assert ((infos["invalid"] != "") == (full & (infos["params"]["scene/stuff/count"] == 5.0))).all()
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ class WorldBatch:
         self._monitor = Monitor(self._simulation)
         self.params, self.numbers = worlds.params, worlds.numbers.copy()
         self.command, self.steps = worlds.initial.command.copy(), np.zeros(num_envs, dtype=np.int64)
+        self._refused = np.array(worlds.initial.refused or [""] * num_envs, dtype=object)
         self.state = self._simulation.state
 
     def restart(self, envs: NDArray[np.intp]) -> None:
@@ -43,6 +44,7 @@ class WorldBatch:
         self.numbers[envs], self.steps[envs] = worlds.numbers, 0
         self.command = self.command.copy()
         self.command[envs] = worlds.initial.command
+        self._refused[envs] = worlds.initial.refused or ""
         self.state = self._simulation.state
 
     def advance(self, command: NDArray[np.float64]) -> None:
@@ -55,13 +57,13 @@ class WorldBatch:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Worlds that can be trusted, ``(num_envs,)``."""
-        return self._monitor.valid
+        """Worlds that can be trusted, ``(num_envs,)``: they began as their parameters ask, and ran without warning."""
+        return self._monitor.valid & (self._refused == "")
 
     @property
-    def reasons(self) -> list[str]:
-        """Why each world cannot be trusted, empty where it can."""
-        return self._monitor.reason
+    def reasons(self) -> NDArray[np.object_]:
+        """Why each world cannot be trusted, empty where it can, ``(num_envs,)``."""
+        return np.where(self._refused == "", np.array(self._monitor.reason, dtype=object), self._refused)
 
     @property
     def params_now(self) -> ParamTable:

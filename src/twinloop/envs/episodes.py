@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -88,5 +89,8 @@ def _join(worlds: list[Beginning]) -> Beginning:
     initial: dict[str, Any] = {
         name: np.concatenate([getattr(part.initial, name) for part in worlds]) for name in _INITIAL
     }
+    if any(part.initial.refused for part in worlds):
+        refused = [part.initial.refused or ("",) * part.initial.nworld for part in worlds]
+        initial["refused"] = tuple(itertools.chain.from_iterable(refused))
     numbers = np.concatenate([part.numbers for part in worlds])
     return Beginning(numbers=numbers, params=params, initial=InitialState(**initial))

@@ -18,7 +18,7 @@ def world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArray[np
     """Where the episodes of some environments stand; ``success`` is one row each."""
     done = np.zeros(len(worlds.steps), dtype=bool)
     done[envs] = success
-    values = (done & worlds.valid, worlds.numbers.copy(), worlds.steps.copy(), np.array(worlds.reasons, dtype=object))
+    values = (done & worlds.valid, worlds.numbers.copy(), worlds.steps.copy(), worlds.reasons)
     infos: Infos = dict(zip(_KEYS, values, strict=True))
     return infos | {f"_{name}": _mask(worlds, envs) for name in _KEYS}
 
