@@ -55,6 +55,7 @@ class Drop:
         self.qpos = initial.qpos.copy()
         self.reasons = [""] * initial.nworld
         self.visible: dict[str, NDArray[np.float64]] = {}
+        self._fixed: list[int] = []
 
     def fall(self, *, run_seed: int, episodes: NDArray[np.int64], attempt: int, trial: int) -> None:
         """Draw, drop, and judge."""
@@ -65,7 +66,9 @@ class Drop:
                 u = uniforms(run_seed, stream, episodes, size=size, attempt=attempt, step=trial)
                 self._start(slot, clutter, u, hides=order == 0 and clutter.occlude is not None)
         start = _with_qpos(self._initial, self.qpos)
-        joints = np.array([*self._twin.model.body_jntadr[self._scene.bodies], *self._keep.joints], dtype=np.intp)
+        slots = self._twin.model.body_jntadr[self._scene.bodies]
+        self._fixed = [*np.delete(slots, self._scene.clutter), *self._keep.joints]
+        joints = np.array([*slots, *self._keep.joints], dtype=np.intp)
         settled = settle(self._twin, self._params, start, joints)
         self._take(settled.qpos)
         moved = self._shift(settled.qpos) > _MOVED
@@ -141,7 +144,7 @@ class Drop:
     def _shift(self, settled: NDArray[np.float64]) -> NDArray[np.float64]:
         """How far what was placed has moved at most, ``(nworld,)`` in m."""
         furthest = np.zeros(len(settled))
-        for joint in self._keep.joints:
+        for joint in self._fixed:
             row = int(self._twin.model.jnt_qposadr[joint])
             way = settled[:, row : row + 3] - self._initial.qpos[:, row : row + 3]
             furthest = np.maximum(furthest, np.sqrt((way**2).sum(axis=1)))

@@ -16,6 +16,32 @@ from twinloop.twin.surface import Surface
 _SUPPORT = "table"
 
 
+def stand(
+    qpos: NDArray[np.float64], row: int, params: ParamTable, path: str, ground: Ground | None, *, yaw: float
+) -> None:
+    """Put a free body flat on the support of each world, in place.
+
+    Args:
+        qpos: positions of worlds ``(nworld, nq)`` in which the body lies on the compiled support.
+        row: where the body's position begins in ``qpos``.
+        path: what its parameters begin with: ``position/x``, ``position/y``, ``yaw``, ``size``, ``size/z``.
+        yaw: nominal turn about the support's normal, in rad.
+    """
+    home = qpos[:, row : row + 3].copy()
+    for column, axis in enumerate("xy"):
+        qpos[:, row + column] = params.get(f"{path}/position/{axis}", home[:, column])
+    one = np.ones(params.nworld)
+    half_yaw = 0.5 * params.get(f"{path}/yaw", yaw * one)
+    quaternion = np.stack([np.cos(half_yaw), 0.0 * one, 0.0 * one, np.sin(half_yaw)], axis=1)
+    if ground:
+        flat = ground.nominal.take(np.zeros(len(qpos), dtype=np.intp))
+        half = home[:, 2] - flat.height(home[:, :2])
+        scale = params.get(f"{path}/size", one) * params.get(f"{path}/size/z", one)
+        qpos[:, row + 2] += ground.rise(qpos[:, row : row + 2]) + (ground.standing(half * scale) - half)
+        quaternion = ground.turn(quaternion)
+    qpos[:, row + 3 : row + 7] = quaternion
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ground:
     """The support of every world beside that of the model as it was compiled. Where both agree, nothing changes."""

@@ -19,7 +19,7 @@ from twinloop.simulate import Controller, InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.drop import Keep
 from twinloop.tasks.fitting import FITS, object_fits
-from twinloop.tasks.ground import Ground
+from twinloop.tasks.ground import Ground, stand
 from twinloop.tasks.hand import Hand
 from twinloop.tasks.kinematics import Chain
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
@@ -143,19 +143,14 @@ class PickAndPlace:
         return place_clutter(self.twin, params, placed, keep, run_seed=run_seed, episodes=episodes, attempt=attempt)
 
     def _stand(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
-        """Put the object where the parameters say, as it rests on the table of each world."""
-        name, row = f"object/{self.config.object}", self.object.qpos
-        for axis, column in (("x", row), ("y", row + 1)):
-            qpos[:, column] = params.get(f"{name}/position/{axis}", qpos[:, column])
-        one = np.ones(params.nworld)
-        half_yaw = 0.5 * params.get(f"{name}/yaw", 0.0 * one)
-        quaternion = np.stack([np.cos(half_yaw), 0.0 * one, 0.0 * one, np.sin(half_yaw)], axis=1)
-        if ground:
-            own = self.object.rest_height - float(ground.nominal.height(self._home[None, row : row + 2])[0])
-            scale = params.get(f"{name}/size", one) * params.get(f"{name}/size/z", one)
-            qpos[:, row + 2] += ground.rise(qpos[:, row : row + 2]) + (ground.standing(own * scale) - own)
-            quaternion = ground.turn(quaternion)
-        qpos[:, row + 3 : row + 7] = quaternion
+        """Put the object, and what else the scene always has, where the parameters say on the table of each world."""
+        scene = self.twin.scene
+        things = {self.config.object: (self.object.qpos, 0.0)}
+        if scene:
+            rows = zip(scene.spec.objects, scene.qpos, strict=False)
+            things |= {thing.name: (int(row), thing.yaw) for thing, row in rows}
+        for name, (row, yaw) in things.items():
+            stand(qpos, row, params, f"object/{name}", ground, yaw=yaw)
 
     def _keep(self, initial: InitialState) -> Keep:
         """What clutter must leave alone: the object, the target, and what else stands on the table."""

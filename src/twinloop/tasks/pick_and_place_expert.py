@@ -85,6 +85,8 @@ class PickAndPlaceExpert:
         centre = there(initial.qpos[:, row : row + 3])
         self._rest = centre[:, 2] - self._ground(centre)  # of the object's centre above the table
         self._hover = 2.0 * self._rest + task.hand.tip + _HOVER
+        larger = self._rest - task.object.rest_height  # a fixed finger stays clear of an object as wide as it is high
+        self._clearance = _SIDE_CLEARANCE + larger if task.hand.one_sided else 0.0 * larger
         self._lift = task.config.lift_height + self._xp.maximum(self._rise, self._ground(centre))
         self._command = there(initial.command)
         self._columns = there(_column_order(initial.command.shape[1], task.servo.actuators, task.hand.actuator))
@@ -205,8 +207,7 @@ class PickAndPlaceExpert:
 
     def _aside(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
         """Offset that keeps a fixed finger off the object; none for a hand that opens to both sides."""
-        clearance = _SIDE_CLEARANCE if self._task.hand.one_sided else 0.0
-        return clearance * self._frame.opening(position, turn)
+        return self._clearance[:, None] * self._frame.opening(position, turn)
 
 
 def _column_order(nu: int, arm: NDArray[np.intp], finger: int) -> NDArray[np.intp]:

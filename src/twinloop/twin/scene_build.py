@@ -7,6 +7,7 @@ model thus holds every world of a run, and its states all have the same length.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,7 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
         slots.append(Slot(body=thing.name, shapes=shapes, meshes=f"objects/{thing.name}"))
         place = (*thing.position, _top(mjspec, spec.support) + shapes[0].extents[2] / 2)
         _add_body(mjspec, slots[-1], place, contact, rolling=spec.rolling, there=True)
+        mjspec.worldbody.bodies[-1].quat = [math.cos(thing.yaw / 2), 0.0, 0.0, math.sin(thing.yaw / 2)]
     for name, clutter in spec.clutter.items():
         slots += _clutter(mjspec, name, clutter, sets, contact, spec.rolling, where)
     _extend_keys(mjspec, len(slots))
