@@ -33,8 +33,8 @@ class AdaptiveOptions(BaseModel):
     """The ``adaptive:`` mapping. Ranges in SI units; patterns stand for the parameters that match.
 
     The defaults are our choice: the paper's thresholds count block rotations and fit no success rate. Half of the
-    episodes evaluate a boundary; 32 of them put a rate of 0.9 apart from one of 0.6 (95 % intervals 0.75 to 0.97 and
-    0.42 to 0.75). A step is a tenth of what the twin's own range spans.
+    episodes evaluate a boundary; 32 of them put a rate of 0.9 apart from one of 0.6 (95 % intervals 0.76 to 0.97 and
+    0.42 to 0.74). A step is a tenth of what the twin's own range spans.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
