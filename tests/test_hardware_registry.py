@@ -25,7 +25,8 @@ class Table:
 
 
 def test_every_address_that_is_offered_opens_and_opens_again_by_its_origin():
-    assert robot_names() == ["virtual:double_pendulum", "virtual:panda_tabletop", "virtual:so101_tabletop"]
+    names = ("double_pendulum", "panda_tabletop", "so101_tabletop", "so101_tabletop_geared")
+    assert robot_names() == [f"virtual:{name}" for name in names]
     for name in robot_names():
         robot = open_robot(f"{name}?seed=3")
         assert open_robot(robot.origin).reveal().params == robot.reveal().params
