@@ -169,7 +169,10 @@ def test_a_wrong_adaptive_section_is_refused_with_its_key(section, error, messag
     [
         ({"params": {SLIDE: [0.4, 1.0]}}, "object/cube/friction/slide is drawn twice"),
         ({"constraints": [f"{SLIDE} < 1"]}, "whose ranges are adaptive: an evaluation at its boundary cannot be"),
-        ({"design": {"kind": "grid", "levels": 3, "names": [SLIDE]}}, "on the grid, but its ranges are adaptive"),
+        (
+            {"design": {"kind": "grid", "levels": 3, "names": [SLIDE]}},
+            "named by the design grid, but has adaptive ranges",
+        ),
     ],
 )
 def test_adaptive_ranges_that_contradict_another_part_are_refused(more, message):

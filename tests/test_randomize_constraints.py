@@ -264,7 +264,7 @@ def test_a_constraint_by_name_needs_something_to_condition():
     task = open_task("pick_and_place", PANDA)
     with pytest.raises(InputError, match=f"The constraint '{FITS}' reads nothing that is drawn per episode"):
         section_plan(
-            {"default": True, "constraints": [FITS]},
+            {"physics": {"object_mass_g": [20, 100]}, "constraints": [FITS]},
             PANDA,
             run_seed=0,
             episodes=8,

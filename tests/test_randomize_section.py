@@ -82,7 +82,12 @@ def test_an_identified_plan_takes_a_design_constraints_and_adaptive_ranges(tmp_p
         (
             {"identified": "run", "design": {"kind": "grid", "levels": 2, "names": [KP]}},
             InputError,
-            f"{KP} is on the grid, but it is drawn together with other identified parameters",
+            f"{KP} is named by the design grid, but is drawn together with other identified parameters",
+        ),
+        (
+            {"identified": "run", "design": {"kind": "stratified", "strata": 2, "names": [DAMPING, MASS]}},
+            InputError,
+            f"{DAMPING} is named by the design stratified, but is drawn together",
         ),
         ({"kappa": 2.0}, InputError, "g.*: randomization.kappa widens an identified distribution. Add identified"),
         ({"default": "yes"}, InputError, "randomization.default is true or false; given 'yes'"),

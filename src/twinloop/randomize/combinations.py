@@ -8,7 +8,7 @@ from typing import TypeAlias
 from twinloop.core.errors import InputError
 from twinloop.randomize.adaptive import AdaptiveDraw
 from twinloop.randomize.constraints import Constraint
-from twinloop.randomize.designs import Design, Grid, Independent
+from twinloop.randomize.designs import Design, Grid, Independent, Stratified, is_named
 from twinloop.randomize.draws import Draw, JointDraw
 
 AnyDraw: TypeAlias = Draw | JointDraw | AdaptiveDraw
@@ -28,7 +28,7 @@ def check_single(draws: Sequence[AnyDraw]) -> None:
 
 
 def check_design(design: Design, draws: Sequence[AnyDraw]) -> None:
-    """Refuse a design that has nothing to place, or a grid over what has no levels.
+    """Refuse a design that has nothing to place, or levels and crossed strata of what has none.
 
     Raises:
         InputError, UnknownNameError: see the message.
@@ -42,21 +42,20 @@ def check_design(design: Design, draws: Sequence[AnyDraw]) -> None:
             "`default: true`, or ranges."
         )
     design.check(axes)
-    if isinstance(design, Grid):
+    if isinstance(design, Grid | Stratified):
         for draw in draws:
             _check_levels(design, draw)
 
 
-def _check_levels(grid: Grid, draw: AnyDraw) -> None:
-    name = next((name for name in draw.names if grid.covers(name)), None)
-    if name is None or isinstance(draw, Draw):
-        return
-    why = (
-        "its ranges are adaptive, so its levels would move"
-        if isinstance(draw, AdaptiveDraw)
-        else "it is drawn together with other identified parameters, so it has no levels of its own"
-    )
-    raise InputError(f"{name} is on the grid, but {why}. Take it off the grid.")
+def _check_levels(design: Grid | Stratified, draw: AnyDraw) -> None:
+    name = next((name for name in draw.names if is_named(design, name)), None)
+    why = ""
+    if isinstance(draw, JointDraw):
+        why = "is drawn together with other identified parameters, so it has no levels or strata of its own"
+    elif isinstance(draw, AdaptiveDraw) and isinstance(design, Grid):
+        why = "has adaptive ranges, so its levels would move"
+    if name and why:
+        raise InputError(f"{name} is named by the design {design.kind}, but {why}. Take it out of the design's names.")
 
 
 def check_constraints(constraints: Sequence[Constraint], draws: Sequence[AnyDraw], design: Design) -> None:
@@ -83,7 +82,7 @@ def _check_redrawable(constraint: Constraint, name: str, draw: AnyDraw, design: 
         why = "which changes at every step, while a world is accepted as a whole"
     elif isinstance(draw, AdaptiveDraw):
         why = "whose ranges are adaptive: an evaluation at its boundary cannot be drawn again"
-    elif isinstance(design, Grid) and design.covers(name):
+    elif isinstance(design, Grid) and is_named(design, name):
         why = "which is on the grid: a level that it refuses could not be visited"
     if why:
         raise InputError(f"The constraint {constraint.name!r} reads {name}, {why}. Take it out of one of the two.")

@@ -165,10 +165,6 @@ class Grid:
         """Refuse names that nothing draws, and more cells than can be numbered."""
         _cells(self.counts(axes), self.kind)
 
-    def covers(self, name: str) -> bool:
-        """Whether a parameter is on the grid."""
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self.names)
-
     def counts(self, axes: Axes) -> list[int]:
         """Levels of each axis that is on the grid."""
         if not isinstance(self.levels, Mapping):
@@ -216,6 +212,11 @@ def make_design(value: Any, *, episodes: int, where: str) -> Design:
         raise InputError(f"{where}: {kind} lacks an option. {_usage(kind)}") from None
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
+
+
+def is_named(design: Design, name: str) -> bool:
+    """Whether a parameter is one of those that a design names."""
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in design.names)
 
 
 def design_json(design: Design) -> dict[str, Any]:
