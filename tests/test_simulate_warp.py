@@ -65,10 +65,11 @@ def largest(runs, part):
     "name", ["so101_tabletop", "cube_toss", pytest.param("panda_tabletop", marks=pytest.mark.slow)]
 )
 def test_one_physics_step_is_the_reference_s_within_single_precision(name):
-    """Rounding of a float32 is 6e-8 of a number; contact and servo forces of 100 N·m act for 2 ms on small inertias.
+    """Rounding of a float32 is 6e-8 of a number, and a depth of 0.1 mm at 0.2 m is known to a ten-thousandth of itself.
 
+    That much of a contact's acceleration of hundreds of m/s² is lost, for 2 ms.
     Free bodies begin 0.1 mm deep in what they lie on, because at a depth of nothing rounding decides whether they
-    touch, and slide and spin on it.
+    touch, and fall, slide and spin on it.
     """
     twin = load_twin(name)
     single = twin.spec.model_copy(update={"control_hz": twin.control_hz * twin.substeps, "substeps": 1})
@@ -77,17 +78,17 @@ def test_one_physics_step_is_the_reference_s_within_single_precision(name):
     qpos, qvel = start.qpos.copy(), start.qvel.copy()
     free = twin.model.jnt_type == mujoco.mjtJoint.mjJNT_FREE
     qpos[:, twin.model.jnt_qposadr[free] + 2] -= 1e-4
-    qvel[:, twin.model.jnt_dofadr[free][:, None] + np.arange(6)] = 0.3
+    qvel[:, twin.model.jnt_dofadr[free][:, None] + np.arange(6)] = [0.3, 0.3, -0.3, 0.3, 0.3, 0.3]
     start = dataclasses.replace(start, qpos=qpos, qvel=qvel)
     runs = both(twin, randomized(twin, 4), waves(twin, 4, 1), start=start)
     kinds = mujoco.mjtState
     assert runs[1].valid.all()
     assert largest(runs, kinds.mjSTATE_TIME) < 1e-9
     assert largest(runs, kinds.mjSTATE_QPOS) < 1e-6
-    assert largest(runs, kinds.mjSTATE_QVEL) < 1e-4
-    assert largest(runs, kinds.mjSTATE_WARMSTART) < 0.05  # accelerations reach hundreds of rad/s²
+    assert largest(runs, kinds.mjSTATE_QVEL) < 1e-3
+    assert largest(runs, kinds.mjSTATE_WARMSTART) < 0.5
     assert largest(runs, kinds.mjSTATE_MOCAP_POS) < 1e-7
-    assert np.abs(runs[0].qvel[:, 1] - qvel).max() > 1e-3
+    assert np.abs(runs[0].qvel[:, 1] - qvel).max() > 0.01
 
 
 def test_one_second_of_motion_stays_within_a_hundredth_of_a_millimetre(twin):

@@ -10,7 +10,7 @@ import numpy as np
 import warp as wp
 from numpy.typing import NDArray
 
-from twinloop.simulate.warp_device import captured, on_device
+from twinloop.simulate.warp_device import Graphs, on_device
 from twinloop.simulate.warp_worlds import WarpWorlds
 
 
@@ -27,11 +27,12 @@ def bare_seconds(worlds: WarpWorlds, commands: NDArray[np.float64]) -> float:
 
     with on_device(worlds.on):
         rows: Any = wp.array(commands.swapaxes(0, 1).astype(np.float32), dtype=float)
-        graph = captured(worlds.on, physics)
+        graphs = Graphs(worlds.on)
+        graphs.prepare("physics", worlds.model.version, physics)
         wp.synchronize_device()
         began = time.perf_counter()
         for step in range(commands.shape[1]):
             wp.copy(worlds.data.ctrl, rows[step])
-            wp.capture_launch(graph)
+            graphs.run("physics", worlds.model.version, physics)
         wp.synchronize_device()
         return time.perf_counter() - began

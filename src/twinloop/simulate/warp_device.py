@@ -43,8 +43,34 @@ def on_device(device: wp.Device) -> Generator[None]:
         yield
 
 
-def captured(device: wp.Device, work: Callable[[], None]) -> Any:
-    """What ``work`` launches, as a graph; it is not run. Torch's own stream cannot be captured on a CUDA device."""
+class Graphs:
+    """Work that is done again and again, as graphs, on a CUDA device and on the CPU alike."""
+
+    def __init__(self, device: wp.Device) -> None:
+        self._device = device
+        self._captured: dict[str, tuple[Any, Any]] = {}
+
+    def run(self, name: str, layout: Any, work: Callable[[], None]) -> None:
+        """Do it: the first time as it is, which compiles what has not been, and then as a graph.
+
+        Args:
+            layout: changes when ``work`` uses other arrays than before.
+        """
+        if name not in self._captured:
+            self._captured[name] = (None, None)
+            work()
+        else:
+            self.prepare(name, layout, work)
+            wp.capture_launch(self._captured[name][1])
+
+    def prepare(self, name: str, layout: Any, work: Callable[[], None]) -> None:
+        """Capture it without doing it, where that has not been done. It must have been compiled."""
+        if self._captured.get(name, (None, None))[0] != layout:
+            self._captured[name] = (layout, _captured(self._device, work))
+
+
+def _captured(device: wp.Device, work: Callable[[], None]) -> Any:
+    """What ``work`` launches, as a graph. Torch's own stream cannot be captured on a CUDA device."""
     apart = wp.ScopedStream(wp.Stream(device)) if device.is_cuda else nullcontext()
     with wp.ScopedDevice(device), apart, wp.ScopedCapture(device) as capture:
         work()

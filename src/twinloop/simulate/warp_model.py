@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import ParamTable
+from twinloop.simulate.warp_device import Graphs
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
 
@@ -62,7 +63,7 @@ class WarpModel:
     """
 
     def __init__(self, twin: Twin, nworld: int) -> None:
-        self._twin, self._nworld = twin, nworld
+        self._twin, self._nworld, self._graphs = twin, nworld, Graphs(wp.get_device())
         self.host = copy.copy(twin.model)
         self.host.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.host.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_NATIVECCD)
@@ -126,7 +127,7 @@ class WarpModel:
             derived = (*_DERIVED, *_BOUNDS) if "geom_size" in fields.arrays else _DERIVED
             for name in derived:
                 self.view(name)
-            mjw.set_const(self.device, self.scratch, restore=False)
+            self._graphs.run("constants", self.version, lambda: mjw.set_const(self.device, self.scratch, restore=False))
 
     def place(self, data: Any, fields: FieldValues) -> None:
         """Put geoms that no joint moves where their world's fields say: ``mujoco_warp`` itself does so only once."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import mujoco
@@ -19,7 +19,7 @@ from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import Drives
 from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
-from twinloop.simulate.warp_device import captured, on_device
+from twinloop.simulate.warp_device import Graphs, on_device
 from twinloop.simulate.warp_model import WarpModel
 from twinloop.twin import Twin
 
@@ -77,11 +77,11 @@ class WarpWorlds:
         """``buffers`` are the contacts and the constraint rows that a world has room for."""
         self.nworld, self.step_index, self.substeps = initial.nworld, 0, twin.substeps
         self.arrays = Arrays.of(torch.zeros(0, device=wp.device_to_torch(device)))
+        self._graphs = Graphs(device)
         self.on, self._twin, self._params, self._moved = device, twin, params, twin.moved(params)
         self._commands = CommandPath(twin, params, initial.command, as_array=self.arrays.asarray)
         self._pushes = Pushes(twin, params)
         self._drives = Drives(twin, params, as_array=self.arrays.asarray)
-        self._graph: tuple[Any, Any] | None = None
         with on_device(self.on):
             self.model = WarpModel(twin, self.nworld)
             if deterministic:
@@ -93,6 +93,7 @@ class WarpWorlds:
         self._sizes = _derived_shapes(self.model.host, derived)
         self._columns = _columns(twin.model)
         self._counts = torch.zeros((self.nworld, len(WARNINGS)), dtype=torch.int64, device=self._tensor("time").device)
+        self._fresh = torch.zeros(self.nworld, dtype=torch.bool, device=self._counts.device)
         self._shifts, self._kinds = _overflow_columns(self._counts.device)
         self._write(params)
         # Still geoms are placed when fields are written, so theirs are never the first again.
@@ -158,7 +159,7 @@ class WarpWorlds:
             if self._drives.active:
                 self._step_driven(controls)
             else:
-                wp.capture_launch(self._captured(self.substeps))
+                self._graphs.run(*self._physics(self.substeps))
         self._count(sound)
         self.step_index += 1
 
@@ -189,12 +190,12 @@ class WarpWorlds:
 
     def _begin(self, worlds: NDArray[np.intp], initial: InitialState) -> None:
         """Put some worlds at their beginning, one row of ``initial`` each."""
-        mask = torch.zeros(self.nworld, dtype=torch.bool, device=self._counts.device)
-        index = torch.as_tensor(worlds, device=mask.device)
-        mask[index] = True
+        index = torch.as_tensor(worlds, device=self._counts.device)
+        self._fresh.zero_()
+        self._fresh[index] = True
         kept = {name: self._tensor(name).clone() for name in self._sizes}
         with on_device(self.on):
-            mjw.reset_data(self.model.device, self.data, wp.from_torch(mask))
+            self._graphs.run("reset", self.model.version, self._reset)
             for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
                 rows = self.arrays.asarray(getattr(initial, name))
                 target = self._tensor(name)
@@ -205,8 +206,11 @@ class WarpWorlds:
                 mjw.fwd_position(self.model.device, self.data)
             for name, before in kept.items():  # worlds that go on keep theirs, one step behind their state
                 now = self._tensor(name)
-                now[~mask] = before[~mask]
+                now[~self._fresh] = before[~self._fresh]
         self._counts[index] = 0
+
+    def _reset(self) -> None:
+        mjw.reset_data(self.model.device, self.data, wp.from_torch(self._fresh))
 
     def _make_room(self, params: ParamTable) -> None:
         """Everything that a control step needs and a captured graph cannot do without: arrays and compiled kernels."""
@@ -219,7 +223,7 @@ class WarpWorlds:
             if self._pushes.active:
                 self._wrench_rows()
             self._substeps(1)
-            self._captured(1 if self._drives.active else self.substeps)
+            self._graphs.prepare(*self._physics(1 if self._drives.active else self.substeps))
 
     def _wrench_rows(self) -> torch.Tensor:
         if self._wrenches is None:
@@ -256,14 +260,11 @@ class WarpWorlds:
             inputs[0][0] = control
             for name, values in changed.items():
                 self.model.view(name).copy_(values)
-            wp.capture_launch(self._captured(1))
+            self._graphs.run(*self._physics(1))
 
-    def _captured(self, count: int) -> Any:
-        """Some physics steps as a graph."""
-        layout = (count, self.model.version, self._wrenches is not None)
-        if self._graph is None or self._graph[0] != layout:
-            self._graph = (layout, captured(self.on, lambda: self._substeps(count)))
-        return self._graph[1]
+    def _physics(self, count: int) -> tuple[str, Any, Callable[[], None]]:
+        """Some physics steps as work for `Graphs`."""
+        return "physics", (count, self.model.version, self._wrenches is not None), lambda: self._substeps(count)
 
     def _substeps(self, count: int) -> None:
         for substep in range(count):
