@@ -128,3 +128,13 @@ def test_the_geared_model_weighs_what_the_twin_weighs_and_stands_where_it_stands
     np.testing.assert_array_equal(model.dof_armature[geared.motor_dof], plain.dof_armature[twin.joint_qvel])
     np.testing.assert_array_equal(model.dof_damping[geared.motor_dof], plain.dof_damping[twin.joint_qvel])
     assert not model.dof_armature[geared.link_dof].any()
+
+
+def test_a_twin_that_has_gears_already_is_not_given_others():
+    """The same hidden play in the plain twin and in the geared one."""
+    plain, geared = load_twin("so101_tabletop"), load_twin("so101_tabletop_geared")
+    dry = {f"joint/{name}/frictionloss": 0.06 for name in plain.robot.joints}
+    commands = teleop_commands(plain, seed=1, episodes=[0], seconds=4.0)[0][:60]
+    ways = [driven(twin, nothing_hidden(twin, play=0.012, params=dry), commands) for twin in (plain, geared)]
+    np.testing.assert_allclose(ways[0], ways[1], atol=1e-9)
+    assert with_gears(geared).twin.model.nq == with_gears(plain).twin.model.nq

@@ -187,7 +187,7 @@ class Friction:
         xp = array_namespace(moment.qvel)
         part = moment.qvel / self._speed
         friction = moment.fields["dof_frictionloss"] * (1.0 + self._more * xp.exp(-(part * part)))
-        if moment.force.shape[1]:
+        if self._twin.spec.robot is not None:
             friction = friction + self._load * xp.abs(self._wiring.at_dofs(moment.force * self._wiring.gear))
         moment.fields["dof_frictionloss"] = friction
 

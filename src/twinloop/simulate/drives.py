@@ -85,7 +85,8 @@ class Drives:
 
     def begin(self) -> None:
         """To be called before the physics steps of every control step."""
-        if self._params.steps:
+        steps = self._params.steps
+        if steps and (self._used or any(self._twin.params[name].quantity.stage == "drive" for name in steps)):
             self._load(self._params.at(self.step))
         self.step = self.step + 1
 

@@ -35,11 +35,17 @@ def _lacks_spring(model: mujoco.MjModel, name: str) -> str:
     )
 
 
+def _lacks_drive(model: mujoco.MjModel, name: str) -> str:
+    joint = motor_joint(model, name)
+    driven = (model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT) & (model.actuator_trnid[:, 0] == joint)
+    return "" if driven.any() else "load_friction belongs to a joint that an actuator turns"
+
+
 def _friction() -> Iterator[Quantity]:
-    for quantity, unit, low, high, default, meaning in (
-        ("stiction", "1", 1.0, 20.0, 1.0, "friction at rest over Coulomb friction in motion"),
-        ("stribeck_velocity", "rad/s", 1e-4, 10.0, 0.1, "speed at which the difference has fallen to 1/e"),
-        ("load_friction", "1", 0.0, 0.9, 0.0, "dry friction per torque of the joint's actuator"),
+    for quantity, unit, low, high, default, lacks, meaning in (
+        ("stiction", "1", 1.0, 20.0, 1.0, None, "friction at rest over Coulomb friction in motion"),
+        ("stribeck_velocity", "rad/s", 1e-4, 10.0, 0.1, None, "speed at which the difference has fallen to 1/e"),
+        ("load_friction", "1", 0.0, 0.9, 0.0, _lacks_drive, "dry friction per torque of the joint's actuator"),
     ):
         yield Quantity(
             family="joint",
@@ -49,6 +55,7 @@ def _friction() -> Iterator[Quantity]:
             high=high,
             default=default,
             stage="drive",
+            lacks=lacks,
             meaning=meaning,
         )
 
