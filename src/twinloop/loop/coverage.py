@@ -153,7 +153,7 @@ def _pairs_section(page: Report, coverage: Mapping[str, Any], names: list[str]) 
         f"The fraction of {cells} × {cells} cells that a kept episode lies in; independent draws would visit "
         f"{pairs['expected']:.1%}. {hole_line(pairs['hole'])}",
     )
-    page.plot(pair_matrix(names, pairs["fractions"], pairs["expected"]))
+    page.plot(pair_matrix(names, pairs["fractions"], pairs["expected_fractions"]))
     page.table(
         ["least covered pair", "", "visited", "expected"],
         [[*row["names"], f"{row['occupied']:.1%}", f"{row['expected']:.1%}"] for row in pairs["least"]],

@@ -110,6 +110,7 @@ class CoverageCounter:
                 for k in order
             ],
             "fractions": [np.round(occupied[first == i], 4).tolist() for i in range(d - 1)],
+            "expected_fractions": [np.round(expected[first == i], 4).tolist() for i in range(d - 1)],
             "hole": pair_hole(self.axes, pairs, hit, self.count),
         }
 

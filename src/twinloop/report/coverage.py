@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.report.figure import BLUE, GREEN, GREY, ORANGE, new_figure, new_panels, set_layout, with_unit
 
@@ -58,31 +58,31 @@ def marginal_rows(
     return figure
 
 
-def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: float) -> Figure:
-    """Which fraction of the cells of every pair of parameters was visited.
+def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: Sequence[ArrayLike]) -> Figure:
+    """Which fraction of the cells of every pair of parameters was visited, against what independent draws visit.
 
     Args:
         names: ``n`` parameters.
         fractions: row ``i`` holds those of ``i`` with every later parameter, as `coverage.json` does.
-        expected: what independent draws would visit: grey; fewer is orange, more is blue.
+        expected: of independent draws, in the same form.
     """
     n = len(names)
-    table = np.full((n, n), np.nan)
-    for i, row in enumerate(fractions):
-        table[i, i + 1 :] = row
-        table[i + 1 :, i] = row
-    low, high = min(float(np.nanmin(table)), expected) - 1e-3, max(float(np.nanmax(table)), expected) + 1e-3
+    visited, wanted = _square(fractions, n), _square(expected, n)
+    surplus = visited - wanted
+    reach = max(float(np.nanmax(np.abs(surplus))), 1e-3)
+    pairs = [[f"{a}<br>{b}" for b in names] for a in names]
     figure = new_figure()
     figure.add_heatmap(
-        z=table,
+        z=surplus,
         x=list(range(n)),
         y=list(range(n)),
-        customdata=np.array([[f"{a}<br>{b}" for b in names] for a in names]),
-        hovertemplate="%{customdata}<br>%{z:.1%} of the cells<extra></extra>",
-        colorscale=[[0, ORANGE], [(expected - low) / (high - low), "rgba(138,144,153,0.12)"], [1, BLUE]],
-        zmin=low,
-        zmax=high,
-        colorbar={"title": "visited", "thickness": 10, "outlinewidth": 0, "tickformat": ".0%"},
+        customdata=np.stack([np.array(pairs, dtype=object), visited, wanted], axis=-1),
+        hovertemplate="%{customdata[0]}<br>%{customdata[1]:.1%} of the cells, expected %{customdata[2]:.1%}"
+        "<extra></extra>",
+        colorscale=[[0, ORANGE], [0.5, "rgba(138,144,153,0.12)"], [1, BLUE]],
+        zmin=-reach,
+        zmax=reach,
+        colorbar={"title": "visited − expected", "thickness": 10, "outlinewidth": 0, "tickformat": "+.0%"},
     )
     labels = list(names) if n <= _NAMED else [""] * n
     figure.update_yaxes(
@@ -91,6 +91,15 @@ def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: 
     figure.update_xaxes(tickvals=list(range(n)), ticktext=labels, showgrid=False, constrain="domain", tickangle=-60)
     set_layout(figure, height=560)
     return figure
+
+
+def _square(rows: Sequence[ArrayLike], n: int) -> NDArray[np.float64]:
+    """A symmetric table from the rows of its upper triangle; nothing on the diagonal."""
+    table = np.full((n, n), np.nan)
+    for i, row in enumerate(rows):
+        table[i, i + 1 :] = row
+        table[i + 1 :, i] = row
+    return table
 
 
 _NAMED = 24  # more names than this along an axis cannot be read; the pointer tells them
@@ -121,7 +130,7 @@ def range_history(history: Mapping[str, Any]) -> Figure:
     return figure
 
 
-def _band(figure: Figure, ends: list[int], pairs: np.ndarray, place: dict[str, int]) -> None:
+def _band(figure: Figure, ends: list[int], pairs: NDArray[np.float64], place: dict[str, int]) -> None:
     for side, fill in ((0, None), (1, "tonexty")):
         figure.add_scatter(
             x=ends,
