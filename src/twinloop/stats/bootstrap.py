@@ -12,8 +12,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtr, ndtri
-from scipy.stats import t as student
+from scipy.special import ndtr, ndtri, stdtrit
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
@@ -109,7 +108,7 @@ def bootstrap_paired(
 
 def _expanded_tails(level: float, nclusters: int) -> NDArray[np.float64]:
     """Normal quantiles that make a normal bootstrap distribution as wide as Student's t of C − 1 degrees."""
-    quantile = student.ppf((1 + level) / 2, nclusters - 1) * np.sqrt(nclusters / (nclusters - 1))
+    quantile = stdtrit(nclusters - 1, (1 + level) / 2) * np.sqrt(nclusters / (nclusters - 1))
     return np.array([-quantile, quantile])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import check_level
@@ -55,4 +55,4 @@ def t_halfwidth(covariance: ArrayLike, nclusters: int, *, level: float = 0.95) -
     """Half widths of the intervals of each parameter: t-quantile with C − 1 degrees of freedom × standard error."""
     check_level(level)
     variance = np.clip(np.diag(np.asarray(covariance, dtype=np.float64)), 0.0, None)
-    return student.ppf((1 + level) / 2, nclusters - 1) * np.sqrt(variance)
+    return stdtrit(nclusters - 1, (1 + level) / 2) * np.sqrt(variance)

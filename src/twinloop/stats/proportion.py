@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import ndtri
-from scipy.stats import beta
+from scipy.special import betaincinv, ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import Interval, check_level
@@ -27,8 +26,8 @@ def clopper_pearson(successes: int, trials: int, *, level: float = 0.95) -> Inte
     """Clopper and Pearson's exact interval (Biometrika 26, 1934): coverage never below nominal."""
     _check(successes, trials, level)
     tail = (1 - level) / 2
-    low = 0.0 if successes == 0 else beta.ppf(tail, successes, trials - successes + 1)
-    high = 1.0 if successes == trials else beta.ppf(1 - tail, successes + 1, trials - successes)
+    low = 0.0 if successes == 0 else betaincinv(successes, trials - successes + 1, tail)
+    high = 1.0 if successes == trials else betaincinv(successes + 1, trials - successes, 1 - tail)
     rate = np.array(successes / trials)
     return Interval(estimate=rate, low=np.array(low), high=np.array(high), level=level, method="Clopper–Pearson exact")
 

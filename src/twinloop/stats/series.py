@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from twinloop.core.errors import InputError
 
@@ -59,4 +59,4 @@ def ljung_box(series: ArrayLike, *, lags: int = 10, fitted: int = 0) -> LjungBox
     rho = autocorrelation(values, lags)[1:]
     n = len(values)
     statistic = float(n * (n + 2) * np.sum(rho**2 / (n - np.arange(1, lags + 1))))
-    return LjungBox(statistic=statistic, lags=lags, p_value=float(chi2.sf(statistic, lags - fitted)))
+    return LjungBox(statistic=statistic, lags=lags, p_value=float(chdtrc(lags - fitted, statistic)))
