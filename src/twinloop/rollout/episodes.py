@@ -172,7 +172,7 @@ def run_batch(
         attempt=attempt,
         units=units,
         config_hash=config_hash,
-        versions={**software_versions(), **(versions or {})},
+        versions={**software_versions(), **getattr(backend, "versions", {}), **(versions or {})},
         extra=extra or {},
         notes=notes,
     )

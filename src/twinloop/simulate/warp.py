@@ -7,6 +7,8 @@ Equal to the reference within float32: see the tolerances in the tests. The file
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.metadata import version
+from types import MappingProxyType
 
 import mujoco
 import numpy as np
@@ -35,11 +37,15 @@ class BackendWarp:
         nconmax: contacts that there is room for, per world; all worlds share the room.
         njmax: constraint rows that there is room for, in each world.
 
+    Attributes:
+        versions: of the packages that decide the numbers beside twinloop's own, for the provenance of episodes.
+
     Raises:
         MissingDependencyError: there is no such device.
     """
 
     name = "warp"
+    versions = MappingProxyType({package: version(package) for package in ("mujoco-warp", "warp-lang", "torch")})
 
     def __init__(self, device: str = "cuda", *, deterministic: bool = True, nconmax: int = 0, njmax: int = 0) -> None:
         self.device = find_device(device)
