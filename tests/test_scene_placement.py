@@ -136,7 +136,7 @@ def test_a_thing_in_the_air_is_neither_at_rest_nor_supported(twin):
         mocap_quat=start.mocap_quat,
         command=start.command,
     )
-    assert not settle(twin, params, high, joint, longest=0.3).at_rest[0]
+    assert not settle(twin, params, high, joint, np.array([[True]]), longest=0.3).at_rest[0]
 
 
 def screened(tmp_path, size):

@@ -16,11 +16,13 @@ from twinloop.simulate.protocol import InitialState
 from twinloop.simulate.threads import make_batch
 from twinloop.twin import Twin
 
-# At rest: slower than this at every look. Our choice: a thing this slow moves 1 mm in the time of a grasp.
+# Still: slower than this. Our choice: a thing this slow moves 1 mm in the time of a grasp.
 REST_SPEED, REST_SPIN = 0.002, 0.05  # m/s, rad/s
 _LOOK = 0.1  # s between looks
-_LOOKS = 2  # looks in a row without drag that a world must be still at
 _SLOWED = 0.1  # s in which drag takes most of a speed
+# m/s and rad/s about the body's axes: twice what tips a thing that 0.5 mm of rolling friction holds on an edge 18 mm
+# from its centre, and a quarter of the energy that tips a bottle of 90 x 30 mm.
+_NUDGES = np.array([[0.0, 0.0, 0.0, 1.5, 1.2, 0.5], [0.0, 0.0, 0.0, -1.2, 1.5, -0.5]])
 _DRAGGED = 10  # looks after which a world goes on without drag, still or not
 _TOUCH = 2e-4  # m: things closer than this touch; soft contacts hold a thing with less than a tenth of that
 _NOT_YET = ("push/", "timing/")  # what happens in an episode does not happen before it
@@ -80,17 +82,20 @@ def settle(
     params: ParamTable,
     initial: InitialState,
     joints: NDArray[np.intp],
+    falling: NDArray[np.bool_],
     *,
     longest: float = 3.0,
     nthread: int = 0,
 ) -> Settled:
     """Let free bodies fall until they lie still, each world by itself, the robot held by its initial command.
 
-    A world first runs with drag on those bodies, which ends rolling and rocking soon; once it is still it runs on
-    without, and is at rest only where it then stays still.
+    A world first runs with drag on what falls, which ends rolling and rocking soon. Once it is still, what fell is
+    nudged, this way and that, and runs on without drag: what balanced on an edge falls over, and a world is at rest
+    where everything is still again after each nudge.
 
     Args:
-        joints: ids of the free joints that are watched.
+        joints: ids of the ``n`` free joints that are watched.
+        falling: which of these bodies are dropped in which world, ``(nworld, n)``.
         longest: how long to wait, in s.
     """
     table = _quiet(params)
@@ -99,17 +104,19 @@ def settle(
     every = max(1, round(_LOOK / twin.dt))
     dofs = (twin.model.jnt_dofadr[joints][:, None] + np.arange(6)).astype(np.intp)
     damping, undamped = batch.expand("dof_damping"), twin.model.dof_damping[dofs]
-    damping[:, dofs] = undamped + _drag(twin, batch, joints)
-    qpos, looks = batch.bind("qpos"), np.zeros(initial.nworld, dtype=np.int64)
+    damping[:, dofs] = undamped + _drag(twin, batch, joints) * falling[..., None]
+    qpos, qvel, phase = batch.bind("qpos"), batch.bind("qvel"), np.zeros(initial.nworld, dtype=np.int64)
     time = np.full(initial.nworld, np.nan)
     running = np.arange(initial.nworld, dtype=np.int32)
     for look in range(1, round(longest / _LOOK) + 1):
         batch.rollout(every, np.repeat(controls[running], every, axis=1), record=(), ids=running)
-        still = _still(batch.bind("qvel")[running[:, None, None], dofs]) | (looks[running] == 0) & (look >= _DRAGGED)
-        looks[running] = np.where(still, looks[running] + 1, np.minimum(looks[running], 1))
-        damping[running[looks[running] == 1][:, None, None], dofs] = undamped
-        time[running[looks[running] > _LOOKS]] = look * every * twin.dt
-        running = running[looks[running] <= _LOOKS]
+        still = _still(qvel[running[:, None, None], dofs]) | (phase[running] == 0) & (look >= _DRAGGED)
+        nudged = running[still & (phase[running] < len(_NUDGES))]
+        damping[nudged[:, None, None], dofs] = undamped
+        qvel[nudged[:, None, None], dofs] += _NUDGES[phase[nudged]][:, None] * falling[nudged][..., None]
+        phase[running] += still
+        time[running[phase[running] > len(_NUDGES)]] = look * every * twin.dt
+        running = running[phase[running] <= len(_NUDGES)]
         if not len(running):
             break
     settled = qpos.copy()

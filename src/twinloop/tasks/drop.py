@@ -55,7 +55,6 @@ class Drop:
         self.qpos = initial.qpos.copy()
         self.reasons = [""] * initial.nworld
         self.visible: dict[str, NDArray[np.float64]] = {}
-        self._fixed: list[int] = []
 
     def fall(self, *, run_seed: int, episodes: NDArray[np.int64], attempt: int, trial: int) -> None:
         """Draw, drop, and judge."""
@@ -65,21 +64,29 @@ class Drop:
                 size = 5 + 2 * _CANDIDATES
                 u = uniforms(run_seed, stream, episodes, size=size, attempt=attempt, step=trial)
                 self._start(slot, clutter, u, hides=order == 0 and clutter.occlude is not None)
-        start = _with_qpos(self._initial, self.qpos)
+        worlds = np.flatnonzero([not reason for reason in self.reasons])
+        if len(worlds):
+            self._settle(worlds)
+            self._judge_places()
+            self._judge_sight()
+
+    def _settle(self, worlds: NDArray[np.intp]) -> None:
+        """Let the things of some worlds fall."""
+        start = _with_qpos(self._initial, self.qpos).take(worlds)
         slots = self._twin.model.body_jntadr[self._scene.bodies]
-        self._fixed = [*np.delete(slots, self._scene.clutter), *self._keep.joints]
+        fixed = [*np.delete(slots, self._scene.clutter), *self._keep.joints]
         joints = np.array([*slots, *self._keep.joints], dtype=np.intp)
-        settled = settle(self._twin, self._params, start, joints)
-        self._take(settled.qpos)
-        moved = self._shift(settled.qpos) > _MOVED
-        for world, contacts in enumerate(settled.contacts):
-            there = self._there[world]
-            self._judge(world, not settled.at_rest[world], "not at rest")
+        falling = np.zeros((len(worlds), len(joints)), dtype=bool)
+        falling[:, self._scene.clutter] = self._there[worlds][:, self._scene.clutter]
+        settled = settle(self._twin, self._params.take(worlds), start, joints, falling)
+        moved = self._shift(worlds, settled.qpos, fixed) > _MOVED
+        self._take(worlds, settled.qpos)
+        for row, world in enumerate(worlds):
+            there, contacts = self._there[world], settled.contacts[row]
+            self._judge(world, not settled.at_rest[row], "not at rest")
             self._judge(world, contacts.deepest(self._scene.bodies[there]) > DEEPEST, "inside something")
             self._judge(world, not self._stands(contacts, there), "not on the support")
-            self._judge(world, bool(moved[world]), "moved what was placed")
-        self._judge_places()
-        self._judge_sight()
+            self._judge(world, bool(moved[row]), "moved what was placed")
 
     def _judge(self, world: int, refused: bool, reason: str) -> None:
         if refused and not self.reasons[world]:
@@ -134,19 +141,19 @@ class Drop:
         across = np.stack([-way[:, 1], way[:, 0]], axis=1)
         return centre[:, None] + ahead[..., None] * way[:, None] + aside[..., None] * across[:, None]
 
-    def _take(self, settled: NDArray[np.float64]) -> None:
+    def _take(self, worlds: NDArray[np.intp], settled: NDArray[np.float64]) -> None:
         """Of what fell, the clutter alone: the robot and what was placed are as they were."""
         for slot in self._scene.clutter:
             columns = slice(self._scene.qpos[slot], self._scene.qpos[slot] + 7)
-            there = self._there[:, slot]
-            self.qpos[there, columns] = settled[there, columns]
+            there = self._there[worlds, slot]
+            self.qpos[worlds[there], columns] = settled[there, columns]
 
-    def _shift(self, settled: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How far what was placed has moved at most, ``(nworld,)`` in m."""
+    def _shift(self, worlds: NDArray[np.intp], settled: NDArray[np.float64], joints: list[int]) -> NDArray[np.float64]:
+        """How far what was placed has moved at most in some worlds, in m."""
         furthest = np.zeros(len(settled))
-        for joint in self._fixed:
+        for joint in joints:
             row = int(self._twin.model.jnt_qposadr[joint])
-            way = settled[:, row : row + 3] - self._initial.qpos[:, row : row + 3]
+            way = settled[:, row : row + 3] - self._initial.qpos[worlds, row : row + 3]
             furthest = np.maximum(furthest, np.sqrt((way**2).sum(axis=1)))
         return furthest
 

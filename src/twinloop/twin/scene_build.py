@@ -24,6 +24,7 @@ from twinloop.twin.shapes import Shape
 _PARKED = -3.0  # m: below the floor of any table
 _APART = 0.3  # m between parked slots
 _CONTACT = ("contype", "conaffinity", "condim", "priority", "friction", "solmix", "solref", "solimp", "margin", "gap")
+_ROLLS = 6  # the dimension of contacts that know rolling friction
 _TYPES = {
     "box": mujoco.mjtGeom.mjGEOM_BOX,
     "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER,
@@ -162,7 +163,8 @@ def _add_body(
     for geom in geoms:
         for name, value in contact.items():
             setattr(geom, name, value)
-        geom.friction[2] = max(geom.friction[2], rolling)
+        if rolling:
+            geom.friction[2], geom.condim = max(geom.friction[2], rolling), _ROLLS
         if not there:
             geom.contype, geom.conaffinity, geom.rgba[3] = 0, 0, 0.0
 

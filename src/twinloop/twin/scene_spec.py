@@ -147,13 +147,13 @@ class SceneSpec(_Strict):
     """See the module.
 
     ``rolling`` is the least rolling friction of its things, in m: with it a ball of radius r stays where the ground
-    slopes by less than rolling / r. At 1 mm a ball of 24 mm stays up to 4.8 degrees, so that a table that is not quite
+    slopes by less than rolling / r. At 0.5 mm a ball of 24 mm stays up to 2.4 degrees, so that a table that is not quite
     level keeps it; our choice, no published range.
     """
 
     support: str = "table"
     like: str | None = None
-    rolling: float = Field(default=0.001, ge=0)
+    rolling: float = Field(default=0.0005, ge=0)
     sets: dict[Name, list[ShapeSpec]] = {}
     objects: list[ObjectSpec] = []
     clutter: dict[Name, ClutterSpec] = {}
