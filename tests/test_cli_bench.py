@@ -38,3 +38,11 @@ def test_without_a_gpu_it_says_what_is_missing_and_what_goes_without(capsys, mon
 def test_numbers_of_worlds_that_make_no_sense_are_wrong_input(capsys, worlds, words):
     assert main(["bench", "gpu", "--device", "cpu", "--worlds", worlds]) == 2
     assert words in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.gpu
+@pytest.mark.bench
+def test_many_worlds_reach_nine_tenths_of_the_bare_loop_on_a_gpu(capsys):
+    assert main(["bench", "gpu", "--worlds", "4096,16384", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert min(row["ratio"] for row in figures["rows"]) >= figures["target"]

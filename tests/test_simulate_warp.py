@@ -359,6 +359,30 @@ def test_the_bare_loop_takes_as_many_steps_as_the_rollout_it_is_measured_against
     np.testing.assert_allclose(simulation.qpos[1], data.qpos, atol=1e-5)
 
 
+@pytest.mark.gpu
+def test_a_gpu_repeats_a_run_bit_for_bit_and_stays_with_the_reference(twin):
+    table, commands = randomized(twin, 256), waves(twin, 256, round(twin.control_hz))
+    runs = both(twin, table, commands, warp=BackendWarp("cuda"))
+    again = rollout(BackendWarp("cuda"), twin, table, InitialState.home(twin, 256), commands, round(twin.control_hz))
+    assert runs[1].valid.all()
+    np.testing.assert_array_equal(runs[1].states, again.states)
+    assert largest(runs, mujoco.mjtState.mjSTATE_QPOS) < 1e-3
+
+
+@pytest.mark.gpu
+def test_worlds_begin_anew_on_a_gpu_as_on_the_cpu(twin):
+    table, other, commands = randomized(twin, 64), randomized(twin, 65).take([64]), waves(twin, 64, NSTEP)
+    simulations = [
+        BackendWarp(device).start(twin, table, InitialState.home(twin, 64), NSTEP) for device in ("cpu", "cuda")
+    ]
+    for step in range(NSTEP):
+        for simulation in simulations:
+            if step == 4:
+                simulation.restart([7], other, InitialState.home(twin, 1))
+            simulation.advance(commands[:, step])
+    np.testing.assert_allclose(simulations[0].qpos, simulations[1].qpos, atol=1e-5)
+
+
 def test_unknown_and_missing_devices_are_said_by_name(monkeypatch):
     with pytest.raises(InputError, match="Unknown Warp device 'tpu'. Name cuda, cuda:0"):
         open_backend("warp:tpu")

@@ -34,7 +34,8 @@ class BackendWarp:
         deterministic: contacts, constraints and sums in a fixed order, so that a GPU repeats a run bit for bit. On by
             default, because an episode of a number is promised to be the same tomorrow; a GPU pays for it with speed
             (the makers measured a factor of three on a humanoid), the CPU runs in order anyway.
-        nconmax: contacts that there is room for, per world; all worlds share the room.
+        nconmax: contacts that there is room for, per world. All worlds share the room; when it runs out, nobody can
+            say whose contacts were lost, so every world is marked.
         njmax: constraint rows that there is room for, in each world.
 
     Attributes:

@@ -74,6 +74,8 @@ class WarpModel:
                 f"mujoco_warp does not take the model of {twin.name}: {error} Use the backend threads."
             ) from error
         self.device.opt.warn_overflow = 0  # reported per world, see `warp_worlds`
+        if wp.get_device().is_cuda:  # without it the solver's loop is unrolled to its iteration limit
+            self.device.opt.graph_conditional = wp.is_conditional_graph_supported()
         self.version = 0
         self._expanded: set[str] = set()
         self._scratch: Any = None
