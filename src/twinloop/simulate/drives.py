@@ -61,6 +61,7 @@ class Drives:
             LinkFeedback(twin, self._wiring),
         )
         self._used: dict[int, Stage] = {}
+        self._names = {name for name, param in twin.params.items() if param.quantity.stage == "drive"}
         self._fresh = np.ones(params.nworld, dtype=bool)
         self.step = np.zeros(params.nworld, dtype=np.int64)
         self._load(params.at(self.step))
@@ -85,8 +86,7 @@ class Drives:
 
     def begin(self) -> None:
         """To be called before the physics steps of every control step."""
-        steps = self._params.steps
-        if steps and (self._used or any(self._twin.params[name].quantity.stage == "drive" for name in steps)):
+        if self._params.steps and (self._used or not self._names.isdisjoint(self._params.steps)):
             self._load(self._params.at(self.step))
         self.step = self.step + 1
 
@@ -120,7 +120,8 @@ class Drives:
         self._fresh[index] = True
         self.step = self.step.copy()
         self.step[index] = 0
-        self._load(self._params.at(self.step))
+        if self._used or self._names & (self._twin.moved(params) | set(params.steps)):
+            self._load(self._params.at(self.step))
 
 
 def drive_world(
