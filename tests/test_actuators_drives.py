@@ -122,6 +122,23 @@ class TestSpeedLimit:
         np.testing.assert_allclose(speed, exact, atol=0.03)
         assert speed[-1] == pytest.approx(8.0, rel=1e-3)
 
+    def test_an_actuator_with_a_ratio_has_its_own_speed(self, tmp_path):
+        """Ratio 3 and 9 rad/s at the actuator: 3 rad/s at the joint, pushed by three times the torque."""
+        text = (
+            '<mujoco><worldbody><body><joint name="j0" armature="1"/><geom size="0.1" mass="1"/></body></worldbody><actuator>'
+            '<motor name="j0" joint="j0" gear="3" forcerange="-2 2" ctrlrange="-2 2"/></actuator></mujoco>'
+        )
+        (tmp_path / "geared.xml").write_text(text)
+        (tmp_path / "geared.yaml").write_text(
+            "{schema: 1, name: g, model: geared.xml, control_hz: 100, substeps: 10, robot: {type: g, joints: [j0], "
+            "units: [rad], control: torque}, params: [{name: 'actuator/*/no_load_speed', source: test}]}"
+        )
+        twin = load_twin(tmp_path / "geared.yaml")
+        table = twin.table(1, {"actuator/j0/no_load_speed": 9.0})
+        result = run(twin, table, np.full((1, 400, 1), 2.0))
+        assert result.qvel[0, -1, 0] == pytest.approx(3.0, rel=1e-3)
+        assert result.qvel[0, 1, 0] == pytest.approx(0.01 * 6.0 / 1.004, rel=0.02)
+
     def test_braking_keeps_the_whole_torque(self, motor):
         values = {"actuator/j0/no_load_speed": 8.0, "joint/j0/damping": 0.0, "joint/j0/frictionloss": 0.0}
         start = replace(InitialState.home(motor, 1), qvel=np.array([[6.0]]))

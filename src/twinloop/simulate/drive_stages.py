@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from array_api_compat import array_namespace
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import ParamTable
@@ -36,10 +37,12 @@ class Supply:
 
     def __init__(self, twin: Twin, wiring: Wiring) -> None:
         self._twin, self._wiring = twin, wiring
-        motors = [servo.motor if servo else None for servo in twin.servos]
+        joints = twin.robot.joints if twin.spec.robot else []
+        motors = [servo.motor if servo else None for servo in twin.servos or (None,) * len(joints)]
         self._known = np.array([motor is not None for motor in motors], dtype=np.float64)
         self._kt = np.array([motor.kt if motor else 1.0 for motor in motors])
         self._resistance = np.array([motor.resistance if motor else 1.0 for motor in motors])
+        self._nominal = np.array([motor.voltage if motor else 1.0 for motor in motors])
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
         """See `drives.Stage`."""
@@ -48,7 +51,7 @@ class Supply:
         if self._twin.spec.robot is None:
             return False
 
-        def column(quantity: str, default: float) -> np.ndarray:
+        def column(quantity: str, default: ArrayLike) -> NDArray[np.float64]:
             return self._twin.column(params, "actuator", quantity, default)
 
         thermal, rise = column("thermal_resistance", 0.0), column("temperature_rise", 0.0)
@@ -58,14 +61,11 @@ class Supply:
                 f"{BUS} and actuator/*/thermal_resistance need the motors' constants, and {self._twin.name} names no "
                 "servo that has them. Add `robot: {servo: NAME}` to its YAML."
             )
-        known = self._known if len(self._known) else np.zeros(thermal.shape[1])
-        nominal = np.array([servo.motor.voltage if servo and servo.motor else 1.0 for servo in self._twin.servos])
-        open_voltage = column("voltage", np.nan)
-        open_voltage = np.where(np.isnan(open_voltage), nominal if len(nominal) else 1.0, open_voltage)
+        known = self._known
         values = {
             "known": np.broadcast_to(known, thermal.shape),
             "bus": bus[:, None],
-            "open": open_voltage,
+            "open": column("voltage", self._nominal),
             "thermal": thermal * known,
             "time": column("thermal_time", 200.0),
             "rise": rise * known,
@@ -102,7 +102,8 @@ class Supply:
         for name in _STRENGTH:
             moment.fields[name] = moment.fields[name] * strength[:, :, None]
         lost = kt * kt * (1.0 / self._cold - 1.0 / warm)
-        damping = moment.fields["dof_damping"] - self._wiring.at_dofs(values["known"] * lost)
+        lost = values["known"] * lost * self._wiring.gear * self._wiring.gear
+        damping = moment.fields["dof_damping"] - self._wiring.at_dofs(lost)
         moment.fields["dof_damping"] = xp.clip(damping, 0.0, None)
 
     def _warm_up(self, xp: Array, current: Array, warm: Array, timestep: Array) -> None:
@@ -197,8 +198,8 @@ class LinkFeedback:
 
     fields: tuple[str, ...] = ()
 
-    def __init__(self, twin: Twin, wiring: Wiring) -> None:  # noqa: ARG002  # one signature for all stages
-        self._twin = twin
+    def __init__(self, twin: Twin, wiring: Wiring) -> None:
+        self._twin, self._gear = twin, wiring.gear
         robot = twin.spec.robot
         self._used = bool(robot and robot.gears and robot.gears.feedback == "link" and robot.control == "position")
 
@@ -216,4 +217,4 @@ class LinkFeedback:
         """See `drives.Stage`."""
         xp = array_namespace(moment.qpos)
         motor, link = xp.take(moment.qpos, self._motor, axis=1), xp.take(moment.qpos, self._link, axis=1)
-        moment.control = moment.control + (motor - link)
+        moment.control = moment.control + self._gear * (motor - link)

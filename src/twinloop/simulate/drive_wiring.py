@@ -28,7 +28,7 @@ class Wiring:
     """Indices between a robot's actuators and the degrees of freedom that they turn.
 
     ``dof`` ``(nu,)`` is each actuator's, on the motor's side of a gear. ``actuator`` ``(nv,)`` is the reverse, with
-    ``nu`` where there is none.
+    ``nu`` where there is none. ``gear`` ``(nu,)`` is MuJoCo's ratio of an actuator's speed to its joint's.
     """
 
     dof: Array
@@ -46,8 +46,8 @@ class Wiring:
         return cls(dof=as_array(dof), actuator=as_array(actuator), gear=as_array(gear))
 
     def at_motors(self, per_dof: Array) -> Array:
-        """From ``(nworld, nv)`` to ``(nworld, nu)``."""
-        return array_namespace(per_dof).take(per_dof, self.dof, axis=1)
+        """Speeds of the actuators ``(nworld, nu)`` from those of the degrees of freedom ``(nworld, nv)``."""
+        return self.gear * array_namespace(per_dof).take(per_dof, self.dof, axis=1)
 
     def at_dofs(self, per_actuator: Array) -> Array:
         """From ``(nworld, nu)`` to ``(nworld, nv)``, nothing where no actuator turns."""
