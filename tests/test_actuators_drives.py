@@ -125,8 +125,8 @@ class TestSpeedLimit:
     def test_an_actuator_with_a_ratio_has_its_own_speed(self, tmp_path):
         """Ratio 3 and 9 rad/s at the actuator: 3 rad/s at the joint, pushed by three times the torque."""
         text = (
-            '<mujoco><worldbody><body><joint name="j0" armature="1"/><geom size="0.1" mass="1"/></body></worldbody><actuator>'
-            '<motor name="j0" joint="j0" gear="3" forcerange="-2 2" ctrlrange="-2 2"/></actuator></mujoco>'
+            '<mujoco><worldbody><body><joint name="j0" armature="1"/><geom size="0.1" mass="1"/></body></worldbody>'
+            '<actuator><motor name="j0" joint="j0" gear="3" forcerange="-2 2" ctrlrange="-2 2"/></actuator></mujoco>'
         )
         (tmp_path / "geared.xml").write_text(text)
         (tmp_path / "geared.yaml").write_text(
