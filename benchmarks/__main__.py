@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import envs, generate, scale, writer
+from benchmarks import envs, generate, scale, scenes, writer
 from twinloop.core.files import write_json
 from twinloop.core.pool import cores
 
@@ -20,6 +20,7 @@ def main() -> None:
         "generate": generate.run(),
         "writer": writer.run(),
         "envs": envs.run(),
+        "scenes": scenes.run(),
         "scale": scale.run([("swing", 10_000, cores())]),
     }
     made, wrote, played = figures["generate"], figures["writer"], figures["envs"]
@@ -46,6 +47,10 @@ def main() -> None:
             f"{low:.2f} to {high:.2f} in {len(played['rounds'])} rounds",
             "",
         )
+    for name, ratio in figures["scenes"]["ratio"].items():
+        if name != "plain":
+            things = name.removeprefix("count ")
+            table.add_row(f"physics with {things} things on the table, against the plain table", f"{ratio:.2f}", "", "")
     long = figures["scale"][0]
     busy = long["processor_ms"]
     table.add_row(

@@ -64,7 +64,7 @@ def test_inertia_is_that_of_points_spread_through_the_volume(kind):
     size = EXTENTS.tolist() if kind != "cylinder" else [0.03, 0.03, 0.05]
     (shape,) = of(kind, size=size, mass=0.2, seed=3)
     rng = np.random.default_rng(0)
-    points = rng.uniform(-0.5, 0.5, size=(400_000, 3)) * shape.extents
+    points = rng.uniform(-0.5, 0.5, size=(60_000, 3)) * shape.extents
     inside = np.zeros(len(points), dtype=bool)
     for piece in shape.pieces:
         local = points - piece.position
@@ -81,7 +81,7 @@ def test_inertia_is_that_of_points_spread_through_the_volume(kind):
     cloud = points[inside]
     second = 0.2 * cloud.T @ cloud / len(cloud)
     expected = np.trace(second) * np.eye(3) - second
-    np.testing.assert_allclose(full_inertia(compiled(shape)), expected, atol=0.02 * np.trace(expected))
+    np.testing.assert_allclose(full_inertia(compiled(shape)), expected, atol=0.03 * np.trace(expected))
 
 
 def test_primitives_have_the_volumes_of_school():

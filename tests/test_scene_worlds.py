@@ -138,7 +138,8 @@ def test_a_twin_on_a_base_keeps_everything_else_of_it(tmp_path):
     np.testing.assert_array_equal(mine.home()[0][: base.model.nq], base.home()[0])
     body, like = mine.model.body("bits_0"), mine.model.body("cube")
     first, cube = int(body.geomadr[0]), int(like.geomadr[0])
-    assert mine.model.geom_condim[first] == mine.model.geom_condim[cube]
+    assert mine.model.geom_priority[first] == mine.model.geom_priority[cube]
+    np.testing.assert_array_equal(mine.model.geom_solref[first], mine.model.geom_solref[cube])
     path.write_text("base: so102\nname: mine\n")
     with pytest.raises(UnknownNameError, match="Unknown twin 'so102' in .*base.*Nearest existing: so101_tabletop"):
         load_twin(path)

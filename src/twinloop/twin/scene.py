@@ -16,7 +16,17 @@ from twinloop.twin.scene_spec import SceneSpec
 from twinloop.twin.spec import ParamSpec
 
 # What a shape is in a model: fields of its geoms, and of its body.
-_GEOM = ("geom_type", "geom_dataid", "geom_size", "geom_pos", "geom_quat", "geom_rbound", "geom_aabb", "geom_rgba")
+_GEOM = (
+    "geom_type",
+    "geom_dataid",
+    "geom_size",
+    "geom_pos",
+    "geom_quat",
+    "geom_rbound",
+    "geom_aabb",
+    "geom_rgba",
+    "geom_condim",
+)
 _BODY = ("body_mass", "body_inertia", "body_ipos", "body_iquat")
 _MASKS = ("geom_contype", "geom_conaffinity")
 
@@ -163,6 +173,7 @@ _UNUSED: dict[str, object] = {
     "geom_rbound": 0.001,
     "geom_aabb": (0.0, 0.0, 0.0, 0.001, 0.001, 0.001),
     "geom_rgba": (0.0, 0.0, 0.0, 0.0),
+    "geom_condim": 3,
 }
 
 

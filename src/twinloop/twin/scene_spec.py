@@ -147,8 +147,8 @@ class SceneSpec(_Strict):
     """See the module.
 
     ``rolling`` is the least rolling friction of its things, in m: with it a ball of radius r stays where the ground
-    slopes by less than rolling / r. At 0.5 mm a ball of 24 mm stays up to 2.4 degrees, so that a table that is not quite
-    level keeps it; our choice, no published range.
+    slopes by less than rolling / r. At 0.5 mm a ball of 24 mm stays up to 2.4 degrees, so that a table that is not
+    quite level keeps it; our choice, no published range.
     """
 
     support: str = "table"
