@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import envs, generate, scale, scenes, writer
+from benchmarks import envs, generate, gpu, scale, scenes, writer
 from twinloop.core.files import write_json
 from twinloop.core.pool import cores
 
@@ -20,6 +20,7 @@ def main() -> None:
         "generate": generate.run(),
         "writer": writer.run(),
         "envs": envs.run(),
+        "gpu": gpu.run(),
         "scenes": scenes.run(),
         "scale": scale.run([("swing", 10_000, cores())]),
     }
@@ -51,6 +52,15 @@ def main() -> None:
         if name != "plain":
             things = name.removeprefix("count ")
             table.add_row(f"physics with {things} things on the table, against the plain table", f"{ratio:.2f}", "", "")
+    for row in figures["gpu"].get("rows", ()):
+        table.add_row(
+            f"episodes on a GPU, {row['worlds']} worlds, steps/s against the bare mujoco_warp loop",
+            f"{row['ratio']:.2f}",
+            f"median of {figures['gpu']['rounds']}",
+            f"{figures['gpu']['target']:.2f}",
+        )
+    if "skipped" in figures["gpu"]:
+        table.add_row("episodes on a GPU", "none here", figures["gpu"]["skipped"], f"{figures['gpu']['target']:.2f}")
     long = figures["scale"][0]
     busy = long["processor_ms"]
     table.add_row(

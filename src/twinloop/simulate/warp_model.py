@@ -73,7 +73,7 @@ class WarpModel:
             raise InputError(
                 f"mujoco_warp does not take the model of {twin.name}: {error} Use the backend threads."
             ) from error
-        self.device.opt.warn_overflow = 0  # reported per world, see `warp_worlds`
+        self.device.opt.warn_overflow = 0  # reported per world, see `warp_faults`
         if wp.get_device().is_cuda:  # without it the solver's loop is unrolled to its iteration limit
             self.device.opt.graph_conditional = wp.is_conditional_graph_supported()
         self.version = 0

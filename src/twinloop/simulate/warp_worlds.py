@@ -18,8 +18,9 @@ from twinloop.simulate.arrays import Arrays, to_host
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import Drives
-from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
+from twinloop.simulate.protocol import InitialState, state_columns
 from twinloop.simulate.warp_device import Graphs, on_device
+from twinloop.simulate.warp_faults import Faults
 from twinloop.simulate.warp_model import WarpModel
 from twinloop.twin import Twin
 
@@ -32,20 +33,6 @@ _STATE = {
     "mocap_pos": mujoco.mjtState.mjSTATE_MOCAP_POS,
     "mocap_quat": mujoco.mjtState.mjSTATE_MOCAP_QUAT,
     "plastic": mujoco.mjtState.mjSTATE_PLASTIC,
-}
-_BAD = {"qpos": "mjWARN_BADQPOS", "qvel": "mjWARN_BADQVEL", "qacc": "mjWARN_BADQACC"}
-# The solver's iteration limits are no overflow: MuJoCo goes on with what it has, without a warning.
-_OVERFLOWS = {
-    mjw.OverflowType.NEFC: "mjWARN_CNSTRFULL",
-    mjw.OverflowType.NJMAX_NNZ: "mjWARN_CNSTRFULL",
-    mjw.OverflowType.NVMAX: "mjWARN_CNSTRFULL",
-    mjw.OverflowType.BROADPHASE: "mjWARN_CONTACTFULL",
-    mjw.OverflowType.NARROWPHASE: "mjWARN_CONTACTFULL",
-    mjw.OverflowType.CCD: "contact buffers of convex pairs overflowed",
-    mjw.OverflowType.EPA_HORIZON: "contact buffers of convex pairs overflowed",
-    mjw.OverflowType.HFIELD: "contact buffers of height fields overflowed",
-    mjw.OverflowType.CONTACT_MATCH: "buffers of contact sensors overflowed",
-    mjw.OverflowType.TACTILE: "buffers of contact sensors overflowed",
 }
 
 
@@ -92,9 +79,8 @@ class WarpWorlds:
             self._wrenches: Any = None
         self._sizes = _derived_shapes(self.model.host, derived)
         self._columns = _columns(twin.model)
-        self._counts = torch.zeros((self.nworld, len(WARNINGS)), dtype=torch.int64, device=self._tensor("time").device)
-        self._fresh = torch.zeros(self.nworld, dtype=torch.bool, device=self._counts.device)
-        self._shifts, self._kinds = _overflow_columns(self._counts.device)
+        self._faults = Faults(self.nworld, self.arrays.device)
+        self._fresh = torch.zeros(self.nworld, dtype=torch.bool, device=self.arrays.device)
         self._write(params)
         # Still geoms are placed when fields are written, so theirs are never the first again.
         self._first = {name: self._tensor(name).clone() for name in self._sizes if not name.startswith("geom_x")}
@@ -151,8 +137,7 @@ class WarpWorlds:
                 self.model.place(self.data, changes)
             if not clock.steady:
                 self.model.view("opt.timestep").copy_(clock.timestep)
-            sound = (torch.isfinite(controls) & (controls.abs() <= mujoco.mjMAXVAL)).all(dim=2, keepdim=True)
-            controls = torch.where(sound, controls, 0.0)
+            controls = self._faults.sound(controls)
             wp.to_torch(self._controls).copy_(controls.transpose(0, 1))
             self._push(step)
             self._drives.begin()
@@ -160,7 +145,7 @@ class WarpWorlds:
                 self._step_driven(controls)
             else:
                 self._graphs.run(*self._physics(self.substeps))
-        self._count(sound)
+            self._faults.count(self.data)
         self.step_index += 1
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
@@ -176,7 +161,7 @@ class WarpWorlds:
 
     def warnings(self) -> torch.Tensor:
         """See the protocol; counted once per control step, since a world began."""
-        return self._counts.clone()
+        return self._faults.counts.clone()
 
     def _write(self, params: ParamTable, worlds: NDArray[np.intp] | None = None) -> None:
         """Write the fields of all worlds, or of some, one row each."""
@@ -190,7 +175,7 @@ class WarpWorlds:
 
     def _begin(self, worlds: NDArray[np.intp], initial: InitialState) -> None:
         """Put some worlds at their beginning, one row of ``initial`` each."""
-        index = torch.as_tensor(worlds, device=self._counts.device)
+        index = torch.as_tensor(worlds, device=self.arrays.device)
         self._fresh.zero_()
         self._fresh[index] = True
         kept = {name: self._tensor(name).clone() for name in self._sizes}
@@ -207,7 +192,7 @@ class WarpWorlds:
             for name, before in kept.items():  # worlds that go on keep theirs, one step behind their state
                 now = self._tensor(name)
                 now[~self._fresh] = before[~self._fresh]
-        self._counts[index] = 0
+        self._faults.counts[index] = 0
 
     def _reset(self) -> None:
         mjw.reset_data(self.model.device, self.data, wp.from_torch(self._fresh))
@@ -234,9 +219,9 @@ class WarpWorlds:
     def _push(self, step: NDArray[np.int64]) -> None:
         """The pushes of the coming control step; they are few, so their windows are worked out on the host."""
         clock = self._commands.clock
-        wrenches = (
-            self._pushes.wrenches(step, to_host(clock.began), to_host(clock.ratio)) if self._pushes.active else None
-        )
+        wrenches = None
+        if self._pushes.active:
+            wrenches = self._pushes.wrenches(step, to_host(clock.began), to_host(clock.ratio))
         if wrenches is not None:
             self._wrench_rows()[:] = self.arrays.asarray(wrenches.swapaxes(0, 1))
         elif self._wrenches is not None:  # the worlds that were pushed have begun anew
@@ -274,19 +259,6 @@ class WarpWorlds:
                 wp.copy(self.data.xfrc_applied, self._wrenches[substep])
             mjw.step(self.model.device, self.data)
 
-    def _count(self, sound: torch.Tensor) -> None:
-        """Add what went wrong in this control step to the counters."""
-        counts = self._counts
-        counts[:, WARNINGS.index("mjWARN_BADCTRL")] += ~sound.flatten(1).all(dim=1)
-        with on_device(self.on):
-            for name, kind in _BAD.items():
-                values = self._tensor(name)
-                good = torch.isfinite(values) & (values.abs() <= mujoco.mjMAXVAL)
-                counts[:, WARNINGS.index(kind)] += ~good.all(dim=1)
-            overflow = self._tensor("overflow")
-            counts.index_add_(1, self._kinds, ((overflow[:, None] >> self._shifts) & 1).long())
-            overflow.zero_()
-
     def _tensor(self, name: str) -> torch.Tensor:
         return wp.to_torch(getattr(self.data, name))
 
@@ -306,10 +278,3 @@ def _derived_shapes(model: mujoco.MjModel, names: Sequence[str]) -> dict[str, tu
         if name not in both:
             raise UnknownNameError("derived field", name, both, where="the backend warp")
     return {name: getattr(data, name).shape for name in names}
-
-
-def _overflow_columns(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Bits of ``Data.overflow`` and the counters that each adds to."""
-    shifts = [int(bit).bit_length() - 1 for bit in _OVERFLOWS]
-    kinds = [WARNINGS.index(name) for name in _OVERFLOWS.values()]
-    return torch.tensor(shifts, dtype=torch.int32, device=device), torch.tensor(kinds, device=device)
