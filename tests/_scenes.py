@@ -6,10 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from twinloop.simulate import InitialState
-from twinloop.tasks.drop import Keep
 from twinloop.tasks.ground import Ground, stand
 from twinloop.tasks.placement import place_clutter
 from twinloop.twin import Twin
@@ -62,6 +59,5 @@ def placed(twin: Twin, values: dict[str, Any], nworld: int = 1, episodes: Any = 
     qpos = home.qpos.copy()
     stand(qpos, 0, params, "object/thing", Ground.of(twin, params), yaw=0.0)
     initial = dataclasses.replace(home, qpos=qpos)
-    keep = Keep(points={"thing": np.zeros((nworld, 2))}, joints=(0,))
     numbers = range(nworld) if episodes is None else episodes
-    return params, place_clutter(twin, params, initial, keep, run_seed=1, episodes=numbers, **keys)
+    return params, place_clutter(twin, params, initial, run_seed=1, episodes=numbers, **keys)

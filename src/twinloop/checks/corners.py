@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from twinloop.core.records import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState
+from twinloop.tasks.placement import place_clutter
 from twinloop.twin import Param, Twin
 
 
@@ -41,13 +43,14 @@ def corner_table(twin: Twin, nworld: int, *, seed: int) -> ParamTable:
 
 
 def initial_at(twin: Twin, params: ParamTable) -> InitialState:
-    """The starting pose, with free and placed objects where the table says."""
+    """The starting pose, with free and placed objects where the table says, and clutter as it falls around them."""
     start = InitialState.home(twin, params.nworld)
     qpos, mocap = start.qpos.copy(), start.mocap_pos.copy()
     for param in twin.params.values():
         if param.quantity.stage == "reset":
             _place(twin, param, params[param.name], qpos, mocap)
-    return InitialState(qpos=qpos, qvel=start.qvel, mocap_pos=mocap, mocap_quat=start.mocap_quat, command=start.command)
+    placed = dataclasses.replace(start, qpos=qpos, mocap_pos=mocap)
+    return place_clutter(twin, params, placed, run_seed=0, episodes=range(params.nworld))
 
 
 def _place(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +31,19 @@ class Keep:
 
     points: Mapping[str, NDArray[np.float64]]
     joints: tuple[int, ...]
+
+    @classmethod
+    def of(cls, twin: Twin, initial: InitialState) -> Keep:
+        """Away from every free body that is none of the scene's, and from everything placed by hand (mocap)."""
+        model = twin.model
+        slots = set() if twin.scene is None else {int(body) for body in twin.scene.bodies}
+        free = [int(j) for j in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)]
+        joints = tuple(j for j in free if int(model.jnt_bodyid[j]) not in slots)
+        rows = {model.body(int(model.jnt_bodyid[j])).name: int(model.jnt_qposadr[j]) for j in joints}
+        points = {name: initial.qpos[:, row : row + 2] for name, row in rows.items()}
+        for body in np.flatnonzero(model.body_mocapid >= 0):
+            points[model.body(int(body)).name] = initial.mocap_pos[:, int(model.body_mocapid[body]), :2]
+        return cls(points=points, joints=joints)
 
     def take(self, worlds: NDArray[np.intp]) -> Keep:
         """The same for some worlds."""

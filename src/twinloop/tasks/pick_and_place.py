@@ -17,7 +17,6 @@ from twinloop.core.seeds import uniforms
 from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
 from twinloop.simulate.protocol import state_columns
-from twinloop.tasks.drop import Keep
 from twinloop.tasks.fitting import FITS, object_fits
 from twinloop.tasks.ground import Ground, stand
 from twinloop.tasks.hand import Hand
@@ -139,8 +138,7 @@ class PickAndPlace:
             mocap_quat=quaternion,
             command=self._holding(params, arm),
         )
-        keep = self._keep(placed)
-        return place_clutter(self.twin, params, placed, keep, run_seed=run_seed, episodes=episodes, attempt=attempt)
+        return place_clutter(self.twin, params, placed, run_seed=run_seed, episodes=episodes, attempt=attempt)
 
     def _stand(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
         """Put the object, and what else the scene always has, where the parameters say on the table of each world."""
@@ -151,17 +149,6 @@ class PickAndPlace:
             things |= {thing.name: (int(row), thing.yaw) for thing, row in rows}
         for name, (row, yaw) in things.items():
             stand(qpos, row, params, f"object/{name}", ground, yaw=yaw)
-
-    def _keep(self, initial: InitialState) -> Keep:
-        """What clutter must leave alone: the object, the target, and what else stands on the table."""
-        row, model = self.object.qpos, self.twin.model
-        points = {
-            self.config.object: initial.qpos[:, row : row + 2],
-            self.config.target: initial.mocap_pos[:, self._target, :2],
-        }
-        slots = set() if self.twin.scene is None else {int(body) for body in self.twin.scene.bodies}
-        free = np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)
-        return Keep(points=points, joints=tuple(int(j) for j in free if int(model.jnt_bodyid[j]) not in slots))
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """See the protocol, and `PickAndPlaceConfig` for what counts as done."""

@@ -20,11 +20,11 @@ def place_clutter(
     twin: Twin,
     params: ParamTable,
     initial: InitialState,
-    keep: Keep,
     *,
     run_seed: int,
     episodes: Sequence[int],
     attempt: int = 0,
+    keep: Keep | None = None,
 ) -> InitialState:
     """Worlds with the clutter of their scene lying still where it fell; others as they are.
 
@@ -33,10 +33,14 @@ def place_clutter(
     ``scene/visible/<object>`` of the result say how many draws it took and which part of an object is seen.
 
     A world whose clutter could not be placed is ``refused``, with the reason that was the most frequent.
+
+    Args:
+        keep: what clutter keeps away from; where it is not given, from all other free bodies and all mocap bodies.
     """
     scene = twin.scene
     if scene is None or not scene.spec.clutter:
         return initial
+    keep = keep or Keep.of(twin, initial)
     numbers = np.asarray(episodes)
     waiting = np.flatnonzero(scene.present(params)[:, scene.clutter].any(axis=1))
     qpos, notes = initial.qpos.copy(), {"scene/trials": np.zeros(initial.nworld)}

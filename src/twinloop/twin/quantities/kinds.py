@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 # Who consumes a quantity: the compiled model, or a stage of the simulation, of the readings or of the reset.
-Stage = Literal["model", "command", "clock", "drive", "disturbance", "encoder", "reset"]
+Stage = Literal["model", "command", "clock", "drive", "disturbance", "encoder", "reset", "scene"]
 Rule = Literal["assign", "factor"]
 
 

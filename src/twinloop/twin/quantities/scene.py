@@ -20,7 +20,7 @@ SCENE: tuple[Quantity, ...] = (
         low=0.0,
         high=1e3,
         default=0.0,
-        stage="reset",
+        stage="scene",
         meaning="how many things of a group there are; its whole part counts",
     ),
     Quantity(
@@ -30,7 +30,7 @@ SCENE: tuple[Quantity, ...] = (
         low=0.0,
         high=1e6,
         default=0.0,
-        stage="reset",
+        stage="scene",
         meaning="which of its shapes a thing has; its whole part counts",
     ),
 )
