@@ -14,7 +14,6 @@
         - {name: can, shape: cylinder, size: [0.03, 0.03, 0.05], mass: 0.04, position: [0.30, 0.15]}
       clutter:
         distractors: {set: household, count: [0, 5], x: [0.12, 0.34], y: [-0.2, 0.2]}
-      vary: {cube: household}
 """
 
 from __future__ import annotations
@@ -157,4 +156,3 @@ class SceneSpec(_Strict):
     sets: dict[Name, list[ShapeSpec]] = {}
     objects: list[ObjectSpec] = []
     clutter: dict[Name, ClutterSpec] = {}
-    vary: dict[str, Name] = {}
