@@ -14,12 +14,12 @@ HZ = 100
 
 
 def make_world(
-    folder: Path, body: str, params: list[str], *, substeps: int = 10, option: str = "", **more: str
+    folder: Path, body: str, params: list[str], *, substeps: int = 10, option: str = "", head: str = ""
 ) -> Twin:
-    """A twin of an MJCF ``worldbody`` with the parameters named; ``scopes`` of other keys go to the params."""
-    xml = f'<mujoco><option integrator="implicitfast" cone="elliptic" {option}/>{more.pop("head", "")}'
-    (folder / "world.xml").write_text(f"{xml}<worldbody>{body}</worldbody>{more.pop('tail', '')}</mujoco>")
-    rows = [{"name": name, "source": "test", **({"scope": more["scope"]} if more else {})} for name in params]
+    """A twin of an MJCF ``worldbody`` with the parameters named; ``head`` is what stands before it."""
+    xml = f'<mujoco><option integrator="implicitfast" cone="elliptic" {option}/>{head}'
+    (folder / "world.xml").write_text(f"{xml}<worldbody>{body}</worldbody></mujoco>")
+    rows = [{"name": name, "source": "test"} for name in params]
     spec = {"name": "world", "model": "world.xml", "control_hz": HZ, "substeps": substeps, "params": rows}
     (folder / "world.yaml").write_text(yaml.safe_dump(spec))
     return load_twin(folder / "world.yaml")
@@ -37,12 +37,12 @@ def start(twin: Twin, nworld: int, *, qpos: object = None, qvel: object = None) 
     )
 
 
-def run(twin: Twin, values: dict, seconds: float, *, backend: str = "threads", **begin: object) -> Trajectories:
+def run(twin: Twin, values: dict, seconds: float, **begin: object) -> Trajectories:
     """Worlds with the given values, ``seconds`` long; all must stay valid."""
     nworld = max((np.size(value) for value in values.values()), default=1)
     nstep = round(seconds * HZ)
     commands = np.zeros((nworld, nstep, twin.model.nu))
     table = twin.table(nworld, values)
-    result = rollout(open_backend(backend), twin, table, start(twin, nworld, **begin), commands, nstep)
+    result = rollout(open_backend(), twin, table, start(twin, nworld, **begin), commands, nstep)
     assert result.valid.all(), result.reason
     return result
