@@ -47,9 +47,10 @@ def test_blocks_are_whole_batches_few_and_bounded(tmp_path, episodes, envs, batc
     assert blocks <= settings.BLOCKS or config.block_size + config.batch_size > settings.MAX_BLOCK
 
 
-def test_a_device_gets_larger_batches(tmp_path):
+@pytest.mark.parametrize("backend", ["warp", "warp:cuda:1"])
+def test_a_device_gets_larger_batches(tmp_path, backend):
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 4096}}
-    config = resolve(value, where="test", folder=tmp_path, episodes=10_000, backend="warp")
+    config = resolve(value, where="test", folder=tmp_path, episodes=10_000, backend=backend)
     assert (config.batch_size, config.block_size) == (2048, 2048)
 
 

@@ -106,7 +106,7 @@ class GenerateConfig(_Strict):
     @property
     def most_worlds(self) -> int:
         """Worlds that the file and the backend allow at once."""
-        most = MAX_BATCH_DEVICE if self.file.rollout.backend == "warp" else MAX_BATCH
+        most = MAX_BATCH_DEVICE if self.file.rollout.backend.partition(":")[0] == "warp" else MAX_BATCH
         return min(self.file.rollout.parallel_envs, most)
 
     @property
