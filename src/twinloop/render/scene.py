@@ -35,6 +35,16 @@ def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str
     return {name: existing[name] for name in wanted}
 
 
+def _unaligned(model: mujoco.MjModel, fields: Fields) -> Fields:
+    """No short cuts for geoms that have been moved in their bodies.
+
+    The compiler notes which geoms lie as their body does, and their own pose is then not read; ``mj_setConst`` notes it
+    anew where physics is run, and here nothing else of it is needed.
+    """
+    moved = {"geom_pos", "geom_quat", "body_ipos", "body_iquat"} & set(fields)
+    return {"geom_sameframe": np.zeros_like(model.geom_sameframe)} if moved else {}
+
+
 class PosedScene:
     """A model copy and its data, moved from frame to frame; the model that was given is never written to."""
 
@@ -58,7 +68,7 @@ class PosedScene:
         for name, value in self._compiled.items():
             getattr(self.model, name)[...] = value
         self._compiled = {}
-        for name, value in (fields or {}).items():
+        for name, value in {**_unaligned(self.model, fields or {}), **(fields or {})}.items():
             target = self._field(name)
             if target.shape != np.shape(value):
                 raise InputError(
