@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import TypeAdapter, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import ParamTable
@@ -21,77 +20,18 @@ from twinloop.tasks.fitting import FITS, object_fits
 from twinloop.tasks.ground import Ground, stand
 from twinloop.tasks.hand import Hand
 from twinloop.tasks.kinematics import Chain
+from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
 from twinloop.tasks.placement import place_clutter
 from twinloop.tasks.predicates import above_plane, ever, held_for, in_disc, slower_than
 from twinloop.tasks.servo import ServoModel
 from twinloop.twin import Twin
-from twinloop.twin.spec import describe
-
-_NAME = "pick_and_place"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PickAndPlaceConfig:
-    """The numbers of the task, in m, s and rad; those without a default stand in the twin's ``task:`` section.
-
-    ``x``, ``y``, ``target_x``, ``target_y`` are the region the expert is made for. The rest of the upper part is
-    geometry: height of the tool site at the grasp and while carrying, tilt of the hand towards the outside at that
-    height, radius of the target. ``duration`` is the length of an episode.
-
-    Success: the object's centre over the target disc, within ``height_tolerance`` of its height at the beginning,
-    where it rested, slower than ``rest_speed`` and ``rest_spin`` for ``rest_time``, the hand open and out of reach,
-    after having been ``lifted`` above that. Heights count from the plane of the target, which lies on the table.
-    """
-
-    object: str
-    target: str
-    x: tuple[float, float]
-    y: tuple[float, float]
-    target_x: tuple[float, float]
-    target_y: tuple[float, float]
-    grasp_height: float
-    lift_height: float
-    target_radius: float
-    approach_tilt: float = 0.0
-    duration: float = 6.0
-    joint_noise: float = 0.02  # initial joint position, uniform ±; initial noise of 0.02 rad: squint
-    rest_speed: float = 0.01
-    rest_spin: float = 0.2
-    rest_time: float = 0.2
-    height_tolerance: float = 0.005
-    lifted: float = 0.02
-
-    @classmethod
-    def of(cls, twin: Twin) -> PickAndPlaceConfig:
-        """The task section of a twin.
-
-        Raises:
-            InputError: the twin has no such section or misses a key of it.
-            UnknownNameError: it has a key of another name.
-        """
-        where = f"task.{_NAME} of the twin {twin.name}"
-        section = twin.spec.task.get(_NAME)
-        fields = {field.name: field for field in dataclasses.fields(cls)}
-        required = [name for name, field in fields.items() if field.default is dataclasses.MISSING]
-        if section is None:
-            raise InputError(f"The twin {twin.name} has no section task.{_NAME}. Add one with {', '.join(required)}.")
-        for key in section:
-            if key not in fields:
-                raise UnknownNameError("key", key, fields, where=where)
-        missing = [name for name in required if name not in section]
-        if missing:
-            raise InputError(f"{where} lacks {', '.join(missing)}. Add it to the twin's YAML.")
-        try:
-            return TypeAdapter(cls).validate_python(section)
-        except ValidationError as error:
-            raise InputError(describe(error, where=where)) from error
 
 
 class PickAndPlace:
     """See `twinloop.tasks.protocol.Task`."""
 
-    name = _NAME
+    name = NAME
     version = "pick_and_place/2"
     success_version = "pick_and_place.placed/2"
     expert_version = "pick_and_place.expert/2"
