@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState, open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import Twin, load_twin

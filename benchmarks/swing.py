@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import Controller, InitialState, Simulation
 from twinloop.simulate.protocol import state_columns

@@ -7,7 +7,8 @@ import pytest
 
 from twinloop.core.errors import InputError, LogError, UnitsError, UnknownNameError
 from twinloop.core.files import atomic_open, read_json, write_json
-from twinloop.core.records import Episode, ParamDistribution, ParamTable, Provenance
+from twinloop.core.params import ParamDistribution, ParamTable
+from twinloop.core.records import Episode, Provenance
 from twinloop.core.units import JointUnit, UnitMap, split_unit, unit_map_from_ranges
 
 UNITS = unit_map_from_ranges(["pan", "lift"], [[-1, 1], [-2, 0]], ["deg", "range_m100_100"], source="test")

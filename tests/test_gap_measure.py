@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import BoundsError, InputError, LogError, UnknownNameError
-from twinloop.core.records import Episode, ParamDistribution
+from twinloop.core.params import ParamDistribution
+from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.gap import measure_gap

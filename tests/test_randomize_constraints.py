@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.randomize import Draw, Plan, make_design, section_plan
 from twinloop.randomize.constraints import Constraint, parse_constraint
 from twinloop.randomize.distributions import LogUniform, MultivariateNormal, Uniform

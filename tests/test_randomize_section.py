@@ -7,7 +7,7 @@ import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.core.records import ParamDistribution
+from twinloop.core.params import ParamDistribution
 from twinloop.generate import resolve
 from twinloop.generate.config import load_plan
 from twinloop.randomize import default_draws, section_plan

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from _one_joint import joints_twin, run
 from twinloop.core.errors import InputError
-from twinloop.core.records import SeedPath
+from twinloop.core.params import SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.rollout.sensing import joint_readings
 from twinloop.sensors import hermite, newest_sample

@@ -12,7 +12,7 @@ import pytest
 
 from _one_joint import joints_twin
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.core.records import SeedPath
+from twinloop.core.params import SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Plan, default_draws
 from twinloop.simulate import InitialState, open_backend, rollout

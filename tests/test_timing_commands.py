@@ -13,7 +13,8 @@ from scipy import stats
 
 from _one_joint import joints_twin, run
 from twinloop.core.errors import InputError
-from twinloop.core.records import Provenance, SeedPath
+from twinloop.core.params import SeedPath
+from twinloop.core.records import Provenance
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Plan
 from twinloop.randomize.distributions import Uniform

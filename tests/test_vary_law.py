@@ -8,7 +8,7 @@ import pytest
 
 from _worlds import make_world, start
 from twinloop.core.errors import UnitsError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Plan
 from twinloop.randomize.config import parse_randomization

@@ -7,7 +7,7 @@ import pytest
 
 from _worlds import HZ, make_world, run, start
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate import open_backend, rollout
 
 BALL = '<body name="ball"><freejoint/><geom size=".05" mass=".2" {more}/></body>'

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState
 from twinloop.tasks.placement import place_clutter

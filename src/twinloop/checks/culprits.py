@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.checks.corners import at, drawn
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.twin import Param, Twin
 
 # Tells, for worlds of these parameters, which of them break.

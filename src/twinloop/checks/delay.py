@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.checks.report import Check
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.drives import Drives, drive_world

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from twinloop.checks.corners import corner_table, initial_at
 from twinloop.checks.culprits import find_culprits
 from twinloop.checks.report import Check
-from twinloop.core.records import ParamTable, SeedPath
+from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState, Trajectories, open_backend, rollout
 from twinloop.twin import Twin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.envs.episodes import EpisodeSource
 from twinloop.simulate import Backend
 from twinloop.simulate.monitor import Monitor

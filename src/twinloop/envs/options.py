@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import ParamDistribution
+from twinloop.core.params import ParamDistribution
 from twinloop.randomize import Plan, read_identified, section_plan
 from twinloop.tasks import Task
 from twinloop.twin import Twin

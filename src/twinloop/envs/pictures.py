@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.envs.options import EnvOptions
 from twinloop.randomize import Plan
 from twinloop.render import Renderer, SceneStates, open_renderer

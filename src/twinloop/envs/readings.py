@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.rollout.sensing import joint_readings
 from twinloop.simulate.protocol import state_columns
 from twinloop.twin import Twin

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import Episode, ParamDistribution
+from twinloop.core.params import ParamDistribution
+from twinloop.core.records import Episode
 from twinloop.gap.baselines import baselines
 from twinloop.gap.report import GapReport
 from twinloop.simulate import Backend

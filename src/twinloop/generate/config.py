@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
-from twinloop.core.records import ParamDistribution
+from twinloop.core.params import ParamDistribution
 from twinloop.randomize import OPTIONS, Constraint, Plan, adaptive_options, read_identified, section_plan
 from twinloop.tasks import open_task
 from twinloop.twin import Twin, builtin_names, load_twin

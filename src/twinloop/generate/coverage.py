@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import read_json
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import open_parquet, require_columns
 from twinloop.dataset.progress import Progress

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.files import sha256_bytes
-from twinloop.core.records import ParamDistribution
+from twinloop.core.params import ParamDistribution
 from twinloop.identify.result import Estimate, Residuals
 from twinloop.identify.space import Space
 from twinloop.identify.uncertainty import Uncertainty

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import BatchResult, run_batch
 from twinloop.simulate import InitialState, Simulation

@@ -9,7 +9,8 @@ from typing import Any
 
 from rich.console import Console
 
-from twinloop.core.records import Episode, ParamDistribution
+from twinloop.core.params import ParamDistribution
+from twinloop.core.records import Episode
 from twinloop.gap import measure_gap
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section

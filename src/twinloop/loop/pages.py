@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.core.records import Episode, ParamDistribution, ParamTable
+from twinloop.core.params import ParamDistribution, ParamTable
+from twinloop.core.records import Episode
 from twinloop.gap import GapReport
 from twinloop.identify import IdentifyResult
 from twinloop.randomize import Plan

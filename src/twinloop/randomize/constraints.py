@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 
 Holds: TypeAlias = Callable[[ParamTable], NDArray[np.bool_]]
 _Term: TypeAlias = Callable[[ParamTable], Any]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.randomize.adaptive import AdaptiveDraw
 from twinloop.randomize.distributions import Choice, Distribution, MultivariateNormal, Uniform
 from twinloop.randomize.draws import Draw, JointDraw

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.files import sha256_json
-from twinloop.core.records import ParamTable, SeedPath
+from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.randomize.adaptive import AdaptiveDraw, Ranges
 from twinloop.randomize.combinations import AnyDraw, check_constraints, check_design, check_single

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.randomize.constraints import Constraint
 
 # Candidates that tell a plan's acceptance when it is made.

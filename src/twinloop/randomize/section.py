@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamDistribution
+from twinloop.core.params import ParamDistribution
 from twinloop.randomize.adaptive import AdaptiveDraw
 from twinloop.randomize.config import parse_randomization
 from twinloop.randomize.constraints import Constraint

@@ -11,7 +11,7 @@ import numpy as np
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
-from twinloop.core.records import ParamDistribution
+from twinloop.core.params import ParamDistribution
 from twinloop.randomize.distributions import MultivariateNormal, Uniform
 from twinloop.randomize.draws import Draw, JointDraw
 from twinloop.twin import Twin

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
-from twinloop.core.records import ParamTable, Provenance, SimEpisode
+from twinloop.core.records import Provenance, SimEpisode
 from twinloop.core.units import UnitMap
 from twinloop.rollout.actor import Actor, ExpertActor
 from twinloop.rollout.sensing import joint_readings

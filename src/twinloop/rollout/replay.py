@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable, Provenance, SeedPath, SimEpisode
+from twinloop.core.params import ParamTable, SeedPath
+from twinloop.core.records import Provenance, SimEpisode
 from twinloop.rollout.episodes import INITIAL_COMMAND, STEP_PARAMS
 from twinloop.simulate import Backend, InitialState, open_backend, rollout
 from twinloop.simulate.protocol import STATE_SPEC, state_columns

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable, SeedPath
+from twinloop.core.params import ParamTable, SeedPath
 from twinloop.sensors.encoder import encoder_reading
 from twinloop.sensors.sampling import hermite, newest_sample
 from twinloop.twin import Twin

@@ -10,7 +10,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
 
 Array = Any  # of the library that `AsArray` makes: NumPy's on the host, a device's on a device

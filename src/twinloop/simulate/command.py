@@ -17,7 +17,7 @@ from array_api_compat import array_namespace
 from numpy.typing import ArrayLike
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate.clock import Array, AsArray, ControlClock
 from twinloop.twin import Twin
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
 
 _DEFAULTS = {"azimuth": 0.0, "elevation": 0.0, "time": 0.0, "duration": 0.1, "period": 0.0}

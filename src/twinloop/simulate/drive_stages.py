@@ -7,7 +7,7 @@ from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate.clock import Array, AsArray
 from twinloop.simulate.drive_wiring import Moment, Wiring
 from twinloop.twin import Twin

@@ -18,7 +18,7 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate.clock import Array, AsArray
 from twinloop.simulate.drive_stages import Friction, LinkFeedback, SpeedLimit, Supply
 from twinloop.simulate.drive_wiring import Moment, Wiring

@@ -10,7 +10,8 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.records import ParamTable, frozen
+from twinloop.core.params import ParamTable
+from twinloop.core.records import frozen
 from twinloop.simulate.arrays import Array, Arrays
 from twinloop.twin import Twin
 

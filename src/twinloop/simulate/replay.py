@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, LogError
-from twinloop.core.records import Episode, ParamTable
+from twinloop.core.params import ParamTable
+from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, require_joints
 from twinloop.simulate.protocol import Backend, InitialState
 from twinloop.simulate.rollout import rollout

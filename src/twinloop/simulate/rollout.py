@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
-from twinloop.core.records import ParamTable
 from twinloop.simulate.arrays import HOST, Array, Arrays, to_host
 from twinloop.simulate.monitor import Monitor
 from twinloop.simulate.protocol import Backend, Controller, DeviceController, InitialState, Simulation, Trajectories

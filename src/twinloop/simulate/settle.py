@@ -10,7 +10,7 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.protocol import InitialState
 from twinloop.simulate.threads import make_batch

@@ -9,8 +9,8 @@ import numpy as np
 from mujoco.batch import Batch
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
-from twinloop.core.records import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes, with_wrenches
 from twinloop.simulate.drives import Drives

@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate.arrays import to_host
 from twinloop.simulate.protocol import InitialState
 from twinloop.simulate.warp_bare import bare_seconds

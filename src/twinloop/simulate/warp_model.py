@@ -15,7 +15,7 @@ import warp as wp
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate.warp_device import Graphs
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues

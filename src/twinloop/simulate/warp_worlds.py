@@ -13,7 +13,7 @@ import warp as wp
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import UnknownNameError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate.arrays import Arrays, to_host
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes

@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.simulate import InitialState
 from twinloop.simulate.settle import Contacts, settle

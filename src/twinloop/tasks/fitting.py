@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.randomize import Constraint
 from twinloop.tasks.hand import Hand
 from twinloop.twin import Twin

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
 from twinloop.twin.quantities.rotation import quat_multiply
 from twinloop.twin.surface import Surface

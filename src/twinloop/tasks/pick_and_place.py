@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState
 from twinloop.tasks.drop import Drop, Keep
 from twinloop.twin import Twin

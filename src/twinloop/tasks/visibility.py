@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState
 from twinloop.simulate.threads import make_batch
 from twinloop.twin import Twin

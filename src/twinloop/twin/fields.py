@@ -9,7 +9,7 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.twin.params import Param
 from twinloop.twin.quantities import Slot, find_quantities, model_field, nominal_value, rows
 from twinloop.twin.quantities.kinds import Compute

@@ -10,7 +10,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.twin.scene_build import Layout, Slot, add_geoms
 from twinloop.twin.scene_spec import SceneSpec
 from twinloop.twin.spec import ParamSpec

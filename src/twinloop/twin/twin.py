@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import ParamTable
+from twinloop.core.params import ParamTable
 from twinloop.core.units import UnitMap, unit_map_from_ranges
 from twinloop.twin.fields import FieldValues, field_values, sharing_fields
 from twinloop.twin.params import Param
