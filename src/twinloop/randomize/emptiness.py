@@ -97,13 +97,11 @@ class EmptyBall:
 
 def _longest_run(free: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Start and length of the longest run of True in every row of ``(n, m)``; the first of equals."""
-    run = np.zeros(len(free), dtype=np.intp)
-    best, end = run.copy(), run.copy()
-    for column in range(free.shape[1]):
-        run = np.where(free[:, column], run + 1, 0)
-        longer = run > best
-        best, end = np.where(longer, run, best), np.where(longer, column + 1, end)
-    return end - best, best
+    column = np.arange(free.shape[1])
+    run = column - np.maximum.accumulate(np.where(free, -1, column), axis=1)
+    end = run.argmax(axis=1)
+    best = run[np.arange(len(free)), end]
+    return np.where(best > 0, end + 1 - best, 0), best
 
 
 def _boxes_of(cells: int, m: int) -> int:
