@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -67,18 +68,22 @@ class ParamTable:
         """Number of worlds."""
         return len(self.values)
 
+    @cached_property
+    def _columns(self) -> dict[str, int]:
+        return {name: column for column, name in enumerate(self.names)}
+
     def __getitem__(self, name: str) -> NDArray[np.float64]:
         """Values of one parameter, ``(nworld,)``."""
-        if name not in self.names:
+        if name not in self._columns:
             raise UnknownNameError("parameter", name, self.names)
-        return self.values[:, self.names.index(name)]
+        return self.values[:, self._columns[name]]
 
     def __contains__(self, name: object) -> bool:
-        return name in self.names
+        return name in self._columns
 
     def get(self, name: str, default: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values of one parameter, or ``default`` where the table has none of that name."""
-        return self[name] if name in self.names else default
+        return self[name] if name in self._columns else default
 
     def take(self, worlds: ArrayLike) -> ParamTable:
         """The table of some worlds, in the order given."""
@@ -104,7 +109,7 @@ class ParamTable:
             return self
         values, worlds = self.values.copy(), np.arange(self.nworld)
         for name, rows in self.steps.items():
-            values[:, self.names.index(name)] = rows[worlds, np.minimum(step, rows.shape[1] - 1)]
+            values[:, self._columns[name]] = rows[worlds, np.minimum(step, rows.shape[1] - 1)]
         return replace(self, values=values, steps={})
 
     def put(self, worlds: ArrayLike, rows: ParamTable) -> ParamTable:

@@ -112,16 +112,12 @@ class _Writer:
         field = self.field(slot.field)
         if slot.field.startswith("opt."):
             field = field[:, None]  # options have no rows
-        target = field[:, index] if slot.column is None else field[:, index, slot.column]
-        shape = (len(values),) + (1,) * (target.ndim - 1)
+        place = (slice(None), index) if slot.column is None else (slice(None), index, slot.column)
+        shape = (len(values),) + (1,) * (field.ndim - len(place) + 1)
         if slot.rule == "factor":
-            target = target * (values / param.nominal).reshape(shape)
+            field[place] *= (values / param.nominal).reshape(shape)
         else:
-            target = np.broadcast_to((values * slot.factor).reshape(shape), target.shape)
-        if slot.column is None:
-            field[:, index] = target
-        else:
-            field[:, index, slot.column] = target
+            field[place] = (values * slot.factor).reshape(shape)
 
 
 class _Target:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol
 
 import mujoco
@@ -110,7 +111,7 @@ class Quantity:
         name = self.member or name
         return f"{self.family}/{name}/{self.quantity}" if self.quantity else f"{self.family}/{name}"
 
-    @property
+    @cached_property
     def fields(self) -> tuple[str, ...]:
         """The model fields that it changes."""
         return tuple(dict.fromkeys([*(slot.field for slot in self.slots), *self.writes]))
