@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import BoundsError, InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.params import ParamTable
 from twinloop.twin import builtin_names, load_twin
 from twinloop.twin.params import expand_params
 from twinloop.twin.quantities import QUANTITIES
@@ -86,7 +87,6 @@ def test_a_mass_carries_its_inertia_and_stays_a_rigid_body(arm):
 def test_every_quantity_reads_back_the_value_it_wrote(model):
     """The law of the table: after writing a value, the nominal read from the changed model is that value."""
     params = everything(model)
-    from twinloop.core.records import ParamTable
     from twinloop.twin.fields import field_values
     from twinloop.twin.quantities import nominal_value
 
@@ -127,7 +127,6 @@ def test_two_writers_of_one_place_are_refused(model):
 
 def test_a_camera_turns_about_its_own_axes(model):
     params = everything(model)
-    from twinloop.core.records import ParamTable
     from twinloop.twin.fields import field_values
 
     names = ("camera/eye/position/z", "camera/eye/rotation/x")

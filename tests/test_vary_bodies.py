@@ -11,6 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from _worlds import HZ, make_world, run
 from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
 from twinloop.twin.params import expand_params
 from twinloop.twin.preparation import prepare
 from twinloop.twin.quantities.rigid import scaled_inertia, second_moments
@@ -164,7 +165,6 @@ def test_any_factors_leave_an_inertia_that_a_body_can_have(moments, factors):
 )
 def test_a_payload_adds_to_the_inertia_as_a_point(payload, site, turn):
     """About the body's origin: I + p (|s|² 1 − s sᵀ), in whatever frame the principal axes lie."""
-    from twinloop.core.records import ParamTable
     from twinloop.twin.fields import field_values
 
     quat = " ".join(map(str, turn / np.linalg.norm(turn)))
