@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -222,9 +223,14 @@ def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str,
             f"{where}: randomization.identified draws what it determined, and default ranges for the rest; remove "
             f"{', '.join(sorted(extra))}."
         )
-    result = read_identified(folder / str(section["identified"]))
+    run = section["identified"]
+    if not isinstance(run, str) or not run:
+        raise InputError(
+            f"{where}: randomization.identified is the folder that `twinloop identify --output` wrote; given {run!r}."
+        )
+    result = read_identified(folder / run)
     kappa = section.get("kappa", 1.0)
-    if not isinstance(kappa, int | float) or not kappa >= 0:
+    if isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf:
         raise InputError(
             f"{where}: randomization.kappa is a number from 0, a factor on the covariance; given {kappa!r}."
         )

@@ -87,7 +87,7 @@ def parse_randomization(
     for name, entries in section.items():
         if name not in SECTIONS:
             raise UnknownNameError("section", name, (*SECTIONS, *OPTIONS), where=f"{where}: randomization")
-        for key, value in (entries or {}).items():
+        for key, value in _entries(entries, f"{where}: randomization.{name}").items():
             place = f"{where}: randomization.{name}.{key}"
             if key == "texture_pool":
                 pool = _pool_size(value, place)
@@ -99,8 +99,14 @@ def parse_randomization(
     return draws, pool
 
 
+def _entries(value: Any, where: str) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise InputError(f"{where}: lines of `name: [low, high]` are expected; given {value!r:.60}.")
+    return {str(key): entry for key, entry in (value or {}).items()}
+
+
 def _pool_size(value: Any, where: str) -> int:
-    if not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{where}: a texture pool is a whole number of textures, at least 1; given {value!r}.")
     return value
 
@@ -146,13 +152,14 @@ def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where:
     if isinstance(value, Mapping):
         options = dict(value)
         proposal = options.pop("proposal", None)
-        tied, scope = bool(options.pop("tied", tied)), str(options.pop("scope", scope))
+        tied, scope = _tied(options.pop("tied", tied), where), str(options.pop("scope", scope))
         op = cast("Operation", options.pop("op", op))
-        for name in ("scale", "add"):
-            if name in options:
-                op, value = cast("Operation", name), options.pop(name)
-                factor = 1.0 if name == "scale" else factor
-                options |= {"low": _pair(value, where)[0], "high": _pair(value, where)[1]}
+        relative = [name for name in ("scale", "add") if name in options]
+        if relative:
+            _alone(value, relative, where)
+            op = cast("Operation", relative[0])
+            factor = 1.0 if op == "scale" else factor
+            options["low"], options["high"] = _pair(options.pop(op), where)
         distribution = _distribution(options, factor, where)
     else:
         low, high = _pair(value, where)
@@ -170,6 +177,19 @@ def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where:
         source=where,
         proposal=None if proposal is None else _proposal(proposal, factor, where),
     )
+
+
+def _tied(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where}.tied: true or false is expected; given {value!r}.")
+    return value
+
+
+def _alone(value: Mapping[str, Any], relative: list[str], where: str) -> None:
+    """Refuse a second way of saying the range beside ``scale:`` or ``add:``."""
+    also = [key for key in value if key in (*relative[1:], "op", "distribution", *_VALUE_KEYS)]
+    if also:
+        raise InputError(f"{where}: {relative[0]} is the whole range; remove {', '.join(also)}.")
 
 
 def _proposal(value: Any, factor: float, where: str) -> Distribution:
@@ -195,7 +215,7 @@ def _scaled(value: Any, factor: float, where: str) -> Any:
 
 
 def _pair(value: Any, where: str) -> tuple[float, float]:
-    numbers = isinstance(value, list) and len(value) == 2 and all(isinstance(v, int | float) for v in value)
-    if not numbers:
+    pair = value if isinstance(value, list) and len(value) == 2 else [None]
+    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in pair):
         raise InputError(f"{where}: a range is written [low, high] with two numbers; given {value!r}.")
     return float(value[0]), float(value[1])

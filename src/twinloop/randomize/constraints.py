@@ -106,7 +106,7 @@ class _Reader:
         self.names = tuple(self._places.values())
 
         def holds(table: ParamTable) -> NDArray[np.bool_]:
-            with np.errstate(all="ignore"):  # what is undefined compares as false, and is drawn again
+            with np.errstate(all="ignore"):  # what is undefined or infinite compares as false, and is drawn again
                 return np.broadcast_to(np.asarray(term(table), dtype=bool), (table.nworld,))
 
         self.holds = holds
@@ -146,8 +146,12 @@ class _Reader:
         def compare(table: ParamTable) -> Any:
             values = [term(table) for term in terms]
             pairs = zip(tests, values, values[1:], strict=False)
+            defined = [np.isfinite(value) for value in values]
             return np.logical_and.reduce(
-                [np.broadcast_to(test(left, right), (table.nworld,)) for test, left, right in pairs]
+                [
+                    np.broadcast_to(part, (table.nworld,))
+                    for part in (*defined, *(test(left, right) for test, left, right in pairs))
+                ]
             )
 
         return compare
@@ -177,7 +181,7 @@ class _Reader:
         raise UnknownNameError("parameter", name, [*self._known, *_CONSTANTS], where=f"{self._where}: {self._text!r}")
 
     def _call(self, node: ast.Call) -> _Term:
-        name = node.func.id if isinstance(node.func, ast.Name) else "?"
+        name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
         if name not in _FUNCTIONS:
             raise UnknownNameError("function", name, _FUNCTIONS, where=f"{self._where}: {self._text!r}")
         function, count = _FUNCTIONS[name]
@@ -188,7 +192,7 @@ class _Reader:
 
     def _wrong(self, what: str) -> InputError:
         return InputError(
-            f"{self._where}: the constraint {self._text!r} {what}. Compare parameters with <, <=, > or >=, in SI "
+            f"{self._where}: the constraint {self._text!r:.120} {what}. Compare parameters with <, <=, > or >=, in SI "
             f"units, using + - * / ** and {', '.join(_FUNCTIONS)}; spaces around a division."
         )
 

@@ -258,8 +258,9 @@ def _chosen(axes: Axes, patterns: Sequence[str]) -> list[int]:
 
 def _cells(levels: Sequence[int], kind: str) -> None:
     if math.prod(levels) > _MOST_CELLS:
+        shown = " × ".join(map(str, levels[:4])) + (f" × … ({len(levels)} parameters)" if len(levels) > 4 else "")
         raise InputError(
-            f"A {kind} design of {' × '.join(map(str, levels))} cells has more than can be visited. Name fewer "
+            f"A {kind} design of {shown} cells has more than can be visited. Name fewer "
             "parameters, take fewer levels, or spread them with design: sobol."
         )
 

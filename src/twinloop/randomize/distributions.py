@@ -237,6 +237,7 @@ class MultivariateNormal:
         return ndtr(np.where(std > 0, x - np.asarray(self.mean), 0.0) / np.where(std > 0, std, 1.0))
 
 
+_LISTS = ("values", "weights", "samples")
 _KINDS = {
     "uniform": Uniform,
     "log_uniform": LogUniform,
@@ -257,6 +258,10 @@ def make_distribution(kind: str, arguments: dict[str, Any], *, where: str) -> Di
     if kind not in _KINDS:
         raise UnknownNameError("distribution", kind, _KINDS, where=where)
     plain = {key: tuple(value) if isinstance(value, Sequence) else value for key, value in arguments.items()}
+    for key, value in plain.items():
+        if isinstance(value, tuple) != (key in _LISTS):
+            wanted = "a list of numbers, such as [0.1, 0.2]" if key in _LISTS else "a number"
+            raise InputError(f"{where}.{key}: {wanted} is expected; given {arguments[key]!r:.60}.")
     try:
         return _KINDS[kind](**plain)
     except TypeError as error:

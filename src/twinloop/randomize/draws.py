@@ -44,9 +44,12 @@ class Draw:
             param = twin.require(name)
             low, high = param.absolute((self.proposal or self.distribution).support(), self.op)
             if not (param.low <= low and high <= param.high):
+                unit, place = param.unit.removesuffix("1").rstrip(), f" ({self.source})" if self.source else ""
+                ends = f"[{low:g}, {high:g}] {unit}".rstrip()
+                bounds = f"[{param.low:g}, {param.high:g}] {unit}".rstrip()
                 raise BoundsError(
-                    f"{name}: the range [{low:g}, {high:g}] {param.unit} leaves the physical bounds "
-                    f"[{param.low:g}, {param.high:g}] {param.unit}. Narrow the range, or truncate the distribution."
+                    f"{name}{place}: the range {ends} leaves the physical bounds {bounds}. Narrow the range, or "
+                    "truncate the distribution."
                 )
         if self.proposal is not None:
             self._check_proposal(self.proposal)

@@ -88,6 +88,12 @@ def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
     limits = [_pair(options.limits, param, (param.low, param.high), f"{place}.limits") for param in params]
     start = [_start(options, param, place) for param in params]
     for param, (low, high), (first, last) in zip(params, limits, start, strict=True):
+        for key, (lower, upper) in (("limits", (low, high)), ("start", (first, last))):
+            if lower > upper or (key == "limits" and lower == upper):
+                raise InputError(
+                    f"{place}.{key}: {param.name} has [{lower:g}, {upper:g}] {param.unit}, which is no "
+                    "range to move in. Write [low, high]."
+                )
         if not (math.isfinite(low) and math.isfinite(high) and low <= first <= last <= high):
             raise InputError(
                 f"{place}: {param.name} starts at [{first:g}, {last:g}] {param.unit}, which must lie in its limits "
@@ -111,7 +117,9 @@ def parse_constraints(value: Any, twin: Twin, *, named: Mapping[str, Constraint]
     """The constraints of a ``constraints:`` list; see `constraints.parse_constraint`."""
     place = f"{where}: randomization.constraints"
     if not isinstance(value, list):
-        raise InputError(f"{place}: a list of comparisons is expected; given {value!r:.60}.")
+        raise InputError(
+            f'{place}: a list of comparisons is expected; given {value!r:.60}. Write ["object/cube/mass > 0.02"].'
+        )
     return tuple(
         parse_constraint(text, twin.params, named=named, where=f"{place}[{i}]") for i, text in enumerate(value)
     )

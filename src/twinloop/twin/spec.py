@@ -140,12 +140,27 @@ def parse_spec(value: Any, *, where: str) -> TwinSpec:
 
 def describe(error: ValidationError, *, where: str, model: type[BaseModel] | None = None) -> str:
     """One line per wrong key: where it is, what is wrong, what was given; of ``model``, the nearest key that exists."""
-    lines = [
-        f"  {'.'.join(str(part) for part in item['loc']) or '(top)'}: {item['msg']} (given: {item['input']!r:.80})"
-        f"{_nearest_key(item['loc'], model) if model and item['type'] == 'extra_forbidden' else ''}"
-        for item in error.errors()
-    ]
-    return f"{where} is not as it should be:\n" + "\n".join(lines)
+    lines: dict[str, str] = {}
+    for item in error.errors():
+        place = ".".join(str(part) for part in item["loc"] if not _is_alternative(part)) or "(top)"
+        if place in lines:  # another alternative of the same value
+            lines[place] = f"{lines[place].rpartition(' (given: ')[0]}, or: {_said(item)}"
+        else:
+            lines[place] = _said(item)
+        if model and item["type"] == "extra_forbidden":
+            lines[place] += _nearest_key(item["loc"], model)
+    return f"{where} is not as it should be:\n" + "\n".join(f"  {place}: {said}" for place, said in lines.items())
+
+
+def _said(item: Any) -> str:
+    mapping = item["type"] in ("model_type", "model_attributes_type", "dict_type")
+    text = "Input should be a mapping, `key: value`" if mapping else item["msg"]
+    return f"{text} (given: {item['input']!r:.80})"
+
+
+def _is_alternative(part: int | str) -> bool:
+    """Whether a part of a location names an alternative of the type, which nobody wrote, rather than a key."""
+    return isinstance(part, str) and (part in ("float", "int", "str", "bool") or "[" in part)
 
 
 def _nearest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
