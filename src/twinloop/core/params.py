@@ -122,6 +122,22 @@ class ParamTable:
             column[index] = rows.steps[name]
         return replace(self, values=values, steps=steps, seeds=_put_seeds(self.seeds, index, rows.seeds))
 
+    def seed_path(self, what: str) -> SeedPath:
+        """What seeds the chance within the worlds.
+
+        Args:
+            what: the parameters that need it, and a verb: the beginning of the message.
+
+        Raises:
+            InputError: the table has none.
+        """
+        if self.seeds is None:
+            raise InputError(
+                f"{what} by chance, and this parameter table has no seed path. Draw it with a plan, or give it one: "
+                "table.with_seeds(SeedPath.of(run_seed, episodes))."
+            )
+        return self.seeds
+
     def row(self, world: int) -> dict[str, float]:
         """One world's values by name."""
         return {name: float(value) for name, value in zip(self.names, self.values[world], strict=True)}

@@ -101,11 +101,11 @@ class VirtualArms:
         return self.units.from_si(sent) if self._servo else sent
 
     def _load_columns(self) -> None:
-        def column(family: str, quantity: str, default: float) -> NDArray[np.float64]:
-            return self._geared.twin.column(self._table, family, quantity, default)
+        def column(family: str, quantity: str) -> NDArray[np.float64]:
+            return self._geared.twin.column(self._table, family, quantity)
 
-        self._offset, self._scale = column("sensor", "offset", 0.0), column("sensor", "scale", 1.0)
-        self._bias, self._delay = column("actuator", "bias", 0.0), column("actuator", "delay", 0.0)
+        self._offset, self._scale = column("sensor", "offset"), column("sensor", "scale")
+        self._bias, self._delay = column("actuator", "bias"), column("actuator", "delay")
 
     def _make_batch(self, twin: Twin, nthread: int) -> None:
         geared, home = self._geared, InitialState.home(twin, self.nsession)

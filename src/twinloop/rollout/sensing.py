@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
-from twinloop.core.params import ParamTable, SeedPath
+from twinloop.core.params import ParamTable
 from twinloop.sensors.encoder import encoder_reading
 from twinloop.sensors.sampling import hermite, newest_sample
 from twinloop.twin import Twin
@@ -71,13 +71,8 @@ def _chance(twin: Twin, params: ParamTable, number: NDArray[np.int64]) -> NDArra
     """Standard normal numbers of each sample ``(nworld, nstep, n)``; a sample reported twice is the same reading."""
     if not _noisy(twin, params):
         return None
-    if params.seeds is None:
-        raise InputError(
-            "sensor/*/noise happens by chance, and this parameter table has no seed path. Draw it with a plan, or give "
-            "it one: table.with_seeds(SeedPath.of(run_seed, episodes))."
-        )
     worlds = np.repeat(np.arange(len(number)), number.shape[1])
-    paths: SeedPath = params.seeds.take(worlds)
+    paths = params.seed_path("sensor/*/noise happens").take(worlds)
     uniform = paths.uniforms(_STREAM, size=len(twin.robot.joints), step=number.ravel())
     return ndtri(uniform).reshape(*number.shape, -1)
 
@@ -99,14 +94,10 @@ def _encoded_alike(
     twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
     """The same by encoders that stay as they are."""
-
-    def column(quantity: str, default: ArrayLike) -> NDArray[np.float64]:
-        return twin.column(params, "sensor", quantity, default)
-
     return encoder_reading(
         true,
-        column("offset", 0.0),
-        column("scale", 1.0),
-        resolution=column("resolution", twin.encoder_resolution),
-        noise=0.0 if chance is None else chance * column("noise", 0.0)[:, None],
+        twin.column(params, "sensor", "offset"),
+        twin.column(params, "sensor", "scale"),
+        resolution=twin.column(params, "sensor", "resolution", twin.encoder_resolution),
+        noise=0.0 if chance is None else chance * twin.column(params, "sensor", "noise")[:, None],
     )

@@ -9,7 +9,6 @@ import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
-from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
 
@@ -34,17 +33,11 @@ class ControlClock:
         self._load(params)
 
     def _load(self, params: ParamTable) -> None:
-        self._seeds = params.seeds
         scale = params.get(PERIOD, np.ones(params.nworld))
         self._jitter = params.get(JITTER, np.zeros(params.nworld))
-        self._chance = bool(np.any(self._jitter > 0))
-        if self._chance and params.seeds is None:
-            raise InputError(
-                f"{JITTER} happens by chance, and this parameter table has no seed path. Draw it with a plan, or give "
-                "it one: table.with_seeds(SeedPath.of(run_seed, episodes))."
-            )
+        self._seeds = params.seed_path(f"{JITTER} happens") if np.any(self._jitter > 0) else None
         self.shortest = float(scale.min(initial=1.0))
-        self.steady = bool(np.all(scale == 1.0)) and not self._chance
+        self.steady = bool(np.all(scale == 1.0)) and self._seeds is None
         self._scale = self._as_array(scale)
         self.ratio = self._scale
 
@@ -55,7 +48,7 @@ class ControlClock:
             step: number of the control step in each world, ``(nworld,)``.
         """
         began = self.began = self._time
-        if self._chance and self._seeds:
+        if self._seeds:
             chance = self._seeds.uniforms("simulate/clock", step=step)[:, 0]
             late = self._as_array(self._jitter * chance / (self._nominal * self._dt))
             self.ratio = self._scale + late

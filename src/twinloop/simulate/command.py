@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 from array_api_compat import array_namespace
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
@@ -23,6 +23,15 @@ from twinloop.twin import Twin
 
 JITTER, DROP_RATE = "timing/command/jitter", "timing/command/drop_rate"
 _ROUND_OFF = 1e-9
+
+
+def command_map(twin: Twin, params: ParamTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Offset and scale ``(nworld, nu)`` of a servo's target = offset + scale · command.
+
+    A servo closes its loop on its own encoder, so the encoder's error is in the target, and the command's bias is too.
+    """
+    offset = twin.column(params, "sensor", "offset") + twin.column(params, "actuator", "bias")
+    return offset, twin.column(params, "sensor", "scale")
 
 
 class CommandPath:
@@ -59,20 +68,13 @@ class CommandPath:
     def _load(self, params: ParamTable) -> None:
         zeros = np.zeros(params.nworld)
         self._jitter, self._drop = params.get(JITTER, zeros), params.get(DROP_RATE, zeros)
-        self._chance = bool(np.any(self._jitter > 0) or np.any(self._drop > 0))
-        if self._chance and params.seeds is None:
-            raise InputError(
-                f"{JITTER} and {DROP_RATE} happen by chance, and this parameter table has no seed path. Draw it with "
-                "a plan, or give it one: table.with_seeds(SeedPath.of(run_seed, episodes))."
-            )
+        chance = np.any(self._jitter > 0) or np.any(self._drop > 0)
+        self._seeds = params.seed_path(f"{JITTER} and {DROP_RATE} happen") if chance else None
         if self._twin.spec.robot is None:
             self._delay = self._as_array(np.zeros((params.nworld, self._twin.model.nu)))
             return
-        column = self._twin.column
-        offset = column(params, "sensor", "offset", 0.0) + column(params, "actuator", "bias", 0.0)
-        self._offset = self._as_array(offset)
-        self._scale = self._as_array(column(params, "sensor", "scale", 1.0))
-        delay = column(params, "actuator", "delay", 0.0)
+        self._offset, self._scale = (self._as_array(values) for values in command_map(self._twin, params))
+        delay = self._twin.column(params, "actuator", "delay")
         if (delay < 0).any():
             raise InputError("A command delay is negative; commands cannot arrive before they are issued.")
         self._delay = self._as_array(delay / self._twin.dt)
@@ -107,8 +109,8 @@ class CommandPath:
 
     def _issue(self, command: Array, began: Array) -> None:
         arrival = self._delay + began[:, None]
-        if self._chance and self._params.seeds:
-            chance = self._params.seeds.uniforms("simulate/command", size=2, step=self.step)
+        if self._seeds:
+            chance = self._seeds.uniforms("simulate/command", size=2, step=self.step)
             late = np.where(chance[:, 1] < self._drop, np.inf, self._jitter * chance[:, 0] / self._twin.dt)
             arrival = arrival + self._as_array(late)[:, None]
         self._issued.append((arrival, self._target(command)))

@@ -11,6 +11,7 @@ from twinloop.core.params import ParamTable
 from twinloop.simulate.clock import Array, AsArray
 from twinloop.simulate.drive_wiring import Moment, Wiring
 from twinloop.twin import Twin
+from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.actuators import NO_CURVE
 from twinloop.twin.quantities.gears import motor_joint
 
@@ -43,6 +44,8 @@ class Supply:
         self._kt = np.array([motor.kt if motor else 1.0 for motor in motors])
         self._resistance = np.array([motor.resistance if motor else 1.0 for motor in motors])
         self._nominal = np.array([motor.voltage if motor else 1.0 for motor in motors])
+        self._temperature: Array = None  # of the step before, as is the voltage; none before parameters are loaded
+        self._voltage: Array = None
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
         """See `drives.Stage`."""
@@ -51,10 +54,10 @@ class Supply:
         if self._twin.spec.robot is None:
             return False
 
-        def column(quantity: str, default: ArrayLike) -> NDArray[np.float64]:
+        def column(quantity: str, default: ArrayLike | None = None) -> NDArray[np.float64]:
             return self._twin.column(params, "actuator", quantity, default)
 
-        thermal, rise = column("thermal_resistance", 0.0), column("temperature_rise", 0.0)
+        thermal, rise = column("thermal_resistance"), column("temperature_rise")
         used = bool(np.any(bus > 0) or np.any(thermal > 0) or np.any(rise != 0))
         if used and not self._known.any():
             raise InputError(
@@ -67,11 +70,11 @@ class Supply:
             "bus": bus[:, None],
             "open": column("voltage", self._nominal),
             "thermal": thermal * known,
-            "time": column("thermal_time", 200.0),
+            "time": column("thermal_time"),
             "rise": rise * known,
         }
         self._values = {name: as_array(np.ascontiguousarray(value)) for name, value in values.items()}
-        if not hasattr(self, "_temperature"):
+        if self._temperature is None:
             self._temperature = self._values["rise"]
             self._voltage = self._values["open"]
         self._motor_kt, self._cold = as_array(self._kt), as_array(self._resistance)
@@ -135,7 +138,7 @@ class SpeedLimit:
         """See `drives.Stage`."""
         if self._twin.spec.robot is None:
             return False
-        speed = self._twin.column(params, "actuator", "no_load_speed", NO_CURVE)
+        speed = self._twin.column(params, "actuator", "no_load_speed")
         self._slope = as_array(np.where(speed < NO_CURVE, 1.0 / speed, 0.0))
         return bool(np.any(speed < NO_CURVE))
 
@@ -158,7 +161,7 @@ class Friction:
     """
 
     fields = ("dof_frictionloss",)
-    _DEFAULTS = (("stiction", 1.0), ("stribeck_velocity", 0.1), ("load_friction", 0.0))
+    _QUANTITIES = ("stiction", "stribeck_velocity", "load_friction")
 
     def __init__(self, twin: Twin, wiring: Wiring) -> None:
         self._model, self._wiring, self._twin = twin.model, wiring, twin
@@ -167,8 +170,8 @@ class Friction:
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
         """See `drives.Stage`."""
         values = {}
-        for quantity, default in self._DEFAULTS:
-            whole = np.full((params.nworld, self._model.nv), default)
+        for quantity in self._QUANTITIES:
+            whole = np.full((params.nworld, self._model.nv), default_value("joint", quantity))
             for joint in self._joints:
                 name = f"joint/{joint}/{quantity}"
                 if name in params:

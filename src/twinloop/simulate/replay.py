@@ -114,8 +114,8 @@ def replay(backend: Backend, logs: ReplayLogs, params: ParamTable) -> NDArray[np
         return np.concatenate([replay(backend, logs, portion) for portion in portions])
     nworld, nepisode = params.nworld, len(logs)
     table = ParamTable(names=params.names, values=np.repeat(params.values, nepisode, axis=0))
-    offset = logs.twin.column(table, "sensor", "offset", 0.0)[:, None]
-    scale = logs.twin.column(table, "sensor", "scale", 1.0)[:, None]
+    offset = logs.twin.column(table, "sensor", "offset")[:, None]
+    scale = logs.twin.column(table, "sensor", "scale")[:, None]
     commands = np.tile(logs.commands[:, :-1], (nworld, 1, 1))
     first = np.tile(logs.units.to_si(logs.measured[:, 0]), (nworld, 1))
     initial = _initial_state(logs.twin, first * scale[:, 0] + offset[:, 0], commands[:, 0])

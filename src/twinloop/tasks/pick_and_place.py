@@ -15,6 +15,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
+from twinloop.simulate.command import command_map
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.fitting import FITS, object_fits
 from twinloop.tasks.ground import Ground, stand
@@ -174,8 +175,7 @@ class PickAndPlace:
         ones = np.ones(params.nworld)
         pairs = zip(names, servo.stiffness, strict=True)
         stiffness = np.stack([params.get(name, ones * nominal) for name, nominal in pairs], axis=-1)
-        offset = self.twin.column(params, "sensor", "offset", 0.0) + self.twin.column(params, "actuator", "bias", 0.0)
-        scale = self.twin.column(params, "sensor", "scale", 1.0)
+        offset, scale = command_map(self.twin, params)
         target = np.tile(self._home_command, (params.nworld, 1))
         target[:, columns] = arm + self.chain.gravity(self.chain.pose(arm)) / stiffness
         return (target - offset) / scale

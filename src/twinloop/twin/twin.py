@@ -15,6 +15,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.units import UnitMap, unit_map_from_ranges
 from twinloop.twin.fields import FieldValues, field_values, sharing_fields
 from twinloop.twin.params import Param
+from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.gears import motor_joint
 from twinloop.twin.scene import Scene
 from twinloop.twin.servos import Servo, nominals
@@ -192,10 +193,17 @@ class Twin:
         together = sharing_fields(self.params.values(), names)
         return field_values(self.model, together, table.at(step), always=names)
 
-    def column(self, table: ParamTable, family: str, quantity: str, default: ArrayLike) -> NDArray[np.float64]:
-        """One quantity over the robot's joints, ``(nworld, n)``; ``default``, one or each, where it is no parameter."""
+    def column(
+        self, table: ParamTable, family: str, quantity: str, default: ArrayLike | None = None
+    ) -> NDArray[np.float64]:
+        """One quantity over the robot's joints, ``(nworld, n)``.
+
+        Args:
+            default: value where it is no parameter, one or each; the quantity's own if none is given.
+        """
         owners = self.robot.actuator_names if family == "actuator" else self.robot.joints
         names = [f"{family}/{owner}/{quantity}" for owner in owners]
+        default = default_value(family, quantity) if default is None else default
         defaults = np.broadcast_to(np.asarray(default, dtype=np.float64), len(names))
         columns = zip(names, defaults.tolist(), strict=True)
         return np.stack([table.get(name, np.full(table.nworld, value)) for name, value in columns], axis=-1)

@@ -45,6 +45,14 @@ def find_quantities(family: str, quantity: str) -> list[Quantity]:
     return list(_KINDS.get((family, quantity), ()))
 
 
+def default_value(family: str, quantity: str) -> float:
+    """The value that a kind of parameter has in worlds that do not vary it; only where no model says it."""
+    (default,) = {kind.default for kind in find_quantities(family, quantity)}
+    if default is None:
+        raise ValueError(f"{family}/*/{quantity} has the value that the model gives it")
+    return default
+
+
 __all__ = [
     "QUANTITIES",
     "Quantity",
@@ -52,6 +60,7 @@ __all__ = [
     "Slot",
     "Stage",
     "Target",
+    "default_value",
     "find_quantities",
     "has_quantity",
     "members",
