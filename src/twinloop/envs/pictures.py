@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,13 +12,7 @@ from twinloop.core.params import ParamTable
 from twinloop.envs.options import EnvOptions
 from twinloop.randomize import Plan
 from twinloop.render import Renderer, SceneStates, open_renderer
-from twinloop.simulate.protocol import state_columns
-
-_PARTS = {
-    "qpos": mujoco.mjtState.mjSTATE_QPOS,
-    "mocap_pos": mujoco.mjtState.mjSTATE_MOCAP_POS,
-    "mocap_quat": mujoco.mjtState.mjSTATE_MOCAP_QUAT,
-}
+from twinloop.simulate.protocol import state_poses
 
 
 class Photographer:
@@ -50,7 +43,6 @@ class Photographer:
                 raise UnknownNameError("camera", name, existing, where=f"twin {plan.twin.name}")
         self.cameras = tuple(dict.fromkeys(wanted))
         self.camera = wanted[-1] if wanted else ""
-        self._columns = {name: state_columns(self._model, int(bit)) for name, bit in _PARTS.items()}
 
     def begin(self, run_seed: int) -> None:
         """The textures of another run."""
@@ -62,10 +54,10 @@ class Photographer:
         """Pictures ``(k, height, width, 3)`` by camera, of worlds with one row of each argument."""
         renderer = self._renderer = self._renderer or self._open()
         arrays = self._plan.twin.fields(params, model=self._model, visual=True).arrays
-        taken = []
-        for i, state in enumerate(states):
-            poses = SceneStates(**{name: np.nan_to_num(state[None, at]) for name, at in self._columns.items()})
-            taken.append(renderer.render(poses, {name: values[i] for name, values in arrays.items()}))
+        poses, taken = state_poses(self._model, np.nan_to_num(states)), []
+        for i in range(len(states)):
+            pose = SceneStates(**{name: rows[[i]] for name, rows in poses.items()})
+            taken.append(renderer.render(pose, {name: values[i] for name, values in arrays.items()}))
         return {name: np.concatenate([frames[name] for frames in taken]) for name in self.cameras}
 
     def _open(self) -> Renderer:

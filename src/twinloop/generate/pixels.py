@@ -27,7 +27,7 @@ from twinloop.generate.coverage import rendered_documents
 from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan
 from twinloop.render import SceneStates, choose_renderer, open_renderer, probe_renderer
-from twinloop.simulate.protocol import state_columns
+from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin
 
 # Episode numbers per file: a few, so that every process has work and a crash costs little.
@@ -183,21 +183,8 @@ def _frames(job: _Block) -> Iterator[Mapping[str, Any]]:
         for index in job.indices:
             table = twin.table(1, reader.provenance(index).params)
             fields = twin.fields(table, model=model, visual=True)
-            states = scene_states(twin, reader.states(index)[:-1])
+            states = SceneStates(**state_poses(twin.model, reader.states(index)[:-1]))
             yield renderer.render(states, {name: values[0] for name, values in fields.arrays.items()})
-
-
-def scene_states(twin: Twin, states: np.ndarray) -> SceneStates:
-    """What a renderer needs of recorded states ``(n, nstate)``."""
-    part = {
-        name: states[:, state_columns(twin.model, int(bit))]
-        for name, bit in (
-            ("qpos", mujoco.mjtState.mjSTATE_QPOS),
-            ("mocap_pos", mujoco.mjtState.mjSTATE_MOCAP_POS),
-            ("mocap_quat", mujoco.mjtState.mjSTATE_MOCAP_QUAT),
-        )
-    }
-    return SceneStates(**part)
 
 
 @functools.lru_cache(maxsize=2)

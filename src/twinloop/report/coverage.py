@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.report.figure import BLUE, GREEN, GREY, ORANGE, new_figure, new_panels, set_layout, with_unit
+from twinloop.report.figure import BLUE, GREEN, GREY, ORANGE, new_figure, new_panels, range_rows, set_layout, with_unit
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -35,25 +35,17 @@ def marginal_rows(
         [f"{name}, {end}<br>{row[i]} kept of {tried[i]} attempted" for i in at]
         for name, end, row, tried, at in zip(names, ends, kept, attempted, place, strict=True)
     ]
-    figure = new_figure()
-    figure.add_heatmap(
-        z=np.array(share),
-        x=(np.arange(bins) + 0.5) / bins,
-        y=list(range(n)),
+    figure = range_rows(
+        names,
+        ends,
+        np.array(share),
+        bar="× even",
         customdata=np.array(words),
         hovertemplate="%{customdata}<br>%{z:.2f} × an even share<extra></extra>",
         colorscale=_BLUES,
-        zmin=0,
         zmax=2,
-        ygap=3,
-        xgap=1,
-        colorbar={"title": "× even", "thickness": 10, "outlinewidth": 0, "len": min(1.0, 200 / (30 + 22 * n))},
     )
-    text = [f"{name}   {end}" for name, end in zip(names, ends, strict=True)]
-    figure.update_yaxes(tickvals=list(range(n)), ticktext=text, autorange="reversed", showgrid=False, zeroline=False)
-    figure.update_xaxes(
-        title="cumulative probability under the declared distribution", tickvals=[0, 0.5, 1], range=[0, 1]
-    )
+    figure.update_xaxes(title="cumulative probability under the declared distribution")
     set_layout(figure, height=80 + 22 * n)
     return figure
 

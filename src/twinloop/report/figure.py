@@ -6,6 +6,7 @@ in its place when it draws.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,6 +69,34 @@ def set_layout(figure: Figure, *, height: int) -> None:
     figure.update_xaxes(automargin=True, title_standoff=8, title_font_size=12, zeroline=False)
     figure.update_yaxes(automargin=True)
     figure.update_annotations(font_size=13)
+
+
+def range_rows(names: Sequence[str], ends: Sequence[str], cells: ArrayLike, *, bar: str, **style: Any) -> Figure:
+    """A row of cells for each parameter, from the low end of its range to the high.
+
+    Args:
+        names: ``n`` parameters.
+        ends: their ranges in words.
+        cells: what colours them, ``(n, bins)``.
+        bar: title of the colour bar.
+        style: other options of plotly's heat map.
+    """
+    n, bins = len(names), np.shape(cells)[-1]
+    figure = new_figure()
+    figure.add_heatmap(
+        z=cells,
+        x=(np.arange(bins) + 0.5) / bins,
+        y=list(range(n)),
+        zmin=0,
+        ygap=3,
+        xgap=1,
+        colorbar={"title": bar, "thickness": 10, "outlinewidth": 0, "len": min(1.0, 200 / (30 + 22 * n))},
+        **style,
+    )
+    text = [f"{name}   {end}" for name, end in zip(names, ends, strict=True)]
+    figure.update_yaxes(tickvals=list(range(n)), ticktext=text, autorange="reversed", showgrid=False, zeroline=False)
+    figure.update_xaxes(tickvals=[0, 0.5, 1], range=[0, 1])
+    return figure
 
 
 def interval_bars(

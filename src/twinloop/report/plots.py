@@ -20,6 +20,7 @@ from twinloop.report.figure import (
     interval_bars,
     new_figure,
     new_panels,
+    range_rows,
     set_layout,
     with_unit,
 )
@@ -210,24 +211,18 @@ def drawn_parameters(
     counts = np.stack([_histogram(table[:, i], lows[i], highs[i], bins) for i in range(n)])
     units = units or [""] * n
     ends = [f"{a:.3g} … {b:.3g} {unit}".rstrip() for a, b, unit in zip(lows, highs, units, strict=True)]
-    figure = new_figure()
-    figure.add_heatmap(
-        z=counts,
-        x=(np.arange(bins) + 0.5) / bins,
-        y=list(range(n)),
+    figure = range_rows(
+        names,
+        ends,
+        counts,
+        bar="worlds",
         customdata=np.repeat(
             np.array([f"{name}, {end}" for name, end in zip(names, ends, strict=True)])[:, None], bins, 1
         ),
         hovertemplate="%{customdata}: %{z} worlds<extra></extra>",
         colorscale=[[0, "rgba(63,127,214,0.04)"], [1, "rgba(63,127,214,1)"]],
-        zmin=0,
-        ygap=3,
-        xgap=1,
-        colorbar={"title": "worlds", "thickness": 10, "outlinewidth": 0, "len": min(1.0, 200 / (30 + 22 * n))},
     )
-    text = [f"{name}   {end}" for name, end in zip(names, ends, strict=True)]
-    figure.update_yaxes(tickvals=list(range(n)), ticktext=text, autorange="reversed", showgrid=False, zeroline=False)
-    figure.update_xaxes(tickvals=[0, 0.5, 1], ticktext=["low", "middle", "high"], range=[0, 1], showgrid=False)
+    figure.update_xaxes(ticktext=["low", "middle", "high"], showgrid=False)
     set_layout(figure, height=60 + 22 * n)
     return figure
 

@@ -45,6 +45,18 @@ def state_columns(model: mujoco.MjModel, part: int) -> NDArray[np.intp]:
     return columns.astype(np.intp)
 
 
+_POSES = {
+    "qpos": mujoco.mjtState.mjSTATE_QPOS,
+    "mocap_pos": mujoco.mjtState.mjSTATE_MOCAP_POS,
+    "mocap_quat": mujoco.mjtState.mjSTATE_MOCAP_QUAT,
+}
+
+
+def state_poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """What places the bodies in recorded states ``(…, nstate)``, by name: qpos, mocap_pos and mocap_quat."""
+    return {name: states[..., state_columns(model, int(part))] for name, part in _POSES.items()}
+
+
 _ARRAYS = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
 
 

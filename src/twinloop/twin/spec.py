@@ -119,15 +119,6 @@ def load_yaml(path: Path) -> Any:
         raise InputError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', error)}.") from error
 
 
-def read_spec(path: Path) -> TwinSpec:
-    """The twin spec in ``path``.
-
-    Raises:
-        InputError: names the file and every key that is wrong.
-    """
-    return parse_spec(load_yaml(path), where=str(path))
-
-
 def parse_spec(value: Any, *, where: str) -> TwinSpec:
     """A checked spec from plain values; ``where`` names their origin in messages."""
     if value is None:
@@ -154,7 +145,7 @@ def describe(error: ValidationError, *, where: str, model: type[BaseModel] | Non
 
 def _said(item: Any) -> str:
     mapping = item["type"] in ("model_type", "model_attributes_type", "dict_type")
-    text = "Input should be a mapping, `key: value`" if mapping else item["msg"]
+    text = "Input should be a mapping, `key: value`" if mapping else item["msg"].removeprefix("Value error, ")
     return f"{text} (given: {item['input']!r:.80})"
 
 
@@ -166,7 +157,7 @@ def _is_alternative(part: int | str) -> bool:
 def _nearest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
     """The nearest keys that the mapping around a wrong one may have."""
     for part in location[:-1]:
-        if isinstance(part, int):
+        if part not in model.model_fields:  # a place in a list, a name in a mapping, or an alternative
             continue
         inner = _inner_model(model.model_fields[part].annotation)
         if inner is None:

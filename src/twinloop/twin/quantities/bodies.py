@@ -129,23 +129,17 @@ BODIES: tuple[Quantity, ...] = (
         meaning="drag coefficient C of MuJoCo's ellipsoid model, force C ρ A v²: half of a textbook's C, whose force "
         "is ½ C ρ A v²; acts where the air has a density",
     ),
-    Quantity(
-        family="object",
-        quantity="position/x",
-        unit="m",
-        low=-1e2,
-        high=1e2,
-        stage="reset",
-        meaning="where it lies when an episode begins",
-    ),
-    Quantity(
-        family="object",
-        quantity="position/y",
-        unit="m",
-        low=-1e2,
-        high=1e2,
-        stage="reset",
-        meaning="where it lies when an episode begins",
+    *(
+        Quantity(
+            family="object",
+            quantity=f"position/{axis}",
+            unit="m",
+            low=-1e2,
+            high=1e2,
+            stage="reset",
+            meaning="where it lies when an episode begins",
+        )
+        for axis in "xy"
     ),
     Quantity(
         family="object",
