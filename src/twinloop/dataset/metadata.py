@@ -31,7 +31,7 @@ Quantiles = dict[str, NDArray[np.float64]]
 # hold up a long run for seconds: this many frames tell them well, and the end makes them exact over all.
 QUANTILE_GROWTH = 2.0
 MOST_UNDERWAY = 1 << 18
-_ROWS_AT_ONCE = 1 << 18
+_ROWS_AT_ONCE = 1 << 18  # rows in memory while quantiles are computed; our choice
 
 
 def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quantiles: bool) -> None:

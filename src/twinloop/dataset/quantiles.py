@@ -17,7 +17,7 @@ from twinloop.core.errors import DatasetError
 from twinloop.dataset.statistics import interpolated, ranks
 
 Columns = Mapping[str, NDArray[Any]]
-_HALF = 1 << 16
+_HALF = 1 << 16  # values of half a key: a pass counts one half
 _SIGN = np.uint32(1 << 31)
 
 

@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 INSTALL = 'pip install "twinloop[s3]"'
 POINTER = "current.json"
-ATTEMPTS = 3
+ATTEMPTS = 3  # commits that may be superseded while one is read; our choice
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,8 +16,7 @@ from twinloop.randomize import Plan
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 
-MOST_EPISODES = 2**32  # episode numbers are one 32-bit word of the counter-based generator
-_KEPT_ROUNDS = 8
+_KEPT_ROUNDS = 8  # of episodes, for environments that are ahead of others; an older one is drawn again; our choice
 _INITIAL = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
 
 

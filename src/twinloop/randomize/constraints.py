@@ -25,7 +25,7 @@ from twinloop.core.params import ParamTable
 Holds: TypeAlias = Callable[[ParamTable], NDArray[np.bool_]]
 _Term: TypeAlias = Callable[[ParamTable], Any]
 
-_LONGEST = 1000
+_LONGEST = 1000  # characters: bounds what parsing costs; our choice
 _PATH = re.compile(r"[A-Za-z_]\w*(?:/[\w.]+)+")
 _BINARY: dict[type[ast.operator], Any] = {
     ast.Add: np.add,

@@ -23,7 +23,7 @@ Axes: TypeAlias = Sequence[tuple[str, ...]]
 """One entry per independent number of an episode: the parameters that it decides."""
 
 Numbers: TypeAlias = NDArray[np.float64]
-_MOST_CELLS = 2**31
+_MOST_CELLS = 2**31  # cells are permuted as 32-bit words; one bit is spare
 
 
 class Design(Protocol):

@@ -15,7 +15,7 @@ from twinloop.twin import Twin
 
 Operation = Literal["absolute", "scale", "add"]
 Scope = Literal["run", "episode", "step"]
-_MAX_REJECTIONS = 1000
+_MAX_REJECTIONS = 1000  # a distribution with a part in a thousand within bounds is a mistake; our choice
 
 
 @dataclass(frozen=True, kw_only=True)

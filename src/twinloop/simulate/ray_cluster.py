@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 INSTALL = 'pip install "twinloop[ray]"'
 # How often Ray runs a task again whose process or machine died. A task that kills its process each time must end.
 _RETRIES = 5
-_PATIENCE_S = 5.0
+_PATIENCE_S = 5.0  # for an answer to a knock at the cluster's address; our choice
 
 
 class RayCluster:

@@ -24,7 +24,8 @@ class PickAndPlaceConfig:
 
     Success: the object's centre over the target disc, within ``height_tolerance`` of its height at the beginning,
     where it rested, slower than ``rest_speed`` and ``rest_spin`` for ``rest_time``, the hand open and out of reach,
-    after having been ``lifted`` above that. Heights count from the plane of the target, which lies on the table.
+    after having been ``lifted`` above that. Heights count from the plane of the target, which lies on the table. These
+    limits and the duration are our choice, no published range.
     """
 
     object: str

@@ -23,7 +23,7 @@ Kind = str  # a primitive, or "mesh"
 
 _WALLS = 8  # pieces of a round wall; more cost time in every world
 _RING = 16  # points around a superquadric, and half as many from pole to pole
-_EQUAL = 1e-6
+_EQUAL = 1e-6  # relative: extents that differ by less were meant to be equal
 
 
 @dataclass(frozen=True, kw_only=True)

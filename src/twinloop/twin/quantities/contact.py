@@ -17,6 +17,7 @@ _FRICTION = (
     ("torsion", "m", "torsional friction: torque about the normal per newton; acts with condim 4 or 6"),
     ("roll", "m", "rolling friction: torque against rolling per newton; acts with condim 6"),
 )
+# Of what bounces: restitution 0.997 and 2.5e-5. They bound the search and the parameter.
 _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 100.0
 
 
