@@ -15,6 +15,7 @@ _MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _LOW32 = np.uint64(0xFFFFFFFF)
 _ROUNDS = 10
+MOST_EPISODES = 2**32  # episode numbers are one 32-bit word of the counter
 
 
 def philox4x32(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:

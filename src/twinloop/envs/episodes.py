@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
+from twinloop.core.seeds import MOST_EPISODES
 from twinloop.randomize import Plan
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task

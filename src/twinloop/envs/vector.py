@@ -12,8 +12,9 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.seeds import MOST_EPISODES
 from twinloop.envs.batch import WorldBatch
-from twinloop.envs.episodes import MOST_EPISODES, PlannedEpisodes
+from twinloop.envs.episodes import PlannedEpisodes
 from twinloop.envs.goals import Verdict, open_goal
 from twinloop.envs.infos import Infos, drawn_infos, final_rows, put_rows, with_final, world_infos
 from twinloop.envs.options import EnvOptions
