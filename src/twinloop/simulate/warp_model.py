@@ -19,6 +19,7 @@ from twinloop.core.params import ParamTable
 from twinloop.simulate.warp_device import Graphs
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
+from twinloop.twin.quantities.rotation import quat_multiply
 
 wp.config.log_level = wp.LOG_WARNING  # its greeting would land in the output of every command
 
@@ -142,7 +143,7 @@ class WarpModel:
         shift, own = self.view("geom_pos")[:, geoms], self.view("geom_quat")[:, geoms]
         position = wp.to_torch(scratch.xpos)[:, bodies] + (_matrix(turn) * shift[..., None, :]).sum(-1)
         wp.to_torch(data.geom_xpos)[:, geoms] = position
-        wp.to_torch(data.geom_xmat)[:, geoms] = _matrix(_product(turn, own))
+        wp.to_torch(data.geom_xmat)[:, geoms] = _matrix(quat_multiply(turn, own))
 
     def _owner(self, name: str) -> tuple[Any, str]:
         owner, _, attribute = name.rpartition(".")
@@ -160,20 +161,6 @@ def _still_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
     body = model.geom_bodyid
     fixed = (model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0)
     return np.flatnonzero(fixed)
-
-
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """Product of quaternions wxyz."""
-    (aw, ax, ay, az), (bw, bx, by, bz) = a.unbind(-1), b.unbind(-1)
-    return torch.stack(
-        [
-            aw * bw - ax * bx - ay * by - az * bz,
-            aw * bx + ax * bw + ay * bz - az * by,
-            aw * by - ax * bz + ay * bw + az * bx,
-            aw * bz + ax * by - ay * bx + az * bw,
-        ],
-        dim=-1,
-    )
 
 
 def _matrix(quaternion: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
 
 
@@ -13,11 +16,11 @@ def quat_from_rotation_vector(vector: NDArray[np.float64]) -> NDArray[np.float64
     return np.concatenate([np.cos(angle / 2), np.sin(angle / 2) * axis], axis=-1)
 
 
-def quat_multiply(left: ArrayLike, right: ArrayLike) -> NDArray[np.float64]:
-    """Products ``left ⊗ right``, ``(n, 4)``: first the right turn, then the left."""
-    a, b, c, d = np.moveaxis(np.asarray(left, dtype=np.float64), -1, 0)
-    e, f, g, h = np.moveaxis(np.asarray(right, dtype=np.float64), -1, 0)
-    return np.stack(
+def quat_multiply(left: Any, right: Any) -> Any:
+    """Products ``left ⊗ right``, ``(n, 4)``, of any array library: first the right turn, then the left."""
+    a, b, c, d = (left[..., i] for i in range(4))
+    e, f, g, h = (right[..., i] for i in range(4))
+    return array_namespace(left, right).stack(
         [
             a * e - b * f - c * g - d * h,
             a * f + b * e + c * h - d * g,
