@@ -117,7 +117,7 @@ def test_what_cannot_be_is_refused_by_name():
     with pytest.raises(InputError, match="A capsule stands upright: its height of 0.02 m must exceed"):
         of("capsule", size=[0.02, 0.02, 0.02])
     for values, text in (
-        ({"shape": "box", "size": 0.0}, "greater than 0"),
+        ({"shape": "box", "size": 0.0}, "greater than or equal to 0.001"),
         ({"shape": "box"}, "a box needs a size"),
         ({"shape": "box", "size": 0.1, "sides": 5}, "a box has no sides"),
         ({"shape": "mesh"}, "a mesh has files"),

@@ -25,6 +25,8 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
     Raises:
         DatasetError: the disk is full; what was there before is still there.
     """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, and a file was to be written. Name a file in it.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
+
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamDistribution
 from twinloop.randomize import Plan, read_identified, section_plan
@@ -21,6 +23,17 @@ Reward = Literal["dense", "sparse"]
 _CHOICES = {"observation": get_args(Observation), "action": get_args(Action), "reward": get_args(Reward)}
 _WHERE = "the options of an environment"
 _OF_A_RUN = ("adaptive", "design")  # ranges that follow outcomes in rounds; points spread over all episodes
+
+
+def whole_number(name: str, value: Any, *, least: int, why: str, most: int | None = None) -> None:
+    """Refuse what is no whole number from ``least`` (to ``most``).
+
+    Raises:
+        InputError: names the option, the value, and why.
+    """
+    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    if not whole or value < least or (most is not None and value > most):
+        raise InputError(f"{name} = {value!r}: {why}; give a whole number from {least}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,11 +85,17 @@ class EnvOptions:
                 raise UnknownNameError(name, str(getattr(self, name)), choices, where=_WHERE)
         if self.render_mode not in (None, "rgb_array"):
             raise UnknownNameError("render_mode", str(self.render_mode), ["rgb_array"], where=_WHERE)
-        if not 0 < self.delta <= 1:
-            raise InputError(f"delta = {self.delta:g} is no part of a joint's range; give a number in (0, 1].")
-        if self.max_episode_steps is not None and self.max_episode_steps < 1:
-            raise InputError(f"max_episode_steps = {self.max_episode_steps}: an episode has at least one step.")
-        object.__setattr__(self, "cameras", tuple(self.cameras))
+        if not (isinstance(self.delta, int | float) and 0 < self.delta <= 1):
+            raise InputError(f"delta = {self.delta!r} is no part of a joint's range; give a number in (0, 1].")
+        if self.max_episode_steps is not None:
+            whole_number("max_episode_steps", self.max_episode_steps, least=1, why="an episode has at least one step")
+        for name in ("height", "width"):
+            whole_number(name, getattr(self, name), least=16, why="a picture has 16 to 8192 pixels each way", most=8192)
+        whole_number("nthread", self.nthread, least=0, why="0 takes every core")
+        if not isinstance(self.report_params, bool):
+            raise InputError(f"report_params = {self.report_params!r}: True or False is expected.")
+        cameras = (self.cameras,) if isinstance(self.cameras, str) else self.cameras
+        object.__setattr__(self, "cameras", tuple(cameras))
         if self.cameras and self.observation != "lerobot":
             raise InputError('cameras are part of observation="lerobot"; give that too, or leave them out.')
 

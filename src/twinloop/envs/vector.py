@@ -17,7 +17,7 @@ from twinloop.envs.batch import WorldBatch
 from twinloop.envs.episodes import PlannedEpisodes
 from twinloop.envs.goals import Verdict, open_goal
 from twinloop.envs.infos import Infos, drawn_infos, final_rows, put_rows, with_final, world_infos
-from twinloop.envs.options import EnvOptions
+from twinloop.envs.options import EnvOptions, whole_number
 from twinloop.envs.pictures import Photographer
 from twinloop.envs.readings import Readings
 from twinloop.envs.spaces import Commander, Observer, Pictures
@@ -48,8 +48,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(self, num_envs: int = 1, **options: Any) -> None:
-        if num_envs < 1:
-            raise InputError(f"num_envs = {num_envs}: at least one environment is needed.")
+        whole_number("num_envs", num_envs, least=1, why="at least one environment is needed")
         self.num_envs, self.options = num_envs, EnvOptions.of(options)
         self.twin = self.options.twin if isinstance(self.options.twin, Twin) else load_twin(self.options.twin)
         self._mode = _autoreset(self.options.autoreset_mode)
@@ -82,10 +81,12 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         Raises:
             InputError: numbers or a mask that do not fit.
         """
-        options = options or {}
+        options = _reset_options(options)
         episodes = options.get("episodes")
         if seed is not None and not isinstance(seed, int | np.integer):
             seed, episodes = 0, seed
+        if seed is not None and not 0 <= seed < 2**63:
+            raise InputError(f"seed = {seed}: a run seed is a whole number from 0 to 2^63 − 1.")
         super().reset(seed=None if seed is None else int(seed))
         mask = _mask(options.get("reset_mask"), self.num_envs)
         if self._worlds is None or seed is not None or episodes is not None:
@@ -180,11 +181,13 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         return self._limit
 
     def _begin(self, run_seed: int, episodes: Any) -> WorldBatch:
-        first = self._all.astype(np.int64) if episodes is None else np.array(episodes, dtype=np.int64, ndmin=1)
-        if first.shape != (self.num_envs,) or first.min() < 0 or first.max() >= MOST_EPISODES:
+        given = self._all if episodes is None else np.array(episodes, ndmin=1)
+        whole = given.shape == (self.num_envs,) and np.issubdtype(given.dtype, np.integer)
+        if not whole or given.min() < 0 or given.max() >= MOST_EPISODES:
             raise InputError(
                 f"Episodes are {self.num_envs} whole numbers from 0, one per environment; given {episodes!r}."
             )
+        first = given.astype(np.int64)
         source = PlannedEpisodes(self._plan, self.goal.task, run_seed=run_seed, first=first)
         self._photographer.begin(run_seed)
         self._worlds = WorldBatch(self.twin, self._backend, source, self.num_envs, self._limit)
@@ -205,6 +208,8 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         wanted = (self.num_envs, *(self.single_action_space.shape or ()))
         if values.shape != wanted:
             raise InputError(f"Actions have shape {values.shape}, expected {wanted} (environments, joints).")
+        if not np.can_cast(values.dtype, np.float64, casting="same_kind"):
+            raise InputError(f"Actions are of type {values.dtype}; numbers are expected.")
         return values
 
     def _judge(self, worlds: WorldBatch, envs: NDArray[np.intp], *, begin: Any) -> Verdict:
@@ -248,6 +253,16 @@ def _autoreset(value: Any) -> AutoresetMode:
     if value not in modes:
         raise UnknownNameError("autoreset_mode", str(value), modes)
     return modes[value]
+
+
+def _reset_options(options: Any) -> dict[str, Any]:
+    if options is not None and not isinstance(options, dict):
+        raise InputError(f"The options of reset are a mapping, such as {{'episodes': [0, 1]}}; given {options!r:.60}.")
+    for key in options or {}:
+        near = [name for name in ("episodes", "reset_mask") if name.startswith(str(key)) or str(key).startswith(name)]
+        if near and key not in near:
+            raise UnknownNameError("option", str(key), ("episodes", "reset_mask"), where="reset")
+    return options or {}
 
 
 def _mask(value: Any, num_envs: int) -> NDArray[np.bool_] | None:

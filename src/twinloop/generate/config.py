@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamDistribution
+from twinloop.core.seeds import MOST_EPISODES
 from twinloop.randomize import OPTIONS, Constraint, Plan, adaptive_options, read_identified, section_plan
 from twinloop.tasks import open_task
 from twinloop.twin import Twin, builtin_names, load_twin
@@ -198,6 +199,8 @@ def resolve(
         identified=identified,
         kappa=kappa,
     )
+    if config.episodes > MOST_EPISODES:
+        raise InputError(f"{where}: {config.episodes:.3g} episodes are more than a run can number, {MOST_EPISODES}.")
     _check_rounds(config, where)
     return config
 

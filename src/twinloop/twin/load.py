@@ -64,7 +64,7 @@ def _from_yaml(path: Path) -> Twin:
     return compile_twin(spec, folder / spec.model, where=str(path), folder=path.parent)
 
 
-def _with_base(value: Any, path: Path) -> tuple[Any, Path]:
+def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
     """A twin's keys on top of those of the twin it is based on, its params after; and the folder of the model."""
     if not isinstance(value, dict) or "base" not in value:
         return value, path.parent
@@ -74,8 +74,18 @@ def _with_base(value: Any, path: Path) -> tuple[Any, Path]:
     if base not in builtin_names() and not beside.is_file():
         raise UnknownNameError("twin", base, builtin_names(), where=f"{path}: base, and no file of that name beside it")
     file = _builtin_folder() / f"{base}.yaml" if base in builtin_names() else beside
-    below, folder = _with_base(load_yaml(file), file)
-    params = [*below.get("params", []), *(own.pop("params", None) or [])]
+    above = (*above, path.resolve())
+    if file.resolve() in above:
+        raise InputError(f"{path}: base: {base} is based on itself in the end. Name another twin.")
+    below, folder = _with_base(load_yaml(file), file, above)
+    added = own.pop("params", None) or []
+    if not isinstance(below, dict):
+        raise InputError(f"{file} is no twin, so nothing can be based on it.")
+    if not isinstance(added, list):
+        raise InputError(
+            f"{path}: params is a list, one line `- {{name: PATH, range: [low, high]}}` each; given {added!r:.60}."
+        )
+    params = [*below.get("params", []), *added]
     return {**below, **own, "params": params}, path.parent if "model" in own else folder
 
 

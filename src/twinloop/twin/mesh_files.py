@@ -44,7 +44,8 @@ def read_piece(path: Path, *, accept_hull: bool, where: str) -> Piece:
 
 def _read(path: Path, where: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     if not path.is_file():
-        raise InputError(f"{where}: {path} does not exist. Mesh files are looked up beside the twin's YAML.")
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise InputError(f"{where}: {path} {what}. Mesh files are looked up beside the twin's YAML.")
     spec = mujoco.MjSpec()
     # Inertia of the shell asks nothing of the surface: what is wrong with it is said in our own words.
     spec.add_mesh(name="mesh", file=str(path.resolve()), inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL)

@@ -99,6 +99,7 @@ def expand_params(
             _refuse(model, kinds, target, where=f"{where} ({spec.name})")
         for kind, name in chosen:
             _check_nominal(model, kind, name, spec, where)
+            _check_bounds(kind, name, spec, where)
             param = _param(model, kind, name, spec, given)
             param.check(param.nominal, where=f"{where} (nominal)")
             if param.default_range is not None:
@@ -128,6 +129,19 @@ def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: P
         raise InputError(
             f"{where}: {quantity.path(name)} has the nominal {spec.nominal:g} {quantity.unit} here and {own:g} in the "
             "model. Change the model (or robot.servo), or leave `nominal` out and give a range."
+        )
+
+
+def _check_bounds(quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
+    """A twin may say how far a quantity goes, but no mass is negative and no probability above 1."""
+    low = quantity.low if spec.low is None else spec.low
+    high = quantity.high if spec.high is None else spec.high
+    negative = quantity.low >= 0 > low
+    beyond_one = quantity.unit == "1" and quantity.high == 1 < high
+    if negative or beyond_one:
+        raise BoundsError(
+            f"{where}: {quantity.path(name)} has the bounds [{low:g}, {high:g}]; beyond "
+            f"[{quantity.low:g}, {quantity.high:g}] {quantity.unit} it means nothing. Narrow them."
         )
 
 

@@ -79,6 +79,7 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
         for name, entries in spec.sets.items()
     }
     _check_geom(mjspec, spec.support, where)
+    _check_bodies(mjspec, spec, where)
     contact = _contact(mjspec, spec.like or like, where)
     slots: list[Slot] = []
     for thing in spec.objects:
@@ -110,6 +111,15 @@ def _clutter(
 ) -> list[Slot]:
     if not sets.get(clutter.set):
         raise UnknownNameError("set", clutter.set, sets, where=f"{where}: scene.clutter.{name}")
+    if clutter.occlude:
+        place = f"{where}: scene.clutter.{name}.occlude"
+        for kind, wanted, existing in (
+            ("camera", clutter.occlude.camera, mjspec.cameras),
+            ("object", clutter.occlude.object, mjspec.worldbody.bodies),
+        ):
+            names = [item.name for item in existing]
+            if wanted not in names:
+                raise UnknownNameError(kind, wanted, names, where=place)
     shapes, meshes = sets[clutter.set], f"sets/{clutter.set}"
     slots = [Slot(body=f"{name}_{i}", shapes=shapes, meshes=meshes, group=name) for i in range(clutter.count[1])]
     for i, slot in enumerate(slots):
@@ -200,6 +210,21 @@ def _check_geom(mjspec: mujoco.MjSpec, name: str, where: str) -> None:
     names = [geom.name for geom in mjspec.geoms if geom.name]
     if name not in names:
         raise UnknownNameError("geom", name, names, where=f"{where}: scene.support")
+
+
+def _check_bodies(mjspec: mujoco.MjSpec, spec: SceneSpec, where: str) -> None:
+    """Every thing needs a name of its own, also among the bodies of the model."""
+    wanted = [(thing.name, f"scene.objects[{i}]") for i, thing in enumerate(spec.objects)]
+    wanted += [
+        (f"{name}_{i}", f"scene.clutter.{name}") for name, one in spec.clutter.items() for i in range(one.count[1])
+    ]
+    taken = {body.name: "the model" for body in mjspec.bodies}
+    for name, place in wanted:
+        if name in taken:
+            raise InputError(
+                f"{where}: {place}: there is a body {name!r} already, in {taken[name]}. Choose another name."
+            )
+        taken[name] = place
 
 
 def _top(mjspec: mujoco.MjSpec, support: str) -> float:

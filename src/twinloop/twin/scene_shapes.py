@@ -10,7 +10,7 @@ import numpy as np
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.twin.mesh_files import read_piece
-from twinloop.twin.scene_spec import ShapeSpec
+from twinloop.twin.scene_spec import LARGEST, ShapeSpec
 from twinloop.twin.shapes import PRIMITIVES, Piece, Shape, bounds, fitted, primitive, procedural
 
 
@@ -32,6 +32,9 @@ def _shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> Shape:
         message = str(error)
         raise InputError(message if message.startswith(where) else f"{where}: {message}") from error
     low_corner, high_corner = bounds(pieces)
+    largest = float((high_corner - low_corner).max())
+    if spec.shape == "mesh" and largest > LARGEST:
+        raise InputError(f"{where}: the mesh is {largest:.4g} m large. If its file is in mm, say `size:` in m.")
     volume = sum(piece.volume for piece in pieces)
     name = spec.name or spec.shape
     return Shape(

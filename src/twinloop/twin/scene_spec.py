@@ -27,10 +27,14 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Region = tuple[float, float]
 Positive = Annotated[float, Field(gt=0)]
+# In m, of things on a table: what is smaller or larger was meant in mm or cm; our choice.
+LARGEST = 2.0
+Length = Annotated[float, Field(ge=0.001, le=LARGEST)]
+Channel = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class ShapeSpec(_Strict):
@@ -45,11 +49,11 @@ class ShapeSpec(_Strict):
     shape: Literal[
         "box", "cylinder", "sphere", "capsule", "ellipsoid", "prism", "polyhedron", "superquadric", "ell", "mug", "mesh"
     ]
-    size: Positive | tuple[Positive, Positive, Positive] | None = None
+    size: Length | tuple[Length, Length, Length] | None = None
     scale: tuple[Positive, Positive] = (1.0, 1.0)
     mass: Positive | None = None
     density: Positive = 500.0
-    color: tuple[float, float, float] | None = None
+    color: tuple[Channel, Channel, Channel] | None = None
     count: int = Field(default=1, ge=1, le=1000)
     seed: int = Field(default=0, ge=0)
     files: list[str] = []
@@ -77,6 +81,8 @@ class ShapeSpec(_Strict):
     def _fits(self) -> Self:
         said = {key for key in ("sides", "taper", "corners", "exponents", "thickness", "wall") if getattr(self, key)}
         foreign = sorted(said - set(self.options))
+        if self.scale[0] > self.scale[1]:
+            raise ValueError(f"scale is a range [low, high], given [{self.scale[0]:g}, {self.scale[1]:g}]")
         if foreign:
             raise ValueError(f"a {self.shape} has no {', '.join(foreign)}")
         if self.shape != "mesh" and self.size is None:
@@ -116,6 +122,14 @@ class OcclusionSpec(_Strict):
     distance: Region = (0.03, 0.08)
     visible: Region = (0.2, 0.9)
 
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not 0 < self.distance[0] <= self.distance[1]:
+            raise ValueError(f"distance is a range [low, high] in m above 0, given {list(self.distance)}")
+        if not 0 <= self.visible[0] < self.visible[1] <= 1:
+            raise ValueError(f"visible is a range [low, high] of parts from 0 to 1, given {list(self.visible)}")
+        return self
+
 
 class ClutterSpec(_Strict):
     """Things that may be there: from ``count[0]`` to ``count[1]`` of a set, dropped into a region of the table.
@@ -153,6 +167,6 @@ class SceneSpec(_Strict):
     support: str = "table"
     like: str | None = None
     rolling: float = Field(default=0.0005, ge=0)
-    sets: dict[Name, list[ShapeSpec]] = {}
+    sets: dict[Name, Annotated[list[ShapeSpec], Field(min_length=1)]] = {}
     objects: list[ObjectSpec] = []
     clutter: dict[Name, ClutterSpec] = {}

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import math
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from twinloop.core.errors import InputError
 from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1
+# rad or m; a gear with more play than a radian was meant in degrees, and is none: our choice.
+Play = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Stiffness = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class _Strict(BaseModel):
@@ -35,8 +39,8 @@ class GearSpec(_Strict):
     ``feedback`` says on which side of the gear the servo's own encoder sits: a smart servo's is on its output.
     """
 
-    backlash: float | dict[str, float] | None = None
-    stiffness: float | dict[str, float] | None = None
+    backlash: Play | dict[str, Play] | None = None
+    stiffness: Stiffness | dict[str, Stiffness] | None = None
     feedback: Literal["link", "motor"] = "link"
 
 
@@ -82,6 +86,14 @@ class ParamSpec(_Strict):
     transform: Literal["identity", "log"] | None = None
     scope: Literal["run", "episode", "step"] = "episode"
     source: str
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+        for key, (first, last) in (("range", self.range or (0, 0)), ("bounds", (low, high))):
+            if not first <= last:
+                raise ValueError(f"the {key} of {self.name} must be [low, high], given [{first:g}, {last:g}]")
+        return self
 
 
 class TwinSpec(_Strict):
@@ -151,7 +163,7 @@ def _said(item: Any) -> str:
 
 def _is_alternative(part: int | str) -> bool:
     """Whether a part of a location names an alternative of the type, which nobody wrote, rather than a key."""
-    return isinstance(part, str) and (part in ("float", "int", "str", "bool") or "[" in part)
+    return isinstance(part, str) and (part in ("float", "int", "str", "bool", "constrained-float") or "[" in part)
 
 
 def _nearest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
