@@ -7,9 +7,9 @@ import pytest
 
 pytest.importorskip("gymnasium")
 
-from twinloop.core.errors import InputError  # noqa: E402
-from twinloop.envs import TwinVectorEnv  # noqa: E402
-from twinloop.envs.options import EnvOptions  # noqa: E402
+from twinloop.core.errors import InputError
+from twinloop.envs import TwinVectorEnv
+from twinloop.envs.options import EnvOptions
 
 
 @pytest.fixture(scope="module")
