@@ -82,11 +82,6 @@ class DatasetReader:
             return UnitMap.from_json(read_json(path))
 
     @property
-    def episode_table(self) -> pa.Table:
-        """All rows of ``meta/episodes`` in episode order, without statistics and the longest texts."""
-        return self._episodes
-
-    @property
     def lengths(self) -> NDArray[np.int64]:
         """Frames of each episode."""
         return self._episodes["length"].to_numpy().astype(np.int64)

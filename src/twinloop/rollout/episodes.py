@@ -140,6 +140,7 @@ def run_batch(
         actor: who decides the commands; the task's expert by default.
         units: of observation and action; the twin's by default.
         config_hash, versions, extra: what the provenance says beyond the batch itself.
+        notes: what it says beyond that of each episode, in their order, or nothing.
 
     Raises:
         InputError: the table has not one row per episode.

@@ -206,7 +206,8 @@ class Twin:
         default = default_value(family, quantity) if default is None else default
         defaults = np.broadcast_to(np.asarray(default, dtype=np.float64), len(names))
         columns = zip(names, defaults.tolist(), strict=True)
-        return np.stack([table.get(name, np.full(table.nworld, value)) for name, value in columns], axis=-1)
+        values = (table[name] if name in table else np.full(table.nworld, value) for name, value in columns)
+        return np.stack(list(values), axis=-1)
 
     def visual_model(self, *, texture_pool: int = 0, seed: int = 0) -> mujoco.MjModel:
         """The model with a pool of procedural textures compiled in; state layout and all other ids are the same."""
