@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import mujoco_warp as mjw
+import mujoco_warp as mjw  # pyright: ignore[reportMissingImports]
 import numpy as np
-import warp as wp
+import warp as wp  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
 from twinloop.simulate.warp_device import Graphs, on_device

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-import torch
-import warp as wp
+import torch  # pyright: ignore[reportMissingImports]
+import warp as wp  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.errors import InputError, MissingDependencyError
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import mujoco
-import mujoco_warp as mjw
-import torch
-import warp as wp
+import mujoco_warp as mjw  # pyright: ignore[reportMissingImports]
+import torch  # pyright: ignore[reportMissingImports]
+import warp as wp  # pyright: ignore[reportMissingImports]
 
 from twinloop.simulate.protocol import WARNINGS
 

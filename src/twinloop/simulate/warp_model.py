@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 import mujoco
-import mujoco_warp as mjw
+import mujoco_warp as mjw  # pyright: ignore[reportMissingImports]
 import numpy as np
-import torch
-import warp as wp
+import torch  # pyright: ignore[reportMissingImports]
+import warp as wp  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mujoco
-import mujoco_warp as mjw
+import mujoco_warp as mjw  # pyright: ignore[reportMissingImports]
 import numpy as np
-import torch
-import warp as wp
+import torch  # pyright: ignore[reportMissingImports]
+import warp as wp  # pyright: ignore[reportMissingImports]
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import UnknownNameError
