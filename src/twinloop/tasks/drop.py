@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mujoco
 import numpy as np
@@ -86,7 +86,7 @@ class Drop:
 
     def _settle(self, worlds: NDArray[np.intp]) -> None:
         """Let the things of some worlds fall."""
-        start = _with_qpos(self._initial, self.qpos).take(worlds)
+        start = replace(self._initial, qpos=self.qpos).take(worlds)
         slots = self._twin.model.body_jntadr[self._scene.bodies]
         fixed = [*np.delete(slots, self._scene.clutter), *self._keep.joints]
         joints = np.array([*slots, *self._keep.joints], dtype=np.intp)
@@ -193,7 +193,7 @@ class Drop:
                     self._judge(int(world), True, "left its region" if outside[world] else "too near")
 
     def _judge_sight(self) -> None:
-        start = _with_qpos(self._initial, self.qpos)
+        start = replace(self._initial, qpos=self.qpos)
         for name, clutter in self._scene.spec.clutter.items():
             if clutter.occlude is None:
                 continue
@@ -205,16 +205,6 @@ class Drop:
             asked = self._there[:, self._scene.layout.group(name)[0]]
             for world in np.flatnonzero(asked & ((fraction < low) | (fraction > high))):
                 self._judge(int(world), True, "not seen as asked")
-
-
-def _with_qpos(initial: InitialState, qpos: NDArray[np.float64]) -> InitialState:
-    return InitialState(
-        qpos=qpos,
-        qvel=initial.qvel,
-        mocap_pos=initial.mocap_pos,
-        mocap_quat=initial.mocap_quat,
-        command=initial.command,
-    )
 
 
 def _distance(places: NDArray[np.float64], point: NDArray[np.float64]) -> NDArray[np.float64]:
