@@ -248,3 +248,15 @@ def test_what_s3_refuses_is_one_message(s3, tmp_path, capsys):
     file.write_text(GENERATE + "render: {cameras: [front]}\n")
     assert main(["generate", str(file), "--output", f"{s3}/pixels"]) == 2
     assert "Pixels are made from a local dataset" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize("address", ["", "/nowhere", "data/batch", "file:///data/batch"])
+def test_a_local_folder_is_not_fetched(tmp_path, address):
+    with pytest.raises(DatasetError, match="is no address of a store, such as s3://bucket/prefix. .* copied"):
+        fetch_dataset(address, tmp_path / "copy")
+
+
+@pytest.mark.parametrize("address", ["memory://", "s3:///"])
+def test_an_address_names_a_place(tmp_path, address):
+    with pytest.raises(DatasetError, match="names no place in a store. Write an address such as s3://bucket/prefix"):
+        fetch_dataset(address, tmp_path / "copy")

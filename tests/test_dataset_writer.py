@@ -421,7 +421,9 @@ def test_an_interrupted_writer_goes_on_from_what_is_on_the_disk(tmp_path):
 def test_an_existing_dataset_is_neither_overwritten_nor_mixed(tmp_path):
     path = write_all(tmp_path / "set")
     before = sha256_tree(path)
-    advice = r"already holds a dataset of 9 episodes. Choose another folder, or continue the run that made it"
+    advice = (
+        r"already holds a dataset of 9 episodes. Choose another folder, or continue the run that made it with --resume"
+    )
     with pytest.raises(DatasetError, match=advice):
         DatasetWriter.open(path, SPEC)
     other = dataclasses.replace(SPEC, config={"seed": 8}, fps=50)

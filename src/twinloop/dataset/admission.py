@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +42,35 @@ def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Pro
     if not resume:
         raise DatasetError(
             f"{called} already holds a dataset of {progress.episodes} episodes. Choose another folder, or continue "
-            "the run that made it."
+            "the run that made it with --resume."
         )
     stored, wanted = read_json(stored_path), json.loads(dumps(spec.to_json()))
     different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))
     if different:
         raise DatasetError(
-            f"{called} was begun with another {', '.join(different)}, so it cannot be resumed with this "
-            "configuration. Run with the configuration it was begun with, or choose another folder."
+            f"{called} was begun with another {', '.join(different)}{_settings(stored, wanted)}, so it "
+            "cannot be resumed with this configuration. Run with the configuration it was begun with, or choose "
+            "another folder."
         )
     return progress
+
+
+def _settings(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What a person set otherwise than then: `` (episodes 3 instead of 2)``."""
+    before, now = (_leaves(one.get("config", {}).get("generate", {})) for one in (stored, wanted))
+    changes = [
+        f"{key} {now.get(key)!r:.40} instead of {before.get(key)!r:.40}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    return f" ({'; '.join(changes[:4])}{'; …' if len(changes) > 4 else ''})" if changes else ""
+
+
+def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Every value of nested mappings by its dotted key."""
+    if not isinstance(value, Mapping):
+        return {place: value}
+    return {k: v for key, one in value.items() for k, v in _leaves(one, f"{place}.{key}" if place else key).items()}
 
 
 def check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:

@@ -13,6 +13,7 @@ from twinloop.dataset import layout
 from twinloop.dataset.progress import Progress
 from twinloop.dataset.snapshot import next_snapshot
 from twinloop.dataset.store import ATTEMPTS, POINTER, Entry, Store
+from twinloop.dataset.target import is_address
 
 
 def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
@@ -24,11 +25,19 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
         DatasetError: nothing was committed at the address, the folder holds something else, or what arrives is not
             what the manifest names.
     """
+    if not is_address(address):
+        raise DatasetError(
+            f"{address!r} is no address of a store, such as s3://bucket/prefix. A dataset in a local folder can be "
+            "used there, or copied."
+        )
     store = Store(address)
     for _ in range(ATTEMPTS):
         commit = store.commit()
         if not commit.number:
-            raise DatasetError(f"{address} holds no dataset: there is no {POINTER}, or nothing was committed yet.")
+            raise DatasetError(
+                f"{address} holds no dataset: there is no {POINTER}, or nothing was committed yet. Give the "
+                "address that `twinloop generate --output` was given."
+            )
         _refuse_others(folder, address)
         try:
             with next_snapshot(folder.absolute()) as stage:

@@ -65,6 +65,8 @@ class Store:
     """
 
     def __init__(self, address: str) -> None:
+        if not address.partition("://")[2].strip("/"):
+            raise DatasetError(f"{address!r} names no place in a store. Write an address such as s3://bucket/prefix.")
         self.address = address.rstrip("/")
         self._files, self._root = _filesystem(self.address)
 
