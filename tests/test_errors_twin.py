@@ -50,6 +50,7 @@ def param(**changes):
         ),
         ({"scene": {"objects": [CAN, CAN]}}, r"objects\[1\]: there is a body 'can' already, in scene.objects\[0\]"),
         ({"scene": {"objects": [{**CAN, "position": [float("nan"), 0]}]}}, "position.0: Input should be a finite"),
+        ({"scene": {"objects": [{**CAN, "position": [30, 30]}]}}, r"can lies at \[30.0, 30.0\] m, beside table, which"),
         (occlude(camera="frnt"), "Unknown camera 'frnt' in .*scene.clutter.c.occlude. Nearest existing: front"),
         (occlude(object="cub"), "Unknown object 'cub' in .*scene.clutter.c.occlude. Nearest existing: cube"),
         (occlude(visible=[0.9, 0.2]), "visible is a range .* of parts from 0 to 1"),

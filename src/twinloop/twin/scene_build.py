@@ -18,7 +18,7 @@ import numpy as np
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.twin.scene_shapes import expand
-from twinloop.twin.scene_spec import ClutterSpec, SceneSpec
+from twinloop.twin.scene_spec import ClutterSpec, ObjectSpec, SceneSpec
 from twinloop.twin.shapes import Shape
 
 _PARKED = -3.0  # m: below the floor of any table
@@ -83,6 +83,7 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
     contact = _contact(mjspec, spec.like or like, where)
     slots: list[Slot] = []
     for thing in spec.objects:
+        _check_on(mjspec, spec.support, thing, where)
         shapes = tuple(expand(thing, folder, where=f"{where}: scene.objects"))
         slots.append(Slot(body=thing.name, shapes=shapes, meshes=f"objects/{thing.name}"))
         place = (*thing.position, _top(mjspec, spec.support) + shapes[0].extents[2] / 2)
@@ -225,6 +226,18 @@ def _check_bodies(mjspec: mujoco.MjSpec, spec: SceneSpec, where: str) -> None:
                 f"{where}: {place}: there is a body {name!r} already, in {taken[name]}. Choose another name."
             )
         taken[name] = place
+
+
+def _check_on(mjspec: mujoco.MjSpec, support: str, thing: ObjectSpec, where: str) -> None:
+    """A thing beside the table would fall for the whole episode, unseen."""
+    geom = next(geom for geom in mjspec.geoms if geom.name == support)
+    half = np.where(geom.size[:2] > 0, geom.size[:2], np.inf)  # a plane of size 0 has no end
+    low, high = geom.pos[:2] - half, geom.pos[:2] + half
+    if not ((low <= thing.position) & (thing.position <= high)).all():
+        raise InputError(
+            f"{where}: {thing.name} lies at {list(thing.position)} m, beside {support}, which reaches from "
+            f"[{low[0]:g}, {low[1]:g}] to [{high[0]:g}, {high[1]:g}] m. Choose a position on it."
+        )
 
 
 def _top(mjspec: mujoco.MjSpec, support: str) -> float:
