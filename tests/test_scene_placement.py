@@ -148,7 +148,7 @@ def screened(tmp_path, size):
 
 
 def test_the_visible_part_is_that_of_geometry(tmp_path):
-    assert screened(tmp_path, [0.01, 0.01, 0.0001]) == 1.0
+    assert screened(tmp_path, [0.01, 0.01, 0.001]) == 1.0
     assert screened(tmp_path, [0.01, 0.2, 0.1]) == 0.0
     # The camera is level with the sphere's centre, and so is the wall's edge: half of it is seen.
     assert screened(tmp_path, [0.01, 0.2, 0.02]) == pytest.approx(0.5, abs=0.03)

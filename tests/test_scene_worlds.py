@@ -152,7 +152,7 @@ def test_wrong_scenes_are_named(tmp_path):
         ({"support": "desk"}, "Unknown geom 'desk' in t: scene.support. Existing: floor, table"),
         ({"like": "thin"}, "Unknown body 'thin' in t: scene.like"),
         (
-            {"sets": {"all": [{"shape": "sphere", "size": [1, 2, 3]}]}},
+            {"sets": {"all": [{"shape": "sphere", "size": [0.1, 0.2, 0.3]}]}},
             r"scene.sets.all \(sphere\): A sphere needs equal",
         ),
         ({"clutter": {"stuff": {**group, "count": [3, 2]}}}, r"count is a range \[low, high\], given \[3, 2\]"),
