@@ -35,6 +35,7 @@ def adaptive(**options):
         ({"default": True, "constraints": f"{MASS} > 0"}, r'Write \["object/cube/mass > 0.02"\]'),
         ({"default": True, "constraints": [f"{MASS} / 0 > 1"]}, "held for 0 of 2000"),
         ({"default": True, "design": {"kind": "grid", "levels": 9, "names": ["*"]}}, r"9 × 9 × 9 × 9 × … \(\d+ param"),
+        (adaptive(names=["texture/*"]), "names: texture/.* is chosen from a list, so it has no boundary to move"),
         (adaptive(limits={MASS: [0.3, 0.1]}), r"limits: object/cube/mass has \[0.3, 0.1\] kg, which is no range"),
         (adaptive(start={MASS: [0.1, 0.05]}), r"start: object/cube/mass has \[0.1, 0.05\] kg, which is no range"),
         (
