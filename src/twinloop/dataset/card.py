@@ -27,6 +27,7 @@ _LOG_TIME = """\
 
 _SUCCESS = "`next.success[t]` says whether the task's predicate held after step t."
 _NOMINAL = "`timestamp` is nominal: `frame_index / fps`."
+_TRUE = "The control loop is unsteady: `observation.time` is the true time of each step in s, from the episode's start."
 
 _SIM_FILES = """\
 `twinloop/states/` holds the simulator's full state in float64: T+1 states per episode (`states[t]` is the state when
@@ -62,7 +63,8 @@ def card(spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], log
     if "license_name" in front:
         sections.append("## Licence\n\n" + (spec.licence or "None was stated when the dataset was written."))
     if spec.config:
-        sections.append("## Configuration\n\n```json\n" + dumps(dict(spec.config), indent=2) + "\n```")
+        config = f"```json\n{dumps(dict(spec.config), indent=2)}\n```"
+        sections.append(f"## Configuration\n\n<details><summary>As JSON</summary>\n\n{config}\n\n</details>")
     return "\n\n".join(sections) + "\n"
 
 
@@ -77,6 +79,7 @@ def _licence(text: str) -> dict[str, str]:
 def _time(spec: DatasetSpec, *, logged: bool) -> str:
     """What happened when, of the features that the dataset has."""
     parts = [_LOG_TIME if logged else _SIM_TIME, *([_SUCCESS] if spec.success else []), _NOMINAL]
+    parts += [_TRUE] if spec.unsteady else []
     return "\n".join([*parts, "The true times are in `twinloop/log/`."] if logged else parts)
 
 
