@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,8 @@ from rich.console import Console
 
 Figures = Mapping[str, Any]
 Outcome = tuple[Figures, int]
+
+_PIPED = 120  # columns where nobody says how many there are: tables of parameters do not fit in 80
 
 
 class Command(Protocol):
@@ -29,7 +32,10 @@ class Command(Protocol):
 
 def console(*, json: bool) -> Console:
     """Where figures for people go: standard output, or standard error where that is kept for JSON."""
-    return Console(stderr=json, highlight=False, markup=False)
+    made = Console(stderr=json, highlight=False, markup=False)
+    if not made.is_terminal and "COLUMNS" not in os.environ:
+        made.width = _PIPED
+    return made
 
 
 @dataclass(frozen=True, kw_only=True)

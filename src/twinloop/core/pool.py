@@ -124,7 +124,7 @@ def _result(pending: collections.deque[tuple[Item, Future[Result]]]) -> tuple[It
             return item, future.result()
     except BrokenProcessPool as error:
         raise TwinloopError(
-            f"A worker process ended while working on {item!r:.80}. What was finished before is whole; run again with "
+            f"A worker process ended while working on {item!s:.80}. What was finished before is whole; run again with "
             "--resume to go on from there, and with --workers 1 to see what the process says."
         ) from error
 

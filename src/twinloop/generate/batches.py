@@ -47,6 +47,9 @@ class Batch:
     rounds: Rounds = field(default_factory=dict)
     profile: bool = False
 
+    def __str__(self) -> str:
+        return f"attempts {self.numbers[0]} to {self.numbers[-1]}" if self.numbers else "no attempts"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:

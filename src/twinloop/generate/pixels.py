@@ -45,6 +45,9 @@ class _Block:
     fps: int
     folder: Path
 
+    def __str__(self) -> str:
+        return f"the pictures of episodes {self.indices[0]} to {self.indices[-1]}" if self.indices else "no pictures"
+
 
 def render_dataset(
     source: Path, output: Path, settings: RenderConfig, *, workers: int = 1, resume: bool = False

@@ -9,14 +9,22 @@ from rich.table import Column, Table
 
 from twinloop.twin import Param, load_twin
 
+_WIDE = 140  # columns; in fewer a source has no room beside the figures
+
 
 def show_twin(reference: str, console: Console) -> dict[str, Any]:
     """Print every parameter of a twin; returns them."""
     twin = load_twin(reference)
-    table = Table(Column("parameter", no_wrap=True), "unit", "nominal", "bounds", "default range", "source")
+    table = Table(Column("parameter", no_wrap=True), "unit", "nominal", "bounds", "default range")
+    sources = console.width >= _WIDE
+    if sources:
+        table.add_column("source")
+    else:
+        table.caption = f"--json has the source of every range too, and so has a window of {_WIDE} columns."
     for param in twin.params.values():
         bounds = f"{param.low:g} … {param.high:g}"
-        table.add_row(param.name, param.unit, f"{param.nominal:.4g}", bounds, _range(param), param.source)
+        cells = (param.name, param.unit, f"{param.nominal:.4g}", bounds, _range(param), param.source)
+        table.add_row(*(cells if sources else cells[:-1]))
     console.print(f"{twin.name} ({twin.hash[:12]}): {twin.spec.description}; {twin.control_hz:g} Hz × {twin.substeps}")
     console.print(table)
     rows = [
