@@ -170,6 +170,20 @@ class TestBackends:
         fresh = rollout(open_backend(backend), self.twin, table, InitialState.home(self.twin, 3), commands, 8)
         np.testing.assert_array_equal(simulation.state[[0, 2]], fresh.states[[0, 2], -1])
 
+    @pytest.mark.parametrize("backend", ["reference", "threads"])
+    @pytest.mark.parametrize("before", [{PERIOD: 1.3}, {OVERSLEEP: 0.01}])
+    def test_a_world_whose_clock_keeps_time_again_forgets_the_one_before(self, backend, before):
+        commands, steady = self.commands(2, 6), seeded(self.twin, {}, 2)
+        home = InitialState.home(self.twin, 2)
+        simulation = open_backend(backend).start(self.twin, seeded(self.twin, before, 2), home, 12)
+        for step in range(6):
+            simulation.advance(commands[:, step])
+        simulation.restart([0, 1], steady, home)
+        for step in range(6):
+            simulation.advance(commands[:, step])
+        fresh = rollout(open_backend(backend), self.twin, steady, home, commands, 6)
+        np.testing.assert_array_equal(simulation.state, fresh.states[:, -1])
+
     def test_an_episode_with_all_of_it_replays_bit_for_bit_from_its_provenance(self):
         names = {JITTER: 0.03, DROP_RATE: 0.2, OVERSLEEP: 0.01, PERIOD: 1.2}
         draws = [Draw(names=(name,), distribution=Uniform(low=top / 2, high=top)) for name, top in names.items()]

@@ -30,6 +30,7 @@ class ControlClock:
     def __init__(self, twin: Twin, params: ParamTable, *, as_array: AsArray = np.asarray) -> None:
         self._nominal, self._dt, self._as_array = twin.substeps, twin.dt, as_array
         self._time = self.began = as_array(np.zeros(params.nworld))
+        self.steady = True
         self._load(params)
 
     def _load(self, params: ParamTable) -> None:
@@ -37,7 +38,8 @@ class ControlClock:
         self._jitter = params.get(JITTER, np.zeros(params.nworld))
         self._seeds = params.seed_path(f"{JITTER} happens") if np.any(self._jitter > 0) else None
         self.shortest = float(scale.min(initial=1.0))
-        self.steady = bool(np.all(scale == 1.0)) and self._seeds is None
+        # Once unsteady, always: a world that begins anew must be given the nominal physics step back.
+        self.steady = self.steady and bool(np.all(scale == 1.0)) and self._seeds is None
         self._scale = self._as_array(scale)
         self.ratio = self._scale
 
