@@ -1,19 +1,24 @@
 """Pixels from states: one file per renderer behind one protocol, probed before use."""
 
 from twinloop.render.catalog import RENDERERS, open_renderer
+from twinloop.render.light import decode_srgb, encode_srgb
 from twinloop.render.probe import ProbeResult, choose_renderer, probe_all, probe_renderer
-from twinloop.render.protocol import Fields, Frames, Renderer, SceneStates
+from twinloop.render.protocol import CHANNELS, Fields, Frames, Observed, Renderer, SceneStates
 from twinloop.render.sheet import contact_sheet, png_bytes, write_png, write_video
 
 __all__ = [
+    "CHANNELS",
     "RENDERERS",
     "Fields",
     "Frames",
+    "Observed",
     "ProbeResult",
     "Renderer",
     "SceneStates",
     "choose_renderer",
     "contact_sheet",
+    "decode_srgb",
+    "encode_srgb",
     "open_renderer",
     "png_bytes",
     "probe_all",

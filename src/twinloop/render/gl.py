@@ -13,10 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import MissingDependencyError
-from twinloop.render.protocol import Fields, Frames, SceneStates, check_size
+from twinloop.render.light import decode_srgb
+from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size, new_channels
 from twinloop.render.scene import PosedScene, camera_ids
 
 REMEDY = "apt-get install --no-install-recommends libegl1 libgl1 (or your system's EGL and OpenGL libraries)"
+
+_SEGMENT, _IDCOLOR = mujoco.mjtRndFlag.mjRND_SEGMENT.value, mujoco.mjtRndFlag.mjRND_IDCOLOR.value
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,7 @@ class GlRenderer:
     """
 
     name = "gl"
+    channels = ("rgb", "linear", "depth", "geom")
 
     def __init__(
         self,
@@ -81,31 +85,62 @@ class GlRenderer:
         self._window = _egl_context(width, height)
         self._window.make_current()
         self._context = mujoco.MjrContext(self._posed.model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
+        self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR.value  # keeps its precision far away
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
 
     def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
         """Colour pictures of every state from every camera; see `Renderer.render`."""
+        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
+
+    def observe(
+        self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
+    ) -> Observed:
+        """Channels of every state from every camera; see `Renderer.observe`."""
+        check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
         self._posed.set_fields(fields)
         self._window.make_current()
         if "tex_data" in self._posed.anew:
             for sky in np.flatnonzero(self._posed.model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX):
                 mujoco.mjr_uploadTexture(self._posed.model, self._context, int(sky))
-        shape = (len(states), self.height, self.width, 3)
-        frames = {name: np.empty(shape, dtype=np.uint8) for name in self.cameras}
+        seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         for i in range(len(states)):
             self._posed.pose(states, i)
             for name, camera in self._cameras.items():
-                self._draw(camera, frames[name][i])
-        return frames
+                self._draw(camera, {channel: out[i] for channel, out in seen[name].items()})
+        return seen
 
-    def _draw(self, camera: mujoco.MjvCamera, out: NDArray[np.uint8]) -> None:
+    def _draw(self, camera: mujoco.MjvCamera, out: dict[str, NDArray]) -> None:
         model, data = self._posed.model, self._posed.data
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
         mujoco.mjv_updateScene(model, data, self._option, None, camera, everything, self._scene)
+        if "rgb" in out or "linear" in out:
+            picture = out.get("rgb", np.empty((self.height, self.width, 3), dtype=np.uint8))
+            mujoco.mjr_render(self._rect, self._scene, self._context)
+            mujoco.mjr_readPixels(picture, None, self._rect, self._context)
+            picture[:] = picture[::-1].copy()  # OpenGL's first row is the lowest
+            if "linear" in out:
+                out["linear"][:] = decode_srgb(picture)
+        if "depth" in out or "geom" in out:
+            self._draw_ids(out)
+
+    def _draw_ids(self, out: dict[str, NDArray]) -> None:
+        """Ids and depth, from one drawing in which colours are numbers."""
+        flags, numbered = self._scene.flags, [_SEGMENT, _IDCOLOR]
+        before = flags[numbered].copy()
+        flags[numbered] = True
+        packed = np.empty((self.height, self.width, 3), dtype=np.uint8)
+        buffer = np.empty((self.height, self.width), dtype=np.float32)
         mujoco.mjr_render(self._rect, self._scene, self._context)
-        mujoco.mjr_readPixels(out, None, self._rect, self._context)
-        out[:] = out[::-1].copy()  # OpenGL's first row is the lowest
+        mujoco.mjr_readPixels(packed, buffer, self._rect, self._context)
+        flags[numbered] = before
+        ids = _geom_ids(packed, self._scene)[::-1]
+        if "geom" in out:
+            out["geom"][:] = ids
+        if "depth" in out:
+            vis, extent = self._posed.model.vis, self._posed.model.stat.extent
+            metres = _metres(buffer, vis.map.znear * extent, vis.map.zfar * extent)[::-1]
+            out["depth"][:] = np.where(ids >= 0, metres, np.inf)
 
     def close(self) -> None:
         """Free the contexts; a second call does nothing."""
@@ -128,6 +163,21 @@ class GlRenderer:
 
     def __del__(self) -> None:
         self.close()
+
+
+def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.int32]:
+    """The model's geom ids of a picture whose colours number the things of the scene from 1, red the lowest byte."""
+    table = np.full(scene.ngeom + 1, -1, dtype=np.int32)
+    for thing in scene.geoms[: scene.ngeom]:
+        if thing.segid >= 0 and thing.objtype == mujoco.mjtObj.mjOBJ_GEOM:
+            table[thing.segid + 1] = thing.objid
+    number = packed.astype(np.int32) @ np.array([1, 1 << 8, 1 << 16], dtype=np.int32)
+    return table[number]
+
+
+def _metres(buffer: NDArray[np.float32], near: float, far: float) -> NDArray[np.float32]:
+    """Distances along the optical axis from a depth buffer in which 1 is the near plane and 0 the far one."""
+    return (near * far / (near + buffer.astype(np.float64) * (far - near))).astype(np.float32)
 
 
 def _fixed_camera(camera_id: int) -> mujoco.MjvCamera:

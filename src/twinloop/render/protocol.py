@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self, TypeAlias
@@ -10,19 +10,52 @@ from typing import Protocol, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import frozen
 
 Fields: TypeAlias = Mapping[str, NDArray]
-"""Model fields of one world that differ from the compiled model, by MuJoCo's name and in the field's own shape."""
+"""Model fields that differ from the compiled model, by MuJoCo's name: of one world, in the field's own shape, or with
+an axis of frames before it, where each frame is of a world of its own."""
+
+Observed: TypeAlias = dict[str, dict[str, NDArray]]
+"""Channels by camera and channel name, ``(n, height, width, …)`` of the types in `CHANNELS`, first row at the top."""
 
 Frames: TypeAlias = dict[str, NDArray[np.uint8]]
 """Pictures by camera name, ``(n, height, width, 3)`` uint8 sRGB, first row at the top."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Channel:
+    """What a picture can say of each pixel: element type, numbers per pixel (none: one, without an axis), meaning."""
+
+    dtype: np.dtype
+    width: int | None
+    meaning: str
+
+
+def _channel(dtype: type, width: int | None, meaning: str) -> Channel:
+    return Channel(dtype=np.dtype(dtype), width=width, meaning=meaning)
+
+
+CHANNELS: dict[str, Channel] = {
+    "rgb": _channel(np.uint8, 3, "sRGB"),
+    "linear": _channel(
+        np.float32,
+        3,
+        "linear Rec. 709 light, 1 where sRGB is white, more where it is brighter; a renderer that computes in display "
+        "values gives those decoded",
+    ),
+    "depth": _channel(np.float32, None, "distance in m along the optical axis, inf where there is nothing"),
+    "geom": _channel(np.int32, None, "id of the model's geom, -1 where there is none"),
+    "normal": _channel(
+        np.float32, 3, "unit normal of the surface towards the camera, in its axes x right, y down, z forward; 0: none"
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
 class SceneStates:
-    """Where everything is in ``n`` frames of one world; arrays are copied and frozen.
+    """Where everything is in ``n`` frames; arrays are copied and frozen.
 
     ``qpos`` is ``(n, nq)``; ``mocap_pos`` ``(n, nmocap, 3)`` and ``mocap_quat`` ``(n, nmocap, 4)`` wxyz are None
     where the model has no mocap bodies, or where these stay as compiled.
@@ -56,13 +89,13 @@ class SceneStates:
 class Renderer(Protocol):
     """Makes pictures of one compiled model, from cameras chosen when it was opened.
 
-    The same states and fields give the same pixels, whatever was rendered before. What a renderer makes beside
-    colour (depth, ids, normals) comes as further methods of the same arguments, so that a renderer without them
-    stays a renderer. Not safe to share between threads.
+    The same states and fields give the same pixels, whatever was rendered before. ``channels`` are those of
+    `CHANNELS` that it can make. Not safe to share between threads.
     """
 
     name: str
     cameras: tuple[str, ...]
+    channels: tuple[str, ...]
     height: int
     width: int
 
@@ -70,11 +103,22 @@ class Renderer(Protocol):
         """Colour pictures of every state from every camera.
 
         Args:
-            states: ``n`` frames of one world.
-            fields: that world's model fields (camera pose, lights, materials, sizes); None for the model as compiled.
+            states: ``n`` frames.
+            fields: their worlds' model fields (camera pose, lights, materials, sizes); None for the model as compiled.
 
         Raises:
             InputError: the states do not fit the model, or a field is unknown, misshapen or fixed at compile time.
+        """
+        ...
+
+    def observe(
+        self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
+    ) -> Observed:
+        """Several channels of every state from every camera, which agree pixel by pixel; arguments as `render`.
+
+        Raises:
+            UnknownNameError: a channel that there is not, or that this renderer does not make.
+            InputError: as `render`.
         """
         ...
 
@@ -97,3 +141,26 @@ def check_size(height: int, width: int) -> None:
     """
     if not (1 <= height <= 8192 and 1 <= width <= 8192):
         raise InputError(f"A picture of {height}×{width} pixels cannot be made. Both sides must lie in 1…8192.")
+
+
+def check_channels(wanted: Sequence[str], made: Sequence[str], *, renderer: str) -> None:
+    """Refuse channels that do not exist, or that a renderer does not make.
+
+    Raises:
+        UnknownNameError: names the nearest that it makes.
+    """
+    for name in wanted:
+        if name not in made:
+            raise UnknownNameError("channel", name, made, where=f"the renderer {renderer}")
+
+
+def new_channels(cameras: Sequence[str], channels: Sequence[str], frames: int, height: int, width: int) -> Observed:
+    """Arrays for a renderer to fill."""
+    kinds = {name: CHANNELS[name] for name in channels}
+    return {
+        camera: {
+            name: np.empty((frames, height, width, *(() if kind.width is None else (kind.width,))), dtype=kind.dtype)
+            for name, kind in kinds.items()
+        }
+        for camera in cameras
+    }

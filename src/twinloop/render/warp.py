@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.render.protocol import Fields, Frames, SceneStates, check_size
+from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size
 from twinloop.render.scene import PosedScene, camera_ids
 
 REMEDY = "pip install 'twinloop[warp]'"
@@ -41,6 +41,7 @@ class WarpRenderer:
     """
 
     name = "warp"
+    channels = ("rgb",)
 
     def __init__(
         self,
@@ -67,6 +68,13 @@ class WarpRenderer:
 
     def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
         """Colour pictures of every state from every camera; see `Renderer.render`."""
+        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
+
+    def observe(
+        self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
+    ) -> Observed:
+        """Channels of every state from every camera; see `Renderer.observe`."""
+        check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
         self._posed.set_fields(fields)
         if self._posed.anew:
@@ -77,7 +85,7 @@ class WarpRenderer:
         for start in range(0, len(states), self._quality.batch):
             rows = slice(start, start + self._quality.batch)
             self._trace(device_model, states.take(rows), {name: out[rows] for name, out in frames.items()})
-        return frames
+        return {name: {"rgb": pictures} for name, pictures in frames.items()}
 
     def _put_model(self) -> Any:
         try:

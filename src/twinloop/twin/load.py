@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import mujoco
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
+from twinloop.twin.devices import Device, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.params import expand_params
 from twinloop.twin.preparation import prepare
@@ -153,6 +155,8 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         apply_servos(mjspec, spec.robot, servos)
     mjspec.option.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
     layout = _build_scene(mjspec, spec, folder or model_path.parent, where)
+    devices = twin_devices(spec.sensors, spec.robot, where=where, folder=folder)
+    mark_sensors(mjspec, devices)
     prepare(mjspec, spec.params)
     gears = robot_gears(spec.robot, servos, where=where)
     if gears:
@@ -161,10 +165,13 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     model = _compile(mjspec, model_path)
     scene = Scene(layout=layout, model=model) if layout else None
     _check_names(spec, model, where)
-    declared = [*(scene.param_specs() if scene else []), *spec.params]
+    _check_sensors(spec, devices, model, where)
+    declared = [*(scene.param_specs() if scene else []), *sensor_params(devices), *spec.params]
     params = expand_params(model, declared, where=where, nominals=nominals(spec.robot, servos))
-    said = spec.model_dump(mode="json", by_alias=True, exclude=None if scene else {"scene"})
+    unsaid = {*(() if scene else ("scene",)), *(() if devices else ("sensors",))}
+    said = spec.model_dump(mode="json", by_alias=True, exclude=unsaid)
     content = [said, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
+    content += [device.model_dump(mode="json") for device in devices.values()]
     return Twin(
         spec=spec,
         model=model,
@@ -173,6 +180,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         mjspec=mjspec,
         servos=servos,
         scene=scene,
+        devices=devices,
     )
 
 
@@ -207,7 +215,8 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
     wanted = [("joint", model.njnt, model.joint, robot.joints if robot else [])]
     wanted += [("actuator", model.nu, model.actuator, robot.actuator_names if robot else [])]
     wanted += [("camera", model.ncam, model.camera, spec.cameras), ("body", model.nbody, model.body, spec.objects)]
-    wanted += [("site", model.nsite, model.site, [robot.tcp] if robot and robot.tcp else [])]
+    sites = [robot.tcp] if robot and robot.tcp else []
+    wanted += [("site", model.nsite, model.site, sites)]
     for kind, count, accessor, names in wanted:
         existing = [accessor(i).name for i in range(count)]
         for name in names:
@@ -221,6 +230,22 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
     for unit in robot.units if robot else []:
         if unit not in JOINT_UNITS:
             raise UnknownNameError("joint unit", unit, JOINT_UNITS, where=f"{where}: robot.units")
+
+
+def _check_sensors(spec: TwinSpec, devices: Mapping[str, Device], model: mujoco.MjModel, where: str) -> None:
+    """A camera looks from a camera of the model, what is carried sits at a site; a servo's feedback is the robot's."""
+    for name, device in devices.items():
+        if device.kind == "servo":
+            continue
+        kind, count, accessor = (
+            ("camera", model.ncam, model.camera)
+            if device.kind in ("camera", "depth")
+            else ("site", model.nsite, model.site)
+        )
+        place = getattr(spec.sensors[name], kind) or name
+        existing = [accessor(i).name for i in range(count)]
+        if place not in existing:
+            raise UnknownNameError(kind, place, existing, where=f"{where}: sensors.{name}")
 
 
 def _asset_hashes(mjspec: mujoco.MjSpec, folder: Path) -> dict[str, str]:

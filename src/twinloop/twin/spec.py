@@ -96,6 +96,19 @@ class ParamSpec(_Strict):
         return self
 
 
+class SensorSpec(_Strict):
+    """A sensing device that a twin carries: which (see `twin.devices`), and where it looks from or sits.
+
+    A camera or depth camera takes the model's ``camera``, the one of the sensor's own name where none is given; a
+    lidar, an inertial unit and a force sensor sit at a ``site``, likewise. ``settings`` replace the device's own.
+    """
+
+    device: str
+    camera: str = ""
+    site: str = ""
+    settings: dict[str, str | bool | int | float | list[float] | list[int]] = {}
+
+
 class TwinSpec(_Strict):
     """A twin as written by a person: a model file, the rate, the robot, and the parameters with their ranges."""
 
@@ -108,6 +121,7 @@ class TwinSpec(_Strict):
     robot: RobotSpec | None = None
     objects: list[str] = []
     cameras: list[str] = []
+    sensors: dict[str, SensorSpec] = {}
     task: dict[str, dict[str, Any]] = {}
     scene: SceneSpec | None = None
     params: list[ParamSpec] = []

@@ -13,10 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.units import UnitMap, unit_map_from_ranges
+from twinloop.twin.devices import Device
 from twinloop.twin.fields import FieldValues, field_values, sharing_fields
 from twinloop.twin.params import Param
 from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.gears import motor_joint
+from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.scene import Scene
 from twinloop.twin.servos import Servo, nominals
 from twinloop.twin.spec import RobotSpec, TwinSpec
@@ -32,7 +34,7 @@ class Twin:
     ``model`` runs at ``dt`` with MuJoCo's automatic reset disabled, because that hides divergence. ``params`` maps
     names to declarations in the model's order. ``hash`` names the content: spec, model text, assets.
     ``mjspec`` is what the model was compiled from; variants for rendering start from it. ``servos`` are the presets of
-    the robot's joints, None where it names none.
+    the robot's joints, None where it names none. ``devices`` are its sensors by name.
     """
 
     spec: TwinSpec
@@ -42,6 +44,7 @@ class Twin:
     mjspec: mujoco.MjSpec = field(repr=False)
     servos: tuple[Servo | None, ...] = ()
     scene: Scene | None = None
+    devices: Mapping[str, Device] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -208,6 +211,20 @@ class Twin:
         columns = zip(names, defaults.tolist(), strict=True)
         values = (table[name] if name in table else np.full(table.nworld, value) for name, value in columns)
         return np.stack(list(values), axis=-1)
+
+    def sensor_values(self, table: ParamTable, name: str) -> dict[str, NDArray[np.float64]]:
+        """Every quantity of one sensor by name, ``(nworld,)`` each.
+
+        Raises:
+            UnknownNameError: the twin carries no such sensor.
+        """
+        if name not in self.devices:
+            raise UnknownNameError("sensor", name, self.devices, where=f"twin {self.name}")
+        kinds = [quantity for quantity in SENSING if quantity.device == self.devices[name].kind]
+        return {
+            kind.quantity: table.get(kind.path(name), np.full(table.nworld, self.params[kind.path(name)].nominal))
+            for kind in kinds
+        }
 
     def visual_model(self, *, texture_pool: int = 0, seed: int = 0) -> mujoco.MjModel:
         """The model with a pool of procedural textures compiled in; state layout and all other ids are the same."""

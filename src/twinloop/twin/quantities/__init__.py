@@ -16,6 +16,7 @@ from twinloop.twin.quantities.lookup import has_quantity, members, model_field, 
 from twinloop.twin.quantities.placement import PLACEMENT
 from twinloop.twin.quantities.pushes import PUSHES
 from twinloop.twin.quantities.scene import SCENE
+from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.quantities.timing import TIMING
 from twinloop.twin.quantities.world import WORLD
 
@@ -32,6 +33,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     *SCENE,
     *TIMING,
     *APPEARANCE,
+    *SENSING,
 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 # Who consumes a quantity: the compiled model, or a stage of the simulation, of the readings or of the reset.
-Stage = Literal["model", "command", "clock", "drive", "disturbance", "encoder", "reset", "scene"]
+Stage = Literal["model", "command", "clock", "drive", "disturbance", "encoder", "reset", "scene", "sensing"]
 Rule = Literal["assign", "factor"]
 
 
@@ -82,7 +82,8 @@ class Quantity:
     not have the quantity, or nothing. ``stage`` says who consumes it when it is no model field. ``set_const`` says
     that constants derived by ``mj_setConst`` change with it. ``visual`` says that only pictures change, ``seen`` that
     pictures do as well as motion. ``member`` is the one thing that has it where that is not an object of the model
-    (``timing/command/jitter``). ``meaning`` is the line in the table of parameters.
+    (``timing/command/jitter``), ``device`` the kind of sensing device that has it where one does.
+    ``meaning`` is the line in the table of parameters.
     """
 
     family: str
@@ -104,6 +105,7 @@ class Quantity:
     given: bool = False  # no model holds its nominal value: a servo preset or the twin's YAML gives it
     visual: bool = False
     seen: bool = False
+    device: str = ""
     meaning: str = ""
 
     def path(self, name: str = "*") -> str:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from twinloop.twin.quantities.gears import GEAR, is_motor_side, motor_joint
 from twinloop.twin.quantities.kinds import Quantity
 from twinloop.twin.quantities.scene import scene_members
+from twinloop.twin.quantities.sensing import sensor_members
 
 
 def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
@@ -18,6 +19,8 @@ def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
     """
     if kind.member:
         return [kind.member]
+    if kind.device:
+        return sensor_members(model, kind.device)
     family, quantity = kind.family, kind.quantity
     if family in {"joint", "sensor"}:
         scalar = {int(mujoco.mjtJoint.mjJNT_HINGE), int(mujoco.mjtJoint.mjJNT_SLIDE)}

@@ -1,0 +1,165 @@
+"""Sensing devices by name: what a data sheet or a measurement says of each, and how it becomes a twin's parameters.
+
+One YAML file per kind lies beside this one. A device has ``settings``, which choose between models (a lens, a beam
+pattern, a size) and are the same in every world, and ``values``, which are the nominal values of the parameters
+``sensor/<name>/<quantity>`` of a twin that carries the device. What a device does not say of itself keeps the
+quantity's default, which is an ideal sensor's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import mujoco
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.twin.quantities.sensing import SENSING, SENSOR_TEXT, DeviceKind
+from twinloop.twin.spec import ParamSpec, RobotSpec, SensorSpec, describe, load_yaml
+
+_IDEAL = "an ideal sensor's; the device says nothing of it"
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Rated(_Strict):
+    """A number, where it is from, and the range that default randomization draws it from, if it does."""
+
+    value: float
+    source: str
+    range: tuple[float, float] | None = None
+    op: Literal["absolute", "scale", "add"] = "absolute"
+
+
+class Setting(_Strict):
+    """A choice, and where it is from."""
+
+    value: str | bool | int | float | list[float] | list[int]
+    source: str
+
+
+class Device(_Strict):
+    """One sensing device."""
+
+    name: str
+    kind: DeviceKind
+    description: str
+    settings: dict[str, Setting] = {}
+    values: dict[str, Rated] = {}
+
+
+@cache
+def device_presets() -> Mapping[str, Device]:
+    """Every built-in device by name."""
+    presets: dict[str, Device] = {}
+    for file in sorted(Path(__file__).parent.glob("*.yaml")):
+        presets.update(read_devices(file))
+    return presets
+
+
+def read_devices(file: Path) -> dict[str, Device]:
+    """The devices of one YAML file; one with ``base`` changes what it says of another device of the file.
+
+    Raises:
+        InputError: a key or a value is wrong; names file and key.
+        UnknownNameError: a value of something that its kind of device does not have.
+    """
+    rows = load_yaml(file)
+    if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
+        raise InputError(f"{file} holds no devices. Write one mapping per device, with kind, description and values.")
+    devices = {}
+    for name, row in rows.items():
+        try:
+            device = Device.model_validate(_whole(rows, name, row, file))
+        except ValidationError as error:
+            raise InputError(describe(error, where=f"{file.name}: {name}", model=Device)) from error
+        known = [quantity.quantity for quantity in SENSING if quantity.device == device.kind]
+        for key in device.values:
+            if key not in known:
+                raise UnknownNameError(f"{device.kind} quantity", key, known, where=f"{file.name}: {name}")
+        devices[name] = device
+    return devices
+
+
+def _whole(rows: Mapping[str, Any], name: str, row: Mapping[str, Any], file: Path) -> dict[str, Any]:
+    base = row.get("base")
+    if base is None:
+        return {**row, "name": name}
+    if base not in rows or base == name:
+        raise UnknownNameError("device", str(base), [other for other in rows if other != name], where=f"{file}: base")
+    below = _whole(rows, base, rows[base], file)
+    merged = {key: {**below.get(key, {}), **row.get(key, {})} for key in ("settings", "values")}
+    return {**below, **{key: value for key, value in row.items() if key != "base"}, **merged, "name": name}
+
+
+def find_device(name: str, *, where: str, folder: Path | None = None) -> Device:
+    """A built-in device, or the one of a YAML file of a user's own (``FILE.yaml`` or ``FILE.yaml:NAME``).
+
+    Raises:
+        UnknownNameError: neither.
+    """
+    path, _, chosen = name.partition(".yaml")
+    file = (folder or Path()) / f"{path}.yaml"
+    if name in device_presets():
+        return device_presets()[name]
+    if ".yaml" not in name or not file.is_file():
+        raise UnknownNameError("device", name, device_presets(), where=where)
+    devices = read_devices(file)
+    chosen = chosen.removeprefix(":") or next(iter(devices), "")
+    if chosen not in devices:
+        raise UnknownNameError("device", chosen, devices, where=str(file))
+    return devices[chosen]
+
+
+def twin_devices(
+    sensors: Mapping[str, SensorSpec], robot: RobotSpec | None, *, where: str, folder: Path | None = None
+) -> dict[str, Device]:
+    """The device of each sensor of a twin.
+
+    Raises:
+        UnknownNameError: a device that does not exist, or a setting that it does not have.
+        InputError: a sensor named as a joint is.
+    """
+    devices = {}
+    for name, spec in sensors.items():
+        if robot is not None and name in robot.joints:
+            raise InputError(
+                f"{where}: sensors.{name} is named as a joint is, whose encoder's parameters are sensor/{name}/…. "
+                "Choose another name."
+            )
+        device = find_device(spec.device, where=f"{where}: sensors.{name}", folder=folder)
+        for key in spec.settings:
+            if key not in device.settings:
+                raise UnknownNameError("setting", key, device.settings, where=f"{where}: sensors.{name}")
+        own = {key: Setting(value=value, source=f"{where}: sensors.{name}") for key, value in spec.settings.items()}
+        devices[name] = device.model_copy(update={"settings": {**device.settings, **own}})
+    return devices
+
+
+def mark_sensors(mjspec: mujoco.MjSpec, devices: Mapping[str, Device]) -> None:
+    """Write into a model which sensors it carries, so that the model alone says which parameters it has."""
+    for name, device in devices.items():
+        mjspec.add_text(name=SENSOR_TEXT.format(device.kind, name), data=device.name)
+
+
+def sensor_params(devices: Mapping[str, Device]) -> Iterator[ParamSpec]:
+    """The declarations of every parameter of a twin's sensors, by what their devices say."""
+    for name, device in devices.items():
+        for quantity in SENSING:
+            if quantity.device != device.kind:
+                continue
+            said = device.values.get(quantity.quantity)
+            if said is None:
+                yield ParamSpec(name=quantity.path(name), source=_IDEAL)
+            else:
+                yield ParamSpec(
+                    name=quantity.path(name), nominal=said.value, range=said.range, op=said.op, source=said.source
+                )
+
+
+KINDS: tuple[str, ...] = get_args(DeviceKind)
