@@ -64,8 +64,8 @@ class Intrinsics:
 
     def pixel_centres(self) -> NDArray[np.float64]:
         """(column, row) of every pixel's centre, ``(height, width, 2)``."""
-        column, row = np.arange(self.width) + 0.5, np.arange(self.height) + 0.5
-        return np.stack(np.meshgrid(column, row), axis=-1)
+        row, column = np.indices((self.height, self.width), dtype=np.float64)
+        return np.stack([column, row], axis=-1) + 0.5
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""

@@ -25,8 +25,8 @@ has none is declared for identification, scenarios and your own ranges. `twinloo
 
 **Acts in** names the fields of the MuJoCo model that change, or the stage that consumes the value: `command` and
 `drive` stand between a command and the motor, `clock` keeps the control period, `disturbance` pushes, `encoder` makes
-the reading, `sensing` what cameras and other devices report, `reset` places things when an episode begins. *Pictures* says that pictures change and motion does not,
-*also seen* that both do. What no world moves keeps the model's own bits.
+the reading, `sensing` what cameras and other devices report, `reset` places things when an episode begins. *Pictures*
+says that pictures change and motion does not, *also seen* that both do. What no world moves keeps the model's own bits.
 
 ## Conventions
 

@@ -73,9 +73,9 @@ def read_devices(file: Path) -> dict[str, Device]:
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
         raise InputError(f"{file} holds no devices. Write one mapping per device, with kind, description and values.")
     devices = {}
-    for name, row in rows.items():
+    for name in rows:
         try:
-            device = Device.model_validate(_whole(rows, name, row, file))
+            device = Device.model_validate(_whole(rows, name, file))
         except ValidationError as error:
             raise InputError(describe(error, where=f"{file.name}: {name}", model=Device)) from error
         known = [quantity.quantity for quantity in SENSING if quantity.device == device.kind]
@@ -86,13 +86,16 @@ def read_devices(file: Path) -> dict[str, Device]:
     return devices
 
 
-def _whole(rows: Mapping[str, Any], name: str, row: Mapping[str, Any], file: Path) -> dict[str, Any]:
+def _whole(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A device's row on top of those that it is based on."""
+    row, above = rows[name], (*above, name)
     base = row.get("base")
     if base is None:
         return {**row, "name": name}
-    if base not in rows or base == name:
-        raise UnknownNameError("device", str(base), [other for other in rows if other != name], where=f"{file}: base")
-    below = _whole(rows, base, rows[base], file)
+    if base not in rows or base in above:
+        others = [other for other in rows if other not in above]
+        raise UnknownNameError("device", str(base), others, where=f"{file}: base of {name}")
+    below = _whole(rows, base, file, above)
     merged = {key: {**below.get(key, {}), **row.get(key, {})} for key in ("settings", "values")}
     return {**below, **{key: value for key, value in row.items() if key != "base"}, **merged, "name": name}
 
