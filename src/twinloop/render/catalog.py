@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from twinloop.core.errors import UnknownNameError
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.extension import load_class
 from twinloop.render.protocol import Renderer
 
 if TYPE_CHECKING:
@@ -18,16 +20,55 @@ AUTO = "auto"
 
 @dataclass(frozen=True, kw_only=True)
 class RendererEntry:
-    """Where a renderer lives (``module:class``), the packages it needs and the command that adds what it lacks."""
+    """Where a renderer lives (``module:class``), the packages it needs and the command that adds what it lacks.
+
+    ``quality`` is where the dataclass of its settings lives, which its class takes as ``quality``; empty where it has
+    none. ``seconds`` is roughly what a picture of 640×480 takes on two cores.
+    """
 
     location: str
     packages: tuple[str, ...]
     remedy: str
+    quality: str = ""
+    seconds: float = 0.01
 
     def load(self) -> Callable[..., Renderer]:
         """Import its class; ``mujoco_warp`` and GL only come in when it is opened."""
-        module, _, name = self.location.partition(":")
-        return cast("Callable[..., Renderer]", getattr(importlib.import_module(module), name))
+        path, _, name = self.location.rpartition(":")
+        if path.endswith(".py"):
+            return cast("Callable[..., Renderer]", load_class("renderer", self.location, [*RENDERERS, AUTO]))
+        return cast("Callable[..., Renderer]", getattr(importlib.import_module(path), name))
+
+    def settings(self, given: Mapping[str, Any]) -> Any:
+        """Its settings object with some settings as given; None where none is given.
+
+        Raises:
+            UnknownNameError: a setting that it does not have.
+            InputError: a value of another type than the setting's own.
+        """
+        if not given:
+            return None
+        kind = None
+        if self.quality:
+            module, _, name = self.quality.partition(":")
+            kind = getattr(importlib.import_module(module), name)
+        known = {field.name: field for field in dataclasses.fields(kind)} if kind else {}
+        for name, value in given.items():
+            if name not in known:
+                raise UnknownNameError("quality setting", name, known, where=f"renderer {self.location}")
+            if not _alike(value, known[name].default):
+                raise InputError(
+                    f"{name} is written like {known[name].default!r}; given {value!r}."
+                )
+        return kind(**given) if kind else None
+
+
+def _alike(value: Any, own: Any) -> bool:
+    """Whether a value may stand for a setting's own."""
+    if isinstance(own, bool) or isinstance(value, bool):
+        return isinstance(value, bool) and isinstance(own, bool | None)
+    wanted = {int: int, float: (int, float), str: str}.get(type(own), object)
+    return isinstance(value, wanted)
 
 
 # In the order in which `auto` tries them: 640×480 with shadows 168 against 17 frames per second on 2 cores.
@@ -36,21 +77,27 @@ RENDERERS: dict[str, RendererEntry] = {
         location="twinloop.render.gl:GlRenderer",
         packages=("mujoco",),
         remedy="apt-get install --no-install-recommends libegl1 libgl1",
+        quality="twinloop.render.gl:GlQuality",
     ),
     "warp": RendererEntry(
         location="twinloop.render.warp:WarpRenderer",
         packages=("mujoco", "mujoco-warp", "warp-lang"),
         remedy="pip install 'twinloop[warp]'",
+        quality="twinloop.render.warp:WarpQuality",
+        seconds=0.06,
     ),
 }
 
 
 def renderer_entry(name: str) -> RendererEntry:
-    """The entry of a renderer.
+    """The entry of a renderer, also of one of a user's own, ``path/to/file.py:ClassName``.
 
     Raises:
         UnknownNameError: there is no renderer of that name.
     """
+    if name.rpartition(":")[0].endswith(".py"):
+        own = RendererEntry(location=name, packages=("mujoco",), remedy=f"mend {name.rpartition(':')[0]}")
+        return dataclasses.replace(own, seconds=getattr(own.load(), "seconds", own.seconds))
     if name not in RENDERERS:
         raise UnknownNameError("renderer", name, [*RENDERERS, AUTO])
     return RENDERERS[name]
@@ -63,6 +110,7 @@ def open_renderer(
     height: int = 240,
     width: int = 320,
     cameras: Sequence[str] | None = None,
+    quality: Mapping[str, Any] | None = None,
 ) -> Renderer:
     """A renderer of one compiled model, to be closed by its user (it is a context manager).
 
@@ -70,9 +118,10 @@ def open_renderer(
         name: ``gl``, ``warp``, or ``auto`` for the first of these that works here (each tried in a subprocess).
         model: copied; changing it afterwards changes nothing.
         cameras: names; all cameras of the model when None.
+        quality: settings of that renderer, by the names of its settings class (`GlQuality`, …).
 
     Raises:
-        UnknownNameError: no such renderer or camera.
+        UnknownNameError: no such renderer, camera or setting.
         MissingDependencyError: it does not work here; the message holds the command that would make it.
         InputError: an impossible size.
     """
@@ -80,4 +129,7 @@ def open_renderer(
         from twinloop.render.probe import choose_renderer
 
         name = choose_renderer()
-    return renderer_entry(name).load()(model, height=height, width=width, cameras=cameras)
+    entry = renderer_entry(name)
+    settings = entry.settings(quality or {})
+    options = {} if settings is None else {"quality": settings}
+    return entry.load()(model, height=height, width=width, cameras=cameras, **options)
