@@ -99,6 +99,27 @@ def test_fields_of_one_world_do_not_reach_the_next(renderer: Renderer, model: mu
     np.testing.assert_array_equal(model.light_diffuse, before)
 
 
+def test_every_frame_has_the_fields_of_its_own_world(renderer: Renderer, model: mujoco.MjModel) -> None:
+    states, rng = ball_at((0, 0, 0.1), (0.1, 0, 0.2), (0, 0.1, 0)), np.random.default_rng(0)
+    own = {
+        "light_diffuse": rng.uniform(0.2, 0.9, (3, 1, 3)),
+        "cam_pos": model.cam_pos + rng.normal(0, 0.05, (3, 2, 3)),
+        "geom_size": model.geom_size * rng.uniform(0.7, 1.4, (3, 3, 1)),
+        "geom_type": np.array([[0, 2, 2], [0, 6, 2], [0, 4, 2]]),
+        "geom_rgba": rng.uniform(0.3, 1.0, (3, 3, 4)).round(1),
+        "cam_fovy": np.array([[45.0, 40.0], [60.0, 40.0], [30.0, 50.0]]),
+        "tex_data": np.stack([np.full(model.tex_data.shape, value, dtype=np.uint8) for value in (20, 90, 200)]),
+        "mat_rgba": np.ones((2, 4)) * [1, 0.8, 0.6, 1],
+    }
+    own["geom_size"][1:, 1] = 0.06
+    together = renderer.render(states, own)
+    for i in range(3):
+        fields = {name: value if name == "mat_rgba" else value[i] for name, value in own.items()}
+        for camera, pictures in renderer.render(states.take([i]), fields).items():
+            np.testing.assert_array_equal(together[camera][i : i + 1], pictures)
+    assert [int(picture[0, 0, 0]) for picture in together["front"]] == [20, 90, 200]
+
+
 FIELD_CHANGES = {
     "cam_pos": lambda m: np.add(m.cam_pos, [[0.2, 0, 0], [0, 0, 0]]),
     "cam_quat": lambda m: np.array([[0.7, 0.72, 0.0, 0.0], [1, 0, 0, 0]]),
@@ -172,6 +193,8 @@ def test_unknown_names_and_wrong_shapes_are_refused(renderer: Renderer, model: m
     with pytest.raises(UnknownNameError, match=r"Unknown model field 'light_difuse'\. Nearest existing: light_diffuse"):
         renderer.render(states, {"light_difuse": np.zeros((1, 3))})
     with pytest.raises(InputError, match=r"light_diffuse has shape \(1, 3\), the value given has \(2, 1, 3\)"):
+        renderer.render(states, {"light_diffuse": np.zeros((2, 1, 3))})
+    with pytest.raises(InputError, match="or one for each of the 1 frames"):
         renderer.render(states, {"light_diffuse": np.zeros((2, 1, 3))})
     with pytest.raises(InputError, match="mesh_vert is fixed when a renderer is opened"):
         renderer.render(states, {"mesh_vert": model.mesh_vert})

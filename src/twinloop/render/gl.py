@@ -98,17 +98,21 @@ class GlRenderer:
         """Channels of every state from every camera; see `Renderer.observe`."""
         check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
-        self._posed.set_fields(fields)
+        self._posed.set_fields(fields, len(states))
         self._window.make_current()
-        if "tex_data" in self._posed.anew:
-            for sky in np.flatnonzero(self._posed.model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX):
-                mujoco.mjr_uploadTexture(self._posed.model, self._context, int(sky))
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         for i in range(len(states)):
             self._posed.pose(states, i)
+            if "tex_data" in self._posed.take_anew():
+                self._upload_sky()
             for name, camera in self._cameras.items():
                 self._draw(camera, {channel: out[i] for channel, out in seen[name].items()})
         return seen
+
+    def _upload_sky(self) -> None:
+        model = self._posed.model
+        for sky in np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX):
+            mujoco.mjr_uploadTexture(model, self._context, int(sky))
 
     def _draw(self, camera: mujoco.MjvCamera, out: dict[str, NDArray]) -> None:
         model, data = self._posed.model, self._posed.data

@@ -14,8 +14,8 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import frozen
 
 Fields: TypeAlias = Mapping[str, NDArray]
-"""Model fields that differ from the compiled model, by MuJoCo's name: of one world, in the field's own shape, or with
-an axis of frames before it, where each frame is of a world of its own."""
+"""Model fields that differ from the compiled model, by MuJoCo's name: in the field's own shape, for all frames, or with
+an axis of ``n`` frames before it, where each frame is of a world of its own or a parameter changes with time."""
 
 Observed: TypeAlias = dict[str, dict[str, NDArray]]
 """Channels by camera and channel name, ``(n, height, width, …)`` of the types in `CHANNELS`, first row at the top."""
@@ -104,7 +104,8 @@ class Renderer(Protocol):
 
         Args:
             states: ``n`` frames.
-            fields: their worlds' model fields (camera pose, lights, materials, sizes); None for the model as compiled.
+            fields: model fields (camera pose, lights, materials, sizes), each of all frames or of each; None for the
+                model as compiled.
 
         Raises:
             InputError: the states do not fit the model, or a field is unknown, misshapen or fixed at compile time.

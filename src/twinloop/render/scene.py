@@ -1,4 +1,4 @@
-"""A private copy of a model that takes one world's fields and poses, for renderers that read MuJoCo structs."""
+"""A private copy of a model that takes fields and poses frame by frame, for renderers that read MuJoCo structs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.render.protocol import Fields, SceneStates
 
 # Uploaded or built once when a renderer is opened: writing them later would change nothing. Renderers take
-# anew what `PosedScene.anew` names.
+# anew what `PosedScene.take_anew` names.
 _FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
 _BUILT_ANEW = frozenset({"tex_data", "geom_dataid"})
 
@@ -52,31 +52,46 @@ class PosedScene:
         self.model = copy.copy(model)
         self.data = mujoco.MjData(self.model)
         self._compiled: dict[str, NDArray] = {}
-        self.anew: frozenset[str] = frozenset()
+        self._changing: dict[str, NDArray] = {}
+        self._anew: set[str] = set()
         bodies = np.flatnonzero(model.body_mocapid >= 0)
         self._mocap = bodies[np.argsort(model.body_mocapid[bodies])]
 
-    def set_fields(self, fields: Fields | None) -> None:
-        """Write one world's fields; those of the previous world return to their compiled values.
+    def set_fields(self, fields: Fields | None, frames: int = 1) -> None:
+        """Write the fields that all frames share, and keep those of single frames for `pose`.
 
-        ``anew`` then names what differs from before of that which a renderer builds once: pixels, shapes.
+        What was written before returns to its compiled values.
 
         Raises:
-            InputError: a field is unknown, has another shape than in the model, or is fixed once a renderer is open.
+            InputError: a field is unknown, is fixed once a renderer is open, or has neither its shape in the model nor
+                that with an axis of so many frames before it.
         """
-        self.anew = _BUILT_ANEW & {*self._compiled, *(fields or {})}
+        fields = fields or {}
+        self._anew |= _BUILT_ANEW & {*self._compiled, *fields}
         for name, value in self._compiled.items():
             getattr(self.model, name)[...] = value
-        self._compiled = {}
-        for name, value in {**_unaligned(self.model, fields or {}), **(fields or {})}.items():
-            target = self._field(name)
-            if target.shape != np.shape(value):
+        self._compiled, self._changing = {}, {}
+        for name, value in {**_unaligned(self.model, fields), **fields}.items():
+            target, given = self._field(name), np.asarray(value)
+            if given.shape not in (target.shape, (frames, *target.shape)):
                 raise InputError(
-                    f"Model field {name} has shape {target.shape}, the value given has {np.shape(value)}. "
-                    "A renderer takes the fields of one world, without the world axis."
+                    f"Model field {name} has shape {target.shape}, the value given has {given.shape}. "
+                    f"A renderer takes one for all frames, or one for each of the {frames} frames."
                 )
             self._compiled[name] = target.copy()
-            target[...] = value
+            if given.ndim > target.ndim:
+                self._changing[name] = given
+            else:
+                target[...] = given
+
+    def changes(self, field: str) -> bool:
+        """Whether a field was given for each frame of its own."""
+        return field in self._changing
+
+    def take_anew(self) -> set[str]:
+        """Names of what renderers build once (pixels, shapes) and what was written to since the last call."""
+        taken, self._anew = self._anew, set()
+        return taken
 
     def check(self, states: SceneStates) -> None:
         """Refuse states of another model.
@@ -95,8 +110,11 @@ class PosedScene:
                 raise InputError(f"{name} holds {value.shape[1]} bodies, the model has nmocap = {self.model.nmocap}.")
 
     def pose(self, states: SceneStates, frame: int) -> None:
-        """Place bodies, geoms, sites, tendons, flexes, cameras and lights as in one frame."""
+        """Write the frame's own fields; place bodies, geoms, sites, tendons, flexes, cameras and lights as in it."""
         model, data = self.model, self.data
+        for name, values in self._changing.items():
+            getattr(model, name)[...] = values[frame]
+        self._anew |= _BUILT_ANEW & self._changing.keys()
         data.qpos[:] = states.qpos[frame]
         data.mocap_pos[:] = model.body_pos[self._mocap] if states.mocap_pos is None else states.mocap_pos[frame]
         data.mocap_quat[:] = model.body_quat[self._mocap] if states.mocap_quat is None else states.mocap_quat[frame]

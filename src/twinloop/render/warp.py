@@ -76,14 +76,18 @@ class WarpRenderer:
         """Channels of every state from every camera; see `Renderer.observe`."""
         check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
-        self._posed.set_fields(fields)
-        if self._posed.anew:
-            self._contexts.clear()  # a context is built for the shapes and pixels that the model has
+        self._posed.set_fields(fields, len(states))
         shape = (len(states), self.height, self.width, 3)
         frames = {name: np.empty(shape, dtype=np.uint8) for name in self.cameras}
-        device_model = self._put_model()
-        for start in range(0, len(states), self._quality.batch):
-            rows = slice(start, start + self._quality.batch)
+        own = {name: value for name, value in (fields or {}).items() if self._posed.changes(name)}
+        batch = 1 if own else self._quality.batch
+        for start in range(0, len(states), batch):
+            rows = slice(start, start + batch)
+            if own:
+                self._posed.set_fields({**(fields or {}), **{name: value[start] for name, value in own.items()}})
+            if self._posed.take_anew():
+                self._contexts.clear()  # a context is built for the shapes and pixels that the model has
+            device_model = self._put_model()
             self._trace(device_model, states.take(rows), {name: out[rows] for name, out in frames.items()})
         return {name: {"rgb": pictures} for name, pictures in frames.items()}
 
