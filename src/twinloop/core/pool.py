@@ -81,7 +81,7 @@ class LocalProcesses:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
-                self.workers, mp_context=context, initializer=_begin_worker, initargs=(str(self.threads),)
+                self.workers, mp_context=context, initializer=begin_worker, initargs=(str(self.threads),)
             )
         return self._pool
 
@@ -129,7 +129,7 @@ def _result(pending: collections.deque[tuple[Item, Future[Result]]]) -> tuple[It
         ) from error
 
 
-def _begin_worker(threads: str) -> None:
+def begin_worker(threads: str) -> None:
     """Leave Ctrl-C to the parent, die with it, and keep libraries from starting a thread per core each."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Mesa's software rasterizer and BLAS read these when they start.
