@@ -35,6 +35,7 @@ class Supply:
     """
 
     fields = (*_STRENGTH, "dof_damping")
+    remembers = True
 
     def __init__(self, twin: Twin, wiring: Wiring) -> None:
         self._twin, self._wiring = twin, wiring
@@ -46,6 +47,11 @@ class Supply:
         self._nominal = np.array([motor.voltage if motor else 1.0 for motor in motors])
         self._temperature: Array = None  # of the step before, as is the voltage; none before parameters are loaded
         self._voltage: Array = None
+
+    @property
+    def now(self) -> tuple[Array, Array]:
+        """Voltage and temperature rise after the last `apply`, ``(nworld, nu)`` in V and K."""
+        return self._voltage, self._temperature
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
         """See `drives.Stage`."""
@@ -130,6 +136,7 @@ class SpeedLimit:
     """Torque that falls linearly with speed, to nothing at the no-load speed; braking keeps the whole torque."""
 
     fields = ("actuator_forcerange",)
+    remembers = False
 
     def __init__(self, twin: Twin, wiring: Wiring) -> None:
         self._twin, self._wiring = twin, wiring
@@ -161,6 +168,7 @@ class Friction:
     """
 
     fields = ("dof_frictionloss",)
+    remembers = True
     _QUANTITIES = ("stiction", "stribeck_velocity", "load_friction")
 
     def __init__(self, twin: Twin, wiring: Wiring) -> None:
@@ -200,6 +208,7 @@ class LinkFeedback:
     """A servo whose encoder sits behind the gear: kp (control − motor) becomes kp (control − link)."""
 
     fields: tuple[str, ...] = ()
+    remembers = False
 
     def __init__(self, twin: Twin, wiring: Wiring) -> None:
         self._twin, self._gear = twin, wiring.gear

@@ -26,9 +26,13 @@ from twinloop.twin import Twin
 
 
 class Stage(Protocol):
-    """One effect. ``fields`` are the model fields that it may change."""
+    """One effect. ``fields`` are the model fields that it may change.
+
+    ``remembers`` says that it depends on the physics steps before, beyond the state.
+    """
 
     fields: Sequence[str]
+    remembers: bool
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
         """Take over the parameters of all worlds; says whether any world has the effect."""
@@ -75,6 +79,19 @@ class Drives:
     def fields(self) -> tuple[str, ...]:
         """See the class."""
         return tuple(self._base)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what comes depends on the physics steps before, beyond the state."""
+        return any(stage.remembers for stage in self._used.values())
+
+    @property
+    def supply(self) -> tuple[Array, Array] | None:
+        """Volts at the motors and kelvin of their windings over the room in the coming physics step, ``(nworld, nu)``.
+
+        None where neither sags or warms in any world.
+        """
+        return next((stage.now for stage in self._used.values() if isinstance(stage, Supply)), None)
 
     def _load(self, params: ParamTable) -> None:
         """Parameters now in force. A stage that was needed once stays: its fields must be written back to neutral."""

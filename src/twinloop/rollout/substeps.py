@@ -1,0 +1,261 @@
+"""The states between control steps: a stored episode's physics steps, made again from its states and commands."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
+from twinloop.core.records import SimEpisode
+from twinloop.render.protocol import SceneStates
+from twinloop.rollout.episodes import INITIAL_COMMAND
+from twinloop.rollout.replay import recorded_params
+from twinloop.simulate.command import CommandPath
+from twinloop.simulate.disturbance import Pushes
+from twinloop.simulate.drives import Drives, drive_world
+from twinloop.simulate.protocol import STATE_SPEC, state_columns, state_poses
+from twinloop.twin import Twin
+
+VOLTAGE, TEMPERATURE = "voltage", "temperature_rise"  # recorded of the drives, beside MjData's fields
+_BIT = mujoco.mjtState
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhysicsSteps:
+    """The physics steps of some control steps of one episode.
+
+    ``steps`` ``(n,)`` are the control steps, ``states`` ``(n, substeps + 1, nstate)`` what was true at the beginning of
+    each physics step and at the end of the last, which is the beginning of the next control step. ``records`` are what
+    MuJoCo computed of the states at the beginning of each physics step, ``(n, substeps, …)`` by name.
+    """
+
+    model: mujoco.MjModel
+    steps: NDArray[np.intp]
+    states: NDArray[np.float64]
+    records: Mapping[str, NDArray[np.float64]]
+
+    def part(self, component: int) -> NDArray[np.float64]:
+        """One component of the states (``mjtState`` bit)."""
+        return self.states[..., state_columns(self.model, int(component))]
+
+    @property
+    def time(self) -> NDArray[np.float64]:
+        """True time since the world began, ``(n, substeps + 1)`` in s."""
+        return self.part(int(_BIT.mjSTATE_TIME))[..., 0]
+
+    @property
+    def qpos(self) -> NDArray[np.float64]:
+        """Positions ``(n, substeps + 1, nq)``."""
+        return self.part(int(_BIT.mjSTATE_QPOS))
+
+    @property
+    def qvel(self) -> NDArray[np.float64]:
+        """Velocities ``(n, substeps + 1, nv)``."""
+        return self.part(int(_BIT.mjSTATE_QVEL))
+
+
+class Restepper:
+    """Makes the physics steps of one stored episode again.
+
+    Every control step begins at its stored state, so that only those that are asked for cost anything, and what
+    another engine simulated (``warp``, float32) stays within one control step of what it recorded. What the state does
+    not hold is made anew: commands on their way and the clock from the commands since the beginning; bus voltage,
+    winding temperature and friction under load by stepping from the beginning, once, where a world has those.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        params: ParamTable,
+        states: ArrayLike,
+        commands: ArrayLike,
+        initial_command: ArrayLike,
+        *,
+        model: mujoco.MjModel | None = None,
+    ) -> None:
+        """One world's record.
+
+        Args:
+            params: its parameters, one row, with the seed path where something happens by chance.
+            states, commands: as stored, ``(T + 1, nstate)`` and ``(T, nu)``.
+            initial_command: what the robot was told before, ``(nu,)``.
+            model: a variant of the twin's model with the same state, such as one with more sensors.
+
+        Raises:
+            InputError: they do not fit each other or the twin.
+        """
+        self.twin, self.params = twin, params
+        self.states = np.ascontiguousarray(states, dtype=np.float64)
+        self._commands = np.ascontiguousarray(commands, dtype=np.float64)
+        self._check()
+        self._initial = np.atleast_2d(np.asarray(initial_command, dtype=np.float64))
+        self._model = copy.copy(model or twin.model)
+        twin.fields(params, model=model).write_inplace(self._model, 0)
+        self._data = mujoco.MjData(self._model)
+        self._inputs: list[_Inputs] = list(self._make_inputs())
+        self._drives, self._next = Drives(twin, params), 0
+        self._poses: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+
+    @classmethod
+    def of_episode(cls, twin: Twin, episode: SimEpisode, *, model: mujoco.MjModel | None = None) -> Restepper:
+        """The record of an episode and its provenance.
+
+        Raises:
+            InputError: the twin is not the one the episode was made with, or the episode lacks what is needed.
+        """
+        provenance = episode.provenance
+        if provenance.twin_hash != twin.hash:
+            raise InputError(
+                f"Episode {episode.number} was made with {provenance.twin} {provenance.twin_hash[:12]}, "
+                f"this is {twin.name} {twin.hash[:12]}. Step it with the version of the twin that made it."
+            )
+        command = provenance.extra.get(INITIAL_COMMAND)
+        if command is None:
+            raise InputError(
+                f"Episode {episode.number} holds no {INITIAL_COMMAND!r} in its provenance, so it cannot be stepped."
+            )
+        params = recorded_params(twin, provenance)
+        return cls(twin, params, episode.states, episode.commands, command, model=model)
+
+    def __len__(self) -> int:
+        """Control steps."""
+        return len(self._commands)
+
+    @property
+    def time(self) -> NDArray[np.float64]:
+        """When each control step began and the last ended, ``(T + 1,)`` in s."""
+        return self.states[:, 0]
+
+    def run(self, steps: ArrayLike | None = None, *, record: Sequence[str] = ()) -> PhysicsSteps:
+        """The physics steps of some control steps, or of all.
+
+        Args:
+            steps: numbers of control steps, from 0, in any order.
+            record: MjData fields by name (``sensordata``, ``qacc``, ``actuator_force``), and of the drives ``voltage``
+                and ``temperature_rise``, ``(nu,)`` in V and K, which are there where a supply sags or windings warm.
+
+        Raises:
+            InputError: a step that the episode does not have.
+        """
+        asked = np.arange(len(self)) if steps is None else np.atleast_1d(np.asarray(steps, dtype=np.intp))
+        wrong = asked[(asked < 0) | (asked >= len(self))]
+        if len(wrong):
+            raise InputError(f"Control step {wrong[0]} of an episode of {len(self)}. They are numbered from 0.")
+        done = {int(step): self._run(int(step), record) for step in np.unique(asked)}
+        rows = [done[int(step)] for step in asked]
+        states = np.stack([row[0] for row in rows]) if rows else np.empty((0, self.twin.substeps + 1, self._width))
+        records = {name: np.stack([row[1][name] for row in rows]) for name in (rows[0][1] if rows else ())}
+        return PhysicsSteps(model=self._model, steps=asked, states=states, records=records)
+
+    def poses_at(self, times: ArrayLike) -> SceneStates:
+        """Where everything is at any times ``(k,)`` in s, on the way between two physics steps.
+
+        Between physics steps velocities are constant, as they are for MuJoCo's integrators: joints move linearly, free
+        bodies turn about a fixed axis. Before the episode the world stood still at its first state, after it at its
+        last.
+        """
+        asked = np.clip(np.atleast_1d(np.asarray(times, dtype=np.float64)), self.time[0], self.time[-1])
+        step = np.clip(np.searchsorted(self.time, asked, side="right") - 1, 0, max(len(self) - 1, 0))
+        for missing in sorted(set(step.tolist()) - self._poses.keys()):
+            states = self._run(missing, ())[0] if len(self) else self.states
+            self._poses[missing] = (states[:, 0], state_poses(self._model, states)["qpos"])
+        qpos = np.stack([self._between(*self._poses[int(s)], at) for s, at in zip(step, asked, strict=True)])
+        held = state_poses(self._model, self.states[step])  # a control step holds what is moved by hand
+        return SceneStates(qpos=qpos, mocap_pos=held["mocap_pos"], mocap_quat=held["mocap_quat"])
+
+    def _between(self, time: NDArray[np.float64], qpos: NDArray[np.float64], at: float) -> NDArray[np.float64]:
+        """Positions at a time, from those at physics steps around it."""
+        last = int(np.clip(np.searchsorted(time, at, side="right") - 1, 0, max(len(time) - 2, 0)))
+        if at == time[last] or len(time) == 1:
+            return qpos[last]
+        if at == time[last + 1]:
+            return qpos[last + 1]
+        speed, between, span = np.empty(self._model.nv), qpos[last].copy(), time[last + 1] - time[last]
+        mujoco.mj_differentiatePos(self._model, speed, span, qpos[last], qpos[last + 1])
+        mujoco.mj_integratePos(self._model, between, speed, at - time[last])
+        return between
+
+    @property
+    def _width(self) -> int:
+        return mujoco.mj_stateSize(self.twin.model, STATE_SPEC)
+
+    def _check(self) -> None:
+        count, nu = len(self._commands), self.twin.model.nu
+        if self.params.nworld != 1:
+            raise InputError(f"{self.params.nworld} rows of parameters for one episode. Give its own row.")
+        if self.states.shape != (count + 1, self._width) or self._commands.shape != (count, nu):
+            raise InputError(
+                f"States of shape {self.states.shape} and commands of shape {self._commands.shape} for "
+                f"{self.twin.name}, which has {self._width} numbers a state and {nu} commands. Give T + 1 states "
+                "and T commands of one episode."
+            )
+
+    def _make_inputs(self) -> Iterator[_Inputs]:
+        """What acts on the world in every control step: elementwise functions of the commands and parameters."""
+        path, pushes = CommandPath(self.twin, self.params, self._initial), Pushes(self.twin, self.params)
+        for command in self._commands:
+            step, clock = path.step, path.clock
+            controls = path.controls(command[None])[0]
+            wrenches = pushes.wrenches(step, clock.began, clock.ratio)
+            # A loop that keeps time has the model's own physics step, to the bit.
+            timestep = None if clock.steady else float(clock.timestep[0])
+            yield _Inputs(
+                controls=np.broadcast_to(controls, (self.twin.substeps, self.twin.model.nu)),
+                wrenches=None if wrenches is None else wrenches[0],
+                timestep=timestep,
+            )
+
+    def _run(self, step: int, record: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        """One control step; where the drives remember, those before it that were not made yet."""
+        if self._drives.active and self._drives.remembers:
+            if step < self._next:
+                self._drives, self._next = Drives(self.twin, self.params), 0
+            for before in range(self._next, step):
+                self._advance(before, ())
+        self._next = step + 1
+        return self._advance(step, record)
+
+    def _advance(self, step: int, record: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+        model, data, inputs, drives = self._model, self._data, self._inputs[step], self._drives
+        changes = self.twin.stepped_fields(self.params, [step])
+        if changes:
+            changes.write_inplace(model, 0)
+        if inputs.timestep is not None:
+            model.opt.timestep = inputs.timestep
+        mujoco.mj_setState(model, data, self.states[step], STATE_SPEC)
+        drives.step = np.array([step])
+        drives.begin()
+        states = np.empty((self.twin.substeps + 1, self._width))
+        states[0] = self.states[step]
+        rows: dict[str, list[NDArray[np.float64]]] = {name: [] for name in record}
+        for substep, control in enumerate(inputs.controls):
+            data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
+            if inputs.wrenches is not None:
+                data.xfrc_applied[:] = inputs.wrenches[substep]
+            mujoco.mj_step(model, data)
+            mujoco.mj_getState(model, data, states[substep + 1], STATE_SPEC)
+            for name, values in rows.items():
+                values.extend(self._recorded(name))
+        return states, {name: np.stack(values) for name, values in rows.items() if values}
+
+    def _recorded(self, name: str) -> list[NDArray[np.float64]]:
+        """A field as it is now; of the drives, nothing where they have no supply."""
+        if name not in (VOLTAGE, TEMPERATURE):
+            return [np.array(getattr(self._data, name), dtype=np.float64)]
+        supply = self._drives.supply
+        return [] if supply is None else [np.asarray(supply[name == TEMPERATURE])[0].copy()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Inputs:
+    """Controls ``(substeps, nu)``, wrenches ``(substeps, nbody, 6)`` or None, physics step in s or None: nominal."""
+
+    controls: NDArray[np.float64]
+    wrenches: NDArray[np.float64] | None
+    timestep: float | None
