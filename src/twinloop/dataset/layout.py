@@ -19,6 +19,8 @@ EPISODES_PATH = "meta/episodes/chunk-{chunk_index:03d}/file-{file_index:03d}.par
 STATES_PATH = "twinloop/states/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 PROVENANCE_PATH = "twinloop/provenance/chunk-{chunk_index:03d}/file-{file_index:03d}.jsonl"
 LOGS_PATH = "twinloop/log/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+SIDE = "twinloop"
+SIDE_PATH = SIDE + "/{table}/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 INVALID = "twinloop/invalid"
 INVALID_PATH = INVALID + "/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 

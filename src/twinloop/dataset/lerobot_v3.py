@@ -26,6 +26,7 @@ from twinloop.dataset.admission import check_episode
 from twinloop.dataset.aside import SetAside, aside_table
 from twinloop.dataset.parquet import write_groups
 from twinloop.dataset.progress import BlockEntry, CameraSum, Progress
+from twinloop.dataset.side_tables import SideTable, write_side_tables
 from twinloop.dataset.snapshot import replace_bytes
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.statistics import Moments, merge_moments
@@ -113,6 +114,14 @@ class DatasetWriter:
         """The episode numbers that a block covers."""
         return range(block * self.spec.block_size, (block + 1) * self.spec.block_size)
 
+    def skip_blocks(self, until: int, *, outcome: Mapping[str, int] | None = None) -> None:
+        """Leave the blocks before ``until`` empty; unlike a commit of each, it shows with the next one only."""
+        entries = [
+            BlockEntry(block=block, episodes=0, frames=0, outcome=dict(outcome or {}))
+            for block in range(self.next_block, until)
+        ]
+        self._progress = replace(self._progress, blocks=(*self._progress.blocks, *entries))
+
     def commit_block(
         self,
         block: int,
@@ -123,6 +132,8 @@ class DatasetWriter:
         logs: Sequence[Episode] | None = None,
         outcome: Mapping[str, int] | None = None,
         aside: Sequence[SetAside] = (),
+        tables: Mapping[str, SideTable] | None = None,
+        documents: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         """Add one block; when this returns it is on the disk and visible, when it raises nothing has changed.
 
@@ -135,10 +146,14 @@ class DatasetWriter:
             logs: for recorded episodes, the log itself, kept unrounded beside the frames.
             outcome: counts of what became of the block's attempts (``{"attempted": 64, "success": 61}``).
             aside: the block's attempts whose worlds could no longer be trusted, kept in ``twinloop/invalid``.
+            tables: side tables of the kept episodes by name, which every block with episodes must have alike; see
+                `side_tables`.
+            documents: JSON files by their path in the dataset, each in place of an earlier one of that path.
 
         Raises:
-            DatasetError: a block out of order, episodes that do not fit the spec, a full disk.
-            InputError: frames of another shape than the spec's cameras.
+            DatasetError: a block out of order, episodes that do not fit the spec, other side tables than before, a
+                full disk.
+            InputError: frames of another shape than the spec's cameras, or side tables of other episodes.
         """
         self._check_block(block, episodes)
         progress = self._progress.with_tasks([episode.provenance.task for episode in episodes])
@@ -156,9 +171,11 @@ class DatasetWriter:
                 encoded = self._store_videos(stage, block, episodes, frames, videos)
                 with span("encode parquet"):
                     progress = self._store_episodes(stage, block, episodes, progress, encoded, logs)
+                    progress = replace(progress, tables=self._store_tables(stage, block, episodes, tables or {}))
             if aside:
                 path = stage / layout.of_block(layout.INVALID_PATH, block)
                 write_groups(path, aside_table(aside), [1] * len(aside), compression="none")
+            _write_documents(stage, documents)
             due = metadata.quantiles_due(progress)
             progress = replace(progress, quantiles_at=progress.frames if due else progress.quantiles_at)
             with span("statistics"):
@@ -179,8 +196,7 @@ class DatasetWriter:
                 metadata.write_metadata(stage, self.spec, progress, quantiles=True)
             if result is not None:
                 replace_bytes(stage / layout.RESULT, (dumps(dict(result), indent=2) + "\n").encode())
-            for name, value in (documents or {}).items():
-                replace_bytes(stage / name, (dumps(dict(value)) + "\n").encode())
+            _write_documents(stage, documents)
         self._progress = progress
 
     def close(self) -> None:
@@ -282,6 +298,14 @@ class DatasetWriter:
             cameras={name: _add_camera(progress.cameras.get(name), video) for name, video in videos.items()},
         )
 
+    def _store_tables(
+        self, stage: Path, block: int, episodes: Sequence[SimEpisode], tables: Mapping[str, SideTable]
+    ) -> dict[str, list[str]]:
+        before = self._progress
+        indices = {episode.number: before.episodes + i for i, episode in enumerate(episodes)}
+        known = before.tables if before.episodes else None
+        return write_side_tables(stage, block, tables, episodes=indices, known=known)
+
     def _place(self, episodes: Sequence[SimEpisode], progress: Progress) -> list[Placed]:
         placed, index, start = [], self._progress.episodes, self._progress.frames
         for episode in episodes:
@@ -292,6 +316,11 @@ class DatasetWriter:
             )
             index, start = index + 1, start + len(episode.action)
         return placed
+
+
+def _write_documents(stage: Path, documents: Mapping[str, Mapping[str, Any]] | None) -> None:
+    for name, value in (documents or {}).items():
+        replace_bytes(stage / name, (dumps(dict(value)) + "\n").encode())
 
 
 def _add_camera(total: CameraSum | None, video: EncodedVideo) -> CameraSum:

@@ -41,7 +41,8 @@ class Progress:
     """The content of ``twinloop/progress.json``.
 
     ``quantiles_at`` is the number of frames over which the quantiles in ``stats.json`` were last computed; all other
-    statistics always cover every frame. ``params`` are the parameter names of the first kept episodes.
+    statistics always cover every frame. ``params`` are the parameter names of the first kept episodes, ``tables`` the
+    columns of each side table.
     """
 
     blocks: tuple[BlockEntry, ...] = ()
@@ -50,6 +51,7 @@ class Progress:
     moments: Moments | None = None
     cameras: Mapping[str, CameraSum] = field(default_factory=dict)
     quantiles_at: int = 0
+    tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def episodes(self) -> int:
@@ -81,6 +83,7 @@ class Progress:
             "moments": None if self.moments is None else self.moments.to_json(),
             "cameras": cameras,
             "quantiles_at": self.quantiles_at,
+            **({"tables": {name: list(columns) for name, columns in self.tables.items()}} if self.tables else {}),
         }
 
     @classmethod
@@ -109,4 +112,5 @@ class Progress:
             moments=None if value["moments"] is None else Moments.from_json(value["moments"]),
             cameras=cameras,
             quantiles_at=value["quantiles_at"],
+            tables=value.get("tables", {}),
         )

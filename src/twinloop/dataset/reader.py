@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as pad
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
@@ -19,6 +20,7 @@ from twinloop.core.records import Episode, Provenance
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import numbers, open_parquet, read_rows, require_columns
+from twinloop.dataset.side_tables import open_side_table, side_rows, side_table_names
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.video import decode
 
@@ -95,6 +97,17 @@ class DatasetReader:
         name = "provenance/number" if "provenance/number" in self._episodes.column_names else "episode_index"
         values = self._episodes[name].to_numpy().astype(np.float64)  # empty becomes NaN
         return np.nan_to_num(values, nan=-1.0).astype(np.int64)
+
+    @property
+    def episode_ids(self) -> list[str]:
+        """The name of each episode's content, see `tables.content_hash`; only of folders that twinloop wrote.
+
+        Raises:
+            DatasetError: another program wrote it.
+        """
+        if "provenance/episode_id" not in self._episodes.column_names:
+            raise DatasetError(f"{self.path} was not written by twinloop: its episodes have no provenance.")
+        return [str(name or "") for name in self._episodes["provenance/episode_id"].to_pylist()]
 
     def feature_names(self, feature: str) -> list[str]:
         """Column names of a vector feature, as the metadata gives them; empty when it gives none.
@@ -185,6 +198,24 @@ class DatasetReader:
         with layout.understood(f"Line {position + 1} of {path}"):
             del value["episode_index"]
             return Provenance.from_json(value)
+
+    @property
+    def side_tables(self) -> list[str]:
+        """Names of the tables that lie beside LeRobot's files; see `dataset.side_tables`."""
+        return side_table_names(self.path)
+
+    def side_table(self, name: str) -> pad.Dataset:
+        """A side table over all episodes, read lazily: ``.to_table(filter=…, columns=…)`` reads what it must.
+
+        Raises:
+            UnknownNameError: there is none of that name.
+            DatasetError: a file is damaged, lies outside the folder, or was written by a newer version.
+        """
+        return open_side_table(self.path, name)
+
+    def side_rows(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """One episode's rows of a side table; raises as `side_table`, and for a column that it does not have."""
+        return side_rows(self.path, name, self._block_place(index)[0], index, columns)
 
     def appended(self, index: int) -> bool:
         """Whether another program appended this episode to one of our datasets: it has LeRobot's files only."""

@@ -1,0 +1,223 @@
+"""Tables beside LeRobot's files: whatever else is known of each episode, as Parquet in ``twinloop/NAME/``.
+
+A side table is committed with the block whose episodes it tells of: one file per block, one row group per episode, the
+same bytes for the same rows. Whoever makes one names episodes by their ``number``; the writer puts ``episode_index``
+before it. A name is a path such as ``annotations/frames``.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as pad
+import pyarrow.parquet as pq
+
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.files import dumps
+from twinloop.dataset import layout
+from twinloop.dataset.parquet import open_parquet
+
+SideTable: TypeAlias = pa.Table | Iterable[pa.Table] | Path
+"""Rows of a block: a table, parts of it one after the other, or a Parquet file that another process wrote."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*(/[a-z][a-z0-9_]*)*")
+_TAKEN = {"states", "provenance", "log", "invalid"}
+_INDEX, _NUMBER, _ABOUT = "episode_index", "number", b"twinloop"
+_KEY = pa.field(_INDEX, pa.int64())
+
+
+def check_name(name: str) -> None:
+    """Refuse what cannot name a side table.
+
+    Raises:
+        InputError: says what a name looks like.
+    """
+    if not _NAME.fullmatch(name) or name.partition("/")[0] in _TAKEN:
+        raise InputError(
+            f"{name!r} cannot name a side table. A name is made of lower-case words with slashes between them "
+            f"(annotations/frames), and does not begin with {', '.join(sorted(_TAKEN))}."
+        )
+
+
+def write_side_tables(
+    stage: Path,
+    block: int,
+    tables: Mapping[str, SideTable],
+    *,
+    episodes: Mapping[int, int],
+    known: Mapping[str, Sequence[str]] | None,
+) -> dict[str, list[str]]:
+    """Write a block's side tables into a snapshot in preparation.
+
+    Args:
+        episodes: ``episode_index`` of each of the block's episodes by number, in order.
+        known: the columns of each side table of the dataset, as this returns them; None before its first episodes.
+
+    Returns:
+        The columns of each table, as ``name: type``.
+
+    Raises:
+        InputError: a name that cannot be one, or rows that are not of the block's episodes, in their order.
+        DatasetError: a table is missing that the dataset has, or has other columns there.
+    """
+    if known is not None and set(known) != set(tables):
+        raise DatasetError(
+            f"Block {block} comes with the side tables {_listed(tables)}; earlier blocks have {_listed(known)}. Give "
+            "every block the same tables, a table without rows where there is nothing to tell, or write another "
+            "dataset."
+        )
+    columns: dict[str, list[str]] = {}
+    for name, rows in tables.items():
+        check_name(name)
+        path = stage / layout.of_block(layout.SIDE_PATH, block, table=name)
+        columns[name] = _write(path, name, rows, episodes)
+        if known is not None and columns[name] != list(known[name]):
+            raise DatasetError(
+                f"The side table {name} of block {block} has the columns {', '.join(columns[name])}; earlier blocks "
+                f"have {', '.join(known[name])}. The columns of a dataset's tables stay the same."
+            )
+    return columns
+
+
+def side_table_names(root: Path) -> list[str]:
+    """Names of the side tables of a dataset folder that have a file."""
+    base = root / layout.SIDE
+    found = {path.parent.parent.relative_to(base).as_posix() for path in base.glob("**/chunk-*/file-*.parquet")}
+    return sorted(name for name in found if name.partition("/")[0] not in _TAKEN)
+
+
+def open_side_table(root: Path, name: str) -> pad.Dataset:
+    """A side table over all blocks, of which nothing is read yet.
+
+    Raises:
+        UnknownNameError: the dataset has no such table.
+        DatasetError: a file is damaged, lies outside the folder, or was written by a newer version.
+    """
+    names = side_table_names(root)
+    if name not in names:
+        raise UnknownNameError("side table", name, names, where=str(root))
+    found = sorted((root / layout.SIDE / name).glob("chunk-*/file-*.parquet"))
+    paths = [_inside(root, path) for path in found]
+    schema = _checked_schema(paths[0])
+    return pad.dataset([str(path) for path in paths], schema=schema, format="parquet")
+
+
+def side_rows(root: Path, name: str, block: int, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+    """One episode's rows of a side table, of which only its row groups are read.
+
+    Raises:
+        UnknownNameError: the dataset has no such table, or the table no such column.
+        DatasetError: as `open_side_table`.
+    """
+    path = _inside(root, root / layout.of_block(layout.SIDE_PATH, block, table=name))
+    if not path.is_file():
+        raise UnknownNameError("side table", name, side_table_names(root), where=f"block {block} of {root}")
+    schema = _checked_schema(path)
+    for column in columns or ():
+        if column not in schema.names:
+            raise UnknownNameError("column", column, schema.names, where=f"the side table {name}")
+    with open_parquet(path) as file:
+        groups = [i for i in range(file.num_row_groups) if _group_index(file, i) == index]
+        return file.read_row_groups(groups, columns=None if columns is None else list(columns))
+
+
+def about(name: str, text: Mapping[str, Any]) -> dict[bytes, bytes]:
+    """Metadata of a table's schema that say what it is; what the writer adds to every side table."""
+    return {_ABOUT: dumps({"schema": layout.SCHEMA, "table": name, **text}).encode()}
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def _write(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) -> list[str]:
+    parts = _parts(rows)
+    first = next(parts, None)
+    if first is None:
+        raise InputError(f"The side table {name} has no part. One without rows is a table with columns.")
+    if _NUMBER not in first.column_names or _INDEX in first.column_names:
+        raise InputError(
+            f"The side table {name} needs a column {_NUMBER}, the episode's, and {_INDEX} is added by the writer; it "
+            f"has {', '.join(first.column_names)}."
+        )
+    fields = [pa.field(field.name, _as_parquet(field.type)) for field in first.schema]
+    schema = pa.schema([_KEY, *fields]).with_metadata({**about(name, {}), **(first.schema.metadata or {})})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    order, done = list(episodes), -1
+    # Pictures are compressed already; a dictionary of them would be a second copy.
+    codecs = {field.name: "none" if _is_binary(field.type) else "zstd" for field in schema}
+    plain = [field.name for field in schema if not _is_binary(field.type)]
+    with pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=plain) as writer:  # pyright: ignore[reportArgumentType]
+        for part in itertools.chain([first], parts):
+            for number, group in _by_number(part):
+                if number not in episodes or order.index(number) < done:
+                    raise InputError(
+                        f"The side table {name} has rows of episode number {number} where the block has the episodes "
+                        f"{order}, in this order. Sort the rows by number, and leave out what was not kept."
+                    )
+                done = order.index(number)
+                index = pa.array(np.full(len(group), episodes[number]), pa.int64())
+                whole = group.add_column(0, _KEY, index).cast(schema)
+                writer.write_table(whole, row_group_size=max(len(whole), 1))
+    return [f"{field.name}: {field.type}" for field in schema]
+
+
+def _parts(rows: SideTable) -> Iterator[pa.Table]:
+    if isinstance(rows, pa.Table):
+        yield rows
+    elif isinstance(rows, Path):
+        with open_parquet(rows) as file:
+            yield file.schema_arrow.empty_table()
+            for group in range(file.num_row_groups):
+                yield file.read_row_group(group)
+    else:
+        yield from rows
+
+
+def _by_number(part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+    """Runs of rows of one episode."""
+    numbers = part[_NUMBER].to_numpy()
+    edges = np.flatnonzero(np.diff(numbers)) + 1
+    bounds = [0, *edges.tolist(), len(numbers)] if len(numbers) else []
+    for start, stop in itertools.pairwise(bounds):
+        yield int(numbers[start]), part.slice(start, stop - start)
+
+
+def _as_parquet(kind: pa.DataType) -> pa.DataType:
+    """A type with the name that Parquet gives to what a list holds, so that files and tables give the same bytes."""
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", _as_parquet(kind.value_type)), kind.list_size)
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _as_parquet(kind.value_type)))
+    return kind
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _checked_schema(path: Path) -> pa.Schema:
+    with open_parquet(path) as file:
+        schema = file.schema_arrow
+    with layout.understood(str(path)):
+        layout.require_keys(json.loads((schema.metadata or {})[_ABOUT]), (), where=str(path))
+    return schema
+
+
+def _inside(root: Path, path: Path) -> Path:
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise DatasetError(f"{path} leads out of the dataset's folder. Nothing outside it is read; restore the file.")
+    return path
+
+
+def _group_index(file: pq.ParquetFile, group: int) -> int:
+    """The episode of a row group, from its statistics: every group holds one episode."""
+    statistics = file.metadata.row_group(group).column(0).statistics
+    return int(statistics.min) if statistics is not None and statistics.has_min_max else -1
