@@ -1,0 +1,171 @@
+"""One camera as numbers and choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from twinloop.core.errors import InputError, UnknownNameError
+
+# What may be chosen, by setting.
+CHOICES: dict[str, tuple[str, ...]] = {
+    "exposure": ("manual", "auto"),
+    "mosaic": ("none", "rggb", "bggr", "grbg", "gbrg"),
+    "demosaic": ("bilinear", "malvar"),
+    "codec": ("none", "yuyv", "mjpeg", "h264"),
+}
+
+
+def _setting(default: Any) -> Any:
+    return field(default=default, metadata={"setting": True})
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraModel:
+    """One camera in one world; the default is an ideal one.
+
+    Its numbers are the parameters ``sensor/NAME/QUANTITY``, whose meanings stand in `twin.quantities`.
+
+    Settings:
+        exposure: ``manual``: ``exposure_time`` and ``gain`` as they are; ``auto``: see `exposure`.
+        mains_hz: 0, or the frequency of the mains: automatic exposures longer than half its period are multiples of it.
+        bits: of the converter; 0: it does not quantise.
+        black_level: its digital number without light.
+        mosaic: the colour filters of the upper left four pixels, row by row; ``none``: three sensors behind a prism.
+        demosaic: ``bilinear``, or ``malvar`` (Malvar, He, Cutler, ICASSP 2004).
+        colour_matrix: from the sensor's white-balanced red, green and blue to those of sRGB, row by row. What the
+            sensor's filters let through is its inverse.
+        tone_curve: points x, y, x, y … from linear to display values, between 0 and 1 and rising; none: sRGB.
+        codec: ``none``, ``yuyv`` (4:2:2 without compression), ``mjpeg`` (4:2:2), ``h264``.
+        serial: of the unit, which fixes its pattern and dust in every episode; none: another unit in every episode.
+
+    Raises:
+        UnknownNameError: a choice that there is not.
+        InputError: a setting that cannot be.
+    """
+
+    latency: float = 0.0
+    drop_rate: float = 0.0
+
+    exposure_time: float = 0.01
+    gain: float = 1.0
+    exposure_compensation: float = 0.0
+    electron_rate: float = 1e6
+    full_well: float = 1e4
+    exposure_target: float = 0.18
+    exposure_lag: float = 0.0
+    exposure_time_min: float = 1e-6
+    gain_max: float = 16.0
+
+    vignetting: float = 0.0
+    veiling_glare: float = 0.0
+    glare_width: float = 0.3
+    ghost: float = 0.0
+    dust_count: float = 0.0
+    dust_radius: float = 0.01
+    dust_depth: float = 0.3
+
+    noise_scale: float = 0.0
+    read_noise: float = 0.0
+    adc_noise: float = 0.0
+    row_noise: float = 0.0
+    dark_current: float = 0.0
+    prnu: float = 0.0
+    dsnu: float = 0.0
+    column_noise: float = 0.0
+
+    red_response: float = 1.0
+    blue_response: float = 1.0
+    white_balance_red: float = 1.0
+    white_balance_blue: float = 1.0
+    white_balance_drift: float = 0.0
+    white_balance_time: float = 10.0
+    saturation: float = 1.0
+    brightness: float = 0.0
+    contrast: float = 1.0
+    gamma: float = 1.0
+    sharpness: float = 0.0
+    jpeg_quality: float = 85.0
+    video_crf: float = 23.0
+
+    exposure: str = _setting("manual")
+    mains_hz: float = _setting(0.0)
+    bits: int = _setting(0)
+    black_level: float = _setting(0.0)
+    mosaic: str = _setting("none")
+    demosaic: str = _setting("malvar")
+    colour_matrix: tuple[float, ...] = _setting((1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0))
+    tone_curve: tuple[float, ...] = _setting(())
+    codec: str = _setting("none")
+    serial: str = _setting("")
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise UnknownNameError(name, str(getattr(self, name)), choices, where="a camera's settings")
+        if self.bits != 0 and not (4 <= self.bits <= 16 and 0.0 <= self.black_level < 2**self.bits - 1):
+            raise InputError(
+                f"A camera's converter cannot have {self.bits} bits and a black level of {self.black_level:g}. "
+                "Bits are 4 to 16, or 0 for none, and the black level lies below their largest number."
+            )
+        if len(self.colour_matrix) != 9 or abs(np.linalg.det(np.reshape(self.colour_matrix, (3, 3)))) < 1e-6:
+            raise InputError(
+                f"colour_matrix holds {len(self.colour_matrix)} numbers; it needs 9, row by row, that can be inverted."
+            )
+        _check_curve(self.tone_curve)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Self:
+        """The camera of one world.
+
+        Args:
+            values: every quantity by name, a number or one for each world (`Twin.sensor_values`).
+            settings: by name (those of `Device`), as they are or as records with a ``value``.
+            world: which of the worlds.
+
+        Raises:
+            UnknownNameError: a quantity or a setting that a camera does not have.
+            InputError: a setting that cannot be.
+        """
+        known = {entry.name: entry for entry in fields(cls)}
+        for kind, given in (("camera quantity", values), ("camera setting", settings)):
+            for name in given:
+                if name not in known or _is_setting(known[name]) != (kind == "camera setting"):
+                    names = [key for key, entry in known.items() if _is_setting(entry) == (kind == "camera setting")]
+                    raise UnknownNameError(kind, name, names)
+        numbers = {name: float(_of_world(value, world)) for name, value in values.items()}
+        choices = {name: _plain(getattr(value, "value", value)) for name, value in settings.items()}
+        return cls(**numbers, **choices)
+
+
+QUANTITY_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(CameraModel) if not entry.metadata)
+SETTING_FIELDS: tuple[str, ...] = tuple(entry.name for entry in fields(CameraModel) if entry.metadata)
+
+
+def _is_setting(entry: Field[Any]) -> bool:
+    return bool(entry.metadata)
+
+
+def _of_world(value: ArrayLike, world: int) -> float:
+    numbers = np.ravel(np.asarray(value, dtype=np.float64))
+    return numbers[world] if len(numbers) > 1 else numbers[0]
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _check_curve(points: tuple[float, ...]) -> None:
+    """A tone curve begins at 0, 0, ends at 1, 1, and rises."""
+    if not points:
+        return
+    x, y = np.array(points[0::2]), np.array(points[1::2])
+    shaped = len(x) == len(y) >= 2 and (x[0], y[0], x[-1], y[-1]) == (0.0, 0.0, 1.0, 1.0)
+    if not shaped or np.any(np.diff(x) <= 0.0) or np.any(np.diff(y) <= 0.0):
+        raise InputError(
+            "tone_curve is not x, y, x, y … rising from 0, 0 to 1, 1. Give it so, or leave it empty for sRGB."
+        )
