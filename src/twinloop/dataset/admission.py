@@ -57,13 +57,20 @@ def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Pro
 
 def _settings(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """What a person set otherwise than then: `` (episodes 3 instead of 2)``."""
-    before, now = (_leaves(one.get("config", {}).get("generate", {})) for one in (stored, wanted))
+    before, now = (_leaves(_asked(one.get("config", {}))) for one in (stored, wanted))
     changes = [
         f"{key} {now.get(key)!r:.40} instead of {before.get(key)!r:.40}"
         for key in sorted(before.keys() | now.keys())
         if before.get(key) != now.get(key)
     ]
     return f" ({'; '.join(changes[:4])}{'; …' if len(changes) > 4 else ''})" if changes else ""
+
+
+def _asked(config: Mapping[str, Any]) -> Any:
+    """What a person asked for, of the configuration of a run that simulated or rendered."""
+    if "parent" in config:  # a rendered dataset
+        return {key: value for key, value in config.items() if key != "parent"}
+    return config.get("generate", {})
 
 
 def _leaves(value: Any, place: str = "") -> dict[str, Any]:

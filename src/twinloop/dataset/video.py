@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,15 @@ KEY_FRAME_EVERY = 2
 _OPTIONS = {"preset": "ultrafast", "crf": "23", "g": str(KEY_FRAME_EVERY), "bf": "0", "threads": "1"}
 
 Frames = Mapping[str, NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """Consecutive frames of one episode: those from ``start`` on, of ``length`` that it has in all."""
+
+    frames: Frames
+    start: int
+    length: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,15 +75,30 @@ def encode_block(
         DatasetError: the disk is full, or a file cannot be written; names the file. It crosses process borders.
         Exception: whatever else an encoder raised, unchanged.
     """
+    return encode_pieces(_whole(episodes), cameras, paths, fps=fps)
+
+
+def _whole(episodes: Iterable[Frames]) -> Iterator[Piece]:
+    for frames in episodes:
+        length = max((len(array) for array in frames.values()), default=0)
+        yield Piece(frames=frames, start=0, length=length)
+
+
+def encode_pieces(
+    pieces: Iterable[Piece], cameras: Sequence[CameraSpec], paths: Mapping[str, Path], *, fps: int
+) -> dict[str, EncodedVideo]:
+    """Encode the episodes of one block that come in pieces, so that none need be held whole; see `encode_block`."""
     for path in paths.values():
         with writing_to(path):
             path.parent.mkdir(parents=True, exist_ok=True)
     workers = {camera.name: _CameraThread(camera, paths[camera.name], fps) for camera in cameras}
+    number = -1
     try:
-        for number, frames in enumerate(episodes):
-            _check(frames, cameras, number)
+        for piece in pieces:
+            number += piece.start == 0
+            _check(piece.frames, cameras, number)
             for camera in cameras:
-                workers[camera.name].put(frames[camera.name])
+                workers[camera.name].put(_Part(piece.frames[camera.name], piece.start, piece.length))
     finally:
         for worker in workers.values():
             worker.stop()
@@ -98,23 +122,31 @@ def _check(frames: Frames, cameras: Sequence[CameraSpec], number: int) -> None:
             )
 
 
+class _Part(NamedTuple):
+    """One camera's frames of a piece."""
+
+    frames: NDArray[np.uint8]
+    start: int
+    length: int
+
+
 class _CameraThread:
     """Encodes one camera's episodes behind a queue of one; its exception comes back to whoever feeds it."""
 
     def __init__(self, camera: CameraSpec, path: Path, fps: int) -> None:
         self._camera, self._path, self._fps = camera, path, fps
-        self._queue: queue.Queue[NDArray[np.uint8] | None] = queue.Queue(maxsize=1)
+        self._queue: queue.Queue[_Part | None] = queue.Queue(maxsize=1)
         self._episodes: list[EncodedEpisode] = []
         self._error: BaseException | None = None
         self._ended = False  # whether the feeder's last word was taken
         self._thread = threading.Thread(target=self._run, name=f"encode-{camera.name}", daemon=True)
         self._thread.start()
 
-    def put(self, frames: NDArray[np.uint8]) -> None:
-        """Hand one episode over; raises what the encoder raised."""
+    def put(self, part: _Part) -> None:
+        """Hand some frames over; raises what the encoder raised."""
         if self._error is not None:
             raise self._error
-        self._queue.put(frames)
+        self._queue.put(part)
 
     def stop(self) -> None:
         """Encode what was handed over, close the file and wait."""
@@ -140,19 +172,23 @@ class _CameraThread:
         while self._next() is not None:
             pass
 
-    def _next(self) -> NDArray[np.uint8] | None:
-        """The next episode, or None for good once the feeder has stopped."""
-        frames = None if self._ended else self._queue.get()
-        self._ended = frames is None
-        return frames
+    def _next(self) -> _Part | None:
+        """The next frames, or None for good once the feeder has stopped."""
+        part = None if self._ended else self._queue.get()
+        self._ended = part is None
+        return part
 
     def _encode(self) -> None:
+        histogram = np.zeros((3, 256), dtype=np.int64)
         with _Encoder(self._path, self._camera, self._fps) as encoder:
-            while (frames := self._next()) is not None:
-                encoder.add_episode(frames)
-                chosen = sample_indices(len(frames))
-                histogram = pixel_histogram(frames[chosen])
-                self._episodes.append(EncodedEpisode(frames=len(frames), sampled=len(chosen), histogram=histogram))
+            while (part := self._next()) is not None:
+                encoder.add(part.frames, first=part.start == 0)
+                end, chosen = part.start + len(part.frames), sample_indices(part.length)
+                here = chosen[(chosen >= part.start) & (chosen < end)] - part.start
+                histogram = histogram + pixel_histogram(part.frames[here])
+                if end == part.length:
+                    self._episodes.append(EncodedEpisode(frames=end, sampled=len(chosen), histogram=histogram))
+                    histogram = np.zeros_like(histogram)
 
 
 class _Encoder:
@@ -181,12 +217,12 @@ class _Encoder:
         finally:
             self._container.close()
 
-    def add_episode(self, frames: NDArray[np.uint8]) -> None:
-        """Append one episode; its first frame is a key frame."""
+    def add(self, frames: NDArray[np.uint8], *, first: bool) -> None:
+        """Append frames; the first frame of an episode is a key frame."""
         for i, pixels in enumerate(frames):
             frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
             frame.pts, frame.time_base = self._count, self._time_base
-            if i == 0:
+            if first and i == 0:
                 frame.pict_type = self._av.video.frame.PictureType.I
             self._container.mux(self._stream.encode(frame))
             self._count += 1
