@@ -1,5 +1,6 @@
 """Every interval, test and resampling; knows nothing of robots."""
 
+from twinloop.stats.allan import AllanCurve, AllanNoise, allan_curve, allan_noise
 from twinloop.stats.bootstrap import bootstrap, bootstrap_mean, bootstrap_paired
 from twinloop.stats.cluster import cluster_covariance, least_squares_covariance, t_halfwidth
 from twinloop.stats.interval import Interval
@@ -9,8 +10,12 @@ from twinloop.stats.proportion import clopper_pearson, wilson
 from twinloop.stats.series import LjungBox, autocorrelation, effective_size, ljung_box
 
 __all__ = [
+    "AllanCurve",
+    "AllanNoise",
     "Interval",
     "LjungBox",
+    "allan_curve",
+    "allan_noise",
     "autocorrelation",
     "best_lag",
     "bootstrap",

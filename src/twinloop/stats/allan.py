@@ -1,0 +1,168 @@
+"""Allan deviation: how far averages of neighbouring stretches of a record differ, over how long they are.
+
+Formulas: D. W. Allan, Proc. IEEE 54 (1966); IEEE Std 952-1997, annex C; W. Riley, NIST Special Publication 1065 (2008),
+sections 5.2.4 and 5.4.1.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import nnls
+from scipy.stats import chi2
+
+from twinloop.core.errors import InputError
+from twinloop.stats.interval import Interval, check_level
+
+_FEWEST = 9  # samples of a record
+_FLICKER = 2.0 * math.log(2.0) / math.pi  # Allan variance of flicker noise over its coefficient squared
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllanCurve:
+    """The overlapping Allan deviation of one record.
+
+    ``time`` ``(m,)`` are the averaging times in s, ``deviation`` what was found there with its interval,
+    ``freedom`` ``(m,)`` the equivalent degrees of freedom of the variance.
+    """
+
+    time: NDArray[np.float64]
+    deviation: Interval
+    freedom: NDArray[np.float64]
+
+    @property
+    def slope(self) -> NDArray[np.float64]:
+        """Exponent of σ ∝ τᵉ at each averaging time: −1/2 for white noise, 0 for flicker, 1/2 for a random walk."""
+        return np.gradient(np.log(self.deviation.estimate), np.log(self.time))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllanNoise:
+    """The noise of a record, coefficients of IEEE 952 with intervals.
+
+    σ²(τ) = white²/τ + (2 ln 2/π) · instability² + walk² τ/3: ``white`` in unit/√Hz (N), ``instability`` in the unit
+    (B), ``walk`` in unit/√s (K).
+    """
+
+    white: Interval
+    instability: Interval
+    walk: Interval
+
+
+def allan_curve(
+    values: ArrayLike, period: float, *, level: float = 0.95, points_per_decade: int = 10, longest: float = 0.1
+) -> AllanCurve:
+    """The overlapping Allan deviation of a record of rates ``(n,)``, ``period`` s apart.
+
+    Intervals are of chi-square, with the degrees of freedom of the noise that the local slope speaks of.
+
+    Args:
+        values: samples of a rate (not of its integral).
+        period: between them.
+        level: confidence of the intervals.
+        points_per_decade: averaging times, evenly spaced in their logarithm.
+        longest: averaging time at most, as a part of the record.
+
+    Raises:
+        InputError: fewer than 9 samples, or one that is not finite.
+    """
+    check_level(level)
+    record = np.asarray(values, dtype=np.float64)
+    if record.ndim != 1 or len(record) < _FEWEST or not np.isfinite(record).all():
+        raise InputError(
+            f"An Allan deviation needs a row of at least {_FEWEST} finite numbers; given {record.shape}. "
+            "Give one channel of a record at rest, without gaps."
+        )
+    most = max(2, int(len(record) * longest))
+    count = max(2, math.ceil(points_per_decade * math.log10(most)) + 1)
+    averaged = np.unique(np.round(np.geomspace(1, most, count)).astype(np.int64))
+    phase = np.concatenate([[0.0], np.cumsum(record - record.mean())]) * period
+    variance = np.array([_variance(phase, int(m)) for m in averaged]) / (averaged * period) ** 2
+    time = np.asarray(averaged * period, dtype=np.float64)
+    slope = np.gradient(np.log(variance), np.log(time)) / 2.0
+    freedom = _freedom(slope, averaged.astype(np.float64), len(phase))
+    low, high = _chi_square(variance, freedom, level)
+    deviation = Interval(
+        estimate=np.sqrt(variance),
+        low=np.sqrt(low),
+        high=np.sqrt(high),
+        level=level,
+        method="overlapping Allan deviation, chi-square",
+    )
+    return AllanCurve(time=time, deviation=deviation, freedom=freedom)
+
+
+def allan_noise(curve: AllanCurve) -> AllanNoise:
+    """What white noise, flicker and random walk together explain a curve best, by least squares of relative variances.
+
+    The interval of each is that of the curve where it has the largest part, its estimate's share of it taken; where it
+    has none, it begins at 0 and ends at what the curve's upper end would allow.
+    """
+    time, level = curve.time, curve.deviation.level
+    variance = curve.deviation.estimate**2
+    basis = np.stack([1.0 / time, np.full_like(time, _FLICKER), time / 3.0], axis=1)
+    weight = np.sqrt(curve.freedom / 2.0) / variance
+    squares, _ = nnls(basis * weight[:, None], variance * weight)
+    return AllanNoise(
+        white=_coefficient(curve, basis, squares, 0, level),
+        instability=_coefficient(curve, basis, squares, 1, level),
+        walk=_coefficient(curve, basis, squares, 2, level),
+    )
+
+
+def _variance(phase: NDArray[np.float64], m: int) -> float:
+    """Mean square of the second differences of the integral over ``m`` samples, halved."""
+    second = phase[2 * m :] - 2.0 * phase[m:-m] + phase[: -2 * m]
+    return float(np.mean(second * second)) / 2.0
+
+
+def _freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """Equivalent degrees of freedom of ``n`` points of the integral (NIST SP 1065, table 5)."""
+    white = (3.0 * (n - 1) / (2.0 * m) - 2.0 * (n - 2) / n) * 4.0 * m**2 / (4.0 * m**2 + 5.0)
+    first = 2.0 * (n - 2) ** 2 / (2.3 * n - 4.9)
+    flicker = np.where(m > 1, 5.0 * n**2 / (4.0 * m * (n + 3.0 * m)), first)
+    walk = (n - 2) / m * ((n - 1) ** 2 - 3.0 * m * (n - 1) + 4.0 * m**2) / (n - 3) ** 2
+    kind = np.where(slope < -0.25, white, np.where(slope < 0.25, flicker, walk))  # halfway between
+    return np.maximum(kind, 1.0)
+
+
+def _chi_square(
+    variance: NDArray[np.float64], freedom: NDArray[np.float64], level: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    tail = (1.0 - level) / 2.0
+    return (
+        np.asarray(freedom * variance / chi2.ppf(1.0 - tail, freedom), dtype=np.float64),
+        np.asarray(freedom * variance / chi2.ppf(tail, freedom), dtype=np.float64),
+    )
+
+
+def _coefficient(
+    curve: AllanCurve, basis: NDArray[np.float64], squares: NDArray[np.float64], which: int, level: float
+) -> Interval:
+    """One coefficient, with the interval of the curve at the averaging time where it weighs most."""
+    model = basis @ squares
+    share = basis[:, which] * squares[which] / model
+    method = "least squares of the Allan variance, chi-square where the part is largest"
+    if squares[which] <= 0.0:
+        allowed = (curve.deviation.high**2 / basis[:, which]).min()
+        return Interval(
+            estimate=np.array(0.0), low=np.array(0.0), high=np.array(math.sqrt(allowed)), level=level, method=method
+        )
+    # Of the times where its part is nearly as large as it gets, the one that is known best.
+    near = share > share.max() - 0.05  # the loss of a twentieth is less than any interval here
+    place = int(np.argmax(np.where(near, curve.freedom, 0.0)))
+    rest = model[place] - basis[place, which] * squares[which]
+    ends = [
+        max(float(end[place]) ** 2 - rest, 0.0) / basis[place, which]
+        for end in (curve.deviation.low, curve.deviation.high)
+    ]
+    return Interval(
+        estimate=np.array(math.sqrt(squares[which])),
+        low=np.array(math.sqrt(min(ends[0], squares[which]))),
+        high=np.array(math.sqrt(max(ends[1], squares[which]))),
+        level=level,
+        method=method,
+    )
