@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.sensors.camera.optics import OPTICS_QUANTITIES, OPTICS_SETTINGS
 
 # What may be chosen, by setting.
 CHOICES: dict[str, tuple[str, ...]] = {
@@ -47,9 +48,6 @@ class CameraModel:
         UnknownNameError: a choice that there is not.
         InputError: a setting that cannot be.
     """
-
-    latency: float = 0.0
-    drop_rate: float = 0.0
 
     exposure_time: float = 0.01
     gain: float = 1.0
@@ -124,7 +122,8 @@ class CameraModel:
 
         Args:
             values: every quantity by name, a number or one for each world (`Twin.sensor_values`).
-            settings: by name (those of `Device`), as they are or as records with a ``value``.
+            settings: by name (those of `Device`), as they are or as records with a ``value``. What belongs to lens,
+                shutter and clock (`optics`) is passed over, here and in ``values``.
             world: which of the worlds.
 
         Raises:
@@ -132,6 +131,8 @@ class CameraModel:
             InputError: a setting that cannot be.
         """
         known = {entry.name: entry for entry in fields(cls)}
+        values = {name: value for name, value in values.items() if name in known or name not in OPTICS_QUANTITIES}
+        settings = {name: value for name, value in settings.items() if name not in OPTICS_SETTINGS}
         for kind, given in (("camera quantity", values), ("camera setting", settings)):
             for name in given:
                 if name not in known or _is_setting(known[name]) != (kind == "camera setting"):

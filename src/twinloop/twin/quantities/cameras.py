@@ -1,5 +1,7 @@
 """What a camera makes of the light that reaches its sensor: see `sensors.camera` for the formulas.
 
+Lens, shutter and clock stand in `camera_optics`.
+
 The ideal camera turns linear light of 1 into full scale (``gain · exposure_time · electron_rate = full_well``), adds
 no noise, and encodes it as sRGB.
 """
@@ -23,11 +25,6 @@ def _camera(quantity: str, unit: str, low: float, high: float, default: float, m
         stage="sensing",
         meaning=meaning,
     )
-
-
-def _delivery() -> Iterator[Quantity]:
-    yield _camera("latency", "s", 0.0, 1.0, 0.0, "age of a picture, from the middle of its exposure to its delivery")
-    yield _camera("drop_rate", "1", 0.0, 1.0, 0.0, "probability that a picture never arrives and the one before stands")
 
 
 def _exposure() -> Iterator[Quantity]:
@@ -85,4 +82,4 @@ def _colour() -> Iterator[Quantity]:
     yield _camera("video_crf", "1", 0.0, 51.0, 23.0, "constant rate factor of H.264 pictures, where they are")
 
 
-CAMERA_SENSORS: tuple[Quantity, ...] = (*_delivery(), *_exposure(), *_optics(), *_noise(), *_colour())
+CAMERA_SENSORS: tuple[Quantity, ...] = (*_exposure(), *_optics(), *_noise(), *_colour())

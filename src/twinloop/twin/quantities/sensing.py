@@ -11,6 +11,7 @@ from typing import Literal
 
 import mujoco
 
+from twinloop.twin.quantities.camera_optics import CAMERA_OPTICS
 from twinloop.twin.quantities.cameras import CAMERA_SENSORS
 from twinloop.twin.quantities.inertial import INERTIAL
 from twinloop.twin.quantities.kinds import Quantity
@@ -19,7 +20,7 @@ from twinloop.twin.quantities.ranging import RANGING
 DeviceKind = Literal["camera", "depth", "lidar", "imu", "force_torque", "servo"]
 SENSOR_TEXT = "sensor/{}/{}"
 
-SENSING: tuple[Quantity, ...] = (*CAMERA_SENSORS, *RANGING, *INERTIAL)
+SENSING: tuple[Quantity, ...] = (*CAMERA_SENSORS, *CAMERA_OPTICS, *RANGING, *INERTIAL)
 
 
 def sensor_members(model: mujoco.MjModel, device: str) -> list[str]:

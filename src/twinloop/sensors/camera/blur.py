@@ -1,0 +1,86 @@
+"""The spot that a lens makes of a point: defocus and diffraction as one Gaussian."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import correlate1d
+from scipy.special import ive
+
+from twinloop.core.errors import InputError
+from twinloop.sensors.compiled import compiled, has_numba, over_rows
+
+_LOST = 1e-6  # of the light of a spot, which may fall beyond its last pixel
+_WIDEST = 64.0  # pixels; beyond, the number of pixels of a spot makes the sum too slow
+
+
+def spot(blur: float) -> NDArray[np.float64]:
+    """What falls on each pixel in a line through a point's spot, ``(2n + 1,)``, summing to 1.
+
+    It is the discrete Gaussian exp(-t) I_k(t) with t = ``blur``² (Lindeberg, "Scale-space for discrete signals", IEEE
+    PAMI 12(3), 1990): its standard deviation is ``blur`` pixels exactly, however small, and one after another add up
+    as those of lenses do.
+
+    Raises:
+        InputError: a standard deviation below 0 or above 64 pixels.
+    """
+    if not 0.0 <= blur <= _WIDEST:
+        raise InputError(f"A spot of {blur:g} pixels standard deviation is not made. Take one from 0 to {_WIDEST:g}.")
+    reach = math.ceil(6.0 * blur) + 3
+    half = ive(np.arange(reach + 1), blur * blur)
+    beyond = 2.0 * (half[::-1].cumsum()[::-1] - half)
+    half = half[: int((beyond > _LOST).sum()) + 1]
+    line = np.concatenate([half[:0:-1], half])
+    return line / line.sum()
+
+
+def blurred(pictures: NDArray[np.float32], blur: float) -> NDArray[np.float32]:
+    """Linear light ``(n, height, width, c)`` as a lens spreads it, ``blur`` pixels of standard deviation.
+
+    Beyond the border the picture is taken to go on as it ends.
+    """
+    line = spot(blur).astype(np.float32)
+    if len(line) == 1:
+        return pictures
+    if not has_numba():
+        along = correlate1d(pictures, line, axis=2, mode="nearest")
+        return np.asarray(correlate1d(along, line, axis=1, mode="nearest"), dtype=np.float32)
+    pictures = np.ascontiguousarray(pictures, dtype=np.float32)
+    n, height, width, channels = pictures.shape
+    along = np.empty((n * height, width * channels), dtype=np.float32)
+    over_rows(_along_rows, n * height, pictures.reshape(n * height, width * channels), line, channels, along)
+    out = np.empty_like(along)
+    over_rows(_across_rows, n * height, along, line, height, out)
+    return out.reshape(pictures.shape)
+
+
+@compiled
+def _along_rows(first, last, lines, taps, channels, out):
+    """Rows ``first`` to ``last`` of ``(rows, width · channels)``, each spread along itself."""
+    length, reach = lines.shape[1], len(taps) // 2
+    edge = reach * channels
+    padded = np.empty(length + 2 * edge, dtype=np.float32)
+    for r in range(first, last):
+        padded[edge : edge + length] = lines[r]
+        for i in range(edge):
+            padded[i] = lines[r, i % channels]
+            padded[edge + length + i] = lines[r, length - channels + i % channels]
+        out[r] = taps[0] * padded[:length]
+        for k in range(1, len(taps)):
+            for i in range(length):
+                out[r, i] += taps[k] * padded[i + k * channels]
+
+
+@compiled
+def _across_rows(first, last, lines, taps, height, out):
+    """Rows ``first`` to ``last`` of pictures of ``height`` rows, one below the other, spread over their neighbours."""
+    reach = len(taps) // 2
+    for r in range(first, last):
+        top = r - r % height
+        out[r] = 0.0
+        for k in range(len(taps)):
+            other = top + min(max(r - top + k - reach, 0), height - 1)
+            for i in range(lines.shape[1]):
+                out[r, i] += taps[k] * lines[other, i]

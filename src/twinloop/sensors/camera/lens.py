@@ -1,0 +1,262 @@
+"""Where light from a direction lands behind a lens: OpenCV's two models, forwards and back.
+
+Positions are normalized: (x, y) = (X / Z, Y / Z) of a point before the camera, whose axes are x right, y down, z
+forward, and a position (x', y') in the picture lies at pixel (fx x' + cx, fy y' + cy).
+
+Formulas: OpenCV, "Camera Calibration and 3D Reconstruction", detailed description (pinhole with the rational model of
+eight coefficients), and "Fisheye camera model" (after Kannala & Brandt, IEEE PAMI 28(8), 2006).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.polynomial import Polynomial
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+
+LensModel = Literal["pinhole", "fisheye"]
+_STEPS = 80  # bisections halve a bracket to rounding in 60; Newton's steps need five
+_CLOSED = 1e-9  # of what a solution may miss the asked position by, normalized
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lens:
+    """One lens; the default is a perfect pinhole.
+
+    ``model`` ``pinhole`` takes all of ``lens_k1`` … ``lens_k6``, ``lens_p1``, ``lens_p2`` (in OpenCV's vector k1, k2,
+    p1, p2, k3, k4, k5, k6), ``fisheye`` takes ``lens_k1`` … ``lens_k4``. ``chromatic_red`` and ``chromatic_blue`` are
+    the sizes of the red and the blue picture relative to the green one, about the principal point. ``blur`` is the
+    standard deviation in pixels of the spot that a point becomes.
+
+    Raises:
+        UnknownNameError: an unknown model.
+        InputError: a fisheye with coefficients that it does not have.
+    """
+
+    model: LensModel = "pinhole"
+    lens_k1: float = 0.0
+    lens_k2: float = 0.0
+    lens_k3: float = 0.0
+    lens_k4: float = 0.0
+    lens_k5: float = 0.0
+    lens_k6: float = 0.0
+    lens_p1: float = 0.0
+    lens_p2: float = 0.0
+    chromatic_red: float = 1.0
+    chromatic_blue: float = 1.0
+    blur: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.model not in get_args(LensModel):
+            raise UnknownNameError("lens model", self.model, get_args(LensModel))
+        if self.model == "fisheye":
+            for name in ("lens_k5", "lens_k6", "lens_p1", "lens_p2"):
+                if getattr(self, name) != 0.0:
+                    raise InputError(
+                        f"A fisheye lens has lens_k1 to lens_k4, and {name} is {getattr(self, name):g}. "
+                        "Set it to 0, or choose the lens model pinhole."
+                    )
+
+    @property
+    def magnifications(self) -> tuple[float, ...]:
+        """Sizes of the red, green and blue picture relative to the green one; one number where they are the same."""
+        if self.chromatic_red == self.chromatic_blue == 1.0:
+            return (1.0,)
+        return (self.chromatic_red, 1.0, self.chromatic_blue)
+
+    @cached_property
+    def limit(self) -> float:
+        """Largest ideal radius r = √(x² + y²) of the pinhole model, or angle off the axis in rad of the fisheye model.
+
+        Beyond it the lens would fold: a larger radius would land further in. Infinite where no radius does; at most π.
+        """
+        if self.model == "fisheye":
+            return min(math.sqrt(_first_root(self._fisheye_slope)), math.pi)
+        above, below = self._rational
+        slope = above * below + 2.0 * _S * (above.deriv() * below - above * below.deriv())
+        return math.sqrt(min(_first_root(slope), _first_root(below)))
+
+    @cached_property
+    def picture_limit(self) -> float:
+        """Radius in the picture, normalized, that `limit` lands at; what lies further out, no light reaches."""
+        if math.isinf(self.limit):
+            return math.inf
+        with np.errstate(divide="ignore"):
+            return float(self._radial(np.array(self.limit))[0])
+
+    def distort(self, points: ArrayLike) -> NDArray[np.float64]:
+        """Positions in the picture, normalized, of ideal positions ``(…, 2)``; see `undistort`.
+
+        Nothing is refused: what lies beyond `limit` lands where the formula says.
+        """
+        ideal = np.asarray(points, dtype=np.float64)
+        if self.model == "pinhole":
+            return _distorted(self, ideal)[0]
+        radius = np.hypot(ideal[..., 0], ideal[..., 1])
+        angle = np.arctan(radius)
+        scale = np.divide(self._radial(angle)[0], radius, out=np.ones_like(radius), where=radius > 0.0)
+        return ideal * scale[..., None]
+
+    def project(self, rays: ArrayLike) -> NDArray[np.float64]:
+        """Positions in the picture, normalized, of directions ``(…, 3)`` of any length in camera axes.
+
+        A fisheye sees directions beside and behind the camera too, up to `limit`. What the lens does not see is nan.
+        """
+        ray = np.asarray(rays, dtype=np.float64)
+        across = np.hypot(ray[..., 0], ray[..., 1])
+        if self.model == "pinhole":
+            before = ray[..., 2] > 0.0
+            ideal = ray[..., :2] / np.where(before, ray[..., 2], 1.0)[..., None]
+            seen = before & (np.hypot(ideal[..., 0], ideal[..., 1]) <= self.limit)
+            return np.where(seen[..., None], self.distort(ideal), np.nan)
+        angle = np.arctan2(across, ray[..., 2])
+        # On the axis the direction across is any: a point there lands in the middle.
+        unit = np.divide(ray[..., :2], across[..., None], out=np.zeros_like(ray[..., :2]), where=across[..., None] > 0)
+        return np.where((angle <= self.limit)[..., None], unit * self._radial(angle)[0][..., None], np.nan)
+
+    def undistort(self, positions: ArrayLike) -> NDArray[np.float64]:
+        """Ideal positions ``(…, 2)`` that land at positions in the picture ``(…, 2)``, both normalized.
+
+        Raises:
+            InputError: a position that no light reaches, or, of a fisheye, one that is seen at 90° or more.
+        """
+        ray = self.rays(positions)
+        if (ray[..., 2] <= 0.0).any():
+            raise InputError(
+                f"{(ray[..., 2] <= 0.0).sum()} of {ray[..., 2].size} positions see 90° or more off the axis, where no "
+                "flat picture reaches. Take directions, with rays."
+            )
+        return ray[..., :2] / ray[..., 2:]
+
+    def rays(self, positions: ArrayLike) -> NDArray[np.float64]:
+        """Unit vectors ``(…, 3)`` in camera axes that land at positions in the picture ``(…, 2)``, normalized.
+
+        Raises:
+            InputError: a position that no light reaches.
+        """
+        seen = np.asarray(positions, dtype=np.float64)
+        radius = np.hypot(seen[..., 0], seen[..., 1])
+        along = self._inverse(radius)
+        if self.model == "fisheye":
+            unit = np.divide(seen, radius[..., None], out=np.zeros_like(seen), where=radius[..., None] > 0.0)
+            self._refuse(radius > self.picture_limit * (1.0 + _CLOSED))
+            return np.concatenate([unit * np.sin(along)[..., None], np.cos(along)[..., None]], axis=-1)
+        scale = np.divide(along, radius, out=np.ones_like(radius), where=radius > 0.0)
+        ideal, reached = _newton(self, seen, seen * scale[..., None])
+        self._refuse(~reached)
+        ray = np.concatenate([ideal, np.ones_like(ideal[..., :1])], axis=-1)
+        return ray / np.linalg.norm(ray, axis=-1, keepdims=True)
+
+    def _refuse(self, lost: NDArray[np.bool_]) -> None:
+        if lost.any():
+            raise InputError(
+                f"No light reaches {lost.sum()} of {lost.size} positions in the picture: this lens folds at a radius "
+                f"of {self.picture_limit:g} focal lengths. Take smaller coefficients of distortion, or fewer pixels."
+            )
+
+    @cached_property
+    def _rational(self) -> tuple[Polynomial, Polynomial]:
+        """Numerator and denominator of the radial factor in r²."""
+        return (
+            Polynomial([1.0, self.lens_k1, self.lens_k2, self.lens_k3]),
+            Polynomial([1.0, self.lens_k4, self.lens_k5, self.lens_k6]),
+        )
+
+    @cached_property
+    def _fisheye(self) -> Polynomial:
+        """The radial factor in θ²."""
+        return Polynomial([1.0, self.lens_k1, self.lens_k2, self.lens_k3, self.lens_k4])
+
+    @cached_property
+    def _fisheye_slope(self) -> Polynomial:
+        return self._fisheye + 2.0 * _S * self._fisheye.deriv()
+
+    def _radial(self, along: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Radius in the picture of ideal radii, or of angles off a fisheye's axis, and its slope."""
+        square = along * along
+        if self.model == "fisheye":
+            return along * self._fisheye(square), self._fisheye_slope(square)
+        factor, slope = _factor(self, square)
+        return along * factor, factor + 2.0 * square * slope
+
+    def _inverse(self, radius: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What `_radial` maps to ``radius``, at most `limit`: Newton's steps, halved brackets where these leave."""
+        low = np.zeros_like(radius)
+        high = np.full_like(radius, self.limit) if np.isfinite(self.limit) else np.maximum(radius, 1.0)
+        while np.isinf(self.limit) and (short := self._radial(high)[0] < radius).any():
+            high = np.where(short, 2.0 * high, high)
+        along = np.minimum(radius, high)
+        for _ in range(_STEPS):
+            with np.errstate(all="ignore"):  # the limit may be a pole of the rational factor
+                value, slope = self._radial(along)
+                step = along - (value - radius) / slope
+            low, high = np.where(value <= radius, along, low), np.where(value >= radius, along, high)
+            after = np.where((step >= low) & (step <= high), step, 0.5 * (low + high))
+            moved, along = np.abs(after - along), after
+            if (moved <= 1e-14 * along).all():
+                break
+        return along
+
+
+_S = Polynomial([0.0, 1.0])
+
+
+def _first_root(polynomial: Polynomial) -> float:
+    """The smallest positive real root, infinite where there is none."""
+    roots = polynomial.trim().roots()
+    real = roots.real[(np.abs(roots.imag) <= 1e-9 * np.abs(roots)) & (roots.real > 0.0)]
+    return float(real.min()) if len(real) else math.inf
+
+
+def _factor(lens: Lens, square: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The pinhole model's radial factor and its derivative by r², at r²."""
+    above, below = lens._rational
+    up, down = above(square), below(square)
+    return up / down, (above.deriv()(square) * down - up * below.deriv()(square)) / (down * down)
+
+
+def _distorted(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The pinhole model: positions in the picture ``(…, 2)`` and their Jacobian ``(…, 2, 2)``."""
+    x, y = ideal[..., 0], ideal[..., 1]
+    p1, p2, square = lens.lens_p1, lens.lens_p2, x * x + y * y
+    factor, slope = _factor(lens, square)
+    seen = np.stack(
+        [
+            x * factor + 2.0 * p1 * x * y + p2 * (square + 2.0 * x * x),
+            y * factor + p1 * (square + 2.0 * y * y) + 2.0 * p2 * x * y,
+        ],
+        axis=-1,
+    )
+    mixed = 2.0 * (x * y * slope + p1 * x + p2 * y)
+    jacobian = np.empty((*x.shape, 2, 2))
+    jacobian[..., 0, 0] = factor + 2.0 * x * x * slope + 2.0 * p1 * y + 6.0 * p2 * x
+    jacobian[..., 1, 1] = factor + 2.0 * y * y * slope + 6.0 * p1 * y + 2.0 * p2 * x
+    jacobian[..., 0, 1] = jacobian[..., 1, 0] = mixed
+    return seen, jacobian
+
+
+def _newton(
+    lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Ideal positions that land at ``seen``, from near ones, and which were found where the lens does not fold."""
+    ideal = start
+    for _ in range(_STEPS):
+        landed, jacobian = _distorted(lens, ideal)
+        a, b, d = jacobian[..., 0, 0], jacobian[..., 0, 1], jacobian[..., 1, 1]
+        miss = seen - landed
+        step = np.stack([d * miss[..., 0] - b * miss[..., 1], a * miss[..., 1] - b * miss[..., 0]], axis=-1)
+        det = (a * d - b * b)[..., None]
+        step = np.clip(np.divide(step, det, out=np.zeros_like(step), where=np.abs(det) > 1e-12), -1.0, 1.0)
+        ideal = ideal + step
+        if (np.abs(step) <= 1e-14 * np.maximum(1.0, np.abs(ideal))).all():
+            break
+    landed, jacobian = _distorted(lens, ideal)
+    regular = np.linalg.det(jacobian) > 0.0
+    inside = np.hypot(ideal[..., 0], ideal[..., 1]) <= lens.limit
+    return ideal, (np.abs(seen - landed) <= _CLOSED).all(axis=-1) & regular & inside

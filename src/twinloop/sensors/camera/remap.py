@@ -1,0 +1,158 @@
+"""Pictures behind a lens: where each pixel of each colour looks into the picture that was drawn, worked out once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.intrinsics import Intrinsics
+from twinloop.sensors.camera.lens import Lens
+from twinloop.sensors.camera.view import normalized
+from twinloop.sensors.compiled import compiled, has_numba, over_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remap:
+    """For each pixel, the place in another picture that it shows.
+
+    ``column`` and ``row`` are ``(1 or 3, height, width)`` float32: one map for all channels, or one for red, green and
+    blue. They count from the centre of the first pixel, so that a whole number is a pixel. ``source`` is the (height,
+    width) of the pictures that it takes.
+    """
+
+    column: NDArray[np.float32]
+    row: NDArray[np.float32]
+    source: tuple[int, int]
+
+    @classmethod
+    def of(cls, lens: Lens, view: Intrinsics, target: Intrinsics) -> Self:
+        """From a view that was drawn to the picture behind the lens.
+
+        Args:
+            view: of the pictures to come, as `view.rendered_view` says, or larger.
+            target: of the picture behind the lens.
+
+        Raises:
+            InputError: the lens folds within the picture, or the view does not hold all that it sees.
+        """
+        seen = normalized(target, target.pixel_centres())
+        pixels = np.stack([view.project(lens.rays(seen / size)) for size in lens.magnifications]) - 0.5
+        last = np.array([view.width - 1, view.height - 1])
+        outside = ~((pixels >= -_SLACK) & (pixels <= last + _SLACK)).all(axis=-1)
+        if outside.any():
+            raise InputError(
+                f"{outside.sum()} pixels look beyond the drawn view of {view.width}×{view.height} pixels. "
+                "Draw the view that rendered_view gives for this lens and picture."
+            )
+        pixels = np.clip(pixels, 0.0, last).astype(np.float32)
+        return cls(column=pixels[..., 0].copy(), row=pixels[..., 1].copy(), source=(view.height, view.width))
+
+    @property
+    def identity(self) -> bool:
+        """Whether every pixel shows the pixel of the same place, so that nothing has to be done."""
+        _, height, width = self.column.shape
+        column, row = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
+        return self.source == (height, width) and bool((self.column == column).all() and (self.row == row).all())
+
+    def apply(self, pictures: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Pictures behind the lens ``(n, height, width, c)``, bilinear between the pixels of ``(n, h', w', c)``.
+
+        Raises:
+            InputError: pictures of another size, or of other than three channels where colours part.
+        """
+        self._check(pictures)
+        maps, height, width = self.column.shape
+        pictures = np.ascontiguousarray(pictures, dtype=np.float32)
+        if maps == 3 and pictures.shape[-1] != 3:
+            raise InputError(f"{pictures.shape[-1]} channels come behind a lens that parts red, green and blue.")
+        if not has_numba():
+            return _bilinear_arrays(pictures, self.column, self.row)
+        out = np.empty((len(pictures), height, width, pictures.shape[-1]), dtype=np.float32)
+        kernel = _bilinear_alike if maps == 1 else _bilinear_apart
+        over_rows(kernel, len(pictures) * height, pictures, self.column, self.row, out)
+        return out
+
+    def nearest(self, pictures: NDArray) -> NDArray:
+        """The same for what does not mix, of any type: ids, depths ``(n, h', w')`` or ``(n, h', w', c)``.
+
+        Every channel looks where green does.
+        """
+        self._check(pictures)
+        green = len(self.column) // 2
+        return pictures[:, np.rint(self.row[green]).astype(np.intp), np.rint(self.column[green]).astype(np.intp)]
+
+    def _check(self, pictures: NDArray) -> None:
+        if pictures.shape[1:3] != self.source:
+            height, width = self.source
+            raise InputError(
+                f"Pictures of shape {pictures.shape} are none of {width}×{height} pixels, (n, {height}, {width}, …), "
+                "which this lens was worked out for."
+            )
+
+
+_SLACK = 1e-4  # pixels; what float32 leaves of a place beyond the last pixel's centre
+
+
+@compiled
+def _bilinear_alike(first, last, pictures, column, row, out):
+    """Rows ``first`` to ``last`` of all pictures, one below the other, where all channels look the same way."""
+    height, width = column.shape[1:]
+    bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
+    one = np.uint32(1)
+    for line in range(first, last):
+        n, r = line // height, line % height
+        picture = pictures[n]
+        for c in range(width):
+            x, y = column[0, r, c], row[0, r, c]
+            left, top = np.uint32(x), np.uint32(y)  # without a sign, so that no index has to be tested for one
+            beside, below = min(left + one, right), min(top + one, bottom)
+            a, b = x - np.float32(left), y - np.float32(top)
+            for channel in range(pictures.shape[3]):
+                upper, lower = picture[top, left, channel], picture[below, left, channel]
+                upper += a * (picture[top, beside, channel] - upper)
+                lower += a * (picture[below, beside, channel] - lower)
+                out[n, r, c, channel] = upper + b * (lower - upper)
+
+
+@compiled
+def _bilinear_apart(first, last, pictures, column, row, out):
+    """The same where each channel has its map; a loop over a known number of channels is unrolled."""
+    height, width = column.shape[1:]
+    bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
+    one = np.uint32(1)
+    for line in range(first, last):
+        n, r = line // height, line % height
+        picture = pictures[n]
+        for c in range(width):
+            for channel in range(3):
+                x, y = column[channel, r, c], row[channel, r, c]
+                left, top = np.uint32(x), np.uint32(y)
+                beside, below = min(left + one, right), min(top + one, bottom)
+                a, b = x - np.float32(left), y - np.float32(top)
+                upper, lower = picture[top, left, channel], picture[below, left, channel]
+                upper += a * (picture[top, beside, channel] - upper)
+                lower += a * (picture[below, beside, channel] - lower)
+                out[n, r, c, channel] = upper + b * (lower - upper)
+
+
+def _bilinear_arrays(
+    pictures: NDArray[np.float32], column: NDArray[np.float32], row: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The same without a compiler, in the same order, so that the results are the same."""
+    bottom, right = pictures.shape[1] - 1, pictures.shape[2] - 1
+    left, top = column.astype(np.intp), row.astype(np.intp)
+    beside, below = np.minimum(left + 1, right), np.minimum(top + 1, bottom)
+    a, b = (column - left.astype(np.float32))[..., None], (row - top.astype(np.float32))[..., None]
+    out = np.empty((len(pictures), *column.shape[1:], pictures.shape[-1]), dtype=np.float32)
+    for m in range(len(column)):
+        channel = slice(m, m + 1) if len(column) > 1 else slice(None)
+        part = pictures[..., channel]
+        upper, lower = part[:, top[m], left[m]], part[:, below[m], left[m]]
+        upper += a[m] * (part[:, top[m], beside[m]] - upper)
+        lower += a[m] * (part[:, below[m], beside[m]] - lower)
+        out[..., channel] = upper + b[m] * (lower - upper)
+    return out
