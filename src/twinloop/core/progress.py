@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from rich.console import Console
@@ -14,7 +15,23 @@ T = TypeVar("T")
 
 def track(items: Iterable[T], *, label: str, total: int | None = None) -> Iterator[T]:
     """Yield ``items`` while a bar moves on standard error; no bar when it is not a terminal."""
+    with _bar() as progress:
+        yield from progress.track(items, description=label, total=total)
+
+
+@contextmanager
+def counted(*, label: str, total: int) -> Generator[Callable[[int], None]]:
+    """A bar like `track`'s for work that says itself how much of it is done: a function that takes what was added."""
+    with _bar() as progress:
+        task = progress.add_task(label, total=total)
+
+        def advance(steps: int) -> None:
+            progress.advance(task, steps)
+
+        yield advance
+
+
+def _bar() -> Progress:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty()) as progress:
-        yield from progress.track(items, description=label, total=total)
+    return Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())

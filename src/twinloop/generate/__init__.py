@@ -1,8 +1,9 @@
 """Datasets from rollouts: physics first, pixels second, and any stored episode again from its provenance."""
 
-from twinloop.generate.config import GenerateConfig, RenderConfig, read_config, resolve
+from twinloop.generate.config import GenerateConfig, read_config, resolve
 from twinloop.generate.engines import open_engine
 from twinloop.generate.pixels import check_render, render_dataset
+from twinloop.generate.pixels_config import RenderConfig, render_config
 from twinloop.generate.replay import ReplayResult, replay_aside, replay_episode
 from twinloop.generate.states import generate_states
 
@@ -14,6 +15,7 @@ __all__ = [
     "generate_states",
     "open_engine",
     "read_config",
+    "render_config",
     "render_dataset",
     "replay_aside",
     "replay_episode",

@@ -21,6 +21,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamDistribution
 from twinloop.core.seeds import MOST_EPISODES
+from twinloop.generate.pixels_config import RenderConfig
 from twinloop.randomize import OPTIONS, Constraint, Plan, adaptive_options, read_identified, section_plan
 from twinloop.tasks import open_task
 from twinloop.twin import Twin, builtin_names, load_twin
@@ -66,16 +67,6 @@ class RolloutConfig(_Strict):
     parallel_envs: int = Field(default=256, ge=1)
     episodes_per_env: int = Field(default=1, ge=1)
     backend: str = "threads"
-
-
-class RenderConfig(_Strict):
-    """The second pass: which cameras, at which size, for how many of the kept episodes (None: all)."""
-
-    cameras: list[str] = Field(min_length=1)
-    height: int = Field(default=240, ge=16, le=8192)
-    width: int = Field(default=320, ge=16, le=8192)
-    episodes: int | None = Field(default=None, ge=1)
-    renderer: str = "auto"
 
 
 class GenerateFile(_Strict):

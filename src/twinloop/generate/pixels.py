@@ -2,200 +2,251 @@
 
 from __future__ import annotations
 
-import functools
+import math
 import shutil
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import mujoco
-import numpy as np
-
-from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.errors import MissingDependencyError, TwinloopError
 from twinloop.core.files import sha256_json
-from twinloop.core.pool import ordered_map
-from twinloop.core.progress import track
+from twinloop.core.lasting import Lost, lasting_map
+from twinloop.core.progress import counted
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
-from twinloop.dataset.video import EncodedVideo, encode_block
-from twinloop.generate.config import GenerateConfig, RenderConfig, load_plan
 from twinloop.generate.coverage import rendered_documents
-from twinloop.generate.replay import root_config
-from twinloop.randomize import Plan
-from twinloop.render import SceneStates, choose_renderer, open_renderer, probe_renderer
-from twinloop.simulate.protocol import state_poses
+from twinloop.generate.pixels_block import Block, Reached, render_block, visual_model
+from twinloop.generate.pixels_config import RenderConfig
+from twinloop.generate.pixels_source import RenderSource, episode_record, open_source
+from twinloop.render import choose_renderer, probe_renderer
+from twinloop.render.catalog import renderer_entry
+from twinloop.render.probe import renderer_versions
 from twinloop.twin import Twin
 
-# Episode numbers per file: a few, so that every process has work and a crash costs little.
+# Episode numbers per file, at most: a few, so that every process has work and a crash costs little.
 BLOCK = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Block:
-    """What a rendering process needs: where the states are, which episodes, and where the encoded files go."""
-
-    source: Path
-    indices: tuple[int, ...]
-    cameras: tuple[CameraSpec, ...]
-    renderer: str
-    fps: int
-    folder: Path
-
-    def __str__(self) -> str:
-        return f"the pictures of episodes {self.indices[0]} to {self.indices[-1]}" if self.indices else "no pictures"
+_BLOCK_SECONDS = 240.0  # a block that would take longer holds fewer
+_WORTH_KEEPING = 0.25  # s; frames that cost more are kept on the disk as they are made, which costs 0.05 s
+_PIXELS = 640 * 480  # of the picture that a renderer's cost is said for
+_MOST_LOST = 3  # blocks that end their processes twice before the renderer is taken to be broken
+PICTURES = "pictures"  # key in Provenance.extra: how each camera's pictures were made
 
 
 def render_dataset(
-    source: Path, output: Path, settings: RenderConfig, *, workers: int = 1, resume: bool = False
+    source: Path, output: Path, settings: RenderConfig, *, workers: int = 0, resume: bool = False
 ) -> dict[str, Any]:
     """Render stored episodes of a generated dataset into a new dataset; returns its figures.
 
-    The drawn appearance of each episode (lights, camera pose, textures) comes from its provenance.
+    The drawn appearance of each episode (lights, camera pose, textures) comes from its provenance. Cameras that the
+    source has pictures of are carried over, unless they are rendered again.
+
+    Args:
+        source: a dataset with states, with or without pictures.
+        output: an absent or empty folder, or with ``resume`` one that was begun with the same settings.
+        workers: processes; the bytes written do not depend on it. A process that a renderer ends is replaced. 0 renders
+            in this process, which then dies with its renderer.
 
     Raises:
-        UnknownNameError: a camera that the twin does not have.
-        InputError: the source holds no states, or no episode.
+        UnknownNameError: a camera that the twin does not have, a renderer or setting that does not exist.
+        InputError: the source holds no states, or no episode, or its twin has changed.
         MissingDependencyError: no renderer works here.
+        TwinloopError: a renderer ended its process twice on the same episodes; what was finished stays.
     """
-    reader = DatasetReader(source)
-    check_render(settings, _plan(str(source)).twin)
-    count = min(len(reader), settings.episodes or len(reader))
-    if not count:
-        raise InputError(f"{source} holds no episode to render.")
-    renderer = choose_renderer() if settings.renderer == "auto" else settings.renderer
-    spec = _spec(reader, settings, renderer)
-    with DatasetWriter.open(output, spec, resume=resume) as writer:
-        _render_blocks(reader, writer, count, renderer, workers)
-        result = {
-            "schema": 1,
-            "verb": "render",
-            "episodes": writer.episodes,
-            "frames": writer.frames,
-            "cameras": list(settings.cameras),
-            "height": settings.height,
-            "width": settings.width,
-            "renderer": renderer,
-            "parent": reader.spec.name,
-        }
+    start = open_source(source, settings)
+    renderer = check_render(settings, start.twin)
+    visual_model(source)
+    work = _Pass(source=start, settings=settings, renderer=renderer)
+    with DatasetWriter.open(output, work.spec, resume=resume) as writer:
+        with _scratch(writer.path, work.spec.config_hash, resume=resume) as folder:
+            _render_blocks(work, writer, folder, workers)
+        result = work.result(writer)
         writer.finish(result, documents=rendered_documents(source, writer.path))
     return result
 
 
-def check_render(settings: RenderConfig, twin: Twin) -> None:
-    """Refuse what could not be rendered, before anything is simulated for it.
+def check_render(settings: RenderConfig, twin: Twin) -> str:
+    """Refuse what could not be rendered, before anything is simulated for it; returns the renderer's name.
 
     Raises:
-        UnknownNameError: a camera or a renderer that does not exist.
+        UnknownNameError: a camera, a renderer or a setting of it that does not exist.
+        InputError: a size that no video has.
         MissingDependencyError: the renderer does not work here.
     """
-    for camera in settings.cameras:
-        if camera not in twin.spec.cameras:
-            raise UnknownNameError("camera", camera, twin.spec.cameras, where=f"twin {twin.name}")
-    if settings.renderer == "auto":
-        choose_renderer()
-        return
-    found = probe_renderer(settings.renderer)
+    settings.specs(twin)
+    name = choose_renderer() if settings.renderer == "auto" else settings.renderer
+    renderer_entry(name).settings(settings.settings)
+    found = probe_renderer(name)
     if not found.available:
-        raise MissingDependencyError(f"The renderer {found.name} does not work here.", remedy=found.remedy)
-
-
-def _render_blocks(reader: DatasetReader, writer: DatasetWriter, count: int, renderer: str, workers: int) -> None:
-    numbers = reader.numbers[:count]
-    if (numbers < 0).any():
-        raise InputError(
-            f"Episode {int(np.argmax(numbers < 0))} of {reader.path} was appended by another program and has no states "
-            "to render. Render fewer episodes, or the dataset as it was generated."
+        raise MissingDependencyError(
+            f"The renderer {found.name} does not work here ({found.detail}).", remedy=found.remedy
         )
-    blocks = range(writer.next_block, int(numbers[-1]) // BLOCK + 1)
-    with _scratch(writer.path) as folder:
-        jobs = [
-            _Block(
-                source=reader.path,
-                indices=tuple(int(i) for i in np.flatnonzero(numbers // BLOCK == block)),
-                cameras=writer.spec.cameras,
-                renderer=renderer,
-                fps=writer.spec.fps,
-                folder=folder / str(block),
-            )
-            for block in blocks
-        ]
-        done = ordered_map(_render_block, jobs, workers=workers)
-        for block, (job, videos) in zip(blocks, track(done, label="render", total=len(jobs)), strict=True):
-            episodes = [_episode(reader, index, renderer) for index in job.indices]
-            writer.commit_block(block, episodes, videos=videos, outcome={"rendered": len(episodes)})
+    return name
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pass:
+    """One rendering: from what, how, and what follows from that."""
+
+    source: RenderSource
+    settings: RenderConfig
+    renderer: str
+
+    @property
+    def cameras(self) -> tuple[CameraSpec, ...]:
+        """Those to render."""
+        return self.settings.specs(self.source.twin)
+
+    @property
+    def carried(self) -> tuple[CameraSpec, ...]:
+        """Those that the source has, and that are not rendered again."""
+        anew = {camera.name for camera in self.cameras}
+        return tuple(camera for camera in self.source.reader.spec.cameras if camera.name not in anew)
+
+    @property
+    def seconds(self) -> float:
+        """Roughly what one step of all cameras costs."""
+        pixels = sum(camera.height * camera.width for camera in self.cameras)
+        return renderer_entry(self.renderer).seconds * pixels / _PIXELS
+
+    @property
+    def block_size(self) -> int:
+        """Episode numbers per file."""
+        lengths = self.source.reader.lengths[list(self.source.chosen)]
+        return min(BLOCK, max(1, math.floor(_BLOCK_SECONDS / (self.seconds * float(lengths.mean())))))
+
+    @property
+    def made_by(self) -> str:
+        """The renderer and its versions."""
+        versions = ", ".join(f"{name} {found}" for name, found in renderer_versions(self.renderer).items())
+        return f"{self.renderer} ({versions})"
+
+    @property
+    def spec(self) -> DatasetSpec:
+        """What the dataset will be."""
+        parent = self.source.reader.spec
+        config = {
+            "parent": dict(parent.config),
+            "parent_content": self.source.content,
+            "render": self.settings.model_dump(mode="json"),
+            "renderer": self.renderer,
+            "versions": renderer_versions(self.renderer),
+            "quality": self.settings.settings,
+        }
+        order = {camera.name: camera for camera in (*parent.cameras, *self.cameras)}  # replaced where they stood
+        return replace(
+            parent,
+            name=f"{parent.name.removesuffix(' images')} images",
+            cameras=tuple(order.values()),
+            config=config,
+            config_hash=sha256_json(config),
+            block_size=self.block_size,
+        )
+
+    def blocks(self, first: int, folder: Path) -> Iterator[Block]:
+        """The blocks with episodes, from one on."""
+        reader = self.source.reader
+        for number, indices in self.source.blocks(self.block_size).items():
+            if number >= first:
+                yield Block(
+                    source=reader.path,
+                    number=number,
+                    indices=indices,
+                    cameras=self.cameras,
+                    carried=self.carried,
+                    renderer=self.renderer,
+                    quality=self.settings.settings,
+                    fps=reader.spec.fps,
+                    folder=folder / str(number),
+                    seconds=self.seconds,
+                    remember=self.seconds / len(self.cameras) > _WORTH_KEEPING,
+                )
+
+    def record(self, index: int) -> SimEpisode:
+        """An episode as it goes into the new dataset."""
+        record = episode_record(self.source.reader, index)
+        parent = record.provenance
+        pictures = dict(parent.extra.get(PICTURES, {}))
+        for camera in self.cameras:
+            how = {"renderer": self.made_by, "width": camera.width, "height": camera.height}
+            pictures[camera.name] = {**how, "quality": self.settings.settings, "parent": parent.content_hash}
+        provenance = replace(
+            parent,
+            versions={**parent.versions, "renderer": self.made_by},
+            parents=(parent.content_hash,),
+            content_hash="",
+            extra={**parent.extra, PICTURES: pictures},
+        )
+        return replace(record, provenance=provenance)
+
+    def result(self, writer: DatasetWriter) -> dict[str, Any]:
+        """The figures of the pass."""
+        return {
+            "schema": 1,
+            "verb": "render",
+            "episodes": writer.episodes,
+            "frames": writer.frames,
+            "cameras": [camera.name for camera in self.cameras],
+            "carried": [camera.name for camera in self.carried],
+            "height": self.settings.height,
+            "width": self.settings.width,
+            "sizes": {camera.name: f"{camera.width}x{camera.height}" for camera in self.cameras},
+            "renderer": self.renderer,
+            "parent": self.source.reader.spec.name,
+            "parent_content": self.source.content,
+        }
+
+
+def _render_blocks(work: _Pass, writer: DatasetWriter, folder: Path, workers: int) -> None:
+    jobs = list(work.blocks(writer.next_block, folder))
+    lengths = work.source.reader.lengths
+    total = int(sum(lengths[list(job.indices)].sum() for job in jobs))
+    lost: list[tuple[Block, Lost]] = []
+    with counted(label="render", total=total) as advance:
+
+        def heard(reached: Reached) -> None:
+            advance(reached.steps)
+
+        for job, videos in lasting_map(render_block, jobs, workers=min(workers, len(jobs)), progress=heard):
+            if isinstance(videos, Lost):
+                lost.append((job, videos))
+                if len(lost) == _MOST_LOST:
+                    break
+            elif not lost:  # blocks are committed in order; those after a lost one wait in the folder
+                writer.skip_blocks(job.number, outcome={"rendered": 0})
+                episodes = [work.record(index) for index in job.indices]
+                writer.commit_block(job.number, episodes, videos=videos, outcome={"rendered": len(episodes)})
+                shutil.rmtree(job.folder, ignore_errors=True)
+    if lost:
+        raise _lost(work, writer, lost)
+    last = int(work.source.reader.numbers[work.source.chosen[-1]]) // work.block_size
+    writer.skip_blocks(last + 1, outcome={"rendered": 0})
+
+
+def _lost(work: _Pass, writer: DatasetWriter, lost: list[tuple[Block, Lost]]) -> TwinloopError:
+    """What to say of blocks that ended their processes each time."""
+    told = "; ".join(f"{one.reported or f'episode {job.indices[0]}'}: its process {one.how}" for job, one in lost)
+    return TwinloopError(
+        f"The renderer {work.renderer} ended its process twice at the same place ({told}). {writer.episodes} episodes "
+        "are committed and what else was finished is kept beside them: the same command with --resume goes on from "
+        "there, once there is more memory or --workers is smaller. Or leave these episodes out with --episodes."
+    )
 
 
 @contextmanager
-def _scratch(output: Path) -> Generator[Path]:
-    """A folder beside the dataset for files on their way; what a killed run left there is cleared first."""
-    folder = output.with_name(f".{output.name}.render")
-    shutil.rmtree(folder, ignore_errors=True)
+def _scratch(output: Path, config_hash: str, *, resume: bool) -> Iterator[Path]:
+    """A folder beside the dataset for files on their way, which a run that goes on with the same settings finds."""
+    around = output.with_name(f".{output.name}.render")
+    folder = around / config_hash[:16]
+    for other in around.glob("*"):
+        if not (resume and other == folder):
+            shutil.rmtree(other, ignore_errors=True)
     try:
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _spec(reader: DatasetReader, settings: RenderConfig, renderer: str) -> DatasetSpec:
-    cameras = tuple(
-        CameraSpec(name=camera, height=settings.height, width=settings.width) for camera in settings.cameras
-    )
-    config = {"parent": dict(reader.spec.config), "render": settings.model_dump(mode="json"), "renderer": renderer}
-    return replace(
-        reader.spec,
-        name=f"{reader.spec.name} images",
-        cameras=cameras,
-        config=config,
-        config_hash=sha256_json(config),
-        block_size=BLOCK,
-    )
-
-
-def _episode(reader: DatasetReader, index: int, renderer: str) -> SimEpisode:
-    parent = reader.provenance(index)
-    frames = reader.frames_table(index, ["next.success"]) if reader.spec.success else None
-    versions = {**parent.versions, "renderer": f"{renderer} (mujoco {mujoco.__version__})"}
-    return SimEpisode(
-        number=int(reader.numbers[index]),
-        commands=reader.commands(index),
-        states=reader.states(index),
-        action=reader.array(index, "action"),
-        observation=reader.array(index, "observation.state"),
-        next_success=np.zeros(0, bool) if frames is None else frames["next.success"].to_numpy().astype(bool),
-        provenance=replace(parent, versions=versions, parents=(parent.content_hash,), content_hash=""),
-    )
-
-
-def _render_block(job: _Block) -> dict[str, EncodedVideo]:
-    paths = {camera.name: job.folder / f"{camera.name}.mp4" for camera in job.cameras}
-    if not job.indices:
-        return {}
-    return encode_block(_frames(job), job.cameras, paths, fps=job.fps)
-
-
-def _frames(job: _Block) -> Iterator[Mapping[str, Any]]:
-    reader, plan = DatasetReader(job.source), _plan(str(job.source))
-    twin, model = plan.twin, _visual_model(str(job.source))
-    size = job.cameras[0]
-    names = [camera.name for camera in job.cameras]
-    with open_renderer(job.renderer, model, height=size.height, width=size.width, cameras=names) as renderer:
-        for index in job.indices:
-            table = twin.table(1, reader.provenance(index).params)
-            fields = twin.fields(table, model=model, visual=True)
-            states = SceneStates(**state_poses(twin.model, reader.states(index)[:-1]))
-            yield renderer.render(states, {name: values[0] for name, values in fields.arrays.items()})
-
-
-@functools.lru_cache(maxsize=2)
-def _plan(source: str) -> Plan:
-    return load_plan(GenerateConfig.model_validate(root_config(DatasetReader(source))["generate"]))
-
-
-@functools.lru_cache(maxsize=1)
-def _visual_model(source: str) -> mujoco.MjModel:
-    plan = _plan(source)
-    return plan.twin.visual_model(texture_pool=plan.texture_pool, seed=plan.run_seed)
+    except BaseException:
+        if not any(path.is_file() for path in folder.rglob("*")):
+            shutil.rmtree(around, ignore_errors=True)
+        raise
+    shutil.rmtree(around, ignore_errors=True)

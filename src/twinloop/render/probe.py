@@ -61,6 +61,15 @@ def probe_renderer(name: str) -> ProbeResult:
     return ProbeResult(name=name, available=True, detail=detail, remedy="")
 
 
+def renderer_versions(name: str) -> dict[str, str]:
+    """Versions of the packages that a renderer's pictures depend on.
+
+    Raises:
+        UnknownNameError: there is no renderer of that name.
+    """
+    return {package: found or "" for package, found in _versions(renderer_entry(name).packages).items()}
+
+
 def choose_renderer() -> str:
     """The first renderer that works here.
 

@@ -1,0 +1,109 @@
+"""Videos that a dataset has already, carried over to a new one without encoding them again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.errors import DatasetError
+from twinloop.dataset import layout
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.spec import CameraSpec
+from twinloop.dataset.statistics import pixel_histogram, sample_indices
+from twinloop.dataset.video import EncodedEpisode, EncodedVideo
+
+
+def carry_videos(
+    reader: DatasetReader, indices: Sequence[int], cameras: Sequence[CameraSpec], folder: Path
+) -> dict[str, EncodedVideo]:
+    """One file per camera with the frames of these episodes as they are stored, in order.
+
+    A file that holds just these episodes is copied; of others the encoded frames are taken. The statistics are those
+    of the stored frames.
+
+    Raises:
+        DatasetError: a file is missing or damaged, or they were encoded in ways that do not go into one file.
+    """
+    return {camera.name: _carry(reader, indices, camera, folder / f"{camera.name}.mp4") for camera in cameras}
+
+
+def _carry(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec, path: Path) -> EncodedVideo:
+    places = [_place(reader, index, camera) for index in indices]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if len({file for file, _, _ in places}) == 1 and _whole(reader, indices, camera):
+        shutil.copyfile(places[0][0], path)
+    else:
+        _remux(places, path, fps=round(reader.fps))
+    return EncodedVideo(path=path, episodes=tuple(_statistics(reader, index, camera) for index in indices))
+
+
+def _place(reader: DatasetReader, index: int, camera: CameraSpec) -> tuple[Path, int, int]:
+    """The file that holds an episode, its first frame there, and how many it has."""
+    row = reader.row(index)
+    where = {key: row[f"videos/{camera.key}/{key}"] for key in ("chunk_index", "file_index")}
+    path = layout.inside(reader.path, reader.info["video_path"], {**where, "video_key": camera.key})
+    return path, round(row[f"videos/{camera.key}/from_timestamp"] * reader.fps), int(row["length"])
+
+
+def _whole(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec) -> bool:
+    """Whether these are all the episodes of their file."""
+    first, last = indices[0], indices[-1]
+    around = [index for index in (first - 1, last + 1) if 0 <= index < len(reader)]
+    file = _place(reader, first, camera)[0]
+    return list(indices) == list(range(first, last + 1)) and all(
+        reader.appended(index) or _place(reader, index, camera)[0] != file for index in around
+    )
+
+
+def _statistics(reader: DatasetReader, index: int, camera: CameraSpec) -> EncodedEpisode:
+    length = int(reader.lengths[index])
+    chosen = sample_indices(length)
+    histogram = pixel_histogram(reader.images(index, camera.name, [int(frame) for frame in chosen]))
+    return EncodedEpisode(frames=length, sampled=len(chosen), histogram=histogram)
+
+
+def _remux(places: Sequence[tuple[Path, int, int]], path: Path, *, fps: int) -> None:
+    """Copy the encoded frames of episodes into one file; every episode begins with a key frame."""
+    import av
+
+    base, count, header = Fraction(1, fps), 0, None
+    with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as output:
+        stream: Any = None
+        for file, start, length in places:
+            with av.open(str(file)) as source:
+                template = source.streams.video[0]
+                if stream is None:
+                    stream, header = output.add_stream_from_template(template), template.codec_context.extradata
+                    stream.time_base = base
+                if template.codec_context.extradata != header:
+                    raise DatasetError(
+                        f"{file} was encoded otherwise than {places[0][0]}, so their frames do not go into one file. "
+                        "Render this camera again too."
+                    )
+                for packet in _packets(source, template, start, length, fps):
+                    packet.stream, packet.time_base = stream, base
+                    packet.pts = packet.dts = count
+                    packet.duration = 1
+                    output.mux(packet)
+                    count += 1
+    expected = int(np.sum([length for _, _, length in places]))
+    if count != expected:
+        raise DatasetError(f"{path}: {count} frames were found where {expected} should be. A source file is damaged.")
+
+
+def _packets(source: Any, stream: Any, start: int, length: int, fps: int) -> Iterator[Any]:
+    """The packets of ``length`` frames from frame ``start`` on."""
+    source.seek(max(round(Fraction(start, fps) / stream.time_base), 0), stream=stream, backward=True)
+    for packet in source.demux(stream):
+        if packet.pts is None:
+            return
+        frame = round(packet.pts * stream.time_base * fps)
+        if frame >= start + length:
+            return
+        if frame >= start:
+            yield packet

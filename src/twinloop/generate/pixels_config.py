@@ -1,0 +1,137 @@
+"""What to render, as a person says it: in the ``render:`` section of a generate file, or to ``twinloop render``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.dataset.spec import CameraSpec
+from twinloop.twin import Twin
+from twinloop.twin.spec import describe
+
+CLEAN, DEVICE = "clean", "device"
+
+
+class RenderConfig(BaseModel):
+    """The second pass.
+
+    Args:
+        cameras: which of the twin's; none: all that it names.
+        height, width: of the pictures in pixels, even numbers.
+        sizes: other sizes of single cameras, as ``640x480`` (width, height).
+        episodes: which of the dataset's: a number (the first so many), a text (``"0:30"``, ``"3,5,8"``, ``"0:10,40:"``:
+            by their index), or a list of indices. None: all.
+        renderer: see `render.catalog`; ``auto``: the fastest that works here.
+        samples: light paths, or samples of a pixel, where the renderer has such a setting.
+        quality: more of the renderer's own settings by name.
+        annotations: the truth that comes with the pictures, by name; ``all``: everything that the renderer can say.
+        sensors: ``clean`` pictures as they are rendered; ``device``: as the twin's own cameras see them
+            (``sensors:`` in its YAML); or a mapping from cameras to devices, or to ``device`` or ``clean``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cameras: list[str] = []
+    height: int = Field(default=240, ge=16, le=8192)
+    width: int = Field(default=320, ge=16, le=8192)
+    sizes: dict[str, str] = {}
+    episodes: int | str | list[int] | None = None
+    renderer: str = "auto"
+    samples: int | None = Field(default=None, ge=1)
+    quality: dict[str, bool | int | float | str] = {}
+    annotations: list[str] | Literal["all"] = []
+    sensors: str | dict[str, str] = CLEAN
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the renderer is opened with beside the size."""
+        return {**self.quality, **({} if self.samples is None else {"samples": self.samples})}
+
+    def specs(self, twin: Twin) -> tuple[CameraSpec, ...]:
+        """The cameras with their sizes, in the twin's order where none are named.
+
+        Raises:
+            UnknownNameError: a camera that the twin does not name.
+            InputError: there is none, or a size that no picture can have.
+        """
+        existing = twin.spec.cameras
+        wanted = list(dict.fromkeys(self.cameras)) or existing
+        if not wanted:
+            raise InputError(f"The twin {twin.name} names no camera to render from. Add `cameras:` to its YAML.")
+        for name in [*wanted, *self.sizes]:
+            if name not in existing:
+                raise UnknownNameError("camera", name, existing, where=f"twin {twin.name}")
+        for name in self.sizes:
+            if name not in wanted:
+                raise UnknownNameError("camera", name, wanted, where="the cameras to render, and it has a size")
+        own = {name: picture_size(text) for name, text in self.sizes.items()}
+        sizes = {name: own.get(name, (self.width, self.height)) for name in wanted}
+        return tuple(CameraSpec(name=name, height=height, width=width) for name, (width, height) in sizes.items())
+
+
+def render_config(values: Mapping[str, Any], *, where: str) -> RenderConfig:
+    """The settings of plain values.
+
+    Raises:
+        InputError: a key or a value is wrong; names it.
+    """
+    try:
+        return RenderConfig.model_validate(dict(values))
+    except ValidationError as error:
+        raise InputError(describe(error, where=where, model=RenderConfig)) from error
+
+
+def picture_size(text: str) -> tuple[int, int]:
+    """Width and height of ``640x480``.
+
+    Raises:
+        InputError: not written so, or no size of a video.
+    """
+    match = re.fullmatch(r"(\d+)[x×](\d+)", text.strip())
+    width, height = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not all(16 <= side <= 8192 and side % 2 == 0 for side in (width, height)):
+        raise InputError(
+            f"{text!r} is no size of a picture. Give width x height as in 640x480; both are even, from 16 to 8192."
+        )
+    return width, height
+
+
+def chosen_episodes(asked: int | str | Sequence[int] | None, count: int, *, where: str) -> list[int]:
+    """Indices of the chosen ones among ``count`` episodes, in order, each once; see `RenderConfig`.
+
+    Raises:
+        InputError: not written so, or an episode that is not there.
+    """
+    if asked is None:
+        return list(range(count))
+    if isinstance(asked, int) or (isinstance(asked, str) and asked.strip().isdigit()):
+        if int(asked) < 1:
+            raise InputError(f"{int(asked)} episodes of {where}: at least one is needed.")
+        return list(range(min(int(asked), count)))
+    found: set[int] = set()
+    for part in asked.split(",") if isinstance(asked, str) else asked:
+        found.update(_part(str(part).strip(), count, asked, where))
+    if not found:
+        raise InputError(f"Episodes {asked!r}: none of the {count} of {where}.")
+    return sorted(found)
+
+
+def _part(part: str, count: int, asked: object, where: str) -> range:
+    match = re.fullmatch(r"(\d*)(:?)(\d*)", part)
+    if match is None:
+        raise InputError(
+            f"Episodes {asked!r} are not understood at {part!r}. Give how many (30), ranges (0:30, 40:), or indices "
+            "with commas (3,5,8)."
+        )
+    first, colon, last = match.groups()
+    if not first and not colon:
+        return range(0)
+    start = int(first or 0)
+    end = (int(last) if last else count) if colon else start + 1
+    if start >= count or end > count:
+        raise InputError(f"Episodes {asked!r}: {where} has {count}, numbered 0 to {count - 1}.")
+    return range(start, end)
