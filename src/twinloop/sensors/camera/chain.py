@@ -1,0 +1,163 @@
+"""Delivered pictures from light: one camera before one world, capture after capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.params import SeedPath
+from twinloop.sensors.camera import colour, sensor
+from twinloop.sensors.camera.codec import Codec, open_codec
+from twinloop.sensors.camera.exposure import followed, full_scale, manual, settled, split
+from twinloop.sensors.camera.model import CameraModel
+from twinloop.sensors.camera.seeds import CameraSeeds
+from twinloop.sensors.camera.stages import Shot, Unit, needs_chance, processing_stages, sensing_stages
+from twinloop.sensors.camera.tone import tone, tone_steps
+
+_METERED = 4  # every how many pixels automatic exposure looks at before the first picture
+
+
+class Camera:
+    """One camera before one world; its exposure and its codec go on from picture to picture.
+
+    Raises:
+        InputError: something about its pictures happens by chance, and there is nothing that seeds it.
+    """
+
+    def __init__(self, model: CameraModel, seeds: CameraSeeds | None = None) -> None:
+        if seeds is None and needs_chance(model):
+            raise InputError(
+                "This camera has noise, a pattern, dust or a drift of its own, and nothing seeds them. Give it "
+                "CameraSeeds(path=SeedPath.of(run_seed, episode), sensor=NAME)."
+            )
+        self.model = model
+        self._seeds = seeds or CameraSeeds(path=SeedPath.of(0, 0), sensor="")
+        self._sensing, self._processing = sensing_stages(model), processing_stages(model)
+        self._codec: Codec | None = open_codec(model)
+        self._unit: Unit | None = None
+        self._product: float | None = None
+        self._level = 0.0
+        self._time = 0.0
+
+    def develop(self, light: NDArray[np.float32], *, time: ArrayLike, numbers: ArrayLike) -> NDArray[np.uint8]:
+        """The next pictures as delivered, ``(n, height, width, 3)`` sRGB.
+
+        Args:
+            light: linear light ``(n, height, width, 3)``, 1 where sRGB is white, after lens and shutter.
+            time: of each capture in s, ``(n,)``, rising.
+            numbers: of each capture, ``(n,)``; chance is a function of them.
+        """
+        pictures = np.empty(light.shape, dtype=np.uint8)
+        for index, (shot, picture) in enumerate(self._shots(light, time, numbers)):
+            raw = self._sensed(picture, shot)
+            self._level = sensor.level(raw, self.model, shot.exposure)
+            seen = self._processed(raw, shot)
+            pictures[index] = seen if self._codec is None else self._codec(seen)
+        return pictures
+
+    def steps(
+        self, light: NDArray[np.float32], *, time: ArrayLike, numbers: ArrayLike
+    ) -> Iterator[list[tuple[str, NDArray[np.uint8]]]]:
+        """For each capture the picture after each stage, ``light`` first, each ``(height, width, 3)`` as one sees it.
+
+        Arguments as `develop`. Light is shown as exposed, a mosaic in the colours of its filters.
+        """
+        for shot, picture in self._shots(light, time, numbers):
+            seen: list[tuple[str, NDArray[np.uint8]]] = [("light", _view(picture, "light", shot))]
+            for stage in self._sensing:
+                picture = stage.function(picture, shot)
+                seen.append((stage.name, _view(picture, stage.name, shot)))
+            self._level = sensor.level(picture, self.model, shot.exposure)
+            for stage in self._processing:
+                picture = stage.function(picture, shot)
+                seen.append((stage.name, _view(picture, stage.name, shot)))
+            if self._codec is not None:
+                seen.append((self.model.codec, self._codec(picture)))
+            yield seen
+
+    def _shots(self, light: NDArray[np.float32], time: ArrayLike, numbers: ArrayLike) -> Iterator[tuple[Shot, NDArray]]:
+        """Each capture with its exposure, which may depend on the level of the one before."""
+        times = np.asarray(time, dtype=np.float64)
+        gains = colour.balance(self.model, self._seeds, times)
+        unit = self._unit_of(*light.shape[1:3])
+        for index, number in enumerate(np.asarray(numbers)):
+            exposure = manual(self.model)
+            if self.model.exposure == "auto":
+                exposure = split(self.model, self._automatic(light[index], unit, times[index]))
+            yield Shot(number=int(number), exposure=exposure, gains=gains[index], unit=unit), light[index]
+
+    def _automatic(self, light: NDArray[np.float32], unit: Unit, time: float) -> float:
+        """The product of time and gain of the next capture; it has come to rest before the first."""
+        if self._product is None:
+            few = slice(None, None, _METERED)
+            self._product = settled(self.model, light[few, few] * (unit.falloff * unit.shadows)[few, few, None])
+        else:
+            self._product = followed(self.model, self._product, self._level, time - self._time)
+        self._time = time
+        return self._product
+
+    def _unit_of(self, height: int, width: int) -> Unit:
+        if self._unit is None or (self._unit.height, self._unit.width) != (height, width):
+            self._unit = Unit(self.model, self._seeds, height, width)
+        return self._unit
+
+    def _sensed(self, picture: NDArray, shot: Shot) -> NDArray:
+        for stage in self._sensing:
+            picture = stage.function(picture, shot)
+        return picture
+
+    def _processed(self, picture: NDArray, shot: Shot) -> NDArray[np.uint8]:
+        for stage in self._processing:
+            picture = stage.function(picture, shot)
+        return picture
+
+
+def develop(
+    light: NDArray[np.float32],
+    model: CameraModel,
+    *,
+    time: ArrayLike,
+    numbers: ArrayLike,
+    seeds: CameraSeeds | None = None,
+) -> NDArray[np.uint8]:
+    """All pictures of one camera in one world, from the first capture on, ``(n, height, width, 3)``.
+
+    The arguments are those of `Camera` and `Camera.develop`, and so are the errors.
+    """
+    return Camera(model, seeds).develop(light, time=time, numbers=numbers)
+
+
+def develop_steps(
+    light: NDArray[np.float32],
+    model: CameraModel,
+    *,
+    time: ArrayLike,
+    numbers: ArrayLike,
+    seeds: CameraSeeds | None = None,
+) -> list[tuple[str, NDArray[np.uint8]]]:
+    """The last capture after each stage, by the stage's name: ``light``, …, as delivered; see `Camera.steps`."""
+    *_, last = Camera(model, seeds).steps(light, time=time, numbers=numbers)
+    return last
+
+
+def _view(picture: NDArray, stage: str, shot: Shot) -> NDArray[np.uint8]:
+    """What stands between two stages, as one would see it."""
+    model = shot.unit.model
+    if picture.dtype == np.uint8:
+        return picture
+    exposed = shot.exposure.time * shot.exposure.gain / full_scale(model)
+    scales = {"electrons": shot.exposure.gain / model.full_well, "converter": 1.0 / sensor.span(model)}
+    scales |= {"noise": scales["electrons"], "fixed_pattern": scales["electrons"], "filters": exposed}
+    scales |= dict.fromkeys(("light", "glare", "vignetting", "dust"), exposed)
+    dark = model.black_level if stage == "converter" else 0.0
+    linear = (picture.astype(np.float64) - dark) * scales.get(stage, 1.0)
+    if linear.ndim == 2:
+        coloured = np.zeros((*linear.shape, 3))
+        for site, filter_ in enumerate(colour.pattern(model.mosaic)):
+            here = (slice(site // 2, None, 2), slice(site % 2, None, 2))
+            coloured[(*here, filter_)] = linear[here]
+        linear = coloured
+    return tone(linear, tone_steps(CameraModel()))

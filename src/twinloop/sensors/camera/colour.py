@@ -1,0 +1,88 @@
+"""Colours of filters: what they let through, how white is made white again, and how colours are told from them."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.sensors.camera.model import CameraModel
+from twinloop.sensors.camera.seeds import CameraSeeds
+
+LUMA = np.array([0.2126, 0.7152, 0.0722])  # of linear Rec. 709 light (ITU-R BT.709)
+_WAVES = 64  # of a drift; their sum is close to normal
+_RGB = "rgb"
+
+
+def pattern(mosaic: str) -> tuple[int, int, int, int]:
+    """Which of red, green and blue the filters of the upper left four pixels are, row by row."""
+    first, second, third, fourth = (_RGB.index(letter) for letter in mosaic)
+    return first, second, third, fourth
+
+
+def filtered(light: NDArray, model: CameraModel) -> NDArray[np.float64]:
+    """Light ``(n, height, width, 3)`` behind the sensor's filters, against that of white light behind each.
+
+    With a mosaic it is ``(n, height, width)``, one filter to a pixel.
+    """
+    linear = np.asarray(light, dtype=np.float64)
+    let_through = transmission(model)
+    if model.mosaic == "none":
+        mixed = np.stack([_mixed(linear, row) for row in let_through], axis=-1)
+    else:
+        mixed = np.empty(linear.shape[:-1])
+        for site, colour in enumerate(pattern(model.mosaic)):
+            rows, columns = slice(site // 2, None, 2), slice(site % 2, None, 2)
+            mixed[:, rows, columns] = _mixed(linear[:, rows, columns], let_through[colour])
+    return np.maximum(mixed, 0.0)
+
+
+def transmission(model: CameraModel) -> NDArray[np.float64]:
+    """What each filter lets through of linear sRGB, ``(3, 3)``; white light is 1 behind each."""
+    return np.asarray(np.linalg.inv(_matrix(model)), dtype=np.float64)
+
+
+def responses(model: CameraModel) -> NDArray[np.float64]:
+    """Electrons that white light frees behind each filter, against green."""
+    return np.array([model.red_response, 1.0, model.blue_response])
+
+
+def balance(model: CameraModel, seeds: CameraSeeds, time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Gains of red, green and blue of each capture, ``(n, 3)``: white as the camera believes it to be."""
+    gains = np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
+    if model.white_balance_drift == 0.0:
+        return np.repeat(gains[None], len(time), axis=0)
+    moved = [drift(seeds, f"white_balance/{colour}", time, model.white_balance_time) for colour in ("red", "blue")]
+    factors = np.exp(model.white_balance_drift * np.stack(moved, axis=-1))
+    return gains * np.stack([factors[:, 0], np.ones(len(time)), factors[:, 1]], axis=-1)
+
+
+def drift(seeds: CameraSeeds, stage: str, time: NDArray[np.float64], forgetting: float) -> NDArray[np.float64]:
+    """A stationary process of variance 1 with the correlation exp(−|t| / ``forgetting``), at times ``(n,)``.
+
+    That is an Ornstein-Uhlenbeck process, as a sum of waves with random phases whose frequencies are drawn from its
+    spectrum (Rahimi, Recht, NIPS 2007), so that it is a function of time whichever captures there are.
+    """
+    frequency, phase = seeds.uniforms(stage, 2 * _WAVES).reshape(2, _WAVES)
+    rate = np.tan(np.pi * (frequency - 0.5)) / forgetting
+    waves = np.cos(rate * np.asarray(time)[:, None] + 2.0 * np.pi * phase)
+    return waves.sum(axis=1) * np.sqrt(2.0 / _WAVES)
+
+
+def mixing(model: CameraModel) -> NDArray[np.float64]:
+    """From balanced red, green and blue to linear sRGB as delivered, ``(3, 3)``: the colour matrix, then saturation."""
+    return (model.saturation * np.eye(3) + (1.0 - model.saturation) * LUMA) @ _matrix(model)
+
+
+def mix(linear: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Colours ``(…, 3)`` by a matrix."""
+    return np.stack([_mixed(linear, row) for row in matrix], axis=-1)
+
+
+def _matrix(model: CameraModel) -> NDArray[np.float64]:
+    """The colour matrix, with rows that leave white as it is."""
+    matrix = np.reshape(model.colour_matrix, (3, 3))
+    return matrix / matrix.sum(axis=1, keepdims=True)
+
+
+def _mixed(linear: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
+    return linear[..., 0] * row[0] + linear[..., 1] * row[1] + linear[..., 2] * row[2]

@@ -1,0 +1,140 @@
+"""From light to digital numbers, pixel by pixel: EMVA 1288's linear camera model, with rows and columns beside it.
+
+A pixel gathers Poisson(λ) electrons, λ = rate · light · (1 + prnu) · time + dark current · time; reading adds normal
+noise, the pixel, its column and its row an offset; the well ends it; DN = K · gain · electrons + black, rounded. K is
+such that a full well is the largest number at a gain of 1. Hence σ_DN² = K²(σ_read² + λ) + 1/12.
+
+Sources: EMVA Standard 1288, release 4.0 Linear (2021), sections 2 and 3; read noise before and after the gain:
+E. Martinec, "Noise, dynamic range and bit depth in digital SLRs" (2008).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.sensors.camera.colour import pattern, responses
+from twinloop.sensors.camera.exposure import Exposure
+from twinloop.sensors.camera.model import CameraModel
+from twinloop.sensors.camera.seeds import GAUSSIAN_ABOVE, CameraSeeds, poisson_of_words
+
+NOISE, READ, ROWS = "noise", "noise/read", "noise/rows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pattern:
+    """What is fixed about the pixels of one unit, ``(height, width)`` or, without a mosaic, ``(height, width, 3)``.
+
+    ``response`` is the factor on the electrons that light frees, relative to white light behind green; ``dark`` in
+    electrons is added.
+    """
+
+    response: NDArray[np.float64]
+    dark: NDArray[np.float64]
+
+
+def unit_pattern(model: CameraModel, seeds: CameraSeeds, height: int, width: int) -> Pattern:
+    """The pattern of a unit: PRNU and the filters' responses, DSNU and columns."""
+    shape = (height, width) if model.mosaic != "none" else (height, width, 3)
+    response, dark = np.ones(shape), np.zeros(shape)
+    for stage, strength, result in (("prnu", model.prnu, response), ("dsnu", model.dsnu, dark)):
+        if strength > 0.0:
+            result += strength * seeds.normals(stage, result.size, unit=True).reshape(shape)
+    if model.column_noise > 0.0:
+        columns = model.column_noise * seeds.normals("columns", width, unit=True)
+        dark += columns if model.mosaic != "none" else columns[:, None]
+    colours = responses(model)
+    if model.mosaic == "none":
+        return Pattern(response=response * colours, dark=dark)
+    for site, colour in enumerate(pattern(model.mosaic)):
+        response[site // 2 :: 2, site % 2 :: 2] *= colours[colour]
+    return Pattern(response=np.maximum(response, 0.0), dark=dark)
+
+
+def gathered(light: NDArray[np.float64], model: CameraModel, fixed: Pattern, exposure: Exposure) -> NDArray[np.float64]:
+    """Mean electrons that filtered light frees and the dark adds, of one capture."""
+    return light * (fixed.response * (model.electron_rate * exposure.time)) + model.dark_current * exposure.time
+
+
+def noisy(
+    mean: NDArray[np.float64], model: CameraModel, exposure: Exposure, seeds: CameraSeeds, number: int
+) -> NDArray[np.float64]:
+    """Electrons as they are counted and read, of the capture ``number``.
+
+    Above `GAUSSIAN_ABOVE` electrons the Poisson number and the read noise are drawn as one normal number.
+    """
+    read = read_noise(model, exposure.gain)
+    first = seeds.normals(NOISE, mean.size, number=number).reshape(mean.shape)
+    apart = np.sqrt(mean + read * read) * first
+    few = mean < GAUSSIAN_ABOVE
+    if few.any():
+        words = seeds.words(NOISE, mean.size, number=number).reshape(mean.shape)[few]
+        second = seeds.normals(READ, mean.size, number=number).reshape(mean.shape)[few]
+        apart[few] = (poisson_of_words(words, mean[few]) - mean[few]) + read * second
+    rows = model.row_noise * seeds.normals(ROWS, len(mean), number=number)
+    return mean + model.noise_scale * (apart + rows.reshape(-1, *(1,) * (mean.ndim - 1)))
+
+
+def digitised(electrons: NDArray[np.float64], model: CameraModel, gain: float) -> NDArray:
+    """Digital numbers: uint16 with a converter of some bits, else float64 from black at 0 to white at 1."""
+    numbers = np.minimum(electrons, model.full_well) * (conversion(model) * gain) + model.black_level
+    if model.bits == 0:
+        return np.minimum(numbers, 1.0)
+    return np.rint(np.clip(numbers, 0.0, white(model))).astype(np.uint16)
+
+
+def balanced(
+    numbers: NDArray, model: CameraModel, exposure: Exposure, gains: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Linear values, 1 at white, of digital numbers of one capture: without black, balanced, highlights cut off.
+
+    Black is what pixels without light read, dark current included, as optically black rows tell a camera.
+    """
+    plain = numbers - black(model, exposure)
+    if model.mosaic == "none":
+        return np.minimum(plain * (gains / span(model)), 1.0)
+    linear = np.empty(plain.shape)
+    for site, colour in enumerate(pattern(model.mosaic)):
+        here = (slice(site // 2, None, 2), slice(site % 2, None, 2))
+        linear[here] = plain[here] * (gains[colour] / span(model))
+    return np.minimum(linear, 1.0)
+
+
+def level(numbers: NDArray, model: CameraModel, exposure: Exposure) -> float:
+    """Mean of a capture's linear values as a camera meters it: of each filter against white, then of the three."""
+    plain = 1.0 / (span(model) * responses(model))
+    dark = black(model, exposure)
+    if model.mosaic == "none":
+        parts = [float(numbers[..., colour].mean() - dark) * plain[colour] for colour in range(3)]
+    else:
+        sites = enumerate(pattern(model.mosaic))
+        parts = [float(numbers[s // 2 :: 2, s % 2 :: 2].mean() - dark) * plain[colour] for s, colour in sites]
+    return float(np.clip(np.mean(parts), 0.0, 1.0))
+
+
+def read_noise(model: CameraModel, gain: float) -> float:
+    """Standard deviation of reading a pixel at a gain, in electrons."""
+    return math.hypot(model.read_noise, model.adc_noise / gain)
+
+
+def white(model: CameraModel) -> float:
+    """The largest digital number."""
+    return 2.0**model.bits - 1.0 if model.bits else 1.0
+
+
+def span(model: CameraModel) -> float:
+    """Digital numbers from black to white."""
+    return white(model) - model.black_level
+
+
+def conversion(model: CameraModel) -> float:
+    """Digital numbers per electron at a gain of 1, EMVA's K."""
+    return span(model) / model.full_well
+
+
+def black(model: CameraModel, exposure: Exposure) -> float:
+    """The digital number of a pixel without light, on average."""
+    return model.black_level + conversion(model) * exposure.gain * model.dark_current * exposure.time

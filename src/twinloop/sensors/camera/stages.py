@@ -1,0 +1,163 @@
+"""The steps from light to a delivered picture, in their order; what a camera does not do is no step of it.
+
+Up to the converter: glare, vignetting, dust, filters, electrons, noise, fixed pattern, converter. After it: white
+balance, demosaicing, colour, tone, sharpening. Exposure alone stands for all up to the converter where a camera has
+neither filters nor noise nor a converter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.sensors.camera import colour, sensor
+from twinloop.sensors.camera.demosaic import demosaic
+from twinloop.sensors.camera.exposure import Exposure, full_scale, manual
+from twinloop.sensors.camera.glare import veil
+from twinloop.sensors.camera.model import CameraModel
+from twinloop.sensors.camera.seeds import CameraSeeds
+from twinloop.sensors.camera.shading import dust_shadows, falloff
+from twinloop.sensors.camera.sharpen import sharpened
+from twinloop.sensors.camera.tone import tone, tone_steps
+
+_SAME = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
+
+
+class Unit:
+    """What is fixed about one camera in one world: its glass, its dirt, its pixels."""
+
+    def __init__(self, model: CameraModel, seeds: CameraSeeds, height: int, width: int) -> None:
+        self.model, self.seeds, self.height, self.width = model, seeds, height, width
+
+    @cached_property
+    def falloff(self) -> NDArray[np.float64]:
+        """Factors of vignetting, ``(height, width)``."""
+        return falloff(self.height, self.width, self.model.vignetting)
+
+    @cached_property
+    def shadows(self) -> NDArray[np.float64]:
+        """Factors of dust, ``(height, width)``."""
+        model = self.model
+        if model.dust_count == 0.0:
+            return np.ones((self.height, self.width))
+        return dust_shadows(
+            self.height,
+            self.width,
+            self.seeds,
+            count=model.dust_count,
+            radius=model.dust_radius,
+            depth=model.dust_depth,
+        )
+
+    @cached_property
+    def pattern(self) -> sensor.Pattern:
+        """Its pixels' responses and dark signals."""
+        return sensor.unit_pattern(self.model, self.seeds, self.height, self.width)
+
+
+class Shot(NamedTuple):
+    """One capture: its number and exposure, the gains of red, green and blue, the unit that made it."""
+
+    number: int
+    exposure: Exposure
+    gains: NDArray[np.float64]
+    unit: Unit
+
+
+class Stage(NamedTuple):
+    """One step: ``function(picture, shot)`` of one capture."""
+
+    name: str
+    function: Callable[[NDArray, Shot], NDArray]
+
+
+def stages(model: CameraModel) -> list[Stage]:
+    """The steps that a camera takes, in order, up to its codec."""
+    return [*sensing_stages(model), *processing_stages(model)]
+
+
+def sensing_stages(model: CameraModel) -> list[Stage]:
+    """From light ``(height, width, 3)`` to digital numbers."""
+    ahead = [
+        (model.veiling_glare > 0.0 or model.ghost > 0.0, Stage("glare", _glare)),
+        (model.vignetting > 0.0, Stage("vignetting", lambda light, shot: light * shot.unit.falloff[..., None])),
+        (model.dust_count > 0.0, Stage("dust", lambda light, shot: light * shot.unit.shadows[..., None])),
+    ]
+    chosen = [stage for there, stage in ahead if there]
+    if not has_sensor(model):
+        exposed = model.exposure == "auto" or _product(manual(model)) != full_scale(model)
+        return [*chosen, *([Stage("exposure", _exposed)] if exposed else [])]
+    fixed = model.dsnu > 0.0 or model.column_noise > 0.0
+    return [
+        *chosen,
+        Stage("filters", lambda light, shot: colour.filtered(light[None], shot.unit.model)[0]),
+        Stage("electrons", _gathered),
+        *([Stage("noise", _noisy)] if model.noise_scale > 0.0 else []),
+        *([Stage("fixed_pattern", lambda counts, shot: counts + shot.unit.pattern.dark)] if fixed else []),
+        Stage("converter", lambda counts, shot: sensor.digitised(counts, shot.unit.model, shot.exposure.gain)),
+    ]
+
+
+def processing_stages(model: CameraModel) -> list[Stage]:
+    """From digital numbers to 8 bits ``(height, width, 3)``."""
+    white = (model.white_balance_red, model.white_balance_blue, model.white_balance_drift) != (1.0, 1.0, 0.0)
+    later = [
+        (has_sensor(model) or white, Stage("white_balance", _balanced)),
+        (model.mosaic != "none", Stage("demosaic", _demosaicked)),
+        (model.colour_matrix != _SAME or model.saturation != 1.0, Stage("colour", _mixed)),
+        (True, Stage("tone", lambda linear, shot: tone(linear, tone_steps(shot.unit.model)))),
+        (model.sharpness > 0.0, Stage("sharpening", lambda view, shot: sharpened(view, shot.unit.model.sharpness))),
+    ]
+    return [stage for there, stage in later if there]
+
+
+def has_sensor(model: CameraModel) -> bool:
+    """Whether light is counted by pixels at all; an ideal camera shows it as it is."""
+    counted = model.noise_scale or model.prnu or model.dsnu or model.column_noise or model.dark_current or model.bits
+    filters = model.mosaic != "none" or model.colour_matrix != _SAME or tuple(colour.responses(model)) != (1, 1, 1)
+    return bool(counted) or filters
+
+
+def needs_chance(model: CameraModel) -> bool:
+    """Whether anything about a camera's pictures happens by chance."""
+    by_chance = (model.noise_scale, model.prnu, model.dsnu, model.column_noise, model.dust_count)
+    return any(value > 0.0 for value in (*by_chance, model.white_balance_drift))
+
+
+def _product(exposure: Exposure) -> float:
+    return exposure.time * exposure.gain
+
+
+def _exposed(light: NDArray, shot: Shot) -> NDArray:
+    return np.minimum(light * (_product(shot.exposure) / full_scale(shot.unit.model)), 1.0)
+
+
+def _glare(light: NDArray, shot: Shot) -> NDArray:
+    model = shot.unit.model
+    spread = veil(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost)
+    return spread.kept * light.astype(np.float64) + spread.full(*light.shape[:2])[0]
+
+
+def _gathered(light: NDArray, shot: Shot) -> NDArray:
+    return sensor.gathered(light, shot.unit.model, shot.unit.pattern, shot.exposure)
+
+
+def _noisy(mean: NDArray, shot: Shot) -> NDArray:
+    return sensor.noisy(mean, shot.unit.model, shot.exposure, shot.unit.seeds, shot.number)
+
+
+def _balanced(numbers: NDArray, shot: Shot) -> NDArray:
+    return sensor.balanced(numbers, shot.unit.model, shot.exposure, shot.gains)
+
+
+def _demosaicked(plane: NDArray, shot: Shot) -> NDArray:
+    model = shot.unit.model
+    return demosaic(plane[None], model.mosaic, malvar=model.demosaic == "malvar")[0]
+
+
+def _mixed(linear: NDArray, shot: Shot) -> NDArray:
+    return colour.mix(linear, colour.mixing(shot.unit.model))
