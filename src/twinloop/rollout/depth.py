@@ -1,0 +1,151 @@
+"""What a twin's depth cameras give, from what a renderer sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.random import Generator
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.params import ParamTable
+from twinloop.core.seeds import generator
+from twinloop.render.light import decode_srgb
+from twinloop.sensors.depth import (
+    DepthFrames,
+    DepthReading,
+    StereoDepth,
+    StereoSpec,
+    StructuredLightDepth,
+    StructuredLightSpec,
+    TimeOfFlightDepth,
+    TimeOfFlightSpec,
+)
+from twinloop.twin import Twin
+
+DepthModelName = Literal["stereo", "structured_light", "time_of_flight"]
+DepthModel = StereoDepth | StructuredLightDepth | TimeOfFlightDepth
+
+# Channels of a renderer that a reading uses; it needs the first, and loses nothing that it is not told of.
+DEPTH_CHANNELS = ("depth", "normal", "linear", "geom")
+
+_MODELS: Mapping[str, tuple[Any, Any]] = {
+    "stereo": (StereoDepth, StereoSpec),
+    "structured_light": (StructuredLightDepth, StructuredLightSpec),
+    "time_of_flight": (TimeOfFlightDepth, TimeOfFlightSpec),
+}
+_LUMINANCE = np.array([0.2126, 0.7152, 0.0722])  # of linear Rec. 709
+
+
+def depth_reading(
+    twin: Twin,
+    table: ParamTable,
+    sensor: str,
+    channels: Mapping[str, NDArray],
+    intrinsics: Intrinsics,
+    *,
+    frames: ArrayLike,
+) -> DepthReading:
+    """What one depth camera gives of ``n`` frames.
+
+    Args:
+        table: one row for all frames, or one for each; its seed path seeds the chance.
+        sensor: the camera's name among the twin's sensors.
+        channels: what a renderer saw of its camera by channel, `Renderer.observe` of the names in `DEPTH_CHANNELS`:
+            ``depth``, and of the rest what there is (``rgb`` serves as ``linear`` does).
+        intrinsics: of the pictures.
+        frames: number of each frame in its episode, ``(n,)``: a reading is a function of run seed, episode, attempt,
+            sensor and frame.
+
+    Returns:
+        Counts ``(n, h, w)`` uint16 and their unit in m; 0 where the camera knows nothing.
+
+    Raises:
+        UnknownNameError: no such sensor.
+        InputError: another kind of sensor, no depth among the channels, shapes that do not fit, no seed path.
+    """
+    depth = channels.get("depth")
+    if depth is None:
+        raise InputError(f"The depth camera {sensor} needs the channel depth, and was given {', '.join(channels)}.")
+    number = np.atleast_1d(np.asarray(frames, dtype=np.int64))
+    if len(number) != len(depth) or table.nworld not in (1, len(depth)):
+        raise InputError(
+            f"{len(number)} frame numbers and {table.nworld} rows of parameters for {len(depth)} pictures. Give one "
+            "number for each, and one row for all or one for each."
+        )
+    model = depth_model(twin, table, sensor)
+    seen = DepthFrames(
+        depth=depth,
+        intrinsics=intrinsics,
+        normals=channels.get("normal"),
+        brightness=_brightness(channels),
+        shine=_shine(twin, table, channels.get("geom")),
+    )
+    return model.read(seen, frame_chance(table, sensor, number))
+
+
+def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
+    """A twin's depth camera with the parameters of a table's worlds.
+
+    Raises:
+        UnknownNameError: no such sensor, or a device whose setting ``model`` is none of `DepthModelName`.
+        InputError: another kind of sensor.
+    """
+    values = twin.sensor_values(table, sensor)
+    settings = sensor_settings(twin, sensor, "depth")
+    name = str(settings.get("model"))
+    if name not in _MODELS:
+        raise UnknownNameError("depth model", name, get_args(DepthModelName), where=f"the device of {sensor}: model")
+    model, spec = _MODELS[name]
+    known = {key: settings[key] for key in spec.__dataclass_fields__ if key in settings}
+    shared = {key: value[0] if table.nworld == 1 else value for key, value in values.items()}
+    return model(spec=spec(**known), **{key: shared[key] for key in model.__dataclass_fields__ if key in shared})
+
+
+def sensor_settings(twin: Twin, sensor: str, kind: str) -> dict[str, Any]:
+    """The settings of one of a twin's sensors by name.
+
+    Raises:
+        UnknownNameError: no such sensor.
+        InputError: it is of another kind.
+    """
+    if sensor not in twin.devices:
+        raise UnknownNameError("sensor", sensor, twin.devices, where=f"twin {twin.name}")
+    device = twin.devices[sensor]
+    if device.kind != kind:
+        raise InputError(f"The sensor {sensor} of {twin.name} is a {device.kind} ({device.name}), and no {kind}.")
+    return {key: setting.value for key, setting in device.settings.items()}
+
+
+def frame_chance(table: ParamTable, sensor: str, frames: NDArray[np.int64]) -> list[Generator]:
+    """A generator for each frame or scan of a sensor, of worlds ``(1,)`` or ``(n,)``."""
+    seeds = table.seed_path(f"What {sensor} loses and mistakes happens")
+    episodes, attempts = (np.broadcast_to(part, frames.shape) for part in (seeds.episodes, seeds.attempts))
+    return [
+        generator(seeds.run_seed, f"sensor/{sensor}/{attempt}/{frame}", int(episode))
+        for episode, attempt, frame in zip(episodes, attempts, frames, strict=True)
+    ]
+
+
+def _brightness(channels: Mapping[str, NDArray]) -> NDArray[np.floating] | None:
+    linear = channels.get("linear")
+    if linear is None and "rgb" in channels:
+        linear = decode_srgb(channels["rgb"])
+    return None if linear is None else np.clip(linear @ _LUMINANCE, 0.0, 1.0)
+
+
+def _shine(twin: Twin, table: ParamTable, geom: NDArray[np.int32] | None) -> NDArray[np.float64] | None:
+    """How much of a mirror each pixel shows: the reflectance of its geom's material."""
+    model = twin.model
+    if geom is None or not model.nmat:
+        return None
+    fields = twin.fields(table, visual=True).arrays
+    material = fields.get("geom_matid", model.geom_matid[None])
+    reflectance = fields.get("mat_reflectance", model.mat_reflectance[None])
+    world = np.broadcast_to(np.arange(table.nworld), len(geom))
+    chosen = material[np.minimum(world, len(material) - 1)[:, None, None], geom]
+    value = reflectance[np.minimum(world, len(reflectance) - 1)[:, None, None], chosen]
+    return np.where((geom >= 0) & (chosen >= 0), value, 0.0).astype(np.float64)
