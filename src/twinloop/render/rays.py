@@ -1,0 +1,149 @@
+"""Rays cast into a model whose bodies move: what every engine takes and gives, and the choice between engines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Protocol
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.render.protocol import Fields
+from twinloop.render.rays_motion import BodyMotion
+
+REMEDY = "pip install 'twinloop[rays]'"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hits:
+    """What ``n`` rays met first.
+
+    ``distance`` ``(n,)`` is in m along the ray, inf where there is nothing; ``geom`` ``(n,)`` the model's geom id, -1
+    where there is none; ``normal`` ``(n, 3)`` the surface's unit normal on the ray's side, in world axes, 0 where none.
+    """
+
+    distance: NDArray[np.float64]
+    geom: NDArray[np.int32]
+    normal: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.distance)
+
+    @classmethod
+    def none(cls, count: int) -> Hits:
+        """Rays that met nothing, whose arrays an engine fills."""
+        return cls(
+            distance=np.full(count, np.inf), geom=np.full(count, -1, dtype=np.int32), normal=np.zeros((count, 3))
+        )
+
+
+class RayCaster(Protocol):
+    """Casts rays into one world of a model.
+
+    Rays meet what cameras see: geoms of the groups 0 to 2 that are not wholly transparent. Flexes and skins are not
+    met. The same rays give the same hits, whatever was cast before.
+    """
+
+    name: str
+
+    def cast(
+        self,
+        motion: BodyMotion,
+        origins: ArrayLike,
+        directions: ArrayLike,
+        *,
+        moments: ArrayLike = 0.0,
+        exclude: int = -1,
+    ) -> Hits:
+        """What rays meet first, each at a moment of its own.
+
+        Args:
+            motion: where the bodies are in some frames.
+            origins: where rays begin, in world axes, ``(n, 3)`` or ``(3,)`` in m.
+            directions: where they go, ``(n, 3)``; they are made unit.
+            moments: the frame that each ray sees, ``(n,)`` or a number; 3.25 is a quarter of the way from the fourth
+                frame to the fifth.
+            exclude: id of a body that rays pass through, such as the scanner's own housing; -1 for none.
+
+        Raises:
+            InputError: shapes that do not belong together, a direction without length, a moment before the first frame
+                or after the last.
+        """
+        ...
+
+
+def rays(
+    motion: BodyMotion, origins: ArrayLike, directions: ArrayLike, moments: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Origins ``(n, 3)``, unit directions ``(n, 3)`` and moments ``(n,)`` of rays, checked; see `RayCaster.cast`."""
+    toward = np.asarray(directions, dtype=np.float64)
+    if toward.ndim != 2 or toward.shape[1] != 3:
+        raise InputError(f"Directions of shape {toward.shape}. Give one row of three numbers for each ray.")
+    try:
+        begin = np.broadcast_to(np.asarray(origins, dtype=np.float64), toward.shape)
+        when = np.broadcast_to(np.asarray(moments, dtype=np.float64), len(toward))
+    except ValueError:
+        raise InputError(
+            f"Origins of shape {np.shape(origins)} and moments of shape {np.shape(moments)} for {len(toward)} rays. "
+            "Give one for all, or one for each."
+        ) from None
+    length = np.sqrt(np.einsum("ij,ij->i", toward, toward))[:, None]
+    if not (np.isfinite(length).all() and np.isfinite(begin).all() and (length > 0.0).all()):
+        raise InputError("A ray without a direction: origins and directions must be finite, and directions not zero.")
+    if len(when) and not (when.min() >= 0.0 and when.max() <= len(motion) - 1):
+        raise InputError(
+            f"Rays of the moments {when.min():g} to {when.max():g}; the motion has the frames 0 to {len(motion) - 1}."
+        )
+    return begin, toward / length, when
+
+
+def visible_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """Ids of the geoms that rays meet: those of MuJoCo's visible groups that are not wholly transparent."""
+    material = model.geom_matid
+    opacity = np.where(material < 0, model.geom_rgba[:, 3], 1.0)
+    opacity[material >= 0] = model.mat_rgba[material[material >= 0], 3]
+    shown = mujoco.MjvOption().geomgroup[model.geom_group].astype(bool)
+    return np.flatnonzero(shown & (opacity > 0.0))
+
+
+def _mujoco(model: mujoco.MjModel, fields: Fields | None) -> RayCaster:
+    from twinloop.render.rays_mujoco import MujocoCaster
+
+    return MujocoCaster(model, fields)
+
+
+def _embree(model: mujoco.MjModel, fields: Fields | None) -> RayCaster:
+    from twinloop.render.rays_embree import EmbreeCaster
+
+    return EmbreeCaster(model, fields)
+
+
+CASTERS: Mapping[str, Callable[[mujoco.MjModel, Fields | None], RayCaster]] = {"mujoco": _mujoco, "embree": _embree}
+
+
+def open_caster(name: str, model: mujoco.MjModel, fields: Fields | None = None) -> RayCaster:
+    """A ray caster of one world.
+
+    Args:
+        name: ``embree`` (fast, `twinloop[rays]`), ``mujoco`` (always there), or ``auto`` for the fastest that is there.
+        fields: the world's model fields, as `Renderer.render` takes them; None for the model as compiled.
+
+    Raises:
+        UnknownNameError: there is no such engine.
+        MissingDependencyError: it is not installed.
+        InputError: a geom that the engine cannot cast at, or fields that do not fit the model.
+    """
+    if name == "auto":
+        name = "embree" if find_spec("embreex") else "mujoco"
+    if name not in CASTERS:
+        raise UnknownNameError("ray caster", name, ["auto", *CASTERS])
+    return CASTERS[name](model, fields)
+
+
+def missing_embree(error: ImportError) -> MissingDependencyError:
+    """What to say where the fast engine is not installed."""
+    return MissingDependencyError(f"The ray caster embree needs embreex ({error}).", remedy=REMEDY)

@@ -1,0 +1,203 @@
+"""Intel's Embree by way of ``embreex``: triangles of each body in a hierarchy of its own, built once.
+
+A ray is taken into each body's axes at the ray's own moment, so nothing is rebuilt when bodies move, and a scan in
+which every ray sees another moment is as exact as a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.render.protocol import Fields
+from twinloop.render.rays import Hits, missing_embree, rays, visible_geoms
+from twinloop.render.rays_motion import BodyMotion
+from twinloop.render.rays_shapes import CHORD, triangles
+from twinloop.render.scene import PosedScene
+from twinloop.twin.quantities.rotation import matrix, rotate
+
+_CONJUGATE = np.array([1.0, -1.0, -1.0, -1.0])
+_PLANE = mujoco.mjtGeom.mjGEOM_PLANE
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Solid:
+    """What of a body has triangles: an Embree scene in the body's axes, its geoms in order, and a ball around it."""
+
+    body: int
+    scene: Any
+    geoms: NDArray[np.int32]
+    centre: NDArray[np.float64]
+    radius: float
+
+
+class EmbreeCaster:
+    """Casts at triangles: round shapes are up to `CHORD` smaller than MuJoCo's, planes are exact.
+
+    Args:
+        fields: the world's model fields; None for the model as compiled.
+        chord: how far triangles may lie inside a round shape, in m.
+
+    Raises:
+        MissingDependencyError: ``embreex`` is not installed.
+        InputError: a geom that has no triangles.
+    """
+
+    name = "embree"
+
+    def __init__(self, model: mujoco.MjModel, fields: Fields | None = None, *, chord: float = CHORD) -> None:
+        posed = PosedScene(model)
+        posed.set_fields(fields)
+        self._model = posed.model
+        shown = visible_geoms(self._model)
+        flat = self._model.geom_type[shown] == _PLANE
+        self._planes, self._solids = shown[flat], list(_solids(self._model, shown[~flat], chord))
+
+    def cast(
+        self,
+        motion: BodyMotion,
+        origins: ArrayLike,
+        directions: ArrayLike,
+        *,
+        moments: ArrayLike = 0.0,
+        exclude: int = -1,
+    ) -> Hits:
+        """See `RayCaster.cast`."""
+        begin, toward, when = rays(motion, origins, directions, moments)
+        hits = Hits.none(len(toward))
+        if not len(toward):
+            return hits
+        for solid in self._solids:
+            if solid.body != exclude:
+                self._cast_solid(solid, motion, begin, toward, when, hits)
+        for plane in self._planes:
+            if self._model.geom_bodyid[plane] != exclude:
+                self._cast_plane(int(plane), motion, begin, toward, when, hits)
+        return hits
+
+    def _cast_solid(
+        self,
+        solid: _Solid,
+        motion: BodyMotion,
+        begin: NDArray[np.float64],
+        toward: NDArray[np.float64],
+        when: NDArray[np.float64],
+        hits: Hits,
+    ) -> None:
+        body = _Placed.of(motion, solid.body, when)
+        offset = body.place(solid.centre) - (begin[:1] if begin.strides[0] == 0 else begin)
+        along = toward @ offset[0] if len(offset) == 1 else np.einsum("ij,ij->i", offset, toward)
+        square, aside = np.einsum("ij,ij->i", offset, offset), solid.radius**2
+        rows = np.flatnonzero(
+            (along**2 >= square - aside) & ((square <= aside) | (along > 0.0)) & (along - solid.radius < hits.distance)
+        )
+        if not len(rows):
+            return
+        body = body.take(rows)
+        # The ball's border is where the hierarchy's rays begin, so that its float32 does not see how far off that is.
+        enter = np.maximum(along[rows] - 1.001 * solid.radius, 0.0)
+        start = body.into(begin[rows] + enter[:, None] * toward[rows]).astype(np.float32)
+        inward = body.turn_into(toward[rows]).astype(np.float32)
+        found = solid.scene.run(start, inward, output=True)
+        distance = enter + found["tfar"]
+        nearer = (found["primID"] >= 0) & (distance < hits.distance[rows])
+        rows, body = rows[nearer], body.take(nearer)
+        normal, inward = found["Ng"][nearer].astype(np.float64), inward[nearer]
+        length = np.sqrt(np.einsum("ij,ij->i", normal, normal))
+        length[np.einsum("ij,ij->i", normal, inward) > 0.0] *= -1.0
+        hits.distance[rows] = distance[nearer]
+        hits.geom[rows] = solid.geoms[found["geomID"][nearer]]
+        hits.normal[rows] = body.turn(normal / length[:, None])
+
+    def _cast_plane(
+        self,
+        geom: int,
+        motion: BodyMotion,
+        begin: NDArray[np.float64],
+        toward: NDArray[np.float64],
+        when: NDArray[np.float64],
+        hits: Hits,
+    ) -> None:
+        """A plane is met from its front, endless where its size is 0."""
+        model = self._model
+        body = _Placed.of(motion, int(model.geom_bodyid[geom]), when)
+        axes = matrix(model.geom_quat[geom])
+        up = body.turn(np.broadcast_to(axes[:, 2], body.position.shape))
+        height = np.einsum("ij,ij->i", begin - body.place(model.geom_pos[geom]), np.broadcast_to(up, begin.shape))
+        down = -(toward @ up[0] if len(up) == 1 else np.einsum("ij,ij->i", toward, up))
+        rows = np.flatnonzero((down > 0.0) & (height >= 0.0) & (height < hits.distance * down))
+        distance, body = height[rows] / down[rows], body.take(rows)
+        point = body.into(begin[rows] + distance[:, None] * toward[rows]) - model.geom_pos[geom]
+        half = model.geom_size[geom, :2]
+        within = ((half <= 0.0) | (np.abs(point @ axes[:, :2]) <= half)).all(axis=1)
+        rows = rows[within]
+        hits.distance[rows], hits.geom[rows] = distance[within], geom
+        hits.normal[rows] = np.broadcast_to(up, (len(within), 3))[within] if len(up) == 1 else up[rows]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Placed:
+    """A body's pose at every ray's moment ``(n, …)``, or, where it stands still, one ``(1, …)`` for all."""
+
+    position: NDArray[np.float64]
+    quaternion: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, motion: BodyMotion, body: int, when: NDArray[np.float64]) -> _Placed:
+        alike = not motion.moves(body) or bool((when == when[0]).all())
+        position, quaternion = motion.at(body, when[:1] if alike else when)
+        return cls(position=position, quaternion=quaternion)
+
+    def take(self, rows: NDArray) -> _Placed:
+        """The poses of some rays."""
+        if len(self.position) == 1:
+            return self
+        return _Placed(position=self.position[rows], quaternion=self.quaternion[rows])
+
+    def place(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A point of the body in world axes."""
+        return self.position + rotate(self.quaternion, np.broadcast_to(point, self.position.shape))
+
+    def into(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Points of the world in the body's axes."""
+        return self.turn_into(points - self.position)
+
+    def turn_into(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Directions of the world in the body's axes."""
+        if len(self.quaternion) == 1:
+            return vectors @ matrix(self.quaternion[0])
+        return rotate(self.quaternion * _CONJUGATE, vectors)
+
+    def turn(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Directions of the body in world axes."""
+        if len(self.quaternion) == 1:
+            return vectors @ matrix(self.quaternion[0]).T
+        return rotate(self.quaternion, vectors)
+
+
+def _solids(model: mujoco.MjModel, geoms: NDArray[np.intp], chord: float) -> Iterator[_Solid]:
+    scene_class, mesh_class = _import_embree()
+    for body in np.unique(model.geom_bodyid[geoms]):
+        scene, members, corners = scene_class(), geoms[model.geom_bodyid[geoms] == body], []
+        for geom in members:
+            vertices, faces = triangles(model, int(geom), chord=chord)
+            corners.append(rotate(model.geom_quat[geom], vertices) + model.geom_pos[geom])
+            mesh_class(scene, corners[-1].astype(np.float32), faces)
+        every = np.concatenate(corners)
+        centre = (every.min(axis=0) + every.max(axis=0)) / 2.0
+        radius = float(np.sqrt(((every - centre) ** 2).sum(axis=1).max()))
+        yield _Solid(body=int(body), scene=scene, geoms=members.astype(np.int32), centre=centre, radius=radius)
+
+
+def _import_embree() -> tuple[Any, Any]:
+    try:
+        from embreex.mesh_construction import TriangleMesh  # pyright: ignore[reportMissingImports]
+        from embreex.rtcore_scene import EmbreeScene  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise missing_embree(error) from error
+    return EmbreeScene, TriangleMesh

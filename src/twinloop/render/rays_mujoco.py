@@ -1,0 +1,94 @@
+"""MuJoCo's own ray casting: exact shapes, no package beyond the base installation."""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.render.protocol import Fields
+from twinloop.render.rays import Hits, rays
+from twinloop.render.rays_motion import BodyMotion
+from twinloop.render.scene import PosedScene
+from twinloop.twin.quantities.rotation import quat_multiply, rotate
+
+
+class MujocoCaster:
+    """Casts with ``mj_multiRay`` where rays begin at one point, and ``mj_ray`` where each begins elsewhere.
+
+    Bodies stand as at the nearest ``1 / slices`` of a frame; where a ray begins and goes is never rounded. In frames of
+    2 ms and at 1 m/s that is 0.13 mm. With ``slices`` None every moment is its own, and each costs a pose of its own.
+    """
+
+    name = "mujoco"
+
+    def __init__(self, model: mujoco.MjModel, fields: Fields | None = None, *, slices: int | None = 8) -> None:
+        posed = PosedScene(model)
+        posed.set_fields(fields)
+        self._model, self._data, self._slices = posed.model, posed.data, slices
+        mujoco.mj_kinematics(self._model, self._data)
+        self._groups = mujoco.MjvOption().geomgroup.astype(np.uint8)
+
+    def cast(
+        self,
+        motion: BodyMotion,
+        origins: ArrayLike,
+        directions: ArrayLike,
+        *,
+        moments: ArrayLike = 0.0,
+        exclude: int = -1,
+    ) -> Hits:
+        """See `RayCaster.cast`."""
+        begin, toward, when = rays(motion, origins, directions, moments)
+        if self._slices is not None:
+            when = np.minimum(np.round(when * self._slices) / self._slices, len(motion) - 1)
+        hits = Hits.none(len(toward))
+        order = np.argsort(when, kind="stable")
+        starts = np.flatnonzero(np.diff(when[order], prepend=-1.0))
+        for rows in np.split(order, starts[1:]) if len(order) else ():
+            self._pose(motion, when[rows[:1]])
+            self._cast_now(begin[rows], toward[rows], exclude, rows, hits)
+        backwards = (hits.normal * toward).sum(axis=1) > 0.0
+        hits.normal[backwards] *= -1.0
+        return hits
+
+    def _pose(self, motion: BodyMotion, when: NDArray[np.float64]) -> None:
+        """Place geoms, and the bodies' own axes that rays are sorted by, as at one moment ``(1,)``."""
+        model, data = self._model, self._data
+        poses = [motion.at(body, when) for body in range(model.nbody)]
+        position, turn = (np.concatenate(part) for part in zip(*poses, strict=True))
+        data.xpos[:], data.xquat[:] = position, turn
+        data.xmat[:] = _axes(turn)
+        data.xipos[:] = position + rotate(turn, model.body_ipos)
+        data.ximat[:] = _axes(quat_multiply(turn, model.body_iquat))
+        position, turn = position[model.geom_bodyid], turn[model.geom_bodyid]
+        data.geom_xpos[:] = position + rotate(turn, model.geom_pos)
+        data.geom_xmat[:] = _axes(quat_multiply(turn, model.geom_quat))
+
+    def _cast_now(
+        self,
+        begin: NDArray[np.float64],
+        toward: NDArray[np.float64],
+        exclude: int,
+        rows: NDArray[np.intp],
+        hits: Hits,
+    ) -> None:
+        count = len(rows)
+        distance, geom, normal = np.empty(count), np.empty(count, dtype=np.int32), np.zeros((count, 3))
+        model, data, groups = self._model, self._data, self._groups
+        if (begin == begin[0]).all():
+            args = (begin[0], toward.ravel(), groups, True, exclude, geom, distance, normal.ravel(), count)
+            mujoco.mj_multiRay(model, data, *args, mujoco.mjMAXVAL)
+        else:
+            for i in range(count):
+                distance[i] = mujoco.mj_ray(
+                    model, data, begin[i], toward[i], groups, True, exclude, geom[i : i + 1], normal[i]
+                )
+        met = geom >= 0
+        hits.distance[rows[met]], hits.geom[rows[met]], hits.normal[rows[met]] = distance[met], geom[met], normal[met]
+
+
+def _axes(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rotation matrices ``(n, 9)`` of quaternions ``(n, 4)``."""
+    columns = [rotate(quaternion, np.broadcast_to(axis, (len(quaternion), 3))) for axis in np.eye(3)]
+    return np.stack(columns, axis=-1).reshape(-1, 9)

@@ -1,0 +1,120 @@
+"""Triangles of MuJoCo's shapes, fine enough for a stated error."""
+
+from __future__ import annotations
+
+import math
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+
+CHORD = 1e-4  # m; how far triangles may lie inside a round shape: our choice, a tenth of a depth camera's unit
+_LEAST, _MOST = 24, 512  # segments of a full circle
+_KIND = mujoco.mjtGeom
+
+Triangles = tuple[NDArray[np.float64], NDArray[np.int32]]
+"""Corners ``(n, 3)`` in m and the rows of each triangle's three, ``(m, 3)``."""
+
+
+def triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) -> Triangles:
+    """The surface of a geom in its own axes; planes, which may be endless, have none.
+
+    Args:
+        chord: how far triangles may lie inside a round shape, in m.
+
+    Raises:
+        InputError: a shape that is not made of triangles (a signed distance field).
+    """
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    match kind:
+        case _KIND.mjGEOM_SPHERE:
+            return _round(size[[0, 0, 0]], 0.0, chord)
+        case _KIND.mjGEOM_ELLIPSOID:
+            return _round(size, 0.0, chord)
+        case _KIND.mjGEOM_CAPSULE:
+            return _round(size[[0, 0, 0]], float(size[1]), chord)
+        case _KIND.mjGEOM_CYLINDER:
+            return _cylinder(float(size[0]), float(size[1]), chord)
+        case _KIND.mjGEOM_BOX:
+            return _box(size)
+        case _KIND.mjGEOM_MESH:
+            return _mesh(model, int(model.geom_dataid[geom]))
+        case _KIND.mjGEOM_HFIELD:
+            return _height_field(model, int(model.geom_dataid[geom]))
+        case _:
+            raise InputError(
+                f"The geom {model.geom(geom).name or geom} has no triangles (type {_KIND(kind).name}). "
+                "Cast rays with mujoco."
+            )
+
+
+def _segments(radius: float, chord: float) -> int:
+    """Of a full circle, an even number: a chord of angle a lies r (1 - cos a/2) inside."""
+    wanted = math.pi / math.acos(max(1.0 - chord / radius, -1.0)) if radius > 0.0 else 0.0
+    return 2 * math.ceil(min(max(wanted, _LEAST), _MOST) / 2)
+
+
+def _round(radii: NDArray[np.float64], half: float, chord: float) -> Triangles:
+    """An ellipsoid with these half-axes, cut at the equator and pulled apart by ``half`` each way."""
+    count = _segments(float(radii.max()), chord / 2.0)  # round both ways
+    latitude = np.linspace(-math.pi / 2, math.pi / 2, count // 2 + 1)
+    if half > 0.0:
+        latitude = np.insert(latitude, count // 4 + 1, latitude[count // 4])
+    upper = np.arange(len(latitude)) >= len(latitude) // 2 if half > 0.0 else np.zeros(len(latitude), dtype=bool)
+    shift = half * np.where(upper, 1.0, -1.0) if half > 0.0 else np.zeros(len(latitude))
+    corners, faces = _revolved(np.cos(latitude), np.sin(latitude), count)
+    return corners * radii + np.array([0.0, 0.0, 1.0]) * np.repeat(shift, count)[:, None], faces
+
+
+def _cylinder(radius: float, half: float, chord: float) -> Triangles:
+    count = _segments(radius, chord)
+    return _revolved(np.array([0.0, radius, radius, 0.0]), np.array([-half, -half, half, half]), count)
+
+
+def _revolved(radius: NDArray[np.float64], height: NDArray[np.float64], count: int) -> Triangles:
+    """A profile ``(k,)`` turned about the z axis, outward faces counter-clockwise if it rises."""
+    angle = 2.0 * math.pi * np.arange(count) / count
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
+    corners = np.concatenate(
+        [radius[:, None, None] * ring, np.broadcast_to(height[:, None, None], (len(height), count, 1))], axis=-1
+    )
+    here = np.arange(len(radius) - 1)[:, None] * count + np.arange(count)
+    beside = np.roll(here, -1, axis=1)
+    quads = [[here, beside, beside + count], [here, beside + count, here + count]]
+    faces = np.concatenate([np.stack(three, axis=-1).reshape(-1, 3) for three in quads])
+    return corners.reshape(-1, 3), faces.astype(np.int32)
+
+
+def _box(size: NDArray[np.float64]) -> Triangles:
+    corners = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) * size
+    sides = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
+    return corners, np.array([side[:3] for side in sides] + [(a, c, d) for a, _, c, d in sides], dtype=np.int32)
+
+
+def _mesh(model: mujoco.MjModel, mesh: int) -> Triangles:
+    corner, face = model.mesh_vertadr[mesh], model.mesh_faceadr[mesh]
+    corners = model.mesh_vert[corner : corner + model.mesh_vertnum[mesh]]
+    return np.array(corners, dtype=np.float64), np.array(
+        model.mesh_face[face : face + model.mesh_facenum[mesh]], dtype=np.int32
+    )
+
+
+def _height_field(model: mujoco.MjModel, field: int) -> Triangles:
+    """The upper surface, two triangles a cell, on a block with sides and a floor."""
+    rows, columns = int(model.hfield_nrow[field]), int(model.hfield_ncol[field])
+    begin, (half_x, half_y, height, base) = model.hfield_adr[field], model.hfield_size[field]
+    x, y = np.meshgrid(np.linspace(-half_x, half_x, columns), np.linspace(-half_y, half_y, rows))
+    upper = np.stack([x.ravel(), y.ravel(), height * model.hfield_data[begin : begin + rows * columns]], axis=-1)
+    grid = np.arange(rows * columns).reshape(rows, columns)
+    here, right, above, across = (part.ravel() for part in (grid[:-1, :-1], grid[:-1, 1:], grid[1:, :-1], grid[1:, 1:]))
+    rim = np.concatenate([grid[0], grid[1:, -1], grid[-1, -2::-1], grid[-2:0:-1, 0]])  # counter-clockwise
+    foot = len(upper) + np.arange(len(rim))
+    lower = upper[rim] * [1.0, 1.0, 0.0] - [0.0, 0.0, base]
+    after, below = np.roll(rim, -1), np.roll(foot, -1)
+    fan = [np.broadcast_to(foot[0], len(foot)), below, foot]  # a rectangle's border, so a fan covers it
+    faces = [[here, right, across], [here, across, above], [rim, foot, after], [after, foot, below], fan]
+    return np.concatenate([upper, lower]), np.concatenate([np.stack(three, axis=-1) for three in faces]).astype(
+        np.int32
+    )
