@@ -168,7 +168,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     _check_sensors(spec, devices, model, where)
     declared = [*(scene.param_specs() if scene else []), *sensor_params(devices), *spec.params]
     params = expand_params(model, declared, where=where, nominals=nominals(spec.robot, servos))
-    unsaid = {*(() if scene else ("scene",)), *(() if devices else ("sensors",))}
+    unsaid = {"classes", *(() if scene else ("scene",)), *(() if devices else ("sensors",))}
     said = spec.model_dump(mode="json", by_alias=True, exclude=unsaid)
     content = [said, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]
     content += [device.model_dump(mode="json") for device in devices.values()]

@@ -110,7 +110,10 @@ class SensorSpec(_Strict):
 
 
 class TwinSpec(_Strict):
-    """A twin as written by a person: a model file, the rate, the robot, and the parameters with their ranges."""
+    """A twin as written by a person: a model file, the rate, the robot, and the parameters with their ranges.
+
+    ``classes`` gives bodies, or geoms of the world, a class in semantic pictures other than `render.instances` would.
+    """
 
     schema_: int = Field(alias="schema", default=SCHEMA, le=SCHEMA)
     name: str
@@ -124,6 +127,7 @@ class TwinSpec(_Strict):
     sensors: dict[str, SensorSpec] = {}
     task: dict[str, dict[str, Any]] = {}
     scene: SceneSpec | None = None
+    classes: dict[str, Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]] = {}
     params: list[ParamSpec] = []
 
 

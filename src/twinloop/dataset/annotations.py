@@ -1,0 +1,183 @@
+"""The tables of annotations, column by column: types, units, frames, codings, and the document that says so.
+
+They are side tables (`dataset.side_tables`): ``twinloop/annotations/NAME/``, one row group per episode. Every row names
+its ``episode_index``, ``number`` and ``frame_index``; those of pictures their ``camera`` too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.dataset import layout
+from twinloop.dataset.side_tables import about
+
+DOCUMENT = "twinloop/annotations.json"
+PREFIX = "annotations"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table: its type and what its numbers mean, with unit, frame and coding."""
+
+    type: pa.DataType
+    meaning: str
+
+
+def vector(width: int) -> pa.DataType:
+    """So many float64 in a row."""
+    return pa.list_(pa.float64(), width)
+
+
+def _columns(**columns: tuple[pa.DataType, str]) -> dict[str, Column]:
+    return {name: Column(type=kind, meaning=" ".join(meaning.split())) for name, (kind, meaning) in columns.items()}
+
+
+_FRAME = _columns(
+    number=(pa.int64(), "the episode's number"),
+    frame_index=(pa.int64(), "frame, from 0"),
+)
+_PICTURE = _FRAME | _columns(camera=(pa.dictionary(pa.int32(), pa.string()), "name of the camera"))
+
+TABLES: dict[str, dict[str, Column]] = {
+    "cameras": _PICTURE
+    | _columns(
+        width=(pa.int32(), "px"),
+        height=(pa.int32(), "px"),
+        fx=(pa.float64(), "focal length, px"),
+        fy=(pa.float64(), "focal length, px"),
+        cx=(pa.float64(), "principal point, px from the left edge of the first column"),
+        cy=(pa.float64(), "principal point, px from the upper edge of the first row"),
+        world_position=(vector(3), "the camera in the world, m"),
+        world_quaternion=(vector(4), "wxyz; world_from_camera, camera axes x right, y down, z forward"),
+    ),
+    "frames": _PICTURE
+    | _columns(
+        depth=(
+            pa.binary(),
+            "PNG, 16 bits: counts of depth_unit along the optical axis; 0 nothing, 65535 too far",
+        ),
+        instance=(pa.binary(), "PNG, 16 bits: number in the name table `instances`; 0 nothing"),
+        semantic=(pa.binary(), "PNG, 8 bits: number in the name table `classes`; 0 background"),
+        normals=(pa.binary(), "PNG, RGB of 8 bits: (RGB - 128) / 127 in camera axes, towards the camera; all 128 none"),
+        flow=(
+            pa.binary(),
+            """PNG, RGB of 16 bits: (R - 32768, G - 32768) / 64 px to the right and down until the next frame; bits of
+            B: 1 there is flow, 2 the next picture shows the point; null in the last frame""",
+        ),
+    ),
+    "objects": _PICTURE
+    | _columns(
+        instance=(pa.int32(), "number in the name table"),
+        name=(pa.dictionary(pa.int32(), pa.string()), "of the body, or of the world's geom"),
+        class_name=(pa.dictionary(pa.int32(), pa.string()), "class in the name table"),
+        pixels=(pa.int32(), "pixels that show it"),
+        visibility=(pa.float64(), "pixels / pixels that would show it alone, within the picture; null: none would"),
+        box=(vector(4), "left, top, right, bottom in px, edges of the pixels that show it; null: none does"),
+        full_box=(vector(4), "of its whole outline, hidden or outside the picture; null: it reaches behind the camera"),
+        world_position=(vector(3), "its body in the world, m"),
+        world_quaternion=(vector(4), "wxyz; world_from_object"),
+        camera_position=(vector(3), "its body in camera axes, m"),
+        camera_quaternion=(vector(4), "wxyz; camera_from_object"),
+        box_centre=(vector(3), "middle of its box in its own axes, m; null: it has no end"),
+        box_size=(vector(3), "full size of its box along its own axes, m; null: it has no end"),
+        box_world=(vector(3), "middle of its box in the world, m"),
+        box_camera=(vector(3), "middle of its box in camera axes, m"),
+    ),
+    "keypoints": _PICTURE
+    | _columns(
+        name=(pa.dictionary(pa.int32(), pa.string()), "a site's name, or NAME/corner_0 to 7 of a thing's box"),
+        instance=(pa.int32(), "number in the name table of the thing that carries it; 0 the world"),
+        world=(vector(3), "in the world, m"),
+        camera_point=(vector(3), "in camera axes, m"),
+        pixel=(vector(2), "column and row in px, outside the picture too; null: behind the camera"),
+        inside=(pa.bool_(), "inside the picture's edges"),
+        visible=(pa.bool_(), "inside, and nothing nearer there"),
+    ),
+    "contacts": _FRAME
+    | _columns(
+        time=(pa.float64(), "true time since the episode began, s"),
+        body1=(pa.dictionary(pa.int32(), pa.string()), "the one body"),
+        body2=(pa.dictionary(pa.int32(), pa.string()), "the other body, on which the force acts"),
+        geom1=(pa.dictionary(pa.int32(), pa.string()), "geom of the one body"),
+        geom2=(pa.dictionary(pa.int32(), pa.string()), "geom of the other body"),
+        instance1=(pa.int32(), "number in the name table of the one"),
+        instance2=(pa.int32(), "number in the name table of the other"),
+        position=(vector(3), "of the contact in the world, m"),
+        normal=(vector(3), "unit, from the one to the other, in world axes"),
+        distance=(pa.float64(), "between the surfaces, negative where they overlap, m"),
+        force=(vector(3), "of body1 on body2 in world axes, N; on body1 acts the opposite"),
+        torque=(vector(3), "of body1 on body2 about the contact's position in world axes, N·m"),
+    ),
+    "joints": _FRAME
+    | _columns(
+        time=(pa.float64(), "true time since the episode began, s"),
+        name=(pa.dictionary(pa.int32(), pa.string()), "of the joint; of a ball or free joint NAME/0, NAME/1, …"),
+        position=(pa.float64(), "rad or m; null for ball and free joints"),
+        velocity=(pa.float64(), "rad/s or m/s"),
+        acceleration=(pa.float64(), "rad/s² or m/s²"),
+        actuator=(pa.float64(), "torque or force of the actuators, N·m or N"),
+        passive=(pa.float64(), "of springs, dampers, fluid and gravity compensation"),
+        constraint=(pa.float64(), "of contacts, limits, dry friction and equalities"),
+        applied=(pa.float64(), "of external forces on bodies and joints"),
+        bias=(pa.float64(), "Coriolis, centrifugal and gravity, on the left of M a + bias = sum of the others"),
+    ),
+    "forces": _FRAME
+    | _columns(
+        time=(pa.float64(), "true time since the episode began, s"),
+        body=(pa.dictionary(pa.int32(), pa.string()), "the body that is pushed"),
+        point=(vector(3), "its centre of mass in the world, m"),
+        force=(vector(3), "in world axes, N"),
+        torque=(vector(3), "about that point in world axes, N·m"),
+    ),
+}
+
+
+def table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
+    """One of `TABLES` from its columns: arrays ``(rows, …)`` or lists, nan being null; columns not given are null."""
+    arrays = {}
+    for column, about_it in TABLES[name].items():
+        values = columns.get(column)
+        arrays[column] = pa.nulls(rows, about_it.type) if values is None else _array(values, about_it.type)
+    meanings = {column: about_it.meaning for column, about_it in TABLES[name].items()}
+    return pa.table(arrays).replace_schema_metadata(about(f"{PREFIX}/{name}", {"columns": meanings}))
+
+
+def document(names: Sequence[str], things: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+    """``twinloop/annotations.json``: columns with units, frames and codings, name table, settings."""
+    return {
+        "schema": layout.SCHEMA,
+        "conventions": {
+            "units": "SI, rad; pictures in px",
+            "quaternions": "wxyz, w at or above 0",
+            "camera_axes": "x right, y down, z forward (OpenCV)",
+            "pixels": "(0, 0) is the outer corner of the first pixel, whose centre is (0.5, 0.5)",
+            "transforms": "a_from_b takes coordinates in b to coordinates in a",
+            "state": "the full simulator state at every step is in twinloop/states",
+        },
+        **settings,
+        **things,
+        "tables": {
+            f"{PREFIX}/{name}": {
+                column: {"type": str(item.type), "meaning": item.meaning} for column, item in TABLES[name].items()
+            }
+            for name in names
+        },
+    }
+
+
+def _array(values: Any, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_dictionary(kind):
+        return pa.array(values, pa.string()).dictionary_encode().cast(kind)
+    if pa.types.is_fixed_size_list(kind):
+        rows: NDArray[np.float64] = np.asarray(values, dtype=np.float64).reshape(-1, kind.list_size)
+        unknown = np.isnan(rows).any(axis=1)
+        return pa.FixedSizeListArray.from_arrays(pa.array(rows.ravel()), type=kind, mask=pa.array(unknown))
+    if pa.types.is_float64(kind):
+        return pa.array(np.asarray(values, dtype=np.float64), kind, from_pandas=True)
+    return pa.array(values, kind)

@@ -1,0 +1,182 @@
+"""What is true of one picture: who is where in it, how much of each thing is seen, where its keypoints are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from twinloop.render.boxes import Blobs, box_corners, is_drawn, visible_boxes
+from twinloop.render.cameras import intrinsics, opencv_pose, transforms
+from twinloop.render.flow import View
+from twinloop.render.instances import InstanceTable
+from twinloop.render.keypoints import KeypointRows, Keypoints
+from twinloop.render.protocol import Fields, SceneStates
+from twinloop.render.scene import PosedScene, camera_ids
+from twinloop.render.visibility import hidden_pixels
+
+Array = NDArray[np.float64]
+_SHAPE = ("geom_", "body_", "mat_rgba")  # fields that say what shapes there are begin so
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectRows:
+    """Things in one picture, ``m`` rows; see `dataset.annotations` for what the columns are. nan is unknown."""
+
+    instance: NDArray[np.intp]
+    pixels: NDArray[np.int64]
+    visibility: Array
+    box: Array
+    full_box: Array
+    world_from_object: Array
+    camera_from_object: Array
+    box_centre: Array
+    box_size: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameTruth:
+    """One picture: ``index`` is the frame's, ``instance`` ``(H, W)`` who is seen, ``normal`` where it was asked for."""
+
+    index: int
+    camera: str
+    view: View
+    instance: NDArray[np.uint16]
+    normal: NDArray[np.float32] | None = None
+    objects: ObjectRows | None = None
+    keypoints: KeypointRows | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shapes:
+    """What is drawn in a world: blobs, boxes along the things' own axes (nan where none), numbers of all things."""
+
+    blobs: Blobs
+    centre: Array
+    size: Array
+    drawn: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel, things: InstanceTable) -> _Shapes:
+        blobs = Blobs.of(model, things)
+        boxed, centre, size = blobs.oriented()
+        centres, sizes = np.full((2, 1 + len(things), 3), np.nan)
+        centres[boxed], sizes[boxed] = centre, size
+        drawn = [item.id for item in things.instances if any(is_drawn(model, geom) for geom in item.geoms)]
+        return cls(blobs=blobs, centre=centres, size=sizes, drawn=np.array(drawn, dtype=np.intp))
+
+
+class Truth:
+    """The truth about pictures of one model's cameras; one episode after the other, one frame after the other."""
+
+    def __init__(
+        self, model: mujoco.MjModel, things: InstanceTable, cameras: Sequence[str], *, height: int, width: int
+    ) -> None:
+        self.things, self._height, self._width = things, height, width
+        self._posed, self._ids = PosedScene(model), camera_ids(model, cameras)
+        self._keypoints = Keypoints(model, things)
+
+    def begin(self, states: SceneStates, fields: Fields | None) -> None:
+        """Take over the states and the world, or worlds, of an episode.
+
+        Raises:
+            InputError: they do not fit the model.
+        """
+        self._posed.check(states)
+        self._posed.set_fields(fields, len(states))
+        self._states, self._fields = states, fields or {}
+        model = self._posed.model
+        self._single = {name for name, value in self._fields.items() if np.ndim(value) > getattr(model, name).ndim}
+        self._changing = any(name.startswith(_SHAPE) for name in self._single)
+        self._shapes = _Shapes.of(model, self.things)
+
+    def fields(self, rows: slice) -> Fields:
+        """The fields of some of the frames."""
+        return {name: value[rows] if name in self._single else value for name, value in self._fields.items()}
+
+    def pose(self, frame: int) -> None:
+        """Put everything where it is in a frame."""
+        self._frame = frame
+        self._posed.pose(self._states, frame)
+        if self._changing:
+            self._shapes = _Shapes.of(self._posed.model, self.things)
+
+    def see(
+        self, camera: str, seen: Mapping[str, NDArray], *, objects: bool = True, keypoints: bool = True
+    ) -> FrameTruth:
+        """What is true of a camera's picture of the posed frame, given its channels ``geom`` and ``depth``."""
+        model, data, row = self._posed.model, self._posed.data, self._ids[camera]
+        view = View(
+            depth=seen["depth"],
+            geom=seen["geom"],
+            pinhole=intrinsics(model, camera, height=self._height, width=self._width),
+            world_from_camera=opencv_pose(data.cam_xpos[row], data.cam_xmat[row]),
+            world_from_geom=transforms(data.geom_xpos, data.geom_xmat),
+        )
+        instance = self.things.picture(seen["geom"])
+        found = self._objects(view, instance) if objects or keypoints else None
+        return FrameTruth(
+            index=self._frame,
+            camera=camera,
+            view=view,
+            instance=instance,
+            normal=seen.get("normal"),
+            objects=found,
+            keypoints=self._keypoints.see(view, data, self._corners()) if keypoints else None,
+        )
+
+    def _poses(self) -> Array:
+        """``world_from_object`` by number, ``(1 + len, 4, 4)``: of the body, or of the world's geom."""
+        data = self._posed.data
+        poses = np.tile(np.eye(4), (1 + len(self.things), 1, 1))
+        bodies = self._posed.model.nbody
+        poses[1:bodies] = transforms(data.xpos[1:], data.xmat[1:])
+        own = [item.geoms[0] for item in self.things.instances[bodies - 1 :]]
+        poses[bodies:] = transforms(data.geom_xpos[own], data.geom_xmat[own])
+        return poses
+
+    def _corners(self) -> Array:
+        """Corners of every thing's box in the world, ``(1 + len, 8, 3)``, nan where it has none."""
+        corners, poses = box_corners(self._shapes.centre, self._shapes.size), self._poses()
+        return corners @ poses[:, :3, :3].swapaxes(1, 2) + poses[:, None, :3, 3]
+
+    def _objects(self, view: View, instance: NDArray[np.uint16]) -> ObjectRows:
+        shapes = self._shapes
+        world, rows = self._poses(), shapes.drawn
+        camera = np.linalg.inv(view.world_from_camera) @ world
+        pixels, boxes = visible_boxes(instance, len(self.things))
+        boxed, full = shapes.blobs.instance[shapes.blobs.starts], np.full((1 + len(self.things), 4), np.nan)
+        full[boxed], farthest = shapes.blobs.upright(camera[shapes.blobs.instance], view.pinhole)
+        visibility = np.full(1 + len(self.things), np.nan)
+        for number, reach in zip(boxed.tolist(), farthest.tolist(), strict=True):
+            visibility[number] = self._visibility(view, instance, number, int(pixels[number]), full[number], reach)
+        return ObjectRows(
+            instance=rows,
+            pixels=pixels[rows],
+            visibility=visibility[rows],
+            box=np.where(pixels[:, None] > 0, boxes, np.nan)[rows],
+            full_box=full[rows],
+            world_from_object=world[rows],
+            camera_from_object=camera[rows],
+            box_centre=shapes.centre[rows],
+            box_size=shapes.size[rows],
+        )
+
+    def _visibility(
+        self, view: View, instance: NDArray[np.uint16], number: int, pixels: int, full: Array, farthest: float
+    ) -> float:
+        """The seen part of what the picture would show of a thing alone; nan where that is nothing."""
+        thing = self.things.instances[number - 1]
+        hidden = hidden_pixels(self._posed.model, self._posed.data, view, instance, thing, full, farthest)
+        return pixels / (pixels + hidden) if pixels + hidden else float("nan")
+
+
+def quaternions(poses: Array) -> Array:
+    """Unit quaternions wxyz ``(n, 4)`` of poses ``(n, 4, 4)``, with w at or above 0."""
+    if not len(poses):
+        return np.empty((0, 4))
+    return Rotation.from_matrix(poses[:, :3, :3]).as_quat(canonical=True, scalar_first=True)

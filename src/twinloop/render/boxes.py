@@ -1,0 +1,179 @@
+"""Boxes around things, in closed form from their shapes: oriented ones in space, upright ones in pictures.
+
+Of every geom that is drawn, boxes are those of a few *blobs*: ellipsoids, perhaps flat or shrunk to a point. A sphere
+or an ellipsoid is one, a capsule two balls, a cylinder two discs, a box its corners, a mesh the corners of its hull.
+Of a blob with centre c and half axes A (columns), the reach along a direction n is n·c + |Aᵀn|, and its outline before
+a pinhole K is a conic whose dual is K (A Aᵀ - c cᵀ) Kᵀ (Hartley and Zisserman, Multiple View Geometry, 2nd ed., 8.3),
+so that both kinds of box are exact whatever the shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.intrinsics import Intrinsics
+from twinloop.render.instances import DRAWN_GROUPS, InstanceTable
+
+Array = NDArray[np.float64]
+_GEOM = mujoco.mjtGeom
+_CORNERS = np.array([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blobs:
+    """The blobs of one world's things: ``centre`` ``(k, 3)`` and ``axes`` ``(k, 3, 3)`` in the axes of their ``frame``.
+
+    A frame is a body, or of the world's own geoms the geom: ``pos`` ``(k, 3)`` and ``mat`` have been applied already.
+    ``instance`` ``(k,)`` is ascending. Things that no box holds (planes, height fields) have none.
+    """
+
+    centre: Array
+    axes: Array
+    instance: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel, table: InstanceTable) -> Blobs:
+        """Those of everything that is drawn, of a model with a world's fields written into it."""
+        centres, axes, owner = [np.empty((0, 3))], [np.empty((0, 3, 3))], list[int]()
+        for instance in table.instances:
+            for geom in instance.geoms:
+                if not is_drawn(model, geom):
+                    continue
+                centre, half = _of_geom(model, geom)
+                if instance.body:  # a geom of the world is its own frame
+                    turn = _matrix(model.geom_quat[geom])
+                    centre, half = centre @ turn.T + model.geom_pos[geom], turn @ half
+                centres.append(centre)
+                axes.append(half)
+                owner += [instance.id] * len(centre)
+        return cls(centre=np.concatenate(centres), axes=np.concatenate(axes), instance=np.array(owner, dtype=np.intp))
+
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """Where the blobs of each thing that has any begin."""
+        return np.flatnonzero(np.diff(self.instance, prepend=-1))
+
+    def oriented(self) -> tuple[NDArray[np.intp], Array, Array]:
+        """Numbers of things ``(m,)``, and centre and full size ``(m, 3)`` of their boxes along their frames' axes."""
+        if not len(self.instance):
+            return self.instance, np.empty((0, 3)), np.empty((0, 3))
+        reach = np.linalg.norm(self.axes, axis=-1)
+        high = np.maximum.reduceat(self.centre + reach, self.starts)
+        low = np.minimum.reduceat(self.centre - reach, self.starts)
+        return self.instance[self.starts], (low + high) / 2.0, high - low
+
+    def upright(self, camera_from_frame: Array, pinhole: Intrinsics) -> tuple[Array, Array]:
+        """What a camera would see of each thing alone.
+
+        Args:
+            camera_from_frame: ``(k, 4, 4)``, of each blob's frame.
+
+        Returns:
+            Boxes ``(m, 4)`` of the outlines in a picture, left, top, right, bottom in px, not cut at its edges, nan
+            where a thing reaches behind the camera, which has no outline then; and how far along the optical axis
+            each thing reaches, ``(m,)`` in m.
+        """
+        if not len(self.instance):
+            return np.empty((0, 4)), np.empty(0)
+        turn = camera_from_frame[:, :3, :3]
+        centre = np.einsum("kij,kj->ki", turn, self.centre) + camera_from_frame[:, :3, 3]
+        axes = turn @ self.axes
+        spread = np.einsum("kij,klj->kil", axes, axes)
+        dual = pinhole.matrix @ (spread - centre[:, :, None] * centre[:, None, :]) @ pinhole.matrix.T
+        thick = np.sqrt(spread[:, 2, 2])
+        nearest = np.minimum.reduceat(centre[:, 2] - thick, self.starts)
+        farthest = np.maximum.reduceat(centre[:, 2] + thick, self.starts)
+        edges = [_outline(dual, axis) for axis in (0, 1)]
+        low = [np.minimum.reduceat(edge[0], self.starts) for edge in edges]
+        high = [np.maximum.reduceat(edge[1], self.starts) for edge in edges]
+        boxes = np.stack([*low, *high], axis=-1)
+        return np.where(nearest[:, None] > 0.0, boxes, np.nan), farthest
+
+
+def visible_boxes(instance: NDArray[np.uint16], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """How many pixels of a picture each thing has, and the box of those.
+
+    Args:
+        instance: a picture of instances ``(H, W)``.
+        count: things there are.
+
+    Returns:
+        ``(1 + count,)`` pixels by instance number, and ``(1 + count, 4)`` left, top, right, bottom: edges of pixels, so
+        that the box of a single pixel (column 3, row 5) is 3, 5, 4, 6; 0 where a thing is not seen.
+    """
+    from scipy.ndimage import find_objects
+
+    pixels = np.bincount(instance.ravel(), minlength=1 + count)
+    boxes = np.zeros((1 + count, 4), dtype=np.int64)
+    for i, found in enumerate(find_objects(instance.astype(np.int32)), start=1):
+        if found is not None:
+            rows, columns = found
+            boxes[i] = columns.start, rows.start, columns.stop, rows.stop
+    return pixels, boxes
+
+
+def box_corners(centre: Array, size: Array) -> Array:
+    """Corners ``(…, 8, 3)`` of boxes, x slowest and z fastest, low before high."""
+    return centre[..., None, :] + 0.5 * size[..., None, :] * _CORNERS
+
+
+def is_drawn(model: mujoco.MjModel, geom: int) -> bool:
+    """Whether renderers show a geom: by its group, and by its own or its material's transparency."""
+    if model.geom_group[geom] >= DRAWN_GROUPS:
+        return False
+    material = model.geom_matid[geom]
+    return bool((model.geom_rgba[geom] if material < 0 else model.mat_rgba[material])[3] > 0.0)
+
+
+def _outline(dual: Array, axis: int) -> tuple[Array, Array]:
+    """Where lines across an axis touch the conics whose duals are given: smaller and larger coordinate, ``(k,)``."""
+    # A line u = const, (1, 0, -u), touches where C₀₀ - 2 u C₀₂ + u² C₂₂ = 0; before the camera C₂₂ < 0.
+    square, mixed, whole = dual[:, axis, axis], dual[:, axis, 2], dual[:, 2, 2]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        middle = mixed / whole
+        half = np.sqrt(np.maximum(middle**2 - square / whole, 0.0))
+    return middle - half, middle + half
+
+
+def _of_geom(model: mujoco.MjModel, geom: int) -> tuple[Array, Array]:
+    """Centres and half axes of a geom's blobs in its own axes."""
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    if kind == _GEOM.mjGEOM_BOX:
+        return _points(_CORNERS * size)
+    if kind == _GEOM.mjGEOM_MESH:
+        return _points(_mesh_corners(model, int(model.geom_dataid[geom])))
+    if kind == _GEOM.mjGEOM_SPHERE:
+        return np.zeros((1, 3)), size[0] * np.eye(3)[None]
+    if kind == _GEOM.mjGEOM_ELLIPSOID:
+        return np.zeros((1, 3)), np.diag(size)[None]
+    if kind == _GEOM.mjGEOM_CAPSULE or kind == _GEOM.mjGEOM_CYLINDER:
+        ends = np.array([[0.0, 0.0, -size[1]], [0.0, 0.0, size[1]]])
+        round_ = size[0] * np.diag([1.0, 1.0, float(kind == _GEOM.mjGEOM_CAPSULE)])
+        return ends, np.repeat(round_[None], 2, axis=0)
+    return np.empty((0, 3)), np.empty((0, 3, 3))
+
+
+def _points(points: Array) -> tuple[Array, Array]:
+    return points, np.zeros((len(points), 3, 3))
+
+
+def _mesh_corners(model: mujoco.MjModel, mesh: int) -> Array:
+    """Corners of a mesh's convex hull where the compiler made one, else all of them."""
+    first = model.mesh_vertadr[mesh]
+    vertices = model.mesh_vert[first : first + model.mesh_vertnum[mesh]].astype(np.float64)
+    graph = int(model.mesh_graphadr[mesh])
+    if graph < 0:
+        return vertices
+    # MuJoCo's mesh_graph: numbers of vertices and faces, then vert_edgeadr, then vert_globalid.
+    count = int(model.mesh_graph[graph])
+    return vertices[model.mesh_graph[graph + 2 + count : graph + 2 + 2 * count]]
+
+
+def _matrix(quaternion: Array) -> Array:
+    matrix = np.empty(9)
+    mujoco.mju_quat2Mat(matrix, quaternion)
+    return matrix.reshape(3, 3)
