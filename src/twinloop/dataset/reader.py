@@ -7,11 +7,10 @@ import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pad
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
@@ -23,6 +22,9 @@ from twinloop.dataset.parquet import numbers, open_parquet, read_rows, require_c
 from twinloop.dataset.side_tables import open_side_table, side_rows, side_table_names
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.video import decode
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pad
 
 _PLACE = ("episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index")
 _ATTEMPTS = 3

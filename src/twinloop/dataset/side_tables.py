@@ -12,17 +12,19 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pad
 import pyarrow.parquet as pq
 
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import dumps
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import open_parquet
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pad
 
 SideTable: TypeAlias = pa.Table | Iterable[pa.Table] | Path
 """Rows of a block: a table, parts of it one after the other, or a Parquet file that another process wrote."""
@@ -100,6 +102,8 @@ def open_side_table(root: Path, name: str) -> pad.Dataset:
         UnknownNameError: the dataset has no such table.
         DatasetError: a file is damaged, lies outside the folder, or was written by a newer version.
     """
+    import pyarrow.dataset as pad  # brings pandas with it where that is installed
+
     names = side_table_names(root)
     if name not in names:
         raise UnknownNameError("side table", name, names, where=str(root))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import nnls
-from scipy.stats import chi2
+from scipy.special import chdtri
 
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import Interval, check_level
@@ -134,8 +134,8 @@ def _chi_square(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     tail = (1.0 - level) / 2.0
     return (
-        np.asarray(freedom * variance / chi2.ppf(1.0 - tail, freedom), dtype=np.float64),
-        np.asarray(freedom * variance / chi2.ppf(tail, freedom), dtype=np.float64),
+        np.asarray(freedom * variance / chdtri(freedom, tail), dtype=np.float64),
+        np.asarray(freedom * variance / chdtri(freedom, 1.0 - tail), dtype=np.float64),
     )
 
 
