@@ -12,10 +12,14 @@ from twinloop.core.params import SeedPath
 from twinloop.sensors.camera import colour, sensor
 from twinloop.sensors.camera.codec import Codec, open_codec
 from twinloop.sensors.camera.exposure import followed, full_scale, manual, settled, split
+from twinloop.sensors.camera.fast_processing import processed
+from twinloop.sensors.camera.fast_sensing import sensed
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import CameraSeeds
-from twinloop.sensors.camera.stages import Shot, Unit, needs_chance, processing_stages, sensing_stages
+from twinloop.sensors.camera.sharpen import sharpened
+from twinloop.sensors.camera.stages import Shot, Unit, has_sensor, needs_chance, processing_stages, sensing_stages
 from twinloop.sensors.camera.tone import tone, tone_steps
+from twinloop.sensors.compiled import has_numba
 
 _METERED = 4  # every how many pixels automatic exposure looks at before the first picture
 
@@ -27,7 +31,7 @@ class Camera:
         InputError: something about its pictures happens by chance, and there is nothing that seeds it.
     """
 
-    def __init__(self, model: CameraModel, seeds: CameraSeeds | None = None) -> None:
+    def __init__(self, model: CameraModel, seeds: CameraSeeds | None = None, *, compiled: bool | None = None) -> None:
         if seeds is None and needs_chance(model):
             raise InputError(
                 "This camera has noise, a pattern, dust or a drift of its own, and nothing seeds them. Give it "
@@ -36,6 +40,7 @@ class Camera:
         self.model = model
         self._seeds = seeds or CameraSeeds(path=SeedPath.of(0, 0), sensor="")
         self._sensing, self._processing = sensing_stages(model), processing_stages(model)
+        self._fast = has_numba() and has_sensor(model) if compiled is None else compiled
         self._codec: Codec | None = open_codec(model)
         self._unit: Unit | None = None
         self._product: float | None = None
@@ -105,11 +110,16 @@ class Camera:
         return self._unit
 
     def _sensed(self, picture: NDArray, shot: Shot) -> NDArray:
+        if self._fast:
+            return sensed(picture, shot)
         for stage in self._sensing:
             picture = stage.function(picture, shot)
         return picture
 
     def _processed(self, picture: NDArray, shot: Shot) -> NDArray[np.uint8]:
+        if self._fast:
+            seen = processed(picture, shot)
+            return sharpened(seen, self.model.sharpness, fast=True) if self.model.sharpness > 0.0 else seen
         for stage in self._processing:
             picture = stage.function(picture, shot)
         return picture

@@ -26,7 +26,7 @@ def split(model: CameraModel, product: float) -> Exposure:
     Where the mains are told, an automatic exposure longer than half their period is a multiple of it, so that lamps
     look equally bright in every picture.
     """
-    time = min(product, model.exposure_time)
+    time = min(product, longest(model))
     if model.exposure == "auto" and model.mains_hz > 0.0 and time * 2.0 * model.mains_hz >= 1.0:
         time = math.floor(time * 2.0 * model.mains_hz) / (2.0 * model.mains_hz)
     return Exposure(time=time, gain=product / time)
@@ -34,7 +34,12 @@ def split(model: CameraModel, product: float) -> Exposure:
 
 def manual(model: CameraModel) -> Exposure:
     """The exposure set by hand; a compensation below what gain can give shortens it."""
-    return split(model, model.exposure_time * model.gain * 2.0**model.exposure_compensation)
+    return split(model, longest(model) * model.gain * 2.0**model.exposure_compensation)
+
+
+def longest(model: CameraModel) -> float:
+    """The longest exposure in s; a camera that takes no time at all counts as one that fills its wells with white."""
+    return model.exposure_time or full_scale(model)
 
 
 def full_scale(model: CameraModel) -> float:
@@ -74,4 +79,4 @@ def target(model: CameraModel) -> float:
 
 
 def _limits(model: CameraModel) -> tuple[float, float]:
-    return min(model.exposure_time_min, model.exposure_time), model.exposure_time * model.gain_max
+    return min(model.exposure_time_min, longest(model)), longest(model) * model.gain_max

@@ -49,7 +49,7 @@ class CameraModel:
         InputError: a setting that cannot be.
     """
 
-    exposure_time: float = 0.01
+    exposure_time: float = 0.0
     gain: float = 1.0
     exposure_compensation: float = 0.0
     electron_rate: float = 1e6

@@ -58,6 +58,12 @@ class Unit:
         """Its pixels' responses and dark signals."""
         return sensor.unit_pattern(self.model, self.seeds, self.height, self.width)
 
+    @cached_property
+    def shaded_response(self) -> NDArray[np.float64]:
+        """Its pixels' responses behind its glass and its dirt."""
+        shade = self.falloff * self.shadows
+        return self.pattern.response * (shade if self.model.mosaic != "none" else shade[..., None])
+
 
 class Shot(NamedTuple):
     """One capture: its number and exposure, the gains of red, green and blue, the unit that made it."""

@@ -51,9 +51,12 @@ def tone_steps(model: CameraModel) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=64)
-def first_steps(model: CameraModel) -> NDArray[np.uint8]:
-    """For each of `TONE_BINS` bins from 0 to 1 the 8-bit value at its lower edge."""
-    return tone(np.arange(TONE_BINS) / TONE_BINS, tone_steps(model))
+def first_steps(model: CameraModel) -> tuple[NDArray[np.uint8], int]:
+    """For each of `TONE_BINS` bins from 0 to 1, and for 1, the 8-bit value where it begins; and most steps in a bin."""
+    table = tone(np.arange(TONE_BINS + 1) / TONE_BINS, tone_steps(model))
+    ends = tone(np.nextafter(np.arange(1, TONE_BINS + 1) / TONE_BINS, 0.0), tone_steps(model))
+    table.setflags(write=False)
+    return table, int((ends.astype(np.int64) - table[:-1]).max())
 
 
 def _steep(x: NDArray[np.float64], power: float) -> NDArray[np.float64]:

@@ -2,8 +2,7 @@
 
 Lens, shutter and clock stand in `camera_optics`.
 
-The ideal camera turns linear light of 1 into full scale (``gain · exposure_time · electron_rate = full_well``), adds
-no noise, and encodes it as sRGB.
+The ideal camera fills its wells with linear light of 1 in an instant, adds no noise, and encodes what it saw as sRGB.
 """
 
 from __future__ import annotations
@@ -30,7 +29,12 @@ def _camera(quantity: str, unit: str, low: float, high: float, default: float, m
 def _exposure() -> Iterator[Quantity]:
     """How much of the light is gathered, and how much that is made of it."""
     yield _camera(
-        "exposure_time", "s", 1e-6, 1.0, 0.01, "how long a pixel gathers light; where exposure is automatic, at longest"
+        "exposure_time",
+        "s",
+        0.0,
+        1.0,
+        0.0,
+        "how long a pixel gathers light; where exposure is automatic, at longest; 0: an instant that fills the well",
     )
     yield _camera("gain", "1", 1.0, 256.0, 1.0, "analog gain, where exposure is not automatic; 1: a full well is white")
     yield _camera("exposure_compensation", "EV", -8.0, 8.0, 0.0, "stops by which pictures are exposed more than usual")
