@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -13,13 +15,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import MissingDependencyError
+from twinloop.core.intrinsics import Intrinsics
+from twinloop.render.cameras import intrinsics, opencv_pose
+from twinloop.render.gl_normals import light_along_axes, normals_of_colours
 from twinloop.render.light import decode_srgb
+from twinloop.render.primitives import PRIMITIVES, ROUND, hits
 from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size, new_channels
 from twinloop.render.scene import PosedScene, camera_ids
 
 REMEDY = "apt-get install --no-install-recommends libegl1 libgl1 (or your system's EGL and OpenGL libraries)"
 
-_SEGMENT, _IDCOLOR = mujoco.mjtRndFlag.mjRND_SEGMENT.value, mujoco.mjtRndFlag.mjRND_IDCOLOR.value
+_FLAG = mujoco.mjtRndFlag
+_SEGMENT, _IDCOLOR = _FLAG.mjRND_SEGMENT.value, _FLAG.mjRND_IDCOLOR.value
+_PRETTY = [flag.value for flag in (_FLAG.mjRND_SHADOW, _FLAG.mjRND_REFLECTION, _FLAG.mjRND_SKYBOX, _FLAG.mjRND_HAZE)]
+_PLANE, _BOX = mujoco.mjtGeom.mjGEOM_PLANE.value, mujoco.mjtGeom.mjGEOM_BOX.value
+_FROM_IDS = {"depth", "geom", "normal"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +69,7 @@ class GlRenderer:
     """
 
     name = "gl"
-    channels = ("rgb", "linear", "depth", "geom")
+    channels = ("rgb", "linear", "depth", "geom", "normal")
 
     def __init__(
         self,
@@ -80,13 +90,15 @@ class GlRenderer:
         self.cameras = tuple(self._cameras)
         _apply_quality(self._posed.model, quality, height, width)
         self._scene = mujoco.MjvScene(self._posed.model, maxgeom=quality.max_geoms)
-        self._option = mujoco.MjvOption()
+        self._option = _visible_things()
+        self._pixels = np.empty((height, width, 3), dtype=np.uint8)
         self._rect = mujoco.MjrRect(0, 0, width, height)
         self._window = _egl_context(width, height)
         self._window.make_current()
-        self._context = mujoco.MjrContext(self._posed.model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
-        self._context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR.value  # keeps its precision far away
-        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, self._context)
+        context = mujoco.MjrContext(self._posed.model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
+        context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR.value  # keeps its precision far away
+        mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, context)
+        self._context = context
 
     def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
         """Colour pictures of every state from every camera; see `Renderer.render`."""
@@ -105,8 +117,8 @@ class GlRenderer:
             self._posed.pose(states, i)
             if "tex_data" in self._posed.take_anew():
                 self._upload_sky()
-            for name, camera in self._cameras.items():
-                self._draw(camera, {channel: out[i] for channel, out in seen[name].items()})
+            for name in self.cameras:
+                self._draw(name, {channel: out[i] for channel, out in seen[name].items()})
         return seen
 
     def _upload_sky(self) -> None:
@@ -114,37 +126,88 @@ class GlRenderer:
         for sky in np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX):
             mujoco.mjr_uploadTexture(model, self._context, int(sky))
 
-    def _draw(self, camera: mujoco.MjvCamera, out: dict[str, NDArray]) -> None:
-        model, data = self._posed.model, self._posed.data
+    def _draw(self, name: str, out: dict[str, NDArray]) -> None:
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
-        mujoco.mjv_updateScene(model, data, self._option, None, camera, everything, self._scene)
+        posed, camera = self._posed, self._cameras[name]
+        mujoco.mjv_updateScene(posed.model, posed.data, self._option, None, camera, everything, self._scene)
+        self._hide_from_behind(posed.data.cam_xpos[camera.fixedcamid])
         if "rgb" in out or "linear" in out:
-            picture = out.get("rgb", np.empty((self.height, self.width, 3), dtype=np.uint8))
-            mujoco.mjr_render(self._rect, self._scene, self._context)
-            mujoco.mjr_readPixels(picture, None, self._rect, self._context)
-            picture[:] = picture[::-1].copy()  # OpenGL's first row is the lowest
+            picture = self._picture(out.get("rgb"))
             if "linear" in out:
                 out["linear"][:] = decode_srgb(picture)
-        if "depth" in out or "geom" in out:
-            self._draw_ids(out)
+        if _FROM_IDS & out.keys():
+            self._draw_ids(name, out)
 
-    def _draw_ids(self, out: dict[str, NDArray]) -> None:
-        """Ids and depth, from one drawing in which colours are numbers."""
-        flags, numbered = self._scene.flags, [_SEGMENT, _IDCOLOR]
-        before = flags[numbered].copy()
-        flags[numbered] = True
-        packed = np.empty((self.height, self.width, 3), dtype=np.uint8)
-        buffer = np.empty((self.height, self.width), dtype=np.float32)
+    def _hide_from_behind(self, eye: NDArray[np.float64]) -> None:
+        """Planes have one side. From the other, pictures would show them half transparent, and ids as opaque."""
+        model, data = self._posed.model, self._posed.data
+        planes = np.flatnonzero(model.geom_type == _PLANE)
+        up = data.geom_xmat[planes].reshape(-1, 3, 3)[..., 2]
+        behind = planes[np.einsum("ni,ni->n", eye - data.geom_xpos[planes], up) < 0.0]
+        if not len(behind):
+            return
+        for thing in self._scene.geoms[: self._scene.ngeom]:
+            if thing.objtype == mujoco.mjtObj.mjOBJ_GEOM and thing.objid in behind:
+                thing.type = mujoco.mjtGeom.mjGEOM_NONE.value
+
+    def _picture(self, out: NDArray[np.uint8] | None = None, depth: NDArray[np.float32] | None = None) -> NDArray:
+        """Draw the scene as it is; the lowest row of ``depth`` comes first, as OpenGL gives it."""
         mujoco.mjr_render(self._rect, self._scene, self._context)
-        mujoco.mjr_readPixels(packed, buffer, self._rect, self._context)
-        flags[numbered] = before
-        ids = _geom_ids(packed, self._scene)[::-1]
+        mujoco.mjr_readPixels(self._pixels, depth, self._rect, self._context)
+        if out is None:
+            return self._pixels[::-1]
+        out[:] = self._pixels[::-1]
+        return out
+
+    def _draw_ids(self, name: str, out: dict[str, NDArray]) -> None:
+        """Ids and depth from one drawing in which colours are numbers, normals from another one."""
+        buffer = np.empty((self.height, self.width), dtype=np.float32)
+        with self._flags(_SEGMENT, _IDCOLOR):
+            ids = _geom_ids(self._picture(depth=buffer), self._scene)
+        buffer = buffer[::-1]
         if "geom" in out:
             out["geom"][:] = ids
         if "depth" in out:
-            vis, extent = self._posed.model.vis, self._posed.model.stat.extent
-            metres = _metres(buffer, vis.map.znear * extent, vis.map.zfar * extent)[::-1]
-            out["depth"][:] = np.where(ids >= 0, metres, np.inf)
+            out["depth"][:] = _metres(buffer, self._scene.camera[0])
+        if "normal" in out:
+            out["normal"][:] = np.where(buffer[..., None] > 0.0, self._draw_normals(name), 0.0)
+        if not self._scene.camera[0].orthographic:
+            self._make_exact(name, ids, out)
+
+    def _draw_normals(self, name: str) -> NDArray[np.float32]:
+        light_along_axes(self._scene, self._pose(name)[:3, :3])
+        with self._flags():
+            return normals_of_colours(self._picture())
+
+    def _make_exact(self, name: str, ids: NDArray[np.int32], out: dict[str, NDArray]) -> None:
+        """Let depth and normals be those of the primitives, of which flat faces were drawn."""
+        if not {"depth", "normal"} & out.keys():
+            return
+        kinds = PRIMITIVES if "normal" in out else ROUND
+        posed = self._posed
+        rays = _pixel_rays(intrinsics(posed.model, name, height=self.height, width=self.width))
+        distance, normal = hits(kinds, ids.ravel(), rays, self._pose(name), posed.model, posed.data)
+        if "depth" in out:
+            flat = (posed.model.geom_type == _PLANE) | (posed.model.geom_type == _BOX)  # exact as drawn
+            distance[flat[ids.ravel()]] = np.nan
+            _replace(out["depth"], distance)
+        if "normal" in out:
+            _replace(out["normal"], normal)
+
+    def _pose(self, name: str) -> NDArray[np.float64]:
+        row, data = self._cameras[name].fixedcamid, self._posed.data
+        return opencv_pose(data.cam_xpos[row], data.cam_xmat[row])
+
+    @contextmanager
+    def _flags(self, *on: int) -> Generator[None]:
+        """Without what makes a picture pretty, and with these flags instead."""
+        before = self._scene.flags.copy()
+        self._scene.flags[_PRETTY] = False
+        self._scene.flags[list(on)] = True
+        try:
+            yield
+        finally:
+            self._scene.flags[:] = before
 
     def close(self) -> None:
         """Free the contexts; a second call does nothing."""
@@ -179,9 +242,31 @@ def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.i
     return table[number]
 
 
-def _metres(buffer: NDArray[np.float32], near: float, far: float) -> NDArray[np.float32]:
-    """Distances along the optical axis from a depth buffer in which 1 is the near plane and 0 the far one."""
-    return (near * far / (near + buffer.astype(np.float64) * (far - near))).astype(np.float32)
+def _metres(buffer: NDArray[np.float32], camera: mujoco.MjvGLCamera) -> NDArray[np.float64]:
+    """Distances along the optical axis from a depth buffer in which 1 is the near plane and 0 the far one: nothing."""
+    near, far, from_far = camera.frustum_near, camera.frustum_far, buffer.astype(np.float64)
+    metres = far - from_far * (far - near) if camera.orthographic else near * far / (near + from_far * (far - near))
+    return np.where(from_far > 0.0, metres, np.inf)
+
+
+def _visible_things() -> mujoco.MjvOption:
+    """What a camera would see: no sites, and no lines of sensors."""
+    option = mujoco.MjvOption()
+    option.sitegroup[:] = 0
+    option.flags[mujoco.mjtVisFlag.mjVIS_RANGEFINDER.value] = False
+    return option
+
+
+def _replace(picture: NDArray[np.float32], exact: NDArray[np.float64]) -> None:
+    """Put numbers into a picture where there are any."""
+    exact = exact.reshape(picture.shape)
+    np.copyto(picture, exact, where=~np.isnan(exact), casting="same_kind")
+
+
+@functools.lru_cache(maxsize=8)
+def _pixel_rays(pinhole: Intrinsics) -> NDArray[np.float64]:
+    """Points ``(height * width, 3)`` seen at the centres of pixels, 1 m along the optical axis."""
+    return pinhole.unproject(pinhole.pixel_centres()).reshape(-1, 3)
 
 
 def _fixed_camera(camera_id: int) -> mujoco.MjvCamera:

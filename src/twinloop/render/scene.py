@@ -88,6 +88,14 @@ class PosedScene:
         """Whether a field was given for each frame of its own."""
         return field in self._changing
 
+    def alike(self, names: Sequence[str], frames: int) -> list[NDArray[np.intp]]:
+        """The frames, in groups that have these fields in common."""
+        rows = [self._changing[name].reshape(frames, -1) for name in names if name in self._changing]
+        groups: dict[bytes, list[int]] = {}
+        for frame in range(frames):
+            groups.setdefault(b"".join(row[frame].tobytes() for row in rows), []).append(frame)
+        return [np.array(group) for group in groups.values()]
+
     def take_anew(self) -> set[str]:
         """Names of what renderers build once (pixels, shapes) and what was written to since the last call."""
         taken, self._anew = self._anew, set()

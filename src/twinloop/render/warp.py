@@ -1,33 +1,39 @@
-"""The batch ray tracer of ``mujoco_warp``: no system library, on the CPU or a GPU; frames of one world in batches."""
+"""The batch ray tracer of ``mujoco_warp``, on the CPU or a GPU; the frames of a call are its worlds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size, new_channels
 from twinloop.render.scene import PosedScene, camera_ids
+from twinloop.render.splats import Splats
+
+if TYPE_CHECKING:
+    from twinloop.render.warp_trace import Tracer
+    from twinloop.render.warp_worlds import Worlds
 
 REMEDY = "pip install 'twinloop[warp]'"
-_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir")
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarpQuality:
     """Shadows cost about a sixth of the speed on a CPU (20.7 against 17.3 frames per second at 640×480).
 
-    ``batch`` frames are traced per launch; it changes memory and speed, not pixels.
+    ``batch`` frames are traced per launch (0: 8 on a CPU, 1024 on a GPU); it changes memory and speed, not pixels.
+    ``device`` is Warp's name of one, such as cuda:1 or cpu; empty for a GPU where there is one.
     """
 
     shadows: bool = True
-    batch: int = 8
+    batch: int = 0
+    device: str = ""
 
 
 class WarpRenderer:
@@ -35,13 +41,20 @@ class WarpRenderer:
 
     The first picture of a kind of scene compiles its kernels (5 to 30 s on two cores), which Warp keeps on disk.
 
+    Args:
+        rays: for some of the cameras, what each of their pixels looks at: unit vectors ``(height, width, 3)`` in
+            camera axes x right, y down, z forward. So pictures have any lens, fisheyes beyond 180° too, and the
+            camera's field of view is not read. Depth stays the distance along the optical axis.
+        splats: shown among the bodies, each hiding what is behind it by its opacity. They throw and take no shadows.
+            Depth is theirs where they let less than 0.5 % of the light through; ids and normals are those of bodies.
+
     Raises:
-        MissingDependencyError: ``mujoco_warp`` is not installed.
-        InputError: an unknown camera or an impossible size.
+        MissingDependencyError: ``mujoco_warp`` is not installed, or there is no such device.
+        InputError: an unknown camera, an impossible size, or rays that do not fit the picture.
     """
 
     name = "warp"
-    channels = ("rgb",)
+    channels = ("rgb", "linear", "depth", "geom", "normal")
 
     def __init__(
         self,
@@ -51,20 +64,27 @@ class WarpRenderer:
         width: int = 320,
         cameras: Sequence[str] | None = None,
         quality: WarpQuality | None = None,
+        rays: Mapping[str, ArrayLike] | None = None,
+        splats: Splats | None = None,
     ) -> None:
         check_size(height, width)
-        self._mjw = _import_warp()
+        self._mjw, self._wp = _import_warp()
         self._quality = quality or WarpQuality()
+        self._device = _device(self._wp, self._quality.device)
         self.height, self.width = height, width
         self._posed = PosedScene(model)
         _use_first_face(self._posed.model)
         _forget_physics(self._posed.model)
-        # Warp numbers the active cameras in the order of the model's, so pictures are read in that order too.
         ids = camera_ids(model, cameras)
         self.cameras = tuple(ids)
-        self._ids = sorted(ids.values())
-        self._slots = {name: self._ids.index(i) for name, i in ids.items()}
-        self._contexts: dict[int, tuple[Any, Any]] = {}
+        given = {name: _checked_rays(name, value, (height, width)) for name, value in (rays or {}).items()}
+        for name in given:
+            if name not in ids:
+                raise UnknownNameError("camera", name, ids, where="the renderer, for its rays")
+        self._lensed = {name: directions for name, directions in given.items() if directions is not None}
+        self._splats = splats
+        self._worlds: Worlds | None = None
+        self._tracers: list[Tracer] = []
 
     def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
         """Colour pictures of every state from every camera; see `Renderer.render`."""
@@ -77,73 +97,54 @@ class WarpRenderer:
         check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
         self._posed.set_fields(fields, len(states))
-        shape = (len(states), self.height, self.width, 3)
-        frames = {name: np.empty(shape, dtype=np.uint8) for name in self.cameras}
-        own = {name: value for name, value in (fields or {}).items() if self._posed.changes(name)}
-        batch = 1 if own else self._quality.batch
-        for start in range(0, len(states), batch):
-            rows = slice(start, start + batch)
-            if own:
-                self._posed.set_fields({**(fields or {}), **{name: value[start] for name, value in own.items()}})
-            if self._posed.take_anew():
-                self._contexts.clear()  # a context is built for the shapes and pixels that the model has
-            device_model = self._put_model()
-            self._trace(device_model, states.take(rows), {name: out[rows] for name, out in frames.items()})
-        return {name: {"rgb": pictures} for name, pictures in frames.items()}
+        seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
+        with self._wp.ScopedDevice(self._device):
+            for frames in self._batches(len(states)):
+                worlds, tracers = self._ready()
+                worlds.load(states, frames)
+                anew = bool(self._posed.take_anew())
+                for tracer in tracers:
+                    if anew:
+                        tracer.forget()  # a context is built for the shapes and pixels that the model has
+                    for name, out in tracer.trace(worlds, channels).items():
+                        for channel, values in out.items():
+                            seen[name][channel][frames] = values
+        return seen
 
-    def _put_model(self) -> Any:
-        try:
-            return self._mjw.put_model(self._posed.model)
-        except NotImplementedError as error:
-            raise InputError(f"mujoco_warp does not take this model: {error} Render it with gl.") from error
+    def _batches(self, count: int) -> Iterator[NDArray[np.intp]]:
+        """Frames that are traced together."""
+        from twinloop.render.warp_worlds import OF_ALL
 
-    def _trace(self, device_model: Any, states: SceneStates, out: Frames) -> None:
-        data, context = self._buffers(len(states))
-        for name, values in self._poses(states).items():
-            getattr(data, name).assign(values)
-        self._mjw.refit_bvh(device_model, data, context)
-        self._mjw.render(device_model, data, context)
-        packed = context.rgb_data.numpy()
-        starts = context.rgb_adr.numpy()
-        for name, slot in self._slots.items():
-            pixels = packed[:, starts[slot] : starts[slot] + self.height * self.width]
-            out[name][:] = _unpack_rgb(pixels).reshape(-1, self.height, self.width, 3)
+        size = self._quality.batch or (1024 if self._device.is_cuda else 8)
+        for frames in self._posed.alike(OF_ALL, count):
+            yield from (frames[start : start + size] for start in range(0, len(frames), size))
 
-    def _poses(self, states: SceneStates) -> dict[str, NDArray[np.float32]]:
-        data = self._posed.data
-        poses = {}
-        for name in _POSES:
-            shape = getattr(data, name).shape
-            shape = (shape[0], 3, 3) if name.endswith("xmat") else shape
-            poses[name] = np.empty((len(states), *shape), dtype=np.float32)
-        for i in range(len(states)):
-            self._posed.pose(states, i)
-            for name, values in poses.items():
-                values[i] = getattr(data, name).reshape(values.shape[1:])
-        return poses
+    def _ready(self) -> tuple[Worlds, list[Tracer]]:
+        """What is on the device, put there with the first picture."""
+        from twinloop.render.warp_trace import Tracer
+        from twinloop.render.warp_worlds import Worlds
 
-    def _buffers(self, count: int) -> tuple[Any, Any]:
-        if count not in self._contexts:
-            model = self._posed.model
-            context = self._mjw.create_render_context(
-                model,
-                nworld=count,
-                cam_res=(self.width, self.height),
-                cam_active=self._ids,
-                render_rgb=True,
-                render_depth=False,
-                render_seg=False,
-                use_shadows=self._quality.shadows,
-                shadow_light_fraction=0.0,  # shadows as dark as the rasterizer's
-                use_precomputed_rays=False,  # the field of view may differ from world to world
-                render_skybox=True,
-            )
-            self._contexts[count] = (self._mjw.make_data(model, nworld=count), context)
-        return self._contexts[count]
+        if self._worlds is None:
+            size = (self.height, self.width)
+            self._worlds = Worlds(self._mjw, self._posed, size)
+            options = {"size": size, "shadows": self._quality.shadows, "splats": self._splats}
+            for names in self._kinds_of_cameras():
+                rays = self._lensed if names[0] in self._lensed else None
+                self._tracers.append(Tracer(self._mjw, self._posed, names, rays, **options))
+        return self._worlds, self._tracers
+
+    def _kinds_of_cameras(self) -> list[list[str]]:
+        """Cameras with rays of their own, pinholes, and orthographic ones, as far as there are any."""
+        flat = self._posed.model.cam_projection == mujoco.mjtProjection.mjPROJ_ORTHOGRAPHIC
+        ids = camera_ids(self._posed.model, self.cameras)
+        kinds: dict[str, list[str]] = {}
+        for name, i in ids.items():
+            kinds.setdefault("lensed" if name in self._lensed else "flat" if flat[i] else "pinhole", []).append(name)
+        return list(kinds.values())
 
     def close(self) -> None:
-        """Free the batch buffers; a second call does nothing."""
-        self._contexts.clear()
+        """Free what is on the device; a second call does nothing."""
+        self._worlds, self._tracers = None, []
 
     def __enter__(self) -> Self:
         return self
@@ -152,6 +153,15 @@ class WarpRenderer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _checked_rays(camera: str, rays: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
+    directions = np.asarray(rays, dtype=np.float64)
+    if directions.shape != (*size, 3):
+        raise InputError(f"The rays of camera {camera} have shape {directions.shape}, the picture needs {(*size, 3)}.")
+    if not np.allclose(np.linalg.norm(directions, axis=-1), 1.0, atol=1e-3):
+        raise InputError(f"The rays of camera {camera} must be unit vectors: a distance is measured along them.")
+    return directions
 
 
 def _use_first_face(model: mujoco.MjModel) -> None:
@@ -166,12 +176,17 @@ def _forget_physics(model: mujoco.MjModel) -> None:
     model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER.value
 
 
-def _unpack_rgb(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Red, green, blue of pixels packed as 0xAARRGGBB."""
-    return np.stack([packed >> 16 & 0xFF, packed >> 8 & 0xFF, packed & 0xFF], axis=-1).astype(np.uint8)
+def _device(wp: ModuleType, name: str) -> Any:
+    try:
+        return wp.get_device(name or None)
+    except (ValueError, RuntimeError) as error:
+        found = ", ".join(device.alias for device in wp.get_devices())
+        raise MissingDependencyError(
+            f"There is no device {name} for the warp renderer; there are {found}.", remedy="name one of these"
+        ) from error
 
 
-def _import_warp() -> ModuleType:
+def _import_warp() -> tuple[ModuleType, ModuleType]:
     try:
         import warp  # pyright: ignore[reportMissingImports]
 
@@ -179,4 +194,4 @@ def _import_warp() -> ModuleType:
         import mujoco_warp  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingDependencyError(f"The warp renderer needs mujoco_warp ({error}).", remedy=REMEDY) from error
-    return mujoco_warp
+    return mujoco_warp, warp

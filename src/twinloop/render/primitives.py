@@ -1,0 +1,137 @@
+"""Where the rays of pixels meet the primitives that a rasterizer drew there, in closed form.
+
+A rasterizer draws a ball of flat faces, which lie inside it by 1.2 % of its radius where a circle has 20 of them. What
+is seen in a pixel is known from the drawing; where and how steep the surface is there needs no drawing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Meet = Callable[[Array, Array, Array], tuple[Array, Array]]
+"""Start ``(3,)``, rays ``(n, 3)`` and ``geom_size`` in the geom's own axes to distances ``(n,)`` in units of the ray's
+length and outward normals ``(n, 3)`` of any length; nan where a ray passes by."""
+
+
+def hits(
+    kinds: Mapping[int, Meet],
+    ids: NDArray[np.int32],
+    rays: Array,
+    world_from_camera: Array,
+    model: mujoco.MjModel,
+    data: mujoco.MjData,
+) -> tuple[Array, Array]:
+    """Distances ``(n,)`` in units of the rays' lengths, and unit normals ``(n, 3)`` in camera axes.
+
+    Both are nan where there is none of these kinds of geom, or where the ray just misses what was drawn.
+
+    Args:
+        kinds: some of `PRIMITIVES`.
+        ids: what each ray is to meet ``(n,)``, below 0 for nothing.
+        rays: directions from the camera ``(n, 3)`` in its axes (x right, y down, z forward).
+        world_from_camera: its pose ``(4, 4)``.
+        data: the poses of geoms.
+    """
+    distance, normal = np.full(len(ids), np.nan), np.full((len(ids), 3), np.nan)
+    turn, eye = world_from_camera[:3, :3], world_from_camera[:3, 3]
+    for geom, pixels in _pieces(ids):
+        meet = kinds.get(int(model.geom_type[geom])) if geom >= 0 else None
+        if meet is None:
+            continue
+        world_from_geom = data.geom_xmat[geom].reshape(3, 3)
+        start = (eye - data.geom_xpos[geom]) @ world_from_geom
+        camera_from_geom = turn.T @ world_from_geom
+        away, outward = meet(start, rays[pixels] @ camera_from_geom, model.geom_size[geom])
+        distance[pixels] = np.where(away > 0.0, away, np.nan)
+        outward = outward / np.sqrt(np.einsum("ni,ni->n", outward, outward))[:, None]
+        normal[pixels] = outward @ camera_from_geom.T
+    return distance, normal
+
+
+def _pieces(ids: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+    """Every id and its pixels, in pieces that stay in the processor's cache: three times as fast as whole pictures."""
+    order = np.argsort(ids, kind="stable")
+    seen, starts = np.unique(ids[order], return_index=True)
+    for geom, pixels in zip(seen.tolist(), np.split(order, starts[1:]), strict=True):
+        for first in range(0, len(pixels), _PIECE):
+            yield geom, pixels[first : first + _PIECE]
+
+
+_PIECE = 8192
+
+
+def _plane(start: Array, rays: Array, _size: Array) -> tuple[Array, Array]:
+    normal = np.broadcast_to([0.0, 0.0, 1.0 if start[2] >= 0.0 else -1.0], rays.shape)
+    with np.errstate(divide="ignore"):
+        return -start[2] / rays[:, 2], normal
+
+
+def _box(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
+    """The ray enters through the last of the three pairs of faces between which it comes to lie."""
+    rows, side = np.arange(len(rays)), -np.sign(rays)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entering = (side * size - start) / rays
+    axis = np.nan_to_num(entering, nan=-np.inf, neginf=-np.inf, posinf=-np.inf).argmax(axis=-1)
+    distance = entering[rows, axis]
+    normal = np.zeros_like(rays)
+    normal[rows, axis] = side[rows, axis]
+    inside = np.abs(start + distance[:, None] * rays) <= size * (1.0 + 1e-9)
+    return np.where(inside.all(axis=-1), distance, np.nan), normal
+
+
+def _ellipsoid(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
+    distance = _unit_sphere(start / size, rays / size)
+    return distance, (start + distance[:, None] * rays) / size**2
+
+
+def _sphere(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
+    return _ellipsoid(start, rays, np.full(3, size[0]))
+
+
+def _cylinder(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
+    radius, half = size[:2]
+    distance = _unit_sphere(start[:2] / radius, rays[:, :2] / radius)
+    point = start + distance[:, None] * rays
+    normal = point * [1.0, 1.0, 0.0]
+    above = 1.0 if start[2] >= 0.0 else -1.0
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cap = (above * half - start[2]) / rays[:, 2]
+        on_cap = np.hypot(*(start[:2, None] + cap * rays[:, :2].T)) <= radius
+    on_cap &= abs(start[2]) > half
+    normal[on_cap] = [0.0, 0.0, above]
+    on_side = np.abs(point[:, 2]) <= half
+    return np.where(on_cap, cap, np.where(on_side, distance, np.nan)), normal
+
+
+def _capsule(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
+    radius, half = size[:2]
+    distance = _unit_sphere(start[:2] / radius, rays[:, :2] / radius)
+    height = start[2] + distance * rays[:, 2]
+    for end in (-1.0, 1.0):
+        over = end * height > half
+        distance[over] = _unit_sphere((start - [0.0, 0.0, end * half]) / radius, rays[over] / radius)
+    point = start + distance[:, None] * rays
+    point[:, 2] -= np.clip(height, -half, half)
+    return distance, point
+
+
+def _unit_sphere(start: Array, rays: Array) -> Array:
+    """Distances at which rays first meet the unit sphere (or circle) from outside, in units of their lengths."""
+    square, along = np.einsum("ni,ni->n", rays, rays), rays @ start
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return (-along - np.sqrt(along**2 - square * (start @ start - 1.0))) / square
+
+
+_GEOM = mujoco.mjtGeom
+ROUND: dict[int, Meet] = {
+    int(_GEOM.mjGEOM_SPHERE): _sphere,
+    int(_GEOM.mjGEOM_ELLIPSOID): _ellipsoid,
+    int(_GEOM.mjGEOM_CAPSULE): _capsule,
+    int(_GEOM.mjGEOM_CYLINDER): _cylinder,
+}
+PRIMITIVES: dict[int, Meet] = {int(_GEOM.mjGEOM_PLANE): _plane, int(_GEOM.mjGEOM_BOX): _box, **ROUND}

@@ -1,0 +1,144 @@
+"""Gaussian splats: a radiance field of coloured ellipsoids, and the PLY files that hold captured ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import frozen
+
+_SH0 = 0.28209479177387814
+"""The constant spherical harmonic, 1 / (2 √π)."""
+
+_NUMBERS = {
+    **dict.fromkeys(("char", "int8"), "i1"),
+    **dict.fromkeys(("uchar", "uint8"), "u1"),
+    **dict.fromkeys(("short", "int16"), "i2"),
+    **dict.fromkeys(("ushort", "uint16"), "u2"),
+    **dict.fromkeys(("int", "int32"), "i4"),
+    **dict.fromkeys(("uint", "uint32"), "u4"),
+    **dict.fromkeys(("float", "float32"), "f4"),
+    **dict.fromkeys(("double", "float64"), "f8"),
+}
+_COLUMNS = (
+    ("position", ("x", "y", "z")),
+    ("colour", ("f_dc_0", "f_dc_1", "f_dc_2")),
+    ("opacity", ("opacity",)),
+    ("scale", ("scale_0", "scale_1", "scale_2")),
+    ("rotation", ("rot_0", "rot_1", "rot_2", "rot_3")),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Splats:
+    """``n`` Gaussians in the world; arrays are copied and frozen.
+
+    ``position`` ``(n, 3)`` in m, ``rotation`` ``(n, 4)`` wxyz (normalized here), ``scale`` ``(n, 3)`` standard
+    deviations in m along the Gaussian's own axes, ``rgba`` ``(n, 4)`` colour (sRGB, 0 to 1, the same from every side)
+    and opacity at the centre.
+
+    Raises:
+        InputError: shapes that do not fit, a scale that is not positive, a rotation of length zero, or numbers that
+            are none.
+    """
+
+    position: NDArray[np.float64]
+    rotation: NDArray[np.float64]
+    scale: NDArray[np.float64]
+    rgba: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        for name, width in (("position", 3), ("rotation", 4), ("scale", 3), ("rgba", 4)):
+            value = np.asarray(getattr(self, name), dtype=np.float64)
+            if value.shape != (len(self.position), width):
+                raise InputError(
+                    f"{name} of splats has shape {value.shape}. For {len(self.position)} splats it must be "
+                    f"({len(self.position)}, {width})."
+                )
+            if not np.isfinite(value).all():
+                raise InputError(f"{name} of splats holds numbers that are not finite. Remove these splats first.")
+            object.__setattr__(self, name, frozen(value))
+        if not (self.scale > 0.0).all():
+            raise InputError("The scale of a splat is its standard deviation in m; it must be positive.")
+        length = np.linalg.norm(self.rotation, axis=-1, keepdims=True)
+        if not (length > 0.0).all():
+            raise InputError("The rotation of a splat is a quaternion wxyz; its length must not be zero.")
+        object.__setattr__(self, "rotation", frozen(self.rotation / length))
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    def moved(self, position: ArrayLike, rotation: ArrayLike, scale: float = 1.0) -> Splats:
+        """The same splats scaled about the origin, turned and moved: how a captured scene comes into the world.
+
+        Args:
+            position: ``(3,)`` in m, applied last.
+            rotation: a matrix ``(3, 3)``, world from capture.
+            scale: m of the world per unit of the capture.
+        """
+        from scipy.spatial.transform import Rotation
+
+        turn = Rotation.from_matrix(np.asarray(rotation, dtype=np.float64))
+        own = turn * Rotation.from_quat(self.rotation, scalar_first=True)
+        return Splats(
+            position=scale * turn.apply(self.position) + np.asarray(position, dtype=np.float64),
+            rotation=own.as_quat(scalar_first=True),
+            scale=scale * self.scale,
+            rgba=self.rgba,
+        )
+
+
+def read_splats(path: Path) -> Splats:
+    """Splats of a PLY file as 3D Gaussian splatting programs write it, in the file's own frame and unit.
+
+    Its conventions: ``scale_*`` are logarithms of standard deviations, ``opacity`` is a logit, ``rot_*`` a quaternion
+    wxyz that need not be normalized, and colour is 0.5 + 0.28209479 · ``f_dc_*`` (spherical harmonics of degree 0;
+    those of higher degrees, ``f_rest_*``, are left out: colour does not depend on the side).
+
+    Raises:
+        InputError: not such a file; names what is missing.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    table = _vertices(content, path)
+    missing = [name for _, names in _COLUMNS for name in names if name not in (table.dtype.names or ())]
+    if missing:
+        raise InputError(
+            f"{path} holds no Gaussian splats: its vertices have no {', '.join(missing)}. Export the splats as PLY."
+        )
+    columns = {key: np.stack([table[name].astype(np.float64) for name in names], -1) for key, names in _COLUMNS}
+    colour = np.clip(0.5 + _SH0 * columns["colour"], 0.0, 1.0)
+    opacity = 1.0 / (1.0 + np.exp(-columns["opacity"]))
+    return Splats(
+        position=columns["position"],
+        rotation=columns["rotation"],
+        scale=np.exp(columns["scale"]),
+        rgba=np.concatenate([colour, opacity], axis=-1),
+    )
+
+
+def _vertices(content: bytes, path: Path) -> np.ndarray:
+    """The vertices of a little-endian binary PLY as a structured array."""
+    head, mark, body = content.partition(b"end_header\n")
+    lines = [line.split() for line in head.decode("ascii", errors="replace").splitlines()]
+    if not mark or not lines or lines[0] != ["ply"]:
+        raise InputError(f"{path} is no PLY file.")
+    if ["format", "binary_little_endian", "1.0"] not in lines:
+        raise InputError(f"{path} is not written as binary_little_endian 1.0. Export it so.")
+    elements = [i for i, line in enumerate(lines) if line[:1] == ["element"]]
+    if not elements or lines[elements[0]][1] != "vertex":
+        raise InputError(f"{path} does not begin with vertices.")
+    count, last = int(lines[elements[0]][2]), [*elements, len(lines)][1]
+    properties = [line for line in lines[elements[0] : last] if line[:1] == ["property"]]
+    if any(line[1] not in _NUMBERS for line in properties):
+        raise InputError(f"{path} has lists among the properties of its vertices, which splats do not have.")
+    kind = np.dtype([(line[2], "<" + _NUMBERS[line[1]]) for line in properties])
+    if len(body) < count * kind.itemsize:
+        raise InputError(f"{path} ends early: {count} vertices of {kind.itemsize} bytes, {len(body)} bytes are there.")
+    return np.frombuffer(body, dtype=kind, count=count)

@@ -1,0 +1,142 @@
+"""One launch of the tracer: cameras with the same kind of rays, over the worlds that are loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.render.cameras import intrinsics
+from twinloop.render.light import decode_srgb
+from twinloop.render.scene import PosedScene, camera_ids
+from twinloop.render.splats import Splats
+from twinloop.render.warp_normals import surface_normals
+from twinloop.render.warp_worlds import Worlds
+
+_COLOUR = {"rgb", "linear"}
+
+
+class Tracer:
+    """Keeps the render contexts of its cameras, one for each set of channels."""
+
+    def __init__(
+        self,
+        mjw: ModuleType,
+        posed: PosedScene,
+        cameras: Sequence[str],
+        rays: Mapping[str, NDArray[np.float64]] | None,
+        *,
+        size: tuple[int, int],
+        shadows: bool,
+        splats: Splats | None,
+    ) -> None:
+        self._mjw, self._posed, self._size, self._shadows = mjw, posed, size, shadows
+        # Warp numbers the active cameras in the order of the model's, so pictures are read in that order too.
+        self._ids = dict(sorted(camera_ids(posed.model, cameras).items(), key=lambda item: item[1]))
+        self._rays = rays and np.concatenate([rays[name].reshape(-1, 3) for name in self._ids]) * [1.0, -1.0, -1.0]
+        self._splats = splats
+        self._contexts: dict[tuple[bool, ...], Any] = {}
+        self._kernel: Any = None
+        self._kinds: set[int] = set()
+
+    def forget(self) -> None:
+        """Build the next contexts anew, from the model as it then is."""
+        self._contexts.clear()
+
+    def trace(self, worlds: Worlds, channels: Sequence[str]) -> dict[str, dict[str, NDArray]]:
+        """Channels ``(count, height, width, …)`` by camera and name."""
+        wanted = set(channels)
+        context = self._context(worlds, wanted)
+        self._mjw.refit_bvh(worlds.model, worlds.data, context)
+        self._mjw.render(worlds.model, worlds.data, context)
+        self._kernel = context._megakernel
+        seen: dict[str, NDArray] = {}
+        if wanted & _COLOUR:
+            seen["rgb"] = _unpacked(context.rgb_data.numpy()[: worlds.count])
+        if "depth" in wanted:
+            seen["depth"] = context.depth_data.numpy()[: worlds.count]
+            seen["depth"][seen["depth"] == 0.0] = np.inf
+        if "geom" in wanted:
+            seen["geom"] = _geoms(context.seg_data.numpy()[: worlds.count])
+        if "normal" in wanted:
+            seen["normal"] = surface_normals(self._mjw, worlds, context, self._size, self._lenses(worlds))
+        if "linear" in wanted:
+            seen["linear"] = decode_srgb(seen["rgb"])
+        return self._by_camera({channel: seen[channel] for channel in channels})
+
+    def _by_camera(self, seen: Mapping[str, NDArray]) -> dict[str, dict[str, NDArray]]:
+        pictures: dict[str, dict[str, NDArray]] = {name: {} for name in self._ids}
+        for channel, values in seen.items():
+            shape = (len(values), len(self._ids), *self._size, *values.shape[2:])
+            for slot, name in enumerate(self._ids):
+                pictures[name][channel] = values.reshape(shape)[:, slot]
+        return pictures
+
+    def _context(self, worlds: Worlds, wanted: set[str]) -> Any:
+        model = self._posed.model
+        kinds = self._kinds | set(model.geom_type.tolist())
+        if kinds != self._kinds:
+            self._kinds, self._kernel = kinds, None
+            self.forget()
+        key = (bool(wanted & _COLOUR), "depth" in wanted, "geom" in wanted)
+        context = self._contexts.get(key)
+        if context is None or len(context.group_root) < worlds.count:
+            context = self._contexts[key] = self._new_context(worlds.capacity, *key)
+        return context
+
+    def _new_context(self, capacity: int, colour: bool, depth: bool, geom: bool) -> Any:
+        context = self._mjw.create_render_context(
+            self._posed.model,
+            nworld=capacity,
+            cam_res=(self._size[1], self._size[0]),
+            cam_active=list(self._ids.values()),
+            render_rgb=colour,
+            render_depth=depth,
+            render_seg=geom,
+            use_shadows=self._shadows,
+            shadow_light_fraction=0.0,  # shadows as dark as the rasterizer's
+            use_precomputed_rays=self._rays is not None,  # otherwise the field of view differs from world to world
+            render_skybox=True,
+            **_splat_arrays(self._splats),
+        )
+        if self._rays is not None:
+            context.ray.assign(self._rays)
+            context.ray_offset.zero_()
+        # What the kernel is specialized for must hold for every world, not only for the model as compiled.
+        context.geom_ray_types = tuple(sorted(self._kinds))
+        context.light_attenuation_is_default, context.has_spot_lights = False, True
+        context._megakernel = self._kernel
+        return context
+
+    def _lenses(self, worlds: Worlds) -> NDArray[np.float64] | None:
+        """Pinholes ``(worlds or 1, cameras, 4)`` in pixels, where it is not the context's own rays that count."""
+        model, (height, width) = self._posed.model, self._size
+        projections = model.cam_projection[list(self._ids.values())]
+        if self._rays is not None or (projections != mujoco.mjtProjection.mjPROJ_PERSPECTIVE).any():
+            return None
+        lenses = [
+            [intrinsics(model, name, height=height, width=width, fields=fields) for name in self._ids]
+            for fields in worlds.lenses
+        ]
+        return np.array([[[lens.fx, lens.fy, lens.cx, lens.cy] for lens in row] for row in lenses])
+
+
+def _splat_arrays(splats: Splats | None) -> dict[str, NDArray[np.float32]]:
+    if splats is None or not len(splats):
+        return {}
+    arrays = {"position": splats.position, "rotation": splats.rotation, "scale": splats.scale, "rgba": splats.rgba}
+    return {f"splat_{name}": value.astype(np.float32) for name, value in arrays.items()}
+
+
+def _geoms(pairs: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Geom ids of pairs (id, type of object)."""
+    return np.where(pairs[..., 1] == int(mujoco.mjtObj.mjOBJ_GEOM), pairs[..., 0], -1)
+
+
+def _unpacked(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
+    """Red, green, blue of pixels packed as 0xAARRGGBB."""
+    return np.stack([packed >> 16 & 0xFF, packed >> 8 & 0xFF, packed & 0xFF], axis=-1).astype(np.uint8)

@@ -1,0 +1,97 @@
+"""Frames as the worlds of ``mujoco_warp``: their poses, and what the tracer reads of the model, on the device."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import warp as wp  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.render.protocol import SceneStates
+from twinloop.render.scene import PosedScene
+
+_POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir", "flexvert_xpos")
+# What the tracer reads of the model, and can for each world on its own. Where things are comes with the poses.
+_OF_WORLDS = (
+    *("geom_dataid", "geom_matid", "geom_size", "geom_rgba", "cam_fovy", "cam_intrinsic"),
+    *("light_type", "light_castshadow", "light_active", "light_attenuation", "light_cutoff", "light_exponent"),
+    *("light_ambient", "light_diffuse", "light_specular"),
+    *("mat_texid", "mat_texuniform", "mat_texrepeat", "mat_emission", "mat_specular", "mat_shininess", "mat_rgba"),
+)
+_LENS = ("cam_fovy", "cam_intrinsic", "cam_sensorsize")
+OF_ALL = ("geom_type", "cam_projection", "cam_sensorsize", "flex_rgba", "tex_data")
+"""What it reads for all worlds of a batch in common."""
+
+
+class Worlds:
+    """As many frames as are traced at once.
+
+    Attributes:
+        model: the model on the device.
+        data: the poses on the device.
+        count: how many frames are loaded.
+        capacity: how many fit.
+        lenses: the model's fields of lenses, of every frame or of all.
+    """
+
+    def __init__(self, mjw: ModuleType, posed: PosedScene, size: tuple[int, int]) -> None:
+        self._mjw, self._posed, self._size = mjw, posed, size
+        self._loaded: dict[str, NDArray] = {}
+        try:
+            self.model: Any = mjw.put_model(posed.model)
+        except NotImplementedError as error:
+            raise InputError(f"mujoco_warp does not take this model: {error} Render it with gl.") from error
+        self.data: Any = None
+        self.count = self.capacity = 0
+        self.lenses: list[dict[str, NDArray]] = []
+
+    def load(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
+        """Bring frames to the device, which have the fields `OF_ALL` in common."""
+        if len(frames) > self.capacity:
+            self.capacity = len(frames)
+            # No physics is done here, so there is no room for contacts.
+            self.data = self._mjw.make_data(self._posed.model, nworld=self.capacity, nconmax=1, njmax=1)
+        self.count = self.data.nworld = len(frames)
+        poses = {name: [] for name in _POSES}
+        own = {name: [] for name in _OF_WORLDS if self._posed.changes(name)}
+        for frame in frames.tolist():
+            self._posed.pose(states, frame)
+            for name, values in poses.items():
+                values.append(getattr(self._posed.data, name).copy())
+            for name, values in own.items():
+                values.append(getattr(self._posed.model, name).copy())
+        lens = {name: own.get(name, [getattr(self._posed.model, name).copy()]) for name in _LENS}
+        count = max(map(len, lens.values()))
+        self.lenses = [{name: rows[i % len(rows)] for name, rows in lens.items()} for i in range(count)]
+        for name, values in poses.items():
+            self._pose(name, np.stack(values))
+        for name in _OF_WORLDS:
+            self._put(name, np.stack(own[name]) if name in own else getattr(self._posed.model, name)[None])
+        for name in ("geom_type", "cam_projection", "cam_sensorsize"):
+            self._put(name, getattr(self._posed.model, name))
+
+    def _pose(self, name: str, values: NDArray[np.float64]) -> None:
+        target = getattr(self.data, name)
+        if target.size:
+            matrices = values.reshape(*values.shape[:-1], 3, 3) if name.endswith("xmat") else values
+            target[: self.count].assign(matrices)
+
+    def _put(self, name: str, values: NDArray) -> None:
+        if name in {"cam_intrinsic", "cam_sensorsize"}:
+            values = self._filling(name, values)
+        if name in self._loaded and np.array_equal(self._loaded[name], values):
+            return
+        self._loaded[name] = values.copy()
+        shared = getattr(self.model, name)
+        setattr(self.model, name, wp.array(values, dtype=shared.dtype, ndim=shared.ndim))
+
+    def _filling(self, name: str, values: NDArray) -> NDArray:
+        """Sensors in pixels: MuJoCo's own renderer fills the picture with a sensor, the tracer would cut it."""
+        model, (height, width) = self._posed.model, self._size
+        sensor = model.cam_sensorsize
+        lensed = sensor[:, 1] > 0.0
+        pixels = np.divide([width, height], sensor, out=np.ones(sensor.shape), where=lensed[:, None])
+        return values * (pixels if name == "cam_sensorsize" else np.tile(pixels, 2))
