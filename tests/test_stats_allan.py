@@ -63,3 +63,8 @@ def test_what_is_not_there_has_an_interval_from_zero():
 def test_what_is_no_record_is_refused(bad):
     with pytest.raises(InputError, match="An Allan deviation needs a row of at least 9 finite numbers"):
         allan_curve(bad, PERIOD)
+
+
+def test_averages_longer_than_half_the_record_are_refused():
+    with pytest.raises(InputError, match="A record of 1 s is too short for averages over"):
+        allan_curve(np.arange(100.0), PERIOD, shortest=0.6)

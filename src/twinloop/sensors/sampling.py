@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -33,6 +35,45 @@ def newest_sample(
     taken = np.maximum(np.minimum(np.where(clocked, own, asked - delay), asked - delay), 0.0)
     number = np.where(clocked, np.maximum(count + 1.0, 0.0), np.arange(1.0, asked.shape[1] + 1.0))
     return taken, number.astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleClock:
+    """The samples that one sensor takes along one episode.
+
+    ``number`` ``(n,)`` are theirs (`newest_sample`), ``taken`` and ``delivered`` ``(n,)`` when, in s, ``period`` what
+    lies between them, ``frame`` ``(T,)`` the position of the newest that each frame has. Those before ``first`` are no
+    samples of the clock but what was read at time 0.
+    """
+
+    number: NDArray[np.int64]
+    taken: NDArray[np.float64]
+    delivered: NDArray[np.float64]
+    frame: NDArray[np.int64]
+    first: int
+    period: float
+
+
+def sample_clock(time: ArrayLike, *, end: float, rate: float, phase: float, delay: float, period: float) -> SampleClock:
+    """Every sample that a sensor takes from time 0 to ``end``, and which of them each frame has.
+
+    Args:
+        time: of the frames, ``(T,)`` in s.
+        end: of the episode, in s.
+        rate, phase, delay: see `newest_sample`.
+        period: between frames, in s, which is that of the samples of a sensor without a clock.
+    """
+    asked = np.asarray(time, dtype=np.float64)
+    _, newest = newest_sample(asked[None], rate=rate, phase=phase, delay=delay)
+    if rate <= 0.0:
+        index = np.arange(len(asked))
+        taken = np.maximum(asked - delay, 0.0)
+        return SampleClock(number=newest[0], taken=taken, delivered=asked, frame=index, first=0, period=period)
+    count = int(np.floor(end * rate - phase + _ROUND_OFF)) + 1
+    number = np.arange(max(count, 0) + 1)
+    own = np.asarray((phase + number - 1.0) / rate, dtype=np.float64)
+    taken = np.clip(own, 0.0, end)
+    return SampleClock(number=number, taken=taken, delivered=own + delay, frame=newest[0], first=1, period=1.0 / rate)
 
 
 def hermite(

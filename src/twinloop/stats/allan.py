@@ -53,7 +53,13 @@ class AllanNoise:
 
 
 def allan_curve(
-    values: ArrayLike, period: float, *, level: float = 0.95, points_per_decade: int = 10, longest: float = 0.1
+    values: ArrayLike,
+    period: float,
+    *,
+    level: float = 0.95,
+    points_per_decade: int = 10,
+    shortest: float = 0.0,
+    longest: float = 0.1,
 ) -> AllanCurve:
     """The overlapping Allan deviation of a record of rates ``(n,)``, ``period`` s apart.
 
@@ -64,10 +70,11 @@ def allan_curve(
         period: between them.
         level: confidence of the intervals.
         points_per_decade: averaging times, evenly spaced in their logarithm.
+        shortest: averaging time at least, in s: a filter bends the curve up to a hundred of its lags.
         longest: averaging time at most, as a part of the record.
 
     Raises:
-        InputError: fewer than 9 samples, or one that is not finite.
+        InputError: fewer than 9 samples, or one that is not finite, or too few for the shortest time.
     """
     check_level(level)
     record = np.asarray(values, dtype=np.float64)
@@ -76,9 +83,15 @@ def allan_curve(
             f"An Allan deviation needs a row of at least {_FEWEST} finite numbers; given {record.shape}. "
             "Give one channel of a record at rest, without gaps."
         )
-    most = max(2, int(len(record) * longest))
-    count = max(2, math.ceil(points_per_decade * math.log10(most)) + 1)
-    averaged = np.unique(np.round(np.geomspace(1, most, count)).astype(np.int64))
+    least = max(1, math.ceil(shortest / period))
+    most = max(least + 1, int(len(record) * longest))
+    count = max(2, math.ceil(points_per_decade * math.log10(most / least)) + 1)
+    averaged = np.unique(np.round(np.geomspace(least, most, count)).astype(np.int64))
+    if 2 * most >= len(record):
+        raise InputError(
+            f"A record of {len(record) * period:g} s is too short for averages over {most * period:g} s. Give a longer "
+            "one, or shorter averages."
+        )
     phase = np.concatenate([[0.0], np.cumsum(record - record.mean())]) * period
     variance = np.array([_variance(phase, int(m)) for m in averaged]) / (averaged * period) ** 2
     time = np.asarray(averaged * period, dtype=np.float64)
@@ -155,10 +168,11 @@ def _coefficient(
     near = share > share.max() - 0.05  # the loss of a twentieth is less than any interval here
     place = int(np.argmax(np.where(near, curve.freedom, 0.0)))
     rest = model[place] - basis[place, which] * squares[which]
-    ends = [
-        max(float(end[place]) ** 2 - rest, 0.0) / basis[place, which]
-        for end in (curve.deviation.low, curve.deviation.high)
-    ]
+    found, low, high = (
+        float(end[place]) ** 2 for end in (curve.deviation.estimate, curve.deviation.low, curve.deviation.high)
+    )
+    # The rest is no better known than the whole: at its largest where the part is at its smallest.
+    ends = [max(end, 0.0) / basis[place, which] for end in (low - rest * high / found, high - rest * low / found)]
     return Interval(
         estimate=np.array(math.sqrt(squares[which])),
         low=np.array(math.sqrt(min(ends[0], squares[which]))),

@@ -1,0 +1,109 @@
+"""What sensors do to a signal over time: they lag, they stick, they clip, they count."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.signal import lfilter
+
+
+def low_pass(time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike) -> NDArray[np.float64]:
+    """What a first-order low-pass makes of a signal that is linear between its points; exact at any spacing.
+
+    T dy/dt = u − y with T = 1/(2π · bandwidth). Before its first point the signal stood still.
+
+    Args:
+        time: ``(…, n)`` in s, not decreasing.
+        values: ``(…, n, k)``.
+        bandwidth: frequency in Hz at which half the power is left, of the shape before ``n`` or a number; 0: no
+            filter.
+
+    Returns:
+        Values ``(…, n, k)``.
+    """
+    at, signal = np.asarray(time, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    cutoff = np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), at.shape[:-1])
+    if not np.any(cutoff > 0.0):
+        return signal.copy()
+    lag = 1.0 / (2.0 * math.pi * np.where(cutoff > 0.0, cutoff, np.inf))
+    lag = np.where(cutoff > 0.0, lag, 0.0)[..., None]
+    step = np.diff(at, axis=-1)
+    part = np.divide(step, lag, out=np.full(step.shape, np.inf), where=lag > 0.0)
+    decay = np.exp(-part)
+    # Share of the step's end in what is new: 1 − T/h (1 − exp(−h/T)), whose limit for short steps is h/2T.
+    short = part < 1e-6
+    share = np.where(short, 0.5 * part, 1.0 - np.divide(1.0 - decay, part, out=np.zeros_like(part), where=~short))
+    early = (1.0 - decay) - share
+    result = np.empty_like(signal)
+    result[..., 0, :] = signal[..., 0, :]
+    for i in range(step.shape[-1]):
+        result[..., i + 1, :] = (
+            decay[..., i, None] * result[..., i, :]
+            + early[..., i, None] * signal[..., i, :]
+            + share[..., i, None] * signal[..., i + 1, :]
+        )
+    return result
+
+
+def low_pass_noise(normals: ArrayLike, period: ArrayLike, bandwidth: ArrayLike) -> NDArray[np.float64]:
+    """Standard normal numbers as the same low-pass, sampled, leaves them: y = a y + (1 − a) n, a = exp(−2π B Δt).
+
+    Slow noise keeps its density, and the deviation falls with the bandwidth. It begins in its steady state.
+
+    Args:
+        normals: ``(…, n, k)``.
+        period: Δt between samples in s, and ``bandwidth`` B in Hz, of the shape before ``n`` or numbers; 0: no filter.
+    """
+    white = np.asarray(normals, dtype=np.float64)
+    shape = white.shape[:-2]
+    cutoff, spacing = (np.broadcast_to(np.asarray(x, dtype=np.float64), shape) for x in (bandwidth, period))
+    if not np.any(cutoff > 0.0):
+        return white.copy()
+    decay = np.where(cutoff > 0.0, np.exp(-2.0 * math.pi * cutoff * spacing), 0.0)
+    fresh = (1.0 - decay)[..., None, None] * white
+    fresh[..., 0, :] = np.sqrt((1.0 - decay) / (1.0 + decay))[..., None] * white[..., 0, :]
+    return decaying_sum(fresh, decay)
+
+
+def decaying_sum(values: NDArray[np.float64], decay: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Sums y = decay · y + u along the axis before the last, from 0; ``values`` ``(…, n, k)``, ``decay`` ``(…)``."""
+    result = np.empty_like(values)
+    for world in np.ndindex(decay.shape):
+        result[world] = lfilter([1.0], [1.0, -decay[world]], values[world], axis=0)
+    return result
+
+
+def play(values: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+    """A signal behind a play of ``width`` from flank to flank (Prandtl's play operator), for hysteresis.
+
+    It begins in the middle of the play and follows only when a flank is reached: a signal that turns round shows
+    ``width`` of hysteresis.
+
+    Args:
+        values: ``(…, n, k)``.
+        width: broadcasts with ``(…, k)``, in the signal's unit.
+    """
+    signal = np.asarray(values, dtype=np.float64)
+    half = np.asarray(width, dtype=np.float64) / 2.0
+    if not np.any(half > 0.0):
+        return signal.copy()
+    result = np.empty_like(signal)
+    held = result[..., 0, :] = signal[..., 0, :]
+    for i in range(1, signal.shape[-2]):
+        held = np.clip(held, signal[..., i, :] - half, signal[..., i, :] + half)
+        result[..., i, :] = held
+    return result
+
+
+def digitized(values: ArrayLike, limit: ArrayLike, step: ArrayLike) -> NDArray[np.float64]:
+    """A signal that saturates at ± ``limit`` and is then rounded to multiples of ``step``; 0: it does neither.
+
+    All three broadcast with each other.
+    """
+    signal, most, size = (np.asarray(x, dtype=np.float64) for x in (values, limit, step))
+    bound = np.where(most > 0.0, most, np.inf)
+    clipped = np.clip(signal, -bound, bound)
+    counted = np.round(clipped / np.where(size > 0.0, size, 1.0)) * size
+    return np.where(size > 0.0, counted, clipped)

@@ -1,0 +1,112 @@
+"""What a smart servo reports of itself beside its position: current, speed, load, supply voltage, temperature.
+
+Current and load follow from the motor's law (``twin/servos.yaml``): a torque T at a speed w behind the gear takes the
+duty d = T R/(kt V), which is what servos call load, and the current I = (T − kt²/R · w)/kt = (d V − kt w)/R.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.sensors.filters import digitized
+
+REPORTS = ("velocity", "current", "load", "voltage", "temperature")  # in this order along a row of readings
+CHANCE = 2  # standard normal numbers that one sample of one servo takes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Servo:
+    """The numbers of the servos' feedback in one world, or in each, ``(nworld,)``; the default is ideal.
+
+    They are the parameters ``sensor/NAME/QUANTITY``, whose meanings and units stand in `twin.quantities`.
+    """
+
+    rate: ArrayLike = 0.0
+    phase: ArrayLike = 0.0
+    delay: ArrayLike = 0.0
+    bandwidth: ArrayLike = 0.0
+    velocity_noise: ArrayLike = 0.0
+    velocity_ripple: ArrayLike = 0.0
+    velocity_ripple_order: ArrayLike = 1.0
+    velocity_step: ArrayLike = 0.0
+    current_noise: ArrayLike = 0.0
+    current_bias: ArrayLike = 0.0
+    current_scale_error: ArrayLike = 0.0
+    current_range: ArrayLike = 0.0
+    current_step: ArrayLike = 0.0
+    load_step: ArrayLike = 0.0
+    voltage_step: ArrayLike = 0.0
+    temperature_step: ArrayLike = 0.0
+    room_temperature: ArrayLike = 20.0
+
+    @property
+    def by_chance(self) -> bool:
+        """Whether any reading depends on chance."""
+        return bool(np.any(np.asarray(self.velocity_noise) > 0) or np.any(np.asarray(self.current_noise) > 0))
+
+
+def motor_state(
+    torque: ArrayLike,
+    speed: ArrayLike,
+    voltage: ArrayLike,
+    *,
+    kt: ArrayLike,
+    resistance: ArrayLike,
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Current in A and duty of motors from what they do; all broadcast with each other.
+
+    Args:
+        torque: what the voltage makes of itself, back-EMF not yet taken off, N·m behind the gear (MuJoCo's
+            ``actuator_force`` of a servo whose damping holds the back-EMF).
+        speed: behind the gear, rad/s.
+        voltage: at the motor, V.
+        kt: N·m/A behind the gear.
+        resistance: ohm, as warm as the winding is.
+    """
+    force, constant = np.asarray(torque, dtype=np.float64), np.asarray(kt, dtype=np.float64)
+    ohms = np.asarray(resistance, dtype=np.float64)
+    duty = force * ohms / (constant * np.asarray(voltage, dtype=np.float64))
+    current = force / constant - constant * np.asarray(speed, dtype=np.float64) / ohms
+    return current, duty
+
+
+def servo_readings(
+    servo: Servo, truth: ArrayLike, position: ArrayLike, *, chance: ArrayLike | None = None
+) -> NDArray[np.float64]:
+    """What servos report of samples of the filtered truth.
+
+    The tachometer's ripple is a part of the speed that comes ``velocity_ripple_order`` times a turn.
+
+    Args:
+        servo: the numbers of their feedback.
+        truth: of each servo, in the order of `REPORTS`, with the temperature as rise over the room's,
+            ``(nworld, n, nservo, 5)`` in rad/s, A, 1, V, K.
+        position: of each servo, ``(nworld, n, nservo)`` in rad.
+        chance: standard normal numbers ``(nworld, n, nservo, CHANCE)``; None: no noise.
+
+    Returns:
+        Readings ``(nworld, n, nservo, 5)``, temperatures in °C.
+    """
+    numbers = np.zeros((*np.shape(position), CHANCE)) if chance is None else np.asarray(chance, dtype=np.float64)
+    velocity, current, load, voltage, rise = np.moveaxis(np.asarray(truth, dtype=np.float64), -1, 0)
+    ripple = np.sin(_column(servo.velocity_ripple_order) * np.asarray(position, dtype=np.float64))
+    velocity = velocity * (1.0 + _column(servo.velocity_ripple) * ripple)
+    velocity = velocity + _column(servo.velocity_noise) * numbers[..., 0]
+    current = current * (1.0 + _column(servo.current_scale_error)) + _column(servo.current_bias)
+    current = current + _column(servo.current_noise) * numbers[..., 1]
+    reported = (
+        digitized(velocity, 0.0, _column(servo.velocity_step)),
+        digitized(current, _column(servo.current_range), _column(servo.current_step)),
+        digitized(load, 0.0, _column(servo.load_step)),
+        digitized(voltage, 0.0, _column(servo.voltage_step)),
+        digitized(rise + _column(servo.room_temperature), 0.0, _column(servo.temperature_step)),
+    )
+    return np.stack(reported, axis=-1)
+
+
+def _column(values: ArrayLike) -> NDArray[np.float64]:
+    """``(nworld,)`` or a number, to broadcast with ``(nworld, n, nservo)``."""
+    return np.asarray(values, dtype=np.float64)[..., None, None]
