@@ -22,6 +22,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 
 LensModel = Literal["pinhole", "fisheye"]
 _STEPS = 80  # bisections halve a bracket to rounding in 60; Newton's steps need five
+_NOTHING = 1e-12  # a coefficient that bends nothing within 89° off the axis
 _CLOSED = 1e-9  # of what a solution may miss the asked position by, normalized
 
 
@@ -85,10 +86,10 @@ class Lens:
     @cached_property
     def picture_limit(self) -> float:
         """Radius in the picture, normalized, that `limit` lands at; what lies further out, no light reaches."""
-        if math.isinf(self.limit):
+        pole = math.sqrt(_first_root(self._rational[1])) if self.model == "pinhole" else math.inf
+        if self.limit >= pole:
             return math.inf
-        with np.errstate(divide="ignore"):
-            return float(self._radial(np.array(self.limit))[0])
+        return float(self._radial(np.array(self.limit))[0])
 
     def distort(self, points: ArrayLike) -> NDArray[np.float64]:
         """Positions in the picture, normalized, of ideal positions ``(…, 2)``; see `undistort`.
@@ -148,8 +149,12 @@ class Lens:
             self._refuse(radius > self.picture_limit * (1.0 + _CLOSED))
             return np.concatenate([unit * np.sin(along)[..., None], np.cos(along)[..., None]], axis=-1)
         scale = np.divide(along, radius, out=np.ones_like(radius), where=radius > 0.0)
-        ideal, reached = _newton(self, seen, seen * scale[..., None])
-        self._refuse(~reached)
+        ideal = seen * scale[..., None]
+        if self.lens_p1 != 0.0 or self.lens_p2 != 0.0:
+            ideal = _newton(self, seen.reshape(-1, 2), ideal.reshape(-1, 2)).reshape(seen.shape)
+        landed, jacobian = _distorted(self, ideal)
+        folded = np.linalg.det(jacobian) < 0.0
+        self._refuse(folded | (np.abs(seen - landed) > _CLOSED * np.maximum(1.0, np.abs(seen))).any(axis=-1))
         ray = np.concatenate([ideal, np.ones_like(ideal[..., :1])], axis=-1)
         return ray / np.linalg.norm(ray, axis=-1, keepdims=True)
 
@@ -191,7 +196,7 @@ class Lens:
         high = np.full_like(radius, self.limit) if np.isfinite(self.limit) else np.maximum(radius, 1.0)
         while np.isinf(self.limit) and (short := self._radial(high)[0] < radius).any():
             high = np.where(short, 2.0 * high, high)
-        along = np.minimum(radius, high)
+        along = np.minimum(radius, 0.5 * high)
         for _ in range(_STEPS):
             with np.errstate(all="ignore"):  # the limit may be a pole of the rational factor
                 value, slope = self._radial(along)
@@ -209,7 +214,7 @@ _S = Polynomial([0.0, 1.0])
 
 def _first_root(polynomial: Polynomial) -> float:
     """The smallest positive real root, infinite where there is none."""
-    roots = polynomial.trim().roots()
+    roots = polynomial.trim(_NOTHING).roots()
     real = roots.real[(np.abs(roots.imag) <= 1e-9 * np.abs(roots)) & (roots.real > 0.0)]
     return float(real.min()) if len(real) else math.inf
 
@@ -241,22 +246,31 @@ def _distorted(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDArray[np.float
     return seen, jacobian
 
 
-def _newton(
-    lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Ideal positions that land at ``seen``, from near ones, and which were found where the lens does not fold."""
-    ideal = start
-    for _ in range(_STEPS):
-        landed, jacobian = _distorted(lens, ideal)
-        a, b, d = jacobian[..., 0, 0], jacobian[..., 0, 1], jacobian[..., 1, 1]
-        miss = seen - landed
-        step = np.stack([d * miss[..., 0] - b * miss[..., 1], a * miss[..., 1] - b * miss[..., 0]], axis=-1)
-        det = (a * d - b * b)[..., None]
-        step = np.clip(np.divide(step, det, out=np.zeros_like(step), where=np.abs(det) > 1e-12), -1.0, 1.0)
-        ideal = ideal + step
-        if (np.abs(step) <= 1e-14 * np.maximum(1.0, np.abs(ideal))).all():
-            break
+def _newton(lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Ideal positions ``(n, 2)`` that land at ``seen``, from near ones where the lens does not fold, and none beyond.
+
+    A step that leaves, or that lands further off, is halved.
+    """
+    ideal, share = start, np.ones((len(start), 1))
     landed, jacobian = _distorted(lens, ideal)
-    regular = np.linalg.det(jacobian) > 0.0
-    inside = np.hypot(ideal[..., 0], ideal[..., 1]) <= lens.limit
-    return ideal, (np.abs(seen - landed) <= _CLOSED).all(axis=-1) & regular & inside
+    miss = seen - landed
+    for _ in range(_STEPS):
+        step = share * _solved(jacobian, miss)
+        if (np.abs(step) <= 1e-15 * np.maximum(1.0, np.abs(ideal))).all():
+            break
+        tried = ideal + step
+        landed, jacobian_there = _distorted(lens, tried)
+        inside = np.hypot(tried[:, :1], tried[:, 1:]) <= lens.limit
+        nearer = inside & (np.abs(seen - landed).sum(axis=1) < np.abs(miss).sum(axis=1))[:, None]
+        ideal, miss = np.where(nearer, tried, ideal), np.where(nearer, seen - landed, miss)
+        jacobian = np.where(nearer[..., None], jacobian_there, jacobian)
+        share = np.where(nearer, np.minimum(1.0, 2.0 * share), 0.5 * share)
+    return ideal
+
+
+def _solved(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Solutions ``(n, 2)`` of symmetric systems ``(n, 2, 2)``; 0 where there is none."""
+    a, b, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]
+    det = (a * d - b * b)[:, None]
+    solution = np.stack([d * right[:, 0] - b * right[:, 1], a * right[:, 1] - b * right[:, 0]], axis=-1)
+    return np.divide(solution, det, out=np.zeros_like(solution), where=det != 0.0)

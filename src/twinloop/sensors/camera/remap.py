@@ -48,7 +48,7 @@ class Remap:
                 f"{outside.sum()} pixels look beyond the drawn view of {view.width}×{view.height} pixels. "
                 "Draw the view that rendered_view gives for this lens and picture."
             )
-        pixels = np.clip(pixels, 0.0, last).astype(np.float32)
+        pixels = np.clip(np.round(pixels, _DECIMALS), 0.0, last).astype(np.float32)
         return cls(column=pixels[..., 0].copy(), row=pixels[..., 1].copy(), source=(view.height, view.width))
 
     @property
@@ -94,7 +94,8 @@ class Remap:
             )
 
 
-_SLACK = 1e-4  # pixels; what float32 leaves of a place beyond the last pixel's centre
+_DECIMALS = 6  # of pixels; what is this near to a pixel's centre is that pixel, to the bit
+_SLACK = 1e-6  # pixels; what rounding makes of a place on the border
 
 
 @compiled

@@ -1,0 +1,355 @@
+"""Lenses: OpenCV's formulas and their inverse, no empty corner, straight lines come back straight, colours part."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, reject, settings
+from hypothesis import strategies as st
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.intrinsics import Intrinsics
+from twinloop.sensors import compiled
+from twinloop.sensors.camera import blur as blur_module
+from twinloop.sensors.camera import remap as remap_module
+from twinloop.sensors.camera.blur import blurred, spot
+from twinloop.sensors.camera.lens import Lens
+from twinloop.sensors.camera.remap import Remap
+from twinloop.sensors.camera.view import lens_rays, rendered_view
+
+TARGET = Intrinsics.from_fovy(math.radians(55.0), width=64, height=48)
+COEFFICIENTS = ("lens_k1", "lens_k2", "lens_p1", "lens_p2", "lens_k3", "lens_k4", "lens_k5", "lens_k6")
+SMALL = st.floats(-0.4, 0.4)
+TILT = st.floats(-0.01, 0.01)
+PINHOLES = st.builds(
+    Lens,
+    lens_k1=SMALL,
+    lens_k2=SMALL,
+    lens_k3=SMALL,
+    lens_k4=SMALL,
+    lens_k5=SMALL,
+    lens_k6=SMALL,
+    lens_p1=TILT,
+    lens_p2=TILT,
+    chromatic_red=st.floats(0.99, 1.01),
+    chromatic_blue=st.floats(0.99, 1.01),
+)
+BEND = st.floats(-0.05, 0.1)
+FISHEYES = st.builds(Lens, model=st.just("fisheye"), lens_k1=BEND, lens_k2=BEND, lens_k3=BEND, lens_k4=BEND)
+
+
+def vector(lens):
+    return np.array([getattr(lens, name) for name in COEFFICIENTS])
+
+
+def directions(angle, count=200, seed=0):
+    """Unit vectors up to ``angle`` off the axis."""
+    rng = np.random.default_rng(seed)
+    off, around = rng.uniform(0, angle, count), rng.uniform(0, 2 * math.pi, count)
+    return np.stack([np.sin(off) * np.cos(around), np.sin(off) * np.sin(around), np.cos(off)], axis=-1)
+
+
+class TestFormulas:
+    @settings(deadline=None)
+    @given(lens=PINHOLES)
+    def test_the_pinhole_is_opencvs(self, lens):
+        cv2 = pytest.importorskip("cv2")
+        points = np.random.default_rng(1).uniform([-1, -1, 1], [1, 1, 3], (100, 3))
+        pixels, _ = cv2.projectPoints(points, np.zeros(3), np.zeros(3), np.eye(3), vector(lens))
+        np.testing.assert_allclose(lens.distort(points[:, :2] / points[:, 2:]), pixels[:, 0], atol=1e-12)
+
+    @settings(deadline=None)
+    @given(lens=FISHEYES)
+    def test_the_fisheye_is_opencvs(self, lens):
+        cv2 = pytest.importorskip("cv2")
+        points = directions(1.5)
+        coefficients = np.array([lens.lens_k1, lens.lens_k2, lens.lens_k3, lens.lens_k4])
+        pixels, _ = cv2.fisheye.projectPoints(points[:, None], np.zeros(3), np.zeros(3), np.eye(3), coefficients)
+        flat = lens.distort(points[:, :2] / points[:, 2:])
+        np.testing.assert_allclose(flat, pixels[:, 0], atol=1e-9)
+        seen = lens.project(points)
+        known = np.isfinite(seen)
+        np.testing.assert_allclose(seen[known], flat[known], atol=1e-9)
+
+    @settings(deadline=None)
+    @given(lens=PINHOLES)
+    def test_a_pinhole_lens_is_undone(self, lens):
+        reach = min(lens.limit * 0.95, 1.0)
+        assume(reach > 0.1)
+        points = np.random.default_rng(2).uniform(-reach, reach, (200, 2)) / math.sqrt(2.0)
+        np.testing.assert_allclose(lens.undistort(lens.distort(points)), points, atol=1e-8)
+
+    @settings(deadline=None)
+    @given(lens=FISHEYES, seed=st.integers(0, 2**31))
+    def test_a_fisheye_is_undone_beyond_a_right_angle_too(self, lens, seed):
+        rays = directions(min(lens.limit * 0.98, 3.0), seed=seed)
+        np.testing.assert_allclose(lens.rays(lens.project(rays)), rays, atol=1e-7)
+
+    def test_the_middle_is_the_axis(self):
+        for lens in (Lens(lens_k1=-0.3), Lens(model="fisheye", lens_k1=0.01)):
+            assert lens.rays([0.0, 0.0]).tolist() == [0.0, 0.0, 1.0]
+            assert lens.project([0.0, 0.0, 2.0]).tolist() == [0.0, 0.0]
+
+
+class TestLimit:
+    @given(k1=st.floats(-2.0, -0.01))
+    def test_of_one_coefficient_it_is_known(self, k1):
+        """r (1 + k1 r²) rises until 1 + 3 k1 r² = 0, where it is 2/3 of r."""
+        lens = Lens(lens_k1=k1)
+        assert lens.limit == pytest.approx(math.sqrt(-1.0 / (3.0 * k1)), rel=1e-12)
+        assert lens.picture_limit == pytest.approx(lens.limit * 2.0 / 3.0, rel=1e-12)
+
+    @settings(deadline=None)
+    @given(lens=PINHOLES)
+    def test_the_radius_rises_up_to_it_and_not_beyond(self, lens):
+        end = min(lens.limit, 20.0)
+        radius = np.linspace(0.0, end, 4001)[1:-1]
+        radial = Lens(**{name: getattr(lens, name) for name in COEFFICIENTS if "_k" in name})
+        landed = radial.distort(np.stack([radius, np.zeros_like(radius)], axis=-1))[:, 0]
+        assert (np.diff(landed) > -1e-12).all()
+        if lens.limit < 20.0 and math.isfinite(lens.picture_limit) and lens.picture_limit < 1e6:
+            beyond = radial.distort([lens.limit * (1.0 + 1e-4), 0.0])[0]
+            assert beyond <= lens.picture_limit + 1e-9
+
+    def test_a_perfect_lens_has_none(self):
+        assert Lens().limit == Lens().picture_limit == math.inf
+        assert Lens(model="fisheye").limit == math.pi
+        assert Lens(lens_k4=-1.0).limit == pytest.approx(1.0)  # its denominator vanishes there
+
+    def test_where_no_light_comes_from_is_refused(self):
+        lens = Lens(lens_k1=-0.3)
+        with pytest.raises(InputError, match=r"No light reaches 1 of 2 positions .* folds at a radius of 0\.702728"):
+            lens.undistort([[0.1, 0.2], [0.5, 0.5]])
+        with pytest.raises(InputError, match="No light reaches"):
+            Lens(model="fisheye", lens_k1=-0.2).rays([2.0, 0.0])
+        with pytest.raises(InputError, match=r"1 of 1 positions see 90° or more .* with rays"):
+            Lens(model="fisheye").undistort([1.6, 0.0])
+        assert np.isnan(lens.project([[0.0, 0.0, -1.0], [2.0, 0.0, 1.0]])).all()
+
+    def test_what_is_no_lens_is_refused(self):
+        with pytest.raises(UnknownNameError, match=r"Unknown lens model 'fish'.*fisheye"):
+            Lens(model="fish")  # pyright: ignore[reportArgumentType]
+        with pytest.raises(InputError, match=r"lens_k1 to lens_k4, and lens_p1 is 0\.1"):
+            Lens(model="fisheye", lens_p1=0.1)
+
+
+class TestView:
+    @settings(deadline=None)
+    @given(
+        lens=st.one_of(PINHOLES, FISHEYES),
+        shift=st.tuples(st.floats(-8, 8), st.floats(-8, 8)),
+        stretch=st.floats(0.8, 1.2),
+        density=st.floats(0.5, 2.0),
+    )
+    def test_no_pixel_of_any_colour_is_empty(self, lens, shift, stretch, density):
+        target = Intrinsics(
+            fx=TARGET.fx, fy=TARGET.fy * stretch, cx=32 + shift[0], cy=24 + shift[1], width=64, height=48
+        )
+        try:
+            view = rendered_view(lens, target, density=density)
+        except InputError:  # it folds, or sees too far off the axis
+            reject()
+        assert (view.cx, view.cy, view.fx) == (view.width / 2, view.height / 2, view.fy)
+        remap = Remap.of(lens, view, target)  # refuses a place beyond the view
+        ones = remap.apply(np.ones((1, view.height, view.width, 3), dtype=np.float32))
+        assert ones.shape == (1, 48, 64, 3)
+        assert (ones == 1.0).all()
+        # No smaller one would do: with the border of two pixels gone, some pixel looks beyond it.
+        small = Intrinsics(
+            fx=view.fx, fy=view.fy, cx=view.cx - 2, cy=view.cy - 2, width=view.width - 4, height=view.height - 4
+        )
+        with pytest.raises(InputError, match="pixels look beyond the drawn view"):
+            Remap.of(lens, small, target)
+
+    def test_a_perfect_lens_with_no_margin_needs_nothing_but_the_picture(self):
+        view = rendered_view(Lens(), TARGET, margin=0.0)
+        assert view == TARGET
+        remap = Remap.of(Lens(), view, TARGET)
+        assert remap.identity
+        picture = np.random.default_rng(0).uniform(0, 1, (2, 48, 64, 3)).astype(np.float32)
+        assert np.array_equal(remap.apply(picture), picture)
+        assert not Remap.of(Lens(), rendered_view(Lens(), TARGET), TARGET).identity
+
+    def test_what_is_too_wide_for_a_flat_picture_has_rays(self):
+        target = Intrinsics(fx=20.0, fy=20.0, cx=32.0, cy=24.0, width=64, height=48)
+        lens = Lens(model="fisheye", lens_k1=-0.01)
+        with pytest.raises(InputError, match=r"sees 117\.5° off the axis, and a flat picture is drawn up to 80°.*warp"):
+            rendered_view(lens, target)
+        rays = lens_rays(lens, target)
+        assert rays.shape == (48, 64, 3)
+        np.testing.assert_allclose(np.linalg.norm(rays, axis=-1), 1.0, atol=1e-12)
+        assert rays[..., 2].min() < 0.0  # some look behind the camera
+        pixels = lens.project(rays) * 20.0 + [32.0, 24.0]
+        np.testing.assert_allclose(pixels, target.pixel_centres(), atol=1e-8)
+
+    def test_of_a_perfect_lens_they_are_the_pinholes(self):
+        rays = lens_rays(Lens(), TARGET)
+        np.testing.assert_allclose(rays / rays[..., 2:], TARGET.unproject(TARGET.pixel_centres()), atol=1e-12)
+
+
+def random_maps(maps, height=40, width=50, grid=None, seed=0):
+    rng = np.random.default_rng(seed)
+    column, row = rng.uniform(0, 59, (maps, height, width)), rng.uniform(0, 44, (maps, height, width))
+    if grid:
+        column, row = np.round(column * grid) / grid, np.round(row * grid) / grid
+    return Remap(column=column.astype(np.float32), row=row.astype(np.float32), source=(45, 60))
+
+
+class TestRemap:
+    PICTURES = np.random.default_rng(5).uniform(0, 2, (2, 45, 60, 3)).astype(np.float32)
+
+    def test_it_is_opencvs(self):
+        """OpenCV rounds places to 1/32 of a pixel; at such places the results are the same."""
+        cv2 = pytest.importorskip("cv2")
+        remap = random_maps(1, grid=32)
+        for ours, picture in zip(remap.apply(self.PICTURES), self.PICTURES, strict=True):
+            theirs = cv2.remap(
+                picture, remap.column[0], remap.row[0], cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+            )
+            np.testing.assert_allclose(ours, theirs, atol=1e-6)
+        ids = np.arange(45 * 60, dtype=np.float32).reshape(1, 45, 60)
+        near = cv2.remap(ids[0], remap.column[0], remap.row[0], cv2.INTER_NEAREST, borderMode=cv2.BORDER_REPLICATE)
+        ties = (remap.column[0] % 1 == 0.5) | (remap.row[0] % 1 == 0.5)
+        assert np.array_equal(remap.nearest(ids)[0][~ties], near[~ties])
+
+    @pytest.mark.parametrize("maps", [1, 3])
+    def test_compiled_and_not_it_is_the_same(self, maps, monkeypatch):
+        pytest.importorskip("numba")
+        remap = random_maps(maps)
+        fast = remap.apply(self.PICTURES)
+        monkeypatch.setattr(remap_module, "has_numba", lambda: False)
+        np.testing.assert_allclose(fast, remap.apply(self.PICTURES), atol=2.5e-7)  # one unit in the last place of 2
+
+    def test_bilinear_is_exact_on_planes(self):
+        columns, rows = np.arange(60.0), np.arange(45.0)[:, None]
+        plane = np.stack([columns + 0 * rows, 0 * columns + rows, 2 * columns - rows], axis=-1)[None].astype(np.float32)
+        for maps in (1, 3):
+            remap = random_maps(maps, seed=maps)
+            place = np.stack([remap.column[0], remap.row[-2 % maps], 2 * remap.column[-1] - remap.row[-1]], axis=-1)
+            np.testing.assert_allclose(remap.apply(plane)[0], place, atol=2e-5)
+
+    def test_ids_stay_ids_and_keep_their_type(self):
+        ids = np.random.default_rng(3).integers(-1, 9, (2, 45, 60)).astype(np.int32)
+        near = random_maps(3).nearest(ids)
+        assert near.dtype == np.int32
+        assert near.shape == (2, 40, 50)
+        assert set(np.unique(near)) <= set(range(-1, 9))
+
+    def test_wrong_pictures_are_refused(self):
+        with pytest.raises(InputError, match=r"shape \(2, 60, 45, 3\) are none of 60×45 pixels, \(n, 45, 60, …\)"):
+            random_maps(1).apply(self.PICTURES.transpose(0, 2, 1, 3))
+        with pytest.raises(InputError, match="4 channels come behind a lens that parts red, green and blue"):
+            random_maps(3).apply(np.zeros((1, 45, 60, 4), dtype=np.float32))
+
+
+def drawn_line(view, offset, width=4.0):
+    """A bright line y = ``offset`` (normalized), whose profile is a Gaussian of ``width`` pixels."""
+    y = view.unproject(view.pixel_centres())[..., 1]
+    profile = np.exp(-0.5 * ((y - offset) * view.fx / width) ** 2)
+    return np.repeat(profile[None, ..., None], 3, axis=-1).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    "lens",
+    [
+        Lens(lens_k1=-0.35, lens_k2=0.12, lens_p1=0.002, lens_p2=-0.001),
+        Lens(lens_k1=0.2, lens_k2=0.1),
+        Lens(model="fisheye", lens_k1=-0.02, lens_k2=0.004),
+    ],
+)
+def test_a_straight_line_is_bent_in_the_picture_and_straight_again_undone(lens):
+    target = Intrinsics.from_fovy(math.radians(60.0), width=320, height=240)
+    view = rendered_view(lens, target, density=2.0)
+    offset = 0.4
+    light = Remap.of(lens, view, target).apply(drawn_line(view, offset))[0, ..., 0].astype(np.float64)
+    (whole,) = np.nonzero((light[[0, -1]] < 1e-6).all(axis=0) & (light.sum(axis=0) > 1.0))
+    rows = light[:, whole].T @ (np.arange(240) + 0.5) / light[:, whole].sum(axis=0)
+    assert len(whole) > 150
+    assert np.ptp(rows) > 2.0  # bent
+    seen = (np.stack([whole + 0.5, rows], axis=-1) - [target.cx, target.cy]) / [target.fx, target.fy]
+    straight = lens.undistort(seen)
+    fit = np.polyfit(straight[:, 0], straight[:, 1], 1)
+    residual = straight[:, 1] - np.polyval(fit, straight[:, 0])
+    assert np.abs(residual).max() * target.fx < 0.05
+    assert fit[1] == pytest.approx(offset, abs=0.05 / target.fx)
+
+
+def test_colours_part_by_their_magnification():
+    """Dots in a distorted picture: the red ones lie further out by that part of their radius, the blue ones nearer."""
+    lens = Lens(lens_k1=-0.1, chromatic_red=1.01, chromatic_blue=0.985)
+    target = Intrinsics.from_fovy(math.radians(55.0), width=320, height=240)
+    view = rendered_view(lens, target)
+    places = np.array([[0.4, 0.1], [-0.3, 0.3], [0.2, -0.35], [-0.5, -0.2]])
+    pixel = view.pixel_centres()
+    picture = np.zeros((1, view.height, view.width, 3), dtype=np.float32)
+    for place in places:
+        square = ((pixel - (place * view.fx + [view.cx, view.cy])) ** 2).sum(axis=-1)
+        picture[0] += np.exp(-square / (2 * 2.5**2))[..., None].astype(np.float32)
+    seen = Remap.of(lens, view, target).apply(picture)[0].astype(np.float64)
+    middle = np.array([target.cx, target.cy])
+    for place in places:
+        true = lens.distort(place) * target.fx + middle
+        near = ((target.pixel_centres() - true) ** 2).sum(axis=-1) < 15.0**2
+        for channel, size in enumerate((1.01, 1.0, 0.985)):
+            weight = seen[..., channel] * near
+            centre = (weight[..., None] * target.pixel_centres()).sum(axis=(0, 1)) / weight.sum()
+            np.testing.assert_allclose(centre - middle, (true - middle) * size, atol=0.03)
+
+
+def test_without_numba_there_is_another_way(monkeypatch):
+    monkeypatch.setattr(compiled, "find_spec", lambda name: None)
+    assert not compiled.has_numba.__wrapped__()
+
+
+class TestBlur:
+    @given(blur=st.floats(0.05, 6.0))
+    def test_a_spot_has_the_width_it_is_asked_for_however_small(self, blur):
+        line = spot(blur)
+        at = np.arange(len(line)) - len(line) // 2
+        assert line.sum() == pytest.approx(1.0, abs=1e-12)
+        assert math.sqrt(line @ at**2) == pytest.approx(blur, rel=1e-3)
+
+    def test_two_lenses_add_up_in_squares(self):
+        both = np.convolve(spot(1.2), spot(0.9))
+        once = spot(1.5)
+        surplus = (len(both) - len(once)) // 2
+        np.testing.assert_allclose(both[surplus : len(both) - surplus], once, atol=1e-5)
+
+    @pytest.mark.parametrize("fast", [True, False])
+    def test_a_point_becomes_a_round_spot_and_light_is_kept(self, fast, monkeypatch):
+        if fast:
+            pytest.importorskip("numba")
+        monkeypatch.setattr(blur_module, "has_numba", lambda: fast)
+        picture = np.zeros((2, 41, 51, 3), dtype=np.float32)
+        picture[1, 20, 25] = [1.0, 2.0, 3.0]
+        before = picture.copy()
+        seen = blurred(picture, 2.0)
+        assert np.array_equal(picture, before)
+        assert (seen[0] == 0.0).all()
+        rows, columns = np.arange(41) - 20, np.arange(51) - 25
+        for channel, light in enumerate((1.0, 2.0, 3.0)):
+            part = seen[1, ..., channel].astype(np.float64) / light
+            assert part.sum() == pytest.approx(1.0, abs=1e-5)
+            assert part.sum(axis=1) @ rows**2 == pytest.approx(4.0, rel=1e-3)
+            assert part.sum(axis=0) @ columns**2 == pytest.approx(4.0, rel=1e-3)
+            assert part.sum(axis=1) @ rows == pytest.approx(0.0, abs=1e-5)
+
+    def test_compiled_and_not_it_is_the_same(self, monkeypatch):
+        pytest.importorskip("numba")
+        picture = np.random.default_rng(0).uniform(0, 2, (2, 40, 33, 3)).astype(np.float32)
+        for blur in (0.4, 1.3, 20.0):  # the last is wider than the picture
+            monkeypatch.undo()
+            fast = blurred(picture, blur)
+            monkeypatch.setattr(blur_module, "has_numba", lambda: False)
+            np.testing.assert_allclose(fast, blurred(picture, blur), atol=3e-6)
+
+    def test_even_light_stays_even_and_no_blur_is_nothing(self):
+        even = np.full((1, 20, 30, 3), 0.7, dtype=np.float32)
+        np.testing.assert_allclose(blurred(even, 3.0), even, rtol=2e-6)
+        assert blurred(even, 0.0) is even
+
+    def test_what_is_no_spot_is_refused(self):
+        with pytest.raises(InputError, match="A spot of 65 pixels standard deviation is not made"):
+            spot(65.0)
