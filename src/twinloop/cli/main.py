@@ -14,6 +14,7 @@ from twinloop import __version__
 from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, Identify, Import, Replay, Twin
 from twinloop.cli.coverage import Coverage
+from twinloop.cli.render import Render
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
 from twinloop.loop.runs import finite
@@ -26,6 +27,7 @@ _DESCRIPTION = "Closes the loop between robots and their simulations: identify, 
 _Commands = (
     Annotated[Demo, tyro.conf.subcommand("demo", prefix_name=False)]
     | Annotated[Generate, tyro.conf.subcommand("generate", prefix_name=False)]
+    | Annotated[Render, tyro.conf.subcommand("render", prefix_name=False)]
     | Annotated[Fetch, tyro.conf.subcommand("fetch", prefix_name=False)]
     | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
     | Annotated[Coverage, tyro.conf.subcommand("coverage", prefix_name=False)]
@@ -57,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"[bold red]twinloop:[/] {escape(str(error))}")
         figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
     except KeyboardInterrupt:
-        _say("[bold]twinloop:[/] stopped." + (_RESUME if isinstance(command, Generate) else ""))
+        _say("[bold]twinloop:[/] stopped." + (_RESUME if isinstance(command, Generate | Render) else ""))
         return _INTERRUPTED
     if command.json:
         print(dumps(finite(figures)))

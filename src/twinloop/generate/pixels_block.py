@@ -58,17 +58,19 @@ class Reached:
 
     steps: int
     episode: int
-    frame: int
+    rows: range
 
     def __str__(self) -> str:
-        return f"episode {self.episode}, frame {self.frame}"
+        first, last = self.rows.start, self.rows.stop - 1
+        frames = f"frame {first}" if first >= last else f"frames {first} to {last}"
+        return f"episode {self.episode}, {frames}"
 
 
 def render_block(job: Block, report: Callable[[Any], None]) -> dict[str, EncodedVideo]:
     """The videos of a block, made, or found where an earlier run has made them."""
     done = job.folder / _DONE
     if done.is_file():
-        report(Reached(steps=_steps(job), episode=job.indices[-1], frame=-1))
+        report(Reached(steps=_steps(job), episode=job.indices[-1], rows=range(0)))
         return _stored(done)
     videos = carry_videos(DatasetReader(job.source), job.indices, job.carried, job.folder)
     if job.cameras:
@@ -121,11 +123,11 @@ def _pieces(job: Block, report: Callable[[Any], None]) -> Iterator[Piece]:
             length = len(episode.record)
             for start in range(0, length, _piece(job)):
                 rows = range(start, min(start + _piece(job), length))
-                report(Reached(steps=finished, episode=index, frame=start))
+                report(Reached(steps=finished, episode=index, rows=rows))
                 frames = {name: taken for view in views for name, taken in view.frames(rows).items()}
                 finished = len(rows)
                 yield Piece(frames=frames, start=start, length=length)
-    report(Reached(steps=finished, episode=job.indices[-1], frame=-1))
+    report(Reached(steps=finished, episode=job.indices[-1], rows=range(0)))
 
 
 def _piece(job: Block) -> int:

@@ -67,7 +67,7 @@ class RenderConfig(BaseModel):
                 raise UnknownNameError("camera", name, existing, where=f"twin {twin.name}")
         for name in self.sizes:
             if name not in wanted:
-                raise UnknownNameError("camera", name, wanted, where="the cameras to render, and it has a size")
+                raise UnknownNameError("camera", name, wanted, where="the cameras to render, which it gives a size")
         own = {name: picture_size(text) for name, text in self.sizes.items()}
         sizes = {name: own.get(name, (self.width, self.height)) for name in wanted}
         return tuple(CameraSpec(name=name, height=height, width=width) for name, (width, height) in sizes.items())

@@ -153,10 +153,17 @@ def _invalid(figures: Mapping[str, Any]) -> str:
 def render_line(figures: Mapping[str, Any]) -> str:
     """One line about a rendering pass."""
     return (
-        f"{figures['episodes']} episodes rendered by {figures['renderer']}, {len(figures['cameras'])} cameras "
-        f"{figures['height']}×{figures['width']}, {figures['pictures_per_second']:.0f} pictures/s "
-        f"({figures['frames_per_second']:.0f} frames/s): {figures['output']}"
+        f"{figures['episodes']} episodes rendered by {figures['renderer']}: {_views(figures)}; "
+        f"{figures['pictures_per_second']:.3g} pictures/s ({figures['frames_per_second']:.3g} frames/s): "
+        f"{figures['output']}"
     )
+
+
+def _views(figures: Mapping[str, Any]) -> str:
+    """The cameras and their sizes, and those that were there before."""
+    made = ", ".join(f"{camera} {size.replace('x', '×')}" for camera, size in figures["sizes"].items())
+    kept = f", beside {', '.join(figures['carried'])} as before" if figures["carried"] else ""
+    return made + kept
 
 
 def timed_rate(rendered: Mapping[str, Any], seconds: float) -> dict[str, float]:
