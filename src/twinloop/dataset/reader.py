@@ -18,6 +18,7 @@ from twinloop.core.files import read_json
 from twinloop.core.records import Episode, Provenance
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
+from twinloop.dataset.annotation_reader import CameraAnnotations
 from twinloop.dataset.parquet import numbers, open_parquet, read_rows, require_columns
 from twinloop.dataset.side_tables import open_side_table, side_rows, side_table_names
 from twinloop.dataset.spec import DatasetSpec
@@ -218,6 +219,14 @@ class DatasetReader:
     def side_rows(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """One episode's rows of a side table; raises as `side_table`, and for a column that it does not have."""
         return side_rows(self.path, name, self._block_place(index)[0], index, columns)
+
+    def annotations(self, index: int, camera: str) -> CameraAnnotations:
+        """What is known of one episode's pictures from one camera, decoded where it is asked for.
+
+        Raises:
+            UnknownNameError: the dataset has no annotations, or none of that camera.
+        """
+        return CameraAnnotations.read(self, index, camera)
 
     def appended(self, index: int) -> bool:
         """Whether another program appended this episode to one of our datasets: it has LeRobot's files only."""

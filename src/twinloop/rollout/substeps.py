@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import mujoco
 import numpy as np
@@ -24,6 +25,7 @@ from twinloop.twin import Twin
 
 VOLTAGE, TEMPERATURE = "voltage", "temperature_rise"  # recorded of the drives, beside MjData's fields
 _BIT = mujoco.mjtState
+Look: TypeAlias = Callable[[int, mujoco.MjModel, mujoco.MjData], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +99,7 @@ class Restepper:
         self._initial = np.atleast_2d(np.asarray(initial_command, dtype=np.float64))
         self._model = copy.copy(model or twin.model)
         twin.fields(params, model=model).write_inplace(self._model, 0)
-        self._data = mujoco.MjData(self._model)
+        self._data, self._seen = mujoco.MjData(self._model), mujoco.MjData(self._model)
         self._inputs: list[_Inputs] = list(self._make_inputs())
         self._drives, self._next = Drives(twin, params), 0
         self._poses: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
@@ -143,15 +145,28 @@ class Restepper:
         Raises:
             InputError: a step that the episode does not have.
         """
-        asked = np.arange(len(self)) if steps is None else np.atleast_1d(np.asarray(steps, dtype=np.intp))
-        wrong = asked[(asked < 0) | (asked >= len(self))]
-        if len(wrong):
-            raise InputError(f"Control step {wrong[0]} of an episode of {len(self)}. They are numbered from 0.")
+        asked = self._asked(steps)
         done = {int(step): self._run(int(step), record) for step in np.unique(asked)}
         rows = [done[int(step)] for step in asked]
         states = np.stack([row[0] for row in rows]) if rows else np.empty((0, self.twin.substeps + 1, self._width))
         records = {name: np.stack([row[1][name] for row in rows]) for name in (rows[0][1] if rows else ())}
         return PhysicsSteps(model=self._model, steps=asked, states=states, records=records)
+
+    def look(self, see: Look, steps: ArrayLike | None = None) -> None:
+        """Show what MuJoCo computed at the beginning of control steps: forces, contacts, everything of an MjData.
+
+        Bit for bit what the simulation had where it computed in float64, as in the first physics step of each.
+
+        Args:
+            see: called with the number of the step, the model with its fields then, and the data; both are written
+                again for the next step.
+            steps: numbers of control steps in ascending order; None for all.
+
+        Raises:
+            InputError: a step that the episode does not have.
+        """
+        for step in self._asked(steps):
+            self._run(int(step), (), see)
 
     def poses_at(self, times: ArrayLike) -> SceneStates:
         """Where everything is at any times ``(k,)`` in s, on the way between two physics steps.
@@ -211,17 +226,30 @@ class Restepper:
                 timestep=timestep,
             )
 
-    def _run(self, step: int, record: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    def _asked(self, steps: ArrayLike | None) -> NDArray[np.intp]:
+        """Numbers of control steps, checked."""
+        asked = np.arange(len(self)) if steps is None else np.atleast_1d(np.asarray(steps, dtype=np.intp))
+        wrong = asked[(asked < 0) | (asked >= len(self))]
+        if len(wrong):
+            raise InputError(f"Control step {wrong[0]} of an episode of {len(self)}. They are numbered from 0.")
+        return asked
+
+    def _run(
+        self, step: int, record: Sequence[str], see: Look | None = None
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         """One control step; where the drives remember, those before it that were not made yet."""
-        if self._drives.active and self._drives.remembers:
+        remembers = self._drives.active and self._drives.remembers
+        if remembers:
             if step < self._next:
                 self._drives, self._next = Drives(self.twin, self.params), 0
             for before in range(self._next, step):
                 self._advance(before, ())
         self._next = step + 1
-        return self._advance(step, record)
+        return self._advance(step, record, see, only_look=see is not None and not remembers)
 
-    def _advance(self, step: int, record: Sequence[str]) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
+    def _advance(
+        self, step: int, record: Sequence[str], see: Look | None = None, *, only_look: bool = False
+    ) -> tuple[NDArray[np.float64], dict[str, NDArray[np.float64]]]:
         model, data, inputs, drives = self._model, self._data, self._inputs[step], self._drives
         changes = self.twin.stepped_fields(self.params, [step])
         if changes:
@@ -238,11 +266,26 @@ class Restepper:
             data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
             if inputs.wrenches is not None:
                 data.xfrc_applied[:] = inputs.wrenches[substep]
+            if see and substep == 0:
+                see(step, model, self._computed(states[0]))
+            if only_look:
+                break
             mujoco.mj_step(model, data)
             mujoco.mj_getState(model, data, states[substep + 1], STATE_SPEC)
             for name, values in rows.items():
                 values.extend(self._recorded(name))
         return states, {name: np.stack(values) for name, values in rows.items() if values}
+
+    def _computed(self, state: NDArray[np.float64]) -> mujoco.MjData:
+        """What follows from a state under the present controls and wrenches, in data of its own.
+
+        The drives read the forces of the physics step before in the data that is stepped.
+        """
+        data = self._seen
+        mujoco.mj_setState(self._model, data, state, STATE_SPEC)
+        data.ctrl[:], data.xfrc_applied[:] = self._data.ctrl, self._data.xfrc_applied
+        mujoco.mj_forward(self._model, data)
+        return data
 
     def _recorded(self, name: str) -> list[NDArray[np.float64]]:
         """A field as it is now; of the drives, nothing where they have no supply."""

@@ -1,0 +1,144 @@
+"""The truth about every step's forces: contacts, what moves the joints, pushes; from stored states and commands.
+
+At frame t they are those that MuJoCo computed at the state of frame t, under the controls and pushes of the physics
+step that begins there: bit for bit the simulation's, drives and commands on their way included (`rollout.substeps`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import mujoco
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.records import SimEpisode
+from twinloop.dataset.annotations import PREFIX, table
+from twinloop.render.instances import InstanceTable
+from twinloop.rollout.substeps import Restepper
+from twinloop.twin import Twin
+
+_GENERALIZED = {
+    "acceleration": "qacc",
+    "actuator": "qfrc_actuator",
+    "passive": "qfrc_passive",
+    "constraint": "qfrc_constraint",
+    "bias": "qfrc_bias",
+}
+
+
+def dynamics_tables(twin: Twin, episode: SimEpisode, wanted: Sequence[str]) -> dict[str, pa.Table]:
+    """The tables of an episode's steps, as ``commit_block`` takes them.
+
+    Args:
+        wanted: ``contacts`` gives ``annotations/contacts`` and ``annotations/forces``, ``joints`` gives
+            ``annotations/joints``; other names are passed over. See `dataset.annotations` for the columns.
+
+    Raises:
+        InputError: the twin is not the one the episode was made with, or the episode lacks what is needed.
+    """
+    if not {"contacts", "joints"} & set(wanted):
+        return {}
+    steps = _Steps(twin, contacts="contacts" in wanted, joints="joints" in wanted)
+    Restepper.of_episode(twin, episode).look(steps.see)
+    return steps.tables(episode.number)
+
+
+class _Steps:
+    """Rows of the tables, step after step."""
+
+    def __init__(self, twin: Twin, *, contacts: bool, joints: bool) -> None:
+        names = [name for name, asked in (("contacts", contacts), ("forces", contacts), ("joints", joints)) if asked]
+        self._columns: dict[str, defaultdict[str, list[Any]]] = {name: defaultdict(list) for name in names}
+        model, self._things = twin.model, InstanceTable.of(twin)
+        self._bodies = [model.body(i).name or f"body_{i}" for i in range(model.nbody)]
+        self._geoms = [model.geom(i).name or f"geom_{i}" for i in range(model.ngeom)]
+        self._joints, self._qpos = _coordinates(model)
+
+    def see(self, step: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        """Append what is true of a step."""
+        if "contacts" in self._columns:
+            self._append("contacts", step, data, self._contacts(model, data))
+            self._append("forces", step, data, self._forces(data))
+        if "joints" in self._columns:
+            self._append("joints", step, data, self._generalized(model, data))
+
+    def tables(self, number: int) -> dict[str, pa.Table]:
+        result: dict[str, pa.Table] = {}
+        for name, columns in self._columns.items():
+            rows = len(columns["frame_index"])
+            result[f"{PREFIX}/{name}"] = table(name, {**columns, "number": [number] * rows}, rows)
+        return result
+
+    def _append(self, name: str, step: int, data: mujoco.MjData, columns: dict[str, Sequence[Any]]) -> None:
+        rows, target = len(next(iter(columns.values()))), self._columns[name]
+        target["frame_index"] += [step] * rows
+        target["time"] += [data.time] * rows
+        for key, values in columns.items():
+            target[key] += list(values)
+
+    def _contacts(self, model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
+        """Contacts between rigid geoms that are part of the solver's problem."""
+        found = [i for i in range(data.ncon) if data.contact.efc_address[i] >= 0 and (data.contact.geom[i] >= 0).all()]
+        pairs = data.contact.geom[found].reshape(-1, 2)
+        wrenches = np.array([contact_wrench(model, data, i) for i in found]).reshape(-1, 2, 3)
+        first, second = pairs.T.tolist()
+        return {
+            "body1": [self._bodies[i] for i in model.geom_bodyid[first]],
+            "body2": [self._bodies[i] for i in model.geom_bodyid[second]],
+            "geom1": [self._geoms[i] for i in first],
+            "geom2": [self._geoms[i] for i in second],
+            "instance1": self._things.of_geom[first].tolist(),
+            "instance2": self._things.of_geom[second].tolist(),
+            "position": data.contact.pos[found].tolist(),
+            "normal": data.contact.frame[found].reshape(-1, 9)[:, :3].tolist(),
+            "distance": data.contact.dist[found].tolist(),
+            "force": wrenches[:, 0].tolist(),
+            "torque": wrenches[:, 1].tolist(),
+        }
+
+    def _forces(self, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
+        """What pushes bodies from outside."""
+        pushed = np.flatnonzero(data.xfrc_applied.any(axis=1))
+        return {
+            "body": [self._bodies[i] for i in pushed],
+            "point": data.xipos[pushed].tolist(),
+            "force": data.xfrc_applied[pushed, :3].tolist(),
+            "torque": data.xfrc_applied[pushed, 3:].tolist(),
+        }
+
+    def _generalized(self, model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
+        """Coordinates, their derivatives, and the generalized forces along them."""
+        applied = data.qfrc_applied.copy()
+        for body in np.flatnonzero(data.xfrc_applied.any(axis=1)):
+            force, torque = data.xfrc_applied[body, :3], data.xfrc_applied[body, 3:]
+            mujoco.mj_applyFT(model, data, force, torque, data.xipos[body], int(body), applied)
+        position = np.where(self._qpos >= 0, data.qpos[self._qpos], np.nan)
+        fields = {name: getattr(data, field).tolist() for name, field in _GENERALIZED.items()}
+        return {
+            "name": self._joints,
+            "position": position.tolist(),
+            "velocity": data.qvel.tolist(),
+            **fields,
+            "applied": applied.tolist(),
+        }
+
+
+def contact_wrench(model: mujoco.MjModel, data: mujoco.MjData, contact: int) -> NDArray[np.float64]:
+    """Force and torque ``(2, 3)`` of a contact's first geom on its second, about the contact's position, world axes."""
+    wrench = np.empty(6)
+    mujoco.mj_contactForce(model, data, contact, wrench)
+    return wrench.reshape(2, 3) @ data.contact.frame[contact].reshape(3, 3)
+
+
+def _coordinates(model: mujoco.MjModel) -> tuple[list[str], NDArray[np.intp]]:
+    """Names of the degrees of freedom ``(nv,)``, and their places in qpos, -1 where they have none of their own."""
+    names, places = list[str](), list[int]()
+    for joint in range(model.njnt):
+        name, width = model.joint(joint).name or f"joint_{joint}", len(model.joint(joint).damping)
+        names += [name] if width == 1 else [f"{name}/{i}" for i in range(width)]
+        places += [int(model.jnt_qposadr[joint])] if width == 1 else [-1] * width
+    return names, np.array(places, dtype=np.intp)
