@@ -82,10 +82,10 @@ class Splats:
         """
         from scipy.spatial.transform import Rotation
 
-        turn = Rotation.from_matrix(np.asarray(rotation, dtype=np.float64))
-        own = turn * Rotation.from_quat(self.rotation, scalar_first=True)
+        turn = np.asarray(rotation, dtype=np.float64)
+        own = Rotation.from_matrix(turn) * Rotation.from_quat(self.rotation, scalar_first=True)
         return Splats(
-            position=scale * turn.apply(self.position) + np.asarray(position, dtype=np.float64),
+            position=scale * self.position @ turn.T + np.asarray(position, dtype=np.float64),
             rotation=own.as_quat(scalar_first=True),
             scale=scale * self.scale,
             rgba=self.rgba,
