@@ -14,6 +14,7 @@ from twinloop.sensors.camera.codec import Codec, open_codec
 from twinloop.sensors.camera.exposure import followed, full_scale, manual, settled, split
 from twinloop.sensors.camera.fast_processing import processed
 from twinloop.sensors.camera.fast_sensing import sensed
+from twinloop.sensors.camera.metering import metered, metered_light, wanted
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import CameraSeeds
 from twinloop.sensors.camera.sharpen import sharpened
@@ -44,7 +45,7 @@ class Camera:
         self._codec: Codec | None = open_codec(model)
         self._unit: Unit | None = None
         self._product: float | None = None
-        self._level = 0.0
+        self._factor = 1.0
         self._time = 0.0
 
     def develop(self, light: NDArray[np.float32], *, time: ArrayLike, numbers: ArrayLike) -> NDArray[np.uint8]:
@@ -58,7 +59,7 @@ class Camera:
         pictures = np.empty(light.shape, dtype=np.uint8)
         for index, (shot, picture) in enumerate(self._shots(light, time, numbers)):
             raw = self._sensed(picture, shot)
-            self._level = sensor.level(raw, self.model, shot.exposure)
+            self._meter(raw, shot)
             seen = self._processed(raw, shot)
             pictures[index] = seen if self._codec is None else self._codec(seen)
         return pictures
@@ -75,7 +76,7 @@ class Camera:
             for stage in self._sensing:
                 picture = stage.function(picture, shot)
                 seen.append((stage.name, _view(picture, stage.name, shot)))
-            self._level = sensor.level(picture, self.model, shot.exposure)
+            self._meter(picture, shot)
             for stage in self._processing:
                 picture = stage.function(picture, shot)
                 seen.append((stage.name, _view(picture, stage.name, shot)))
@@ -98,11 +99,18 @@ class Camera:
         """The product of time and gain of the next capture; it has come to rest before the first."""
         if self._product is None:
             few = slice(None, None, _METERED)
-            self._product = settled(self.model, light[few, few] * (unit.falloff * unit.shadows)[few, few, None])
+            seen = light[few, few] * (unit.falloff * unit.shadows)[few, few, None]
+            self._product = settled(
+                self.model, lambda product: wanted(metered_light(seen, self.model, product), self.model)
+            )
         else:
-            self._product = followed(self.model, self._product, self._level, time - self._time)
+            self._product = followed(self.model, self._product, self._factor, time - self._time)
         self._time = time
         return self._product
+
+    def _meter(self, numbers: NDArray, shot: Shot) -> None:
+        if self.model.exposure == "auto":
+            self._factor = wanted(metered(numbers, self.model, shot.exposure), self.model)
 
     def _unit_of(self, height: int, width: int) -> Unit:
         if self._unit is None or (self._unit.height, self._unit.width) != (height, width):

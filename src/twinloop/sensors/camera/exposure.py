@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from twinloop.sensors.camera.model import CameraModel
 
-_DARKEST = 1e-6  # linear level below which a picture counts as this dark
+_BISECTIONS = 40  # of the logarithm; the range is below e³⁰
 
 
 class Exposure(NamedTuple):
@@ -47,35 +45,33 @@ def full_scale(model: CameraModel) -> float:
     return model.full_well / model.electron_rate
 
 
-def settled(model: CameraModel, light: NDArray) -> float:
-    """The product of time and gain at which automatic exposure comes to rest before unchanging ``light`` (…, 3)."""
+def settled(model: CameraModel, factor: Callable[[float], float]) -> float:
+    """The product of time and gain at which automatic exposure comes to rest before an unchanging world.
+
+    Args:
+        factor: on a product of time and gain that would bring the picture to where it is sought; falling in it.
+    """
     low, high = (math.log(limit) for limit in _limits(model))
-    for _ in range(50):
+    for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
-        level = float(np.minimum(light * (math.exp(middle) / full_scale(model)), 1.0).mean())
-        low, high = (middle, high) if level < target(model) else (low, middle)
+        low, high = (middle, high) if factor(math.exp(middle)) > 1.0 else (low, middle)
     return math.exp(0.5 * (low + high))
 
 
-def followed(model: CameraModel, product: float, level: float, passed: float) -> float:
+def followed(model: CameraModel, product: float, factor: float, passed: float) -> float:
     """The next product of time and gain.
 
-    The logarithm of the exposure approaches the one that would have brought the last picture to the target, with the
-    time constant ``exposure_lag``; cameras do so picture by picture, as a filter of the first order.
+    The logarithm of the exposure approaches the one that would have brought the last picture to where it is sought,
+    with the time constant ``exposure_lag``; cameras do so picture by picture, as a filter of the first order.
 
     Args:
         product: of the last capture, in s.
-        level: mean of its linear values, between 0 and 1.
+        factor: on it that would have brought that capture to where it is sought.
         passed: time since it, in s.
     """
     part = 1.0 if model.exposure_lag == 0.0 else -math.expm1(-passed / model.exposure_lag)
     low, high = _limits(model)
-    return float(np.clip(product * (target(model) / max(level, _DARKEST)) ** part, low, high))
-
-
-def target(model: CameraModel) -> float:
-    """The level that automatic exposure seeks, compensated."""
-    return min(model.exposure_target * 2.0**model.exposure_compensation, 0.99)
+    return min(max(product * factor**part, low), high)
 
 
 def _limits(model: CameraModel) -> tuple[float, float]:

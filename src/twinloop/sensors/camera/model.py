@@ -55,6 +55,7 @@ class CameraModel:
     electron_rate: float = 1e6
     full_well: float = 1e4
     exposure_target: float = 0.18
+    exposure_highlight: float = 0.0
     exposure_lag: float = 0.0
     exposure_time_min: float = 1e-6
     gain_max: float = 16.0

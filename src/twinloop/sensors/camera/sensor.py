@@ -103,18 +103,6 @@ def balanced(
     return np.minimum(linear, 1.0)
 
 
-def level(numbers: NDArray, model: CameraModel, exposure: Exposure) -> float:
-    """Mean of a capture's linear values as a camera meters it: of each filter against white, then of the three."""
-    plain = 1.0 / (span(model) * responses(model))
-    dark = black(model, exposure)
-    if model.mosaic == "none":
-        parts = [float(numbers[..., colour].mean() - dark) * plain[colour] for colour in range(3)]
-    else:
-        sites = enumerate(pattern(model.mosaic))
-        parts = [float(numbers[s // 2 :: 2, s % 2 :: 2].mean() - dark) * plain[colour] for s, colour in sites]
-    return float(np.clip(np.mean(parts), 0.0, 1.0))
-
-
 def read_noise(model: CameraModel, gain: float) -> float:
     """Standard deviation of reading a pixel at a gain, in electrons."""
     return math.hypot(model.read_noise, model.adc_noise / gain)

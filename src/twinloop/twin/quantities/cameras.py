@@ -41,6 +41,7 @@ def _exposure() -> Iterator[Quantity]:
     yield _camera("electron_rate", "e⁻/s", 1.0, 1e12, 1e6, "electrons that light of 1 frees in a pixel behind green")
     yield _camera("full_well", "e⁻", 10.0, 1e7, 1e4, "electrons that a pixel holds")
     yield _camera("exposure_target", "1", 0.01, 0.9, 0.18, "mean of the picture's linear values sought automatically")
+    yield _camera("exposure_highlight", "1", 0.0, 0.99, 0.0, "least mean of the brightest 2 % sought alike; 0: none")
     yield _camera("exposure_lag", "s", 0.0, 60.0, 0.0, "time constant with which automatic exposure follows the light")
     yield _camera("exposure_time_min", "s", 1e-6, 1.0, 1e-6, "shortest exposure chosen automatically")
     yield _camera("gain_max", "1", 1.0, 256.0, 16.0, "largest gain chosen automatically")
