@@ -149,7 +149,7 @@ class _Placed:
 
     @classmethod
     def of(cls, motion: BodyMotion, body: int, when: NDArray[np.float64]) -> _Placed:
-        alike = not motion.moves(body) or bool((when == when[0]).all())
+        alike = not motion.moving[body] or bool((when == when[0]).all())
         position, quaternion = motion.at(body, when[:1] if alike else when)
         return cls(position=position, quaternion=quaternion)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import mujoco
 import numpy as np
@@ -41,8 +42,12 @@ class BodyMotion:
             position[frame], quaternion[frame] = posed.data.xpos, posed.data.xquat
         return cls(position=position, quaternion=quaternion)
 
-    def at(self, body: int, moments: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def at(
+        self, body: int | NDArray[np.intp], moments: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Positions ``(k, 3)`` and quaternions ``(k, 4)`` of a body at moments ``(k,)``, counted in frames.
+
+        Several bodies ``(k,)`` are each at its own moment, or all at one ``(1,)``.
 
         Between two frames a body moves straight on and turns about a fixed axis (Shoemake, "Animating rotation with
         quaternion curves", SIGGRAPH 1985).
@@ -53,12 +58,11 @@ class BodyMotion:
         turned = slerp(self.quaternion[first, body], self.quaternion[second, body], part)
         return before + part * (after - before), turned
 
-    def moves(self, body: int) -> bool:
-        """Whether a body is anywhere else in some frame than in the first."""
-        return bool(
-            (self.position[:, body] != self.position[0, body]).any()
-            or (self.quaternion[:, body] != self.quaternion[0, body]).any()
-        )
+    @cached_property
+    def moving(self) -> NDArray[np.bool_]:
+        """Which bodies ``(nbody,)`` are anywhere else in some frame than in the first."""
+        parts = (self.position, self.quaternion)
+        return np.any([(part != part[0]).any(axis=(0, 2)) for part in parts], axis=0)
 
 
 def slerp(begin: NDArray[np.float64], end: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -40,7 +40,9 @@ class MujocoCaster:
     ) -> Hits:
         """See `RayCaster.cast`."""
         begin, toward, when = rays(motion, origins, directions, moments)
-        if self._slices is not None:
+        if not motion.moving.any():
+            when = np.zeros_like(when)
+        elif self._slices is not None:
             when = np.minimum(np.round(when * self._slices) / self._slices, len(motion) - 1)
         hits = Hits.none(len(toward))
         order = np.argsort(when, kind="stable")
@@ -55,8 +57,7 @@ class MujocoCaster:
     def _pose(self, motion: BodyMotion, when: NDArray[np.float64]) -> None:
         """Place geoms, and the bodies' own axes that rays are sorted by, as at one moment ``(1,)``."""
         model, data = self._model, self._data
-        poses = [motion.at(body, when) for body in range(model.nbody)]
-        position, turn = (np.concatenate(part) for part in zip(*poses, strict=True))
+        position, turn = motion.at(np.arange(model.nbody), when)
         data.xpos[:], data.xquat[:] = position, turn
         data.xmat[:] = _axes(turn)
         data.xipos[:] = position + rotate(turn, model.body_ipos)

@@ -14,6 +14,7 @@ from twinloop.core.intrinsics import Intrinsics
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import generator
 from twinloop.render.light import decode_srgb
+from twinloop.sensors.camera.colour import LUMA
 from twinloop.sensors.depth import (
     DepthFrames,
     DepthReading,
@@ -37,7 +38,6 @@ _MODELS: Mapping[str, tuple[Any, Any]] = {
     "structured_light": (StructuredLightDepth, StructuredLightSpec),
     "time_of_flight": (TimeOfFlightDepth, TimeOfFlightSpec),
 }
-_LUMINANCE = np.array([0.2126, 0.7152, 0.0722])  # of linear Rec. 709
 
 
 def depth_reading(
@@ -116,7 +116,9 @@ def sensor_settings(twin: Twin, sensor: str, kind: str) -> dict[str, Any]:
         raise UnknownNameError("sensor", sensor, twin.devices, where=f"twin {twin.name}")
     device = twin.devices[sensor]
     if device.kind != kind:
-        raise InputError(f"The sensor {sensor} of {twin.name} is a {device.kind} ({device.name}), and no {kind}.")
+        raise InputError(
+            f"The sensor {sensor} of {twin.name} is of the kind {device.kind} ({device.name}), and not {kind}."
+        )
     return {key: setting.value for key, setting in device.settings.items()}
 
 
@@ -134,7 +136,7 @@ def _brightness(channels: Mapping[str, NDArray]) -> NDArray[np.floating] | None:
     linear = channels.get("linear")
     if linear is None and "rgb" in channels:
         linear = decode_srgb(channels["rgb"])
-    return None if linear is None else np.clip(linear @ _LUMINANCE, 0.0, 1.0)
+    return None if linear is None else np.clip(linear @ LUMA, 0.0, 1.0)
 
 
 def _shine(twin: Twin, table: ParamTable, geom: NDArray[np.int32] | None) -> NDArray[np.float64] | None:

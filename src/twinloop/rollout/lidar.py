@@ -1,0 +1,212 @@
+"""What a twin's lidars give of an episode: every point from where device and bodies were at its own time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import UnknownNameError
+from twinloop.core.params import ParamTable
+from twinloop.core.records import SimEpisode
+from twinloop.dataset.side_tables import about
+from twinloop.render.light import linear_of
+from twinloop.render.protocol import Fields, SceneStates
+from twinloop.render.rays import RayCaster, open_caster
+from twinloop.render.rays_motion import BodyMotion
+from twinloop.rollout.depth import frame_chance, sensor_settings
+from twinloop.rollout.replay import recorded_params
+from twinloop.rollout.substeps import Restepper
+from twinloop.sensors.camera.colour import LUMA
+from twinloop.sensors.lidar import BeamPattern, Lidar, LidarSpec, NonRepetitivePattern, SpinningPattern
+from twinloop.simulate.protocol import state_poses
+from twinloop.twin import Twin
+from twinloop.twin.quantities.rotation import quat_multiply, rotate
+
+_PATTERNS: Mapping[str, Any] = {"spinning": SpinningPattern, "nonrepetitive": NonRepetitivePattern}
+_LONGEST_WARM_UP = 1000.0  # s; a device has run for up to so long when an episode begins: our choice
+
+COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
+    "number": (pa.int64(), "the episode's number"),
+    "scan": (pa.int32(), "number of the scan, from 0"),
+    "time": (pa.float64(), "when the beam was fired, s since the episode began"),
+    "x": (pa.float32(), "m, in the device's axes at that time: forward"),
+    "y": (pa.float32(), "m, left"),
+    "z": (pa.float32(), "m, up"),
+    "range": (pa.float32(), "m"),
+    "intensity": (pa.float32(), "strength of the return in 1/m²: 1 of a white surface met head-on at 1 m"),
+    "line": (pa.int16(), "of the beam, from 0"),
+    "body": (pa.int32(), "id of the body that was met: truth, which no device knows"),
+}
+"""Columns of a lidar's table: their types, and what they mean."""
+
+
+def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "auto") -> pa.Table:
+    """Every point that one lidar reports in an episode, in the order of firing.
+
+    A scan is a turn of the device, at its own rate and on its own clock, the last one cut short by the episode's end.
+    Points stand in the device's axes at their own times: whoever takes them for one moment sees a moving device's scan
+    skewed, as with a real one. A scan is a function of run seed, episode, attempt, sensor and its number.
+
+    Args:
+        sensor: the lidar's name among the twin's sensors; it sits at the site of that name, or of its ``site:``.
+        caster: a ray caster, see `render.rays.open_caster`.
+
+    Returns:
+        A table of `COLUMNS`, for `DatasetWriter.commit_block(tables=…)`, with their meanings in its metadata.
+
+    Raises:
+        UnknownNameError: no such sensor, or a device whose setting ``pattern`` is unknown.
+        InputError: another kind of sensor, or an episode that cannot be stepped again.
+    """
+    world = _World.of(twin, episode, caster)
+    device = _Device.of(twin, world.table, sensor)
+    parts = [device.scan(world, number) for number in range(device.scan_count(world.duration))]
+    schema = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()], metadata=_metadata(twin, sensor))
+    columns = [
+        np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in COLUMNS if name != "number"
+    ]
+    count = len(columns[0])
+    arrays = [np.full(count, episode.number), *columns]
+    return pa.table([pa.array(values, kind) for values, kind in zip(arrays, schema.types, strict=True)], schema)
+
+
+def lidar_model(twin: Twin, table: ParamTable, sensor: str) -> tuple[Lidar, BeamPattern]:
+    """A twin's lidar with the parameters of a table's first world, and how its beams are laid.
+
+    Raises:
+        UnknownNameError: no such sensor, or a device whose setting ``pattern`` is unknown.
+        InputError: another kind of sensor, or settings that are no pattern.
+    """
+    settings = sensor_settings(twin, sensor, "lidar")
+    name = str(settings.get("pattern"))
+    if name not in _PATTERNS:
+        raise UnknownNameError("beam pattern", name, _PATTERNS, where=f"the device of {sensor}: pattern")
+    kind = _PATTERNS[name]
+    pattern = kind(**{key: settings[key] for key in kind.__dataclass_fields__ if key in settings})
+    spec = LidarSpec(**{key: settings[key] for key in LidarSpec.__dataclass_fields__ if key in settings})
+    values = {key: float(value[0]) for key, value in twin.sensor_values(table, sensor).items()}
+    return Lidar(spec=spec, **values), pattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class _World:
+    """An episode made again between its control steps: when and where everything was, and how bright it is."""
+
+    twin: Twin
+    table: ParamTable
+    time: NDArray[np.float64]
+    motion: BodyMotion
+    caster: RayCaster
+    reflectivity: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, twin: Twin, episode: SimEpisode, caster: str) -> _World:
+        steps = Restepper.of_episode(twin, episode).run()
+        table = recorded_params(twin, episode.provenance)
+        # A control step ends where the next begins.
+        states = np.concatenate([steps.states[:, :-1].reshape(-1, steps.states.shape[-1]), steps.states[-1:, -1]])
+        time = np.concatenate([steps.time[:, :-1].ravel(), steps.time[-1:, -1]])
+        fields = {name: values[0] for name, values in twin.fields(table, visual=True).arrays.items()}
+        return cls(
+            twin=twin,
+            table=table,
+            time=time - time[0],
+            motion=BodyMotion.of(twin.model, SceneStates(**state_poses(twin.model, states)), fields),
+            caster=open_caster(caster, twin.model, fields),
+            reflectivity=reflectivity(twin.model, fields),
+        )
+
+    @property
+    def duration(self) -> float:
+        return float(self.time[-1])
+
+    def moments(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Times in s, counted in physics steps."""
+        return np.interp(time, self.time, np.arange(len(self.time)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Device:
+    """A lidar at its site: the site's pose in its body, and the time on the device's clock when the episode begins."""
+
+    lidar: Lidar
+    pattern: BeamPattern
+    sensor: str
+    body: int
+    position: NDArray[np.float64]
+    quaternion: NDArray[np.float64]
+    began: float
+
+    @classmethod
+    def of(cls, twin: Twin, table: ParamTable, sensor: str) -> _Device:
+        lidar, pattern = lidar_model(twin, table, sensor)
+        site = twin.model.site(twin.spec.sensors[sensor].site or sensor)
+        seeds = table.seed_path(f"What {sensor} loses and mistakes happens")
+        share = seeds.uniforms(f"sensor/{sensor}/began")[0, 0]
+        return cls(
+            lidar=lidar,
+            pattern=pattern,
+            sensor=sensor,
+            body=int(site.bodyid[0]),
+            position=site.pos.copy(),
+            quaternion=site.quat.copy(),
+            began=float(share * _LONGEST_WARM_UP),
+        )
+
+    def scan_count(self, duration: float) -> int:
+        """Scans that begin before the episode ends."""
+        return int(np.ceil(duration * self.pattern.scan_rate - 1e-9))
+
+    def scan(self, world: _World, number: int) -> dict[str, NDArray]:
+        """The points of one scan by column."""
+        chance = frame_chance(world.table, self.sensor, np.array([number]))[0]
+        begin, end = np.minimum(np.array([number, number + 1]) / self.pattern.scan_rate, world.duration)
+        beams = self.pattern.beams(self.began + begin, self.began + end)
+        time = np.clip(beams.time - self.began, 0.0, world.duration)
+        aim = self.lidar.aim(beams, chance)
+        moments = world.moments(time)
+        position, turn = world.motion.at(self.body, moments)
+        count, rays = aim.shape[:2]
+        origins = position + rotate(turn, np.broadcast_to(self.position, position.shape))
+        axes = np.repeat(quat_multiply(turn, np.broadcast_to(self.quaternion, turn.shape)), rays, axis=0)
+        toward = rotate(axes, aim.reshape(-1, 3))
+        hits = world.caster.cast(
+            world.motion, np.repeat(origins, rays, axis=0), toward, moments=np.repeat(moments, rays), exclude=self.body
+        )
+        cosine = np.maximum(-np.einsum("ij,ij->i", hits.normal, toward), 0.0)
+        bright = np.where(hits.geom >= 0, world.reflectivity[hits.geom], 0.0)
+        shape = (count, rays)
+        back = self.lidar.receive(
+            beams, hits.distance.reshape(shape), bright.reshape(shape), cosine.reshape(shape), chance
+        )
+        return {
+            "scan": np.full(len(back), number),
+            "time": time[back.beam],
+            **dict(zip("xyz", back.points.T, strict=True)),
+            "range": back.distance,
+            "intensity": back.strength,
+            "line": beams.line[back.beam],
+            "body": world.twin.model.geom_bodyid[hits.geom.reshape(shape)[back.beam, back.source]],
+        }
+
+
+def reflectivity(model: mujoco.MjModel, fields: Fields) -> NDArray[np.float64]:
+    """How much light each geom gives back ``(ngeom,)``, 0 to 1: the luminance of its colour, without textures."""
+    material = np.asarray(fields.get("geom_matid", model.geom_matid))
+    own = np.asarray(fields.get("geom_rgba", model.geom_rgba))
+    shared = np.asarray(fields.get("mat_rgba", model.mat_rgba))
+    colour = np.where(material[:, None] >= 0, shared[material] if len(shared) else own, own)[:, :3]
+    return linear_of(np.clip(colour, 0.0, 1.0)) @ LUMA
+
+
+def _metadata(twin: Twin, sensor: str) -> dict[bytes, bytes]:
+    device = twin.devices[sensor].name
+    return about(
+        f"lidar/{sensor}", {"device": device, "columns": {name: meaning for name, (_, meaning) in COLUMNS.items()}}
+    )
