@@ -67,10 +67,10 @@ def _along_rows(first, last, lines, taps, channels, out):
         for i in range(edge):
             padded[i] = lines[r, i % channels]
             padded[edge + length + i] = lines[r, length - channels + i % channels]
-        out[r] = taps[0] * padded[:length]
-        for k in range(1, len(taps)):
-            for i in range(length):
-                out[r, i] += taps[k] * padded[i + k * channels]
+        _put(out[r], taps[reach], lines[r])
+        for k in range(reach):
+            left, right = k * channels, 2 * edge - k * channels
+            _add_both(out[r], taps[k], padded[left : left + length], padded[right : right + length])
 
 
 @compiled
@@ -78,9 +78,22 @@ def _across_rows(first, last, lines, taps, height, out):
     """Rows ``first`` to ``last`` of pictures of ``height`` rows, one below the other, spread over their neighbours."""
     reach = len(taps) // 2
     for r in range(first, last):
-        top = r - r % height
-        out[r] = 0.0
-        for k in range(len(taps)):
-            other = top + min(max(r - top + k - reach, 0), height - 1)
-            for i in range(lines.shape[1]):
-                out[r, i] += taps[k] * lines[other, i]
+        top, bottom = r - r % height, r - r % height + height - 1
+        _put(out[r], taps[reach], lines[r])
+        for k in range(reach):
+            _add_both(out[r], taps[k], lines[max(r - reach + k, top)], lines[min(r + reach - k, bottom)])
+
+
+# Loops of their own over arrays of one axis, which the compiler makes of vectors.
+
+
+@compiled
+def _put(total, weight, line):
+    for i in range(len(total)):
+        total[i] = weight * line[i]
+
+
+@compiled
+def _add_both(total, weight, one, other):
+    for i in range(len(total)):
+        total[i] += weight * (one[i] + other[i])
