@@ -136,7 +136,7 @@ def test_where_only_late_episodes_are_chosen_the_blocks_before_are_empty(states,
 
 def test_a_lamp_that_flickers_is_seen_to(place, tmp_path):
     """A visual parameter of scope step is what the pictures show, frame by frame."""
-    flicker = {"randomization": {"params": {"light/lamp/intensity": {"range": [0.2, 2.0], "scope": "step"}}}}
+    flicker = {"randomization": {"params": {"light/lamp/intensity": {"low": 0.2, "high": 2.0, "scope": "step"}}}}
     generate_states(config(place, **flicker, seed=3), tmp_path / "states")
     render_dataset(tmp_path / "states", tmp_path / "images", again(cameras=["front"], episodes=2))
     reader = DatasetReader(tmp_path / "images")

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.core.files import read_json, sha256_json, write_json
+from twinloop.core.files import read_json, sha256_file, sha256_json, write_json
 from twinloop.render.catalog import RENDERERS, renderer_entry
 
 # Warp compiles its kernels on first use: 5 to 30 s on two cores, longer where these are busy.
@@ -115,8 +115,11 @@ def _try(name: str) -> str:
 
 def _cache_file(name: str, versions: dict[str, str | None]) -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    key = sha256_json([name, versions, sys.executable, sys.version, platform.node(), os.environ.get("MUJOCO_GL")])
-    return Path(root) / "twinloop" / "renderers" / f"{name}-{key[:16]}.json"
+    own = Path(name.rpartition(":")[0])
+    content = sha256_file(own) if own.is_file() else ""
+    here = [sys.executable, sys.version, platform.node(), os.environ.get("MUJOCO_GL")]
+    key = sha256_json([name, content, versions, *here])
+    return Path(root) / "twinloop" / "renderers" / f"{own.stem or name}-{key[:16]}.json"
 
 
 def _remembered(record: Path) -> bool:
