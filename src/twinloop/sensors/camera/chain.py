@@ -64,6 +64,20 @@ class Camera:
             pictures[index] = seen if self._codec is None else self._codec(seen)
         return pictures
 
+    def gathers(self, time: float) -> float | None:
+        """How long the next capture, at ``time`` in s, will gather light, in s.
+
+        None where exposure is automatic and has not come to rest yet: it does so on the light of the first capture.
+        """
+        if not self.model.exposure_time:
+            return 0.0
+        if self.model.exposure != "auto":
+            return manual(self.model).time
+        if self._product is None:
+            return None
+        product = followed(self.model, self._product, self._factor, time - self._time)
+        return split(self.model, product).time
+
     def steps(
         self, light: NDArray[np.float32], *, time: ArrayLike, numbers: ArrayLike
     ) -> Iterator[list[tuple[str, NDArray[np.uint8]]]]:
