@@ -99,3 +99,14 @@ def test_worlds_do_not_disturb_each_other():
     np.testing.assert_array_equal(together[2], flicker(normals[2:], periods[2:], levels[2:])[0])
     walks = random_walk(normals[..., 0], periods, levels)
     np.testing.assert_array_equal(walks[2], random_walk(normals[2:, ..., 0], periods[2:], levels[2:])[0])
+
+
+def test_even_and_uneven_steps_are_filtered_alike():
+    time = np.arange(300) * 0.002
+    signal = np.random.default_rng(5).standard_normal((2, 300, 4))
+    shaken = time + np.where(np.arange(300) % 2, 1e-10, 0.0)  # too uneven to count as even, by hardly anything
+    both = np.stack([time, shaken])
+    even = low_pass(np.stack([time, time]), signal, 30.0)
+    np.testing.assert_allclose(low_pass(both, signal, 30.0), even, atol=1e-6)
+    single = low_pass(time[:1], signal[0, :1], 30.0)
+    np.testing.assert_array_equal(single, signal[0, :1])

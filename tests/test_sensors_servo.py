@@ -11,8 +11,14 @@ from twinloop.sensors.servo import CHANCE, REPORTS, Servo, motor_state, servo_re
 from twinloop.twin.devices import device_presets
 from twinloop.twin.servos import servo_presets
 
-MOTOR = servo_presets()["sts3215_7v4"].motor
-assert MOTOR is not None
+
+def motor_of(name):
+    motor = servo_presets()[name].motor
+    assert motor is not None
+    return motor
+
+
+MOTOR = motor_of("sts3215_7v4")
 COUNT = 2 * np.pi / 4096
 
 

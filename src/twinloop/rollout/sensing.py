@@ -37,7 +37,8 @@ def joint_readings(
     Raises:
         InputError: they are needed and not given, or there is noise in a table without seeds.
     """
-    true = qpos[..., twin.joint_qpos]
+    where, slope = encoder_side(twin)
+    true = qpos[..., where]
     if not _has_history(twin, params):
         return _encoded(twin, params, true)
     if qvel is None or time is None:
@@ -46,8 +47,16 @@ def joint_readings(
             "of the whole episode."
         )
     taken, number = newest_sample(time, **_clock(params))
-    positions = hermite(time, true, qvel[..., twin.joint_qvel], taken)
+    positions = hermite(time, true, qvel[..., slope], taken)
     return _encoded(twin, params, positions, _chance(twin, params, number))
+
+
+def encoder_side(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices in qpos and qvel of what each joint's encoder sits on: its link, or its motor before a gear."""
+    gears = twin.robot.gears
+    if gears is not None and gears.feedback == "motor":
+        return twin.motor_qpos, twin.motor_qvel
+    return twin.joint_qpos, twin.joint_qvel
 
 
 def _has_history(twin: Twin, params: ParamTable) -> bool:

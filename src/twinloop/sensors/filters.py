@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.signal import lfilter
 
+_EVEN = 1e-9  # relative difference of what round-off makes of equal time steps
+
 
 def low_pass(time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike) -> NDArray[np.float64]:
     """What a first-order low-pass makes of a signal that is linear between its points; exact at any spacing.
@@ -37,13 +39,25 @@ def low_pass(time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike) -> NDArra
     share = np.where(short, 0.5 * part, 1.0 - np.divide(1.0 - decay, part, out=np.zeros_like(part), where=~short))
     early = (1.0 - decay) - share
     result = np.empty_like(signal)
-    result[..., 0, :] = signal[..., 0, :]
-    for i in range(step.shape[-1]):
-        result[..., i + 1, :] = (
-            decay[..., i, None] * result[..., i, :]
-            + early[..., i, None] * signal[..., i, :]
-            + share[..., i, None] * signal[..., i + 1, :]
-        )
+    for world in np.ndindex(at.shape[:-1]):
+        result[world] = _followed(signal[world], decay[world], early[world], share[world])
+    return result
+
+
+def _followed(
+    signal: NDArray[np.float64],
+    decay: NDArray[np.float64],
+    early: NDArray[np.float64],
+    share: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Steps y₁ = decay · y₀ + early · u₀ + share · u₁ along ``signal`` ``(n, k)``, from its first value."""
+    if len(decay) and np.ptp(decay) <= _EVEN * decay[0]:  # steps that differ by round-off alone
+        first = signal[:1]
+        rest, _ = lfilter([share[0], early[0]], [1.0, -decay[0]], signal[1:], axis=0, zi=(early[0] + decay[0]) * first)
+        return np.concatenate([first, rest])
+    result = signal.copy()
+    for i in range(len(decay)):
+        result[i + 1] = decay[i] * result[i] + early[i] * signal[i] + share[i] * signal[i + 1]
     return result
 
 
@@ -106,4 +120,4 @@ def digitized(values: ArrayLike, limit: ArrayLike, step: ArrayLike) -> NDArray[n
     bound = np.where(most > 0.0, most, np.inf)
     clipped = np.clip(signal, -bound, bound)
     counted = np.round(clipped / np.where(size > 0.0, size, 1.0)) * size
-    return np.where(size > 0.0, counted, clipped)
+    return np.where(size > 0.0, counted, clipped) + 0.0  # no negative zeros

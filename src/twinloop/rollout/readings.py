@@ -1,0 +1,281 @@
+"""What a twin's inertial units, force/torque sensors and servos report along an episode.
+
+Ideal signals come from the episode's physics steps, made again (`rollout.substeps`); `sensors` makes readings of them.
+A sensor samples on its own clock between frames. Of each frame the dataset keeps the newest sample that had been
+delivered then, and beside the frames every sample that was taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.params import ParamTable
+from twinloop.core.records import SimEpisode
+from twinloop.rollout.sensing import encoder_side
+from twinloop.rollout.substeps import TEMPERATURE, VOLTAGE, PhysicsSteps, Restepper
+from twinloop.sensors import force_torque, imu, servo
+from twinloop.sensors.filters import low_pass
+from twinloop.sensors.sampling import SampleClock, sample_clock
+from twinloop.simulate.drive_stages import COPPER
+from twinloop.twin import Twin
+
+KINDS = ("imu", "force_torque", "servo")
+_STREAM = "rollout/sensor/{}"
+_MODEL_SENSORS = {
+    "imu": (mujoco.mjtSensor.mjSENS_GYRO, mujoco.mjtSensor.mjSENS_ACCELEROMETER),
+    "force_torque": (mujoco.mjtSensor.mjSENS_FORCE, mujoco.mjtSensor.mjSENS_TORQUE),
+}
+_COLUMNS = {
+    "imu": {
+        **{f"gyro.{axis}": "rad/s" for axis in imu.AXES},
+        **{f"accel.{axis}": "m/s²" for axis in imu.AXES},
+    },
+    "force_torque": {name.replace("_", "."): "N" if "force" in name else "N·m" for name in force_torque.COMPONENTS},
+    "servo": dict(zip(servo.REPORTS, ("rad/s", "A", "1", "V", "°C"), strict=True)),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What one sensor reported of one episode.
+
+    ``frames`` ``(T, k)`` is the newest sample delivered at each frame. ``time`` ``(n,)`` is when each sample was taken,
+    ``delivered`` ``(n,)`` when it arrived, both in s of true time, ``values`` ``(n, k)`` what it said.
+    """
+
+    frames: NDArray[np.float64]
+    time: NDArray[np.float64]
+    delivered: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+
+def reading_columns(twin: Twin, name: str) -> dict[str, str]:
+    """Columns of a sensor's readings by name, with their units.
+
+    An inertial unit: ``gyro.x`` … ``accel.z``. A force/torque sensor: ``force.x`` … ``torque.z``. Servos:
+    ``JOINT.velocity``, ``.current``, ``.load``, ``.voltage``, ``.temperature`` of each joint.
+
+    Raises:
+        UnknownNameError: the twin carries no sensor of that name.
+        InputError: it is of a kind that gives pictures.
+    """
+    kind = _kind(twin, name)
+    if kind != "servo":
+        return dict(_COLUMNS[kind])
+    return {f"{joint}.{report}": unit for joint in twin.robot.joints for report, unit in _COLUMNS[kind].items()}
+
+
+def reporting_sensors(twin: Twin, asked: Sequence[str] | str) -> tuple[str, ...]:
+    """The sensors that are asked for, in the twin's order.
+
+    Args:
+        asked: their names, or ``all``.
+
+    Raises:
+        UnknownNameError: the twin carries no sensor of that name.
+        InputError: one gives pictures, or reports what is not known of the twin's motors.
+    """
+    known = [name for name, device in twin.devices.items() if device.kind in KINDS]
+    names = known if asked == "all" else [asked] if isinstance(asked, str) else list(asked)
+    for name in names:
+        if _kind(twin, name) == "servo":
+            _motors(twin, name)
+    return tuple(name for name in known if name in names)
+
+
+class BodySensors:
+    """Some of a twin's sensors, with the model that computes what they feel; serves any number of episodes."""
+
+    def __init__(self, twin: Twin, names: Sequence[str] | str = "all") -> None:
+        """Raises: as `reporting_sensors`."""
+        self.twin, self.names = twin, reporting_sensors(twin, names)
+        self.model, self._places = _felt_model(twin, self.names)
+
+    def read(self, episode: SimEpisode) -> dict[str, Reading]:
+        """Their readings of an episode, by name: a function of its record alone.
+
+        Raises:
+            InputError: the twin is not the one the episode was made with, a sensor's parameter changes at every
+                control step, or something happens by chance in an episode without seeds.
+        """
+        return self.read_world(Restepper.of_episode(self.twin, episode, model=self.model))
+
+    def read_world(self, world: Restepper) -> dict[str, Reading]:
+        """The same of one world whose record is at hand; it must run on this object's ``model``."""
+        servos = any(self.twin.devices[name].kind == "servo" for name in self.names)
+        made = world.run(record=["sensordata", *(("actuator_force", VOLTAGE, TEMPERATURE) if servos else ())])
+        motion = _Motion(
+            time=_chained(made.time),
+            qpos=_chained(made.qpos),
+            qvel=_chained(made.qvel),
+            records={name: _held_to_the_end(rows) for name, rows in made.records.items()},
+        )
+        return {name: self._read(name, world, motion, made) for name in self.names}
+
+    def _read(self, name: str, world: Restepper, motion: _Motion, made: PhysicsSteps) -> Reading:
+        params, kind = world.params, self.twin.devices[name].kind
+        _check_steady(params, name)
+        values = self.twin.sensor_values(params, name)
+        timing = {key: float(values[key][0]) for key in ("rate", "phase", "delay")}
+        clock = sample_clock(made.time[:, 0], end=float(world.time[-1]), period=1.0 / self.twin.control_hz, **timing)
+        sense = {"imu": self._imu, "force_torque": self._force_torque, "servo": self._servo}[kind]
+        reported = sense(name, values, params, motion, clock)
+        return Reading(
+            frames=reported[clock.frame],
+            time=clock.taken[clock.first :],
+            delivered=clock.delivered[clock.first :],
+            values=reported[clock.first :],
+        )
+
+    def _imu(
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: _Motion, clock: SampleClock
+    ) -> NDArray[np.float64]:
+        unit = imu.Imu(**values)
+        felt = motion.sampled(motion.records["sensordata"][:, self._places[name]], clock, values["bandwidth"])
+        chance = _chance(params, name, clock, imu.CHANCE) if unit.by_chance else None
+        rate, force = imu.imu_readings(unit, felt[None, :, :3], felt[None, :, 3:], period=clock.period, chance=chance)
+        return np.concatenate([rate[0], force[0]], axis=1)
+
+    def _force_torque(
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: _Motion, clock: SampleClock
+    ) -> NDArray[np.float64]:
+        sensor = force_torque.ForceTorque(**values)
+        # MuJoCo gives what holds up the bodies beyond the site; a sensor reports what they put on it.
+        load = -motion.records["sensordata"][:, self._places[name]]
+        felt = motion.sampled(load, clock, values["bandwidth"])
+        chance, specimen = None, None
+        if sensor.by_chance:
+            chance = _chance(params, name, clock, force_torque.CHANCE)
+            seeds = params.seed_path(f"sensor/{name}/crosstalk happens")
+            specimen = seeds.uniforms(f"{_STREAM.format(name)}/specimen", size=force_torque.COUPLINGS)
+        return force_torque.force_torque_readings(
+            sensor, felt[None], period=clock.period, chance=chance, specimen=specimen
+        )[0]
+
+    def _servo(
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: _Motion, clock: SampleClock
+    ) -> NDArray[np.float64]:
+        feedback, twin = servo.Servo(**values), self.twin
+        qpos, qvel = encoder_side(twin)
+        truth = np.stack([motion.qvel[:, qvel], *_motor_truth(twin, name, params, motion)], axis=-1)
+        felt = motion.sampled(truth.reshape(len(truth), -1), clock, values["bandwidth"])
+        position = motion.sampled(motion.qpos[:, qpos], clock, np.zeros(1))
+        count = len(twin.robot.joints)
+        chance = _chance(params, name, clock, servo.CHANCE * count) if feedback.by_chance else None
+        reported = servo.servo_readings(
+            feedback,
+            felt.reshape(1, -1, count, len(servo.REPORTS)),
+            position[None],
+            chance=None if chance is None else chance.reshape(1, -1, count, servo.CHANCE),
+        )
+        return reported[0].reshape(len(clock.taken), -1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Motion:
+    """An episode at its physics steps, ``(n, …)``."""
+
+    time: NDArray[np.float64]
+    qpos: NDArray[np.float64]
+    qvel: NDArray[np.float64]
+    records: Mapping[str, NDArray[np.float64]]
+
+    def sampled(
+        self, signal: NDArray[np.float64], clock: SampleClock, bandwidth: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """A signal ``(n, k)`` filtered and taken at a clock's moments, linear between physics steps."""
+        smooth = low_pass(self.time[None], signal[None], bandwidth)[0]
+        return np.stack([np.interp(clock.taken, self.time, column) for column in smooth.T], axis=1)
+
+
+def _kind(twin: Twin, name: str) -> str:
+    if name not in twin.devices:
+        raise UnknownNameError("sensor", name, twin.devices, where=f"twin {twin.name}")
+    kind = twin.devices[name].kind
+    if kind not in KINDS:
+        raise InputError(
+            f"The sensor {name} of {twin.name} is a {kind}, which gives no rows of numbers. Sensors that do are of the "
+            f"kinds {', '.join(KINDS)}."
+        )
+    return kind
+
+
+def _motors(twin: Twin, name: str) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Constant, resistance and nominal voltage of each joint's motor, ``(n,)`` each."""
+    motors = [preset.motor if preset else None for preset in twin.servos]
+    known = [motor for motor in motors if motor is not None]
+    if len(known) < len(twin.robot.joints):
+        raise InputError(
+            f"The sensor {name} of {twin.name} reports currents, which follow from constants of the motors that are "
+            "not known of every joint. Name a servo that has them: `robot: {servo: NAME}`."
+        )
+    kt, resistance, voltage = zip(*((m.kt, m.resistance, m.voltage) for m in known), strict=True)
+    return np.array(kt), np.array(resistance), np.array(voltage)
+
+
+def _motor_truth(
+    twin: Twin, name: str, params: ParamTable, motion: _Motion
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Current, duty, voltage and temperature rise of each motor, ``(n, njoint)`` each."""
+    kt, cold, nominal = _motors(twin, name)
+    torque = motion.records["actuator_force"]
+    held = {
+        VOLTAGE: twin.column(params, "actuator", "voltage", nominal),
+        TEMPERATURE: twin.column(params, "actuator", "temperature_rise"),
+    }
+    voltage, rise = (motion.records.get(key, np.broadcast_to(held[key], torque.shape)) for key in held)
+    speed = twin.model.actuator_gear[: len(kt), 0] * motion.qvel[:, twin.motor_qvel]
+    current, duty = servo.motor_state(torque, speed, voltage, kt=kt, resistance=cold * (1.0 + COPPER * rise))
+    return current, duty, voltage, rise
+
+
+def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[str, slice]]:
+    """The twin's model with MuJoCo's sensors at the sites of these, and where each lies in ``sensordata``."""
+    felt = [name for name in names if twin.devices[name].kind in _MODEL_SENSORS]
+    if not felt:
+        return twin.model, {}
+    variant = twin.mjspec.copy()
+    for name in felt:
+        site = twin.spec.sensors[name].site or name
+        for kind in _MODEL_SENSORS[twin.devices[name].kind]:
+            variant.add_sensor(name=f"{kind.name}/{name}", type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
+    model = variant.compile()
+    places = {}
+    for name in felt:
+        first = int(model.sensor(f"{_MODEL_SENSORS[twin.devices[name].kind][0].name}/{name}").adr[0])
+        places[name] = slice(first, first + 6)
+    return model, places
+
+
+def _chance(params: ParamTable, name: str, clock: SampleClock, size: int) -> NDArray[np.float64]:
+    """Standard normal numbers of each sample, ``(1, n, size)``: functions of episode, sensor and sample."""
+    seeds = params.seed_path(f"Noise of sensor/{name} happens").take(np.zeros(len(clock.number), dtype=np.intp))
+    return ndtri(seeds.uniforms(_STREAM.format(name), size=size, step=clock.number))[None]
+
+
+def _check_steady(params: ParamTable, name: str) -> None:
+    changing = [path for path in params.steps if path.startswith(f"sensor/{name}/")]
+    if changing:
+        raise InputError(
+            f"{changing[0]} changes at every control step, and the sensor samples between them. Draw it per episode."
+        )
+
+
+def _chained(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Values ``(nstep, substeps + 1, …)`` of consecutive control steps as one row of physics steps."""
+    body = rows[:, :-1].reshape(-1, *rows.shape[2:])
+    return np.concatenate([body, rows[-1:, -1]])
+
+
+def _held_to_the_end(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """What is computed at the beginning of physics steps ``(nstep, substeps, …)``, the last value to the end."""
+    body = rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])
+    return np.concatenate([body, body[-1:]])
