@@ -9,6 +9,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 from scipy import ndimage
+from scipy.special import ndtr
 
 
 def normal_field(chance: Sequence[Generator], shape: tuple[int, int], correlation: float = 0.0) -> NDArray[np.float64]:
@@ -24,8 +25,10 @@ def normal_field(chance: Sequence[Generator], shape: tuple[int, int], correlatio
     return smooth / _gain(correlation, shape)
 
 
-def uniform_field(chance: Sequence[Generator], shape: tuple[int, int]) -> NDArray[np.float64]:
-    """Uniform numbers ``(n, h, w)`` in [0, 1)."""
+def uniform_field(chance: Sequence[Generator], shape: tuple[int, int], correlation: float = 0.0) -> NDArray[np.float64]:
+    """Uniform numbers ``(n, h, w)`` from 0 to 1, like each other over ``correlation`` px as in `normal_field`."""
+    if correlation > 0.0:
+        return ndtr(normal_field(chance, shape, correlation))
     return np.stack([generator.random(shape) for generator in chance])
 
 

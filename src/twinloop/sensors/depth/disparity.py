@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import ndimage
 
+EDGE = 1.0  # px of disparity from which on a step is an edge and not a slope: our choice, the pitch of the pixels
+
 
 def disparity(depth: ArrayLike, focal_baseline: float) -> NDArray[np.float64]:
     """Disparities in px of depths in m, for a focal length in px times a baseline in m; 0 where there is nothing."""
@@ -21,12 +23,13 @@ def from_disparity(disparities: NDArray[np.float64], focal_baseline: float) -> N
     return np.where(seen, focal_baseline / np.where(seen, disparities, 1.0), np.inf)
 
 
-def hidden(disparities: NDArray[np.float64], *, tolerance: float = 1.0) -> NDArray[np.bool_]:
+def hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Pixels ``(n, h, w)`` whose points the right view does not see: before its left border, or behind something.
 
-    Every pixel is put where the right view sees it, and is hidden where something lies there whose disparity is more
-    than ``tolerance`` px larger. A border between depths z₁ < z₂ so casts a shadow of f·B (1/z₁ - 1/z₂) px to its left,
-    and beside the picture's left border lies a band of d px that no other view sees.
+    Every pixel is put where the right view sees it, and is hidden where something nearer lies there, by `EDGE` at
+    least. A border between depths z₁ < z₂ so casts a shadow of f·B (1/z₁ - 1/z₂) px to its left, and beside the
+    picture's left border lies a band of d px that no other view sees (Intel RealSense D400 data sheet, "invalid depth
+    band").
     """
     count, height, width = disparities.shape
     place = np.arange(width) + 0.5 - disparities  # of pixel centres in the right view
@@ -38,20 +41,16 @@ def hidden(disparities: NDArray[np.float64], *, tolerance: float = 1.0) -> NDArr
     for beside in (0, 1):
         np.maximum.at(nearest, (line + np.clip(cell + beside, 0, width))[~outside], disparities[~outside])
     there = nearest[line + np.clip(cell, 0, width)]
-    return outside | (there > disparities + tolerance)
+    return outside | (there > disparities + EDGE)
 
 
-def fattened(disparities: NDArray[np.float64], radius: int, *, step: float = 1.0) -> NDArray[np.float64]:
-    """Disparities after matching windows let the nearer side of every edge grow by ``radius`` px.
-
-    Args:
-        step: difference in px from which on it counts as an edge and not as a slope.
-    """
+def fattened(disparities: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
+    """Disparities after matching windows let the nearer side of every edge, not of a slope, grow by ``radius`` px."""
     if radius <= 0:
         return disparities
     size = 2 * radius + 1
     nearer = ndimage.maximum_filter(disparities, size=(1, size, size), mode="nearest")
-    return np.where(nearer - disparities > step, nearer, disparities)
+    return np.where(nearer - disparities > EDGE, nearer, disparities)
 
 
 def quantized(disparities: NDArray[np.float64], levels: float) -> NDArray[np.float64]:

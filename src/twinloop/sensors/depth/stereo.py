@@ -11,7 +11,7 @@ from numpy.random import Generator
 from numpy.typing import ArrayLike
 
 from twinloop.sensors.depth.chance import looked_at, normal_field, uniform_field
-from twinloop.sensors.depth.disparity import disparity, fattened, from_disparity, hidden, quantized
+from twinloop.sensors.depth.disparity import EDGE, disparity, fattened, from_disparity, hidden, quantized
 from twinloop.sensors.depth.frames import DepthFrames, DepthReading, per_frame
 from twinloop.sensors.depth.returns import Returns
 
@@ -22,7 +22,8 @@ class StereoSpec:
 
     ``baseline`` in m between its cameras, ``unit`` of its counts in m, ``subpixel`` steps of disparity to a pixel (0:
     not rounded), ``max_disparity`` in px that it searches, and so how near it sees, ``max_depth`` in m that it
-    reports, ``correlation`` in px over which its errors are alike, ``fattening`` in px by which near things grow.
+    reports, ``correlation`` in px over which its errors and losses are alike, ``fattening`` in px by which near things
+    grow.
     """
 
     baseline: float
@@ -54,7 +55,7 @@ class StereoDepth(Returns):
         focal_baseline = frames.intrinsics.fx * spec.baseline
         errors = normal_field(chance, shape, spec.correlation)
         aside, along = normal_field(chance, shape, spec.correlation), normal_field(chance, shape, spec.correlation)
-        luck = uniform_field(chance, shape)
+        luck = uniform_field(chance, shape, spec.correlation)
 
         ideal = disparity(frames.depth, focal_baseline)
         blurred = looked_at(ideal, per_frame(self.edge_noise) * aside, per_frame(self.edge_noise) * along)
@@ -64,7 +65,7 @@ class StereoDepth(Returns):
         )
         depth = from_disparity(measured, focal_baseline) * (1.0 + per_frame(self.scale_error))
 
-        seen = ~hidden(ideal) | (grown > ideal)
+        seen = ~hidden(ideal) | (grown > ideal + EDGE)
         found = (grown > 0.0) & (measured > 0.0) & (measured <= spec.max_disparity) & (depth <= spec.max_depth)
         left, right = frames.cosine(), frames.cosine(spec.baseline)
         cosine = None if left is None or right is None else np.minimum(left, right)
