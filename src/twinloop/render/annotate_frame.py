@@ -126,7 +126,7 @@ class Truth:
             instance=instance,
             normal=seen.get("normal"),
             objects=found,
-            keypoints=self._keypoints.see(view, data, self._corners()) if keypoints else None,
+            keypoints=self._keypoints.see(view, model, data, self._corners()) if keypoints else None,
         )
 
     def _poses(self) -> Array:

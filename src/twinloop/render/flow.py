@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from twinloop.core.intrinsics import Intrinsics
 
 Array = NDArray[np.float64]
-# A point is the one that a picture shows where their distances agree: 1 mm and a thousandth, above the rounding of
-# float32 depth buffers and far below the thickness of what is looked at; our choice.
-SAME_M, SAME_PART = 1e-3, 1e-3
+# A point is the one that a picture shows where their distances agree: within half a millimetre and half a thousandth,
+# above the rounding of float32 depth buffers and far below the thickness of what is looked at; our choice.
+SAME_M, SAME_PART = 5e-4, 5e-4
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render.flow import SAME_M, SAME_PART, View, around
-from twinloop.render.instances import InstanceTable
+from twinloop.render.flow import SAME_M, SAME_PART, View
+from twinloop.render.instances import DRAWN_GROUPS, InstanceTable
 
 Array = NDArray[np.float64]
 _CORNERED = ("object", "target", "distractor")
@@ -44,11 +44,12 @@ class Keypoints:
         self._names += [f"{item.name}/corner_{i}" for item in cornered for i in range(8)]
         self._instance = np.concatenate([model.site_bodyid[self._sites], np.repeat(self._cornered, 8)]).astype(np.intp)
 
-    def see(self, view: View, data: mujoco.MjData, corners: Array) -> KeypointRows:
+    def see(self, view: View, model: mujoco.MjModel, data: mujoco.MjData, corners: Array) -> KeypointRows:
         """Where the points that there are lie in a picture.
 
         Args:
-            data: the poses of sites.
+            model: with the world's fields.
+            data: the poses of sites and geoms.
             corners: of all things' boxes by number in the world, ``(1 + n, 8, 3)``, nan where a thing is not there.
         """
         world = np.concatenate([data.site_xpos[self._sites], corners[self._cornered].reshape(-1, 3)])
@@ -56,9 +57,7 @@ class Keypoints:
         world = world[there]
         camera = (world - view.world_from_camera[:3, 3]) @ view.world_from_camera[:3, :3]
         pixel = view.pinhole.project(camera)
-        rows, columns, inside = around(view.pinhole, pixel)
-        # At an outline some of the pixels around show what lies behind: the farthest decides.
-        before = view.depth[rows, columns].max(axis=1) * (1.0 + SAME_PART) + SAME_M
+        inside = (pixel >= 0.0).all(axis=1) & (pixel < [view.pinhole.width, view.pinhole.height]).all(axis=1)
         return KeypointRows(
             name=tuple(self._names[i] for i in there),
             instance=self._instance[there],
@@ -66,5 +65,16 @@ class Keypoints:
             camera=camera,
             pixel=pixel,
             inside=inside,
-            visible=inside & (camera[:, 2] <= before),
+            visible=inside & _reached(model, data, view.world_from_camera[:3, 3], world),
         )
+
+
+def _reached(model: mujoco.MjModel, data: mujoco.MjData, eye: Array, points: Array) -> NDArray[np.bool_]:
+    """Whether nothing that is drawn lies between an eye and points ``(n, 3)``; what a point itself lies on does not."""
+    count, ways = len(points), points - eye
+    length = np.linalg.norm(ways, axis=1)
+    met, distance = np.empty(count, dtype=np.int32), np.empty(count)
+    drawn = (np.arange(mujoco.mjNGROUP) < DRAWN_GROUPS).astype(np.uint8)
+    rays = (ways / length[:, None]).ravel()
+    mujoco.mj_multiRay(model, data, eye, rays, drawn, True, -1, met, distance, None, count, mujoco.mjMAXVAL)
+    return (distance < 0.0) | (distance > length * (1.0 - SAME_PART) - SAME_M)
