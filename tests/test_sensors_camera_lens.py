@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from twinloop.sensors.camera import blur as blur_module
 from twinloop.sensors.camera import remap as remap_module
 from twinloop.sensors.camera.blur import blurred, spot
 from twinloop.sensors.camera.lens import Lens
+from twinloop.sensors.camera.optics import lens_of
 from twinloop.sensors.camera.remap import Remap
 from twinloop.sensors.camera.view import lens_rays, rendered_view
+from twinloop.twin.devices import device_presets
 
 TARGET = Intrinsics.from_fovy(math.radians(55.0), width=64, height=48)
 COEFFICIENTS = ("lens_k1", "lens_k2", "lens_p1", "lens_p2", "lens_k3", "lens_k4", "lens_k5", "lens_k6")
@@ -120,7 +123,7 @@ class TestLimit:
 
     def test_where_no_light_comes_from_is_refused(self):
         lens = Lens(lens_k1=-0.3)
-        with pytest.raises(InputError, match=r"No light reaches 1 of 2 positions .* folds at a radius of 0\.702728"):
+        with pytest.raises(InputError, match=r"No light reaches 1 of 2 positions .* up to 0\.7071 .* folds at 0\.7027"):
             lens.undistort([[0.1, 0.2], [0.5, 0.5]])
         with pytest.raises(InputError, match="No light reaches"):
             Lens(model="fisheye", lens_k1=-0.2).rays([2.0, 0.0])
@@ -187,6 +190,24 @@ class TestView:
     def test_of_a_perfect_lens_they_are_the_pinholes(self):
         rays = lens_rays(Lens(), TARGET)
         np.testing.assert_allclose(rays / rays[..., 2:], TARGET.unproject(TARGET.pixel_centres()), atol=1e-12)
+
+
+def lens_corners():
+    """Every camera preset with the lens that it has, and those at the corners of what default ranges draw."""
+    for device in device_presets().values():
+        if device.kind == "camera":
+            values = {name: rated.value for name, rated in device.values.items()}
+            drawn = [name for name, rated in device.values.items() if rated.range and name.startswith("lens_")]
+            for ends in product(*(device.values[name].range for name in drawn)):
+                yield device.name, lens_of({**values, **dict(zip(drawn, ends, strict=True))}, device.settings)
+
+
+@pytest.mark.parametrize(("fovy", "width", "height"), [(42.0, 640, 480), (70.0, 640, 480), (70.0, 1280, 720)])
+def test_presets_of_cameras_can_be_put_before_any_built_in_camera(fovy, width, height):
+    target = Intrinsics.from_fovy(math.radians(fovy), width=width, height=height)
+    for name, lens in lens_corners():
+        view = rendered_view(lens, target)
+        assert width - 16 <= view.width <= 1.7 * width, name
 
 
 def random_maps(maps, height=40, width=50, grid=None, seed=0):

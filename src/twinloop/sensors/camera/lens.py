@@ -146,7 +146,7 @@ class Lens:
         along = self._inverse(radius)
         if self.model == "fisheye":
             unit = np.divide(seen, radius[..., None], out=np.zeros_like(seen), where=radius[..., None] > 0.0)
-            self._refuse(radius > self.picture_limit * (1.0 + _CLOSED))
+            self._refuse(radius > self.picture_limit * (1.0 + _CLOSED), radius)
             return np.concatenate([unit * np.sin(along)[..., None], np.cos(along)[..., None]], axis=-1)
         scale = np.divide(along, radius, out=np.ones_like(radius), where=radius > 0.0)
         ideal = seen * scale[..., None]
@@ -154,15 +154,16 @@ class Lens:
             ideal = _newton(self, seen.reshape(-1, 2), ideal.reshape(-1, 2)).reshape(seen.shape)
         landed, jacobian = _distorted(self, ideal)
         folded = np.linalg.det(jacobian) < 0.0
-        self._refuse(folded | (np.abs(seen - landed) > _CLOSED * np.maximum(1.0, np.abs(seen))).any(axis=-1))
+        self._refuse(folded | (np.abs(seen - landed) > _CLOSED * np.maximum(1.0, np.abs(seen))).any(axis=-1), radius)
         ray = np.concatenate([ideal, np.ones_like(ideal[..., :1])], axis=-1)
         return ray / np.linalg.norm(ray, axis=-1, keepdims=True)
 
-    def _refuse(self, lost: NDArray[np.bool_]) -> None:
+    def _refuse(self, lost: NDArray[np.bool_], radius: NDArray[np.float64]) -> None:
         if lost.any():
             raise InputError(
-                f"No light reaches {lost.sum()} of {lost.size} positions in the picture: this lens folds at a radius "
-                f"of {self.picture_limit:g} focal lengths. Take smaller coefficients of distortion, or fewer pixels."
+                f"No light reaches {lost.sum()} of {lost.size} positions in the picture, up to {radius.max():.4g} "
+                f"focal lengths off its principal point: this lens folds at {self.picture_limit:.4g}. Take smaller "
+                "coefficients of distortion, or a narrower field of view."
             )
 
     @cached_property
