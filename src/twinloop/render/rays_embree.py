@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import mujoco
@@ -21,6 +22,7 @@ from twinloop.render.rays_shapes import CHORD, triangles
 from twinloop.render.scene import PosedScene
 from twinloop.twin.quantities.rotation import matrix, rotate
 
+_UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
 _CONJUGATE = np.array([1.0, -1.0, -1.0, -1.0])
 _PLANE = mujoco.mjtGeom.mjGEOM_PLANE
 
@@ -153,6 +155,11 @@ class _Placed:
         position, quaternion = motion.at(body, when[:1] if alike else when)
         return cls(position=position, quaternion=quaternion)
 
+    @cached_property
+    def _upright(self) -> bool:
+        """Whether the body's axes are the world's, as they are of what stands on the floor."""
+        return len(self.quaternion) == 1 and bool((self.quaternion[0] == _UPRIGHT).all())
+
     def take(self, rows: NDArray) -> _Placed:
         """The poses of some rays."""
         if len(self.position) == 1:
@@ -165,16 +172,20 @@ class _Placed:
 
     def into(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Points of the world in the body's axes."""
-        return self.turn_into(points - self.position)
+        return self.turn_into(points - self.position if self.position.any() else points)
 
     def turn_into(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
         """Directions of the world in the body's axes."""
+        if self._upright:
+            return vectors
         if len(self.quaternion) == 1:
             return vectors @ matrix(self.quaternion[0])
         return rotate(self.quaternion * _CONJUGATE, vectors)
 
     def turn(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
         """Directions of the body in world axes."""
+        if self._upright:
+            return vectors
         if len(self.quaternion) == 1:
             return vectors @ matrix(self.quaternion[0]).T
         return rotate(self.quaternion, vectors)

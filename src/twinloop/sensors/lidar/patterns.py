@@ -90,11 +90,11 @@ class SpinningPattern:
 class NonRepetitivePattern:
     """Lines that sweep up and down while a head turns, and never come the same way twice.
 
-    An approximation of the Livox Mid-360, whose maker does not publish its pattern: field of view, points a second,
-    number of lines and the share of the field seen by a frame and by many are alike; the curves themselves are ours.
-    The head turns ``scan_rate`` times a second and each of the ``lines`` sweeps from ``elevation_min`` to
-    ``elevation_max`` and back `SWEEPS` + 0.618… times meanwhile, so that every turn falls between those before it.
-    Lines fire in turn, ``point_rate`` beams a second in all, spread evenly over azimuth and the phase of the sweep.
+    An approximation of the Livox Mid-360, whose maker does not publish its pattern: field of view, points a second and
+    the number of lines are its own, the curves are ours. The head turns about ``scan_rate`` times a second and each of
+    the ``lines`` sweeps from ``elevation_min`` to ``elevation_max`` and back `SWEEPS` + 0.618… times meanwhile, so that
+    every turn falls between those before it. Lines fire in turn, ``point_rate`` beams a second in all. However long one
+    looks, at least as much of the field is seen as by beams in random directions.
 
     Raises:
         InputError: no line, a rate that is not positive, or an empty field of view.
@@ -116,8 +116,10 @@ class NonRepetitivePattern:
         """All beams fired at times ``begin ≤ t < end`` in s."""
         number = np.arange(math.ceil(begin * self.point_rate), math.ceil(end * self.point_rate))
         time, line = number / self.point_rate, np.mod(number, self.lines)
-        turns = time * self.scan_rate
-        phase = np.mod(turns * (SWEEPS + GOLDEN) + line * GOLDEN, 1.0)
+        # A turn is a little quicker than a scan, so that no beam has the azimuth of one of the turn before.
+        turns = time * self.scan_rate * (1.0 + GOLDEN * self.lines * self.scan_rate / self.point_rate)
+        # What a line's head start in azimuth does to its phase is undone, so that strokes of all lines alternate.
+        phase = np.mod((turns + line / self.lines) * (SWEEPS + GOLDEN) + line / self.lines, 1.0)
         rise = 1.0 - np.abs(2.0 * phase - 1.0)
         return Beams(
             time=time,
@@ -127,7 +129,7 @@ class NonRepetitivePattern:
         )
 
 
-SWEEPS = 10
-"""Whole sweeps of a line in a turn: our choice, 81 strokes in a frame of four lines, 4.4° apart."""
+SWEEPS = 40
+"""Whole sweeps of a line in a turn: our choice, which puts the points of a frame of the Mid-360 1° apart each way."""
 
 BeamPattern = SpinningPattern | NonRepetitivePattern
