@@ -86,7 +86,7 @@ def test_demosaicing_keeps_what_is_known_and_slopes_of_grey(mosaic, malvar):
 
 
 def test_malvar_is_nearer_to_the_truth_than_bilinear_as_its_authors_found():
-    """On average 5 dB over bilinear in their pictures, whose colours differ less from pixel to pixel than brightness."""
+    """On average 5 dB over bilinear in their pictures, whose colours differ less between pixels than brightness."""
     y, x = np.mgrid[:96, :120]
     texture = 1.0 + 0.3 * np.sin(0.9 * x + 0.4 * y) + 0.2 * np.sin(0.5 * x - 0.8 * y)
     truth = texture[None, :, :, None] * np.array([0.5, 0.4, 0.3])

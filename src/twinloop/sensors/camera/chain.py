@@ -28,6 +28,11 @@ _METERED = 4  # every how many pixels automatic exposure looks at before the fir
 class Camera:
     """One camera before one world; its exposure and its codec go on from picture to picture.
 
+    Args:
+        model: of this world.
+        seeds: of its chance, which an ideal camera does without.
+        compiled: whether pixels are worked on in machine code, with the same result; by default where numba is.
+
     Raises:
         InputError: something about its pictures happens by chance, and there is nothing that seeds it.
     """
@@ -41,7 +46,7 @@ class Camera:
         self.model = model
         self._seeds = seeds or CameraSeeds(path=SeedPath.of(0, 0), sensor="")
         self._sensing, self._processing = sensing_stages(model), processing_stages(model)
-        self._fast = has_numba() and has_sensor(model) if compiled is None else compiled
+        self._fast = has_numba() if compiled is None else compiled
         self._codec: Codec | None = open_codec(model)
         self._unit: Unit | None = None
         self._product: float | None = None
@@ -132,7 +137,7 @@ class Camera:
         return self._unit
 
     def _sensed(self, picture: NDArray, shot: Shot) -> NDArray:
-        if self._fast:
+        if self._fast and has_sensor(self.model):
             return sensed(picture, shot)
         for stage in self._sensing:
             picture = stage.function(picture, shot)
