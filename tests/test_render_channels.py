@@ -210,3 +210,18 @@ def test_a_field_of_view_of_each_frame_moves_depth_and_normals_with_it(
         outward = (points - centre) / 0.15
         assert np.quantile(np.abs(np.linalg.norm(outward, axis=-1) - 1.0), 0.9) < 2e-5
         assert np.quantile(angle(out["normal"][i][here], outward), 0.9) < 0.05
+
+
+def test_a_camera_inside_a_body_sees_past_it(renderer: Renderer, model: mujoco.MjModel) -> None:
+    inside = model.cam_pos.copy()
+    inside[0] = model.geom("ball").pos
+    states = SceneStates(qpos=np.zeros((1, 0)))
+    out = renderer.observe(states, {"cam_pos": inside}, channels=("depth", "normal", "geom"))["front"]
+    assert model.geom("ball").id not in out["geom"]
+    box = out["geom"] == model.geom("box").id
+    flat = out["geom"] == model.geom("plane").id
+    assert flat.any() or box.any()
+    up = np.zeros(9)
+    mujoco.mju_quat2Mat(up, model.cam_quat[0])
+    expected = up.reshape(3, 3)[2] * [1, -1, -1]  # the world's z in the camera's axes
+    np.testing.assert_allclose(out["normal"][flat], np.broadcast_to(expected, (flat.sum(), 3)), atol=1e-5)

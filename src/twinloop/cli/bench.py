@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import tyro
@@ -13,9 +14,13 @@ from twinloop.core.errors import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """How fast worlds run on a GPU, as a ratio to the bare mujoco_warp step loop on the same model."""
+    """How fast worlds run and are rendered on a GPU, or how far the renderers that work here agree.
 
-    suite: tyro.conf.Positional[Literal["gpu"]]
+    `gpu` gives a ratio to the bare mujoco_warp step loop on the same model, and pictures per second; `renderers`
+    compares silhouettes, depth, ids, normals and colours of every built-in twin from every camera.
+    """
+
+    suite: tyro.conf.Positional[Literal["gpu", "renderers"]]
     """What to measure."""
     device: str = "cuda"
     """Warp's name of the device: cuda, cuda:1, or cpu to try the same code without a GPU."""
@@ -27,11 +32,19 @@ class Bench:
     """Rounds of ours and the bare loop in turn; the table shows medians."""
     any_order: bool = False
     """Let the GPU add in any order, here and in the bare loop: faster, but a run does not repeat bit for bit."""
+    frames: int = 3
+    """renderers: states of each twin."""
+    write: Path | None = None
+    """renderers: a page that takes the tables between its two marks, such as docs/rendering.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
         """Measure."""
+        if self.suite == "renderers":
+            from twinloop.loop.agreement import run_bench_renderers
+
+            return run_bench_renderers(console(json=self.json), frames=self.frames, page=self.write), 0
         from twinloop.loop.bench import run_bench_gpu
 
         figures = run_bench_gpu(

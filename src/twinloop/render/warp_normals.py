@@ -20,6 +20,7 @@ wp.set_module_options({"enable_backward": False})
 _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 # A vertex normal that leans farther from its face is not used (as in MuJoCo's own renderer, mjr_uploadMesh).
 _SMOOTH = wp.constant(0.8)
+_BEFORE = wp.constant(1.0 - 1e-5)  # a hundred times the rounding of depth
 
 
 def surface_normals(
@@ -28,7 +29,8 @@ def surface_normals(
     """Unit normals towards the camera ``(count, pixels, 3)`` in its axes x right, y down, z forward; 0 for nothing.
 
     Smooth on meshes that have normals at their vertices, as they are shaded. The pixels of all cameras of the context
-    come one after the other.
+    come one after the other. Its depth must have been traced: rays begin just before what is seen, so that they do not
+    stop at the inner side of a body that the camera is in.
 
     Args:
         size: height and width of the pictures.
@@ -44,8 +46,11 @@ def surface_normals(
     wp.launch(
         _aim,
         dim=shape,
-        inputs=[data.cam_xpos, data.cam_xmat, context.cam_id_map, size[1], size[0], pinholes, lenses is None],
-        outputs=[context.ray, context.ray_offset, start, ray],
+        inputs=[
+            *(data.cam_xpos, data.cam_xmat, context.cam_id_map, size[1], size[0], pinholes, lenses is None),
+            *(context.ray, context.ray_offset, context.depth_data),
+        ],
+        outputs=[start, ray],
     )
     every_group = model.geom_surfacevel.dtype(-1.0)  # six numbers, of mujoco_warp's own type
     nobody = wp.full(context.total_rays, -1, dtype=int)
@@ -56,7 +61,7 @@ def surface_normals(
         inputs=[
             *(model.geom_type, model.geom_dataid, model.mesh_faceadr, model.mesh_normaladr, model.mesh_normal),
             *(context.mesh_facenormal, context.mesh_bvh_id, data.geom_xpos, data.geom_xmat, data.cam_xmat),
-            *(context.cam_id_map, size[0] * size[1], context.zfar, start, ray, distance, geom, normal),
+            *(context.cam_id_map, size[0] * size[1], context.depth_data, start, ray, geom, normal),
         ],
         outputs=[out],
     )
@@ -74,6 +79,7 @@ def _aim(
     given: bool,
     rays: wp.array[wp.vec3],
     offsets: wp.array[wp.vec3],
+    depth: wp.array2d[float],
     start: wp.array2d[wp.vec3],
     ray: wp.array2d[wp.vec3],
 ):
@@ -84,8 +90,10 @@ def _aim(
     lens = pinholes[world % pinholes.shape[0], slot]
     column, row = float(rest % width) + 0.5, float(rest // width) + 0.5
     through = wp.normalize(wp.vec3((column - lens[2]) / lens[0], (lens[3] - row) / lens[1], -1.0))
-    start[world, pixel] = cam_xpos[world, camera] + turn @ wp.where(given, offsets[pixel], wp.vec3(0.0))
-    ray[world, pixel] = turn @ wp.where(given, rays[pixel], through)
+    local = wp.where(given, rays[pixel], through)
+    before = wp.where(given, offsets[pixel], wp.vec3(0.0)) + local * (depth[world, pixel] / -local[2] * _BEFORE)
+    start[world, pixel] = cam_xpos[world, camera] + turn @ before
+    ray[world, pixel] = turn @ local
 
 
 @wp.kernel
@@ -102,24 +110,21 @@ def _face_camera(
     cam_xmat: wp.array2d[wp.mat33],
     ids: wp.array[int],
     per_camera: int,
-    far: float,
+    depth: wp.array2d[float],
     start: wp.array2d[wp.vec3],
     ray: wp.array2d[wp.vec3],
-    distance: wp.array2d[float],
     geom: wp.array2d[int],
     normal: wp.array2d[wp.vec3],
     out: wp.array2d[wp.vec3],
 ):
     world, pixel = wp.tid()
     seen = geom[world, pixel]
+    if seen < 0 or depth[world, pixel] == 0.0:
+        return
     towards = ray[world, pixel]
     camera_from_world = wp.transpose(cam_xmat[world, ids[pixel // per_camera]])
-    if seen < 0 or -(camera_from_world @ towards)[2] * distance[world, pixel] > far:
-        return
     turn = geom_xmat[world, seen]
-    # From a little before the hit: what is met next is the face that was met.
-    before = start[world, pixel] + towards * (distance[world, pixel] * 0.9999)
-    place = wp.transpose(turn) @ (before - geom_xpos[world, seen])
+    place = wp.transpose(turn) @ (start[world, pixel] - geom_xpos[world, seen])
     surface = wp.transpose(turn) @ normal[world, pixel]
     if geom_type[seen] == wp.static(_MESH):
         mesh = geom_dataid[world % geom_dataid.shape[0], seen]

@@ -82,7 +82,7 @@ class Tracer:
         if kinds != self._kinds:
             self._kinds, self._kernel = kinds, None
             self.forget()
-        key = (bool(wanted & _COLOUR), "depth" in wanted, "geom" in wanted)
+        key = (bool(wanted & _COLOUR), bool(wanted & {"depth", "normal"}), "geom" in wanted)
         context = self._contexts.get(key)
         if context is None or len(context.group_root) < worlds.count:
             context = self._contexts[key] = self._new_context(worlds.capacity, *key)
