@@ -57,7 +57,8 @@ class Keypoints:
         world = world[there]
         camera = (world - view.world_from_camera[:3, 3]) @ view.world_from_camera[:3, :3]
         pixel = view.pinhole.project(camera)
-        inside = (pixel >= 0.0).all(axis=1) & (pixel < [view.pinhole.width, view.pinhole.height]).all(axis=1)
+        size = np.array([view.pinhole.width, view.pinhole.height])
+        inside = np.asarray(((pixel >= 0.0) & (pixel < size)).all(axis=1))
         return KeypointRows(
             name=tuple(self._names[i] for i in there),
             instance=self._instance[there],
