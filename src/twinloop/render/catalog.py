@@ -23,7 +23,8 @@ class RendererEntry:
     """Where a renderer lives (``module:class``), the packages it needs and the command that adds what it lacks.
 
     ``quality`` is where the dataclass of its settings lives, which its class takes as ``quality``; empty where it has
-    none. ``seconds`` is roughly what a picture of 640×480 takes on two cores.
+    none. ``seconds`` is roughly what a picture of 640×480 takes on two cores. ``auto`` takes it only where it is
+    ``automatic``. ``found`` is a function that says what it found here once it works.
     """
 
     location: str
@@ -31,6 +32,8 @@ class RendererEntry:
     remedy: str
     quality: str = ""
     seconds: float = 0.01
+    automatic: bool = True
+    found: str = ""
 
     def load(self) -> Callable[..., Renderer]:
         """Import its class; ``mujoco_warp`` and GL only come in when it is opened."""
@@ -38,6 +41,11 @@ class RendererEntry:
         if path.endswith(".py"):
             return cast("Callable[..., Renderer]", load_class("renderer", self.location, [*RENDERERS, AUTO]))
         return cast("Callable[..., Renderer]", getattr(importlib.import_module(path), name))
+
+    def what_was_found(self) -> str:
+        """What it says of itself where it works; empty where it has nothing to say."""
+        module, _, name = self.found.partition(":")
+        return getattr(importlib.import_module(module), name)() if module else ""
 
     def settings(self, given: Mapping[str, Any]) -> Any:
         """Its settings object with some settings as given; None where none is given.
@@ -57,9 +65,7 @@ class RendererEntry:
             if name not in known:
                 raise UnknownNameError("quality setting", name, known, where=f"renderer {self.location}")
             if not _alike(value, known[name].default):
-                raise InputError(
-                    f"{name} is written like {known[name].default!r}; given {value!r}."
-                )
+                raise InputError(f"{name} is written like {known[name].default!r}; given {value!r}.")
         return kind(**given) if kind else None
 
 
@@ -85,6 +91,15 @@ RENDERERS: dict[str, RendererEntry] = {
         remedy="pip install 'twinloop[warp]'",
         quality="twinloop.render.warp:WarpQuality",
         seconds=0.06,
+    ),
+    "mitsuba": RendererEntry(
+        location="twinloop.render.mitsuba:MitsubaRenderer",
+        packages=("mujoco", "mitsuba"),
+        remedy="pip install 'twinloop[path]'",
+        quality="twinloop.render.mitsuba:MitsubaQuality",
+        seconds=5.0,
+        automatic=False,
+        found="twinloop.render.mitsuba_variants:working_variants",
     ),
 }
 
@@ -115,7 +130,8 @@ def open_renderer(
     """A renderer of one compiled model, to be closed by its user (it is a context manager).
 
     Args:
-        name: ``gl``, ``warp``, or ``auto`` for the first of these that works here (each tried in a subprocess).
+        name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works here (each
+            tried in a subprocess).
         model: copied; changing it afterwards changes nothing.
         cameras: names; all cameras of the model when None.
         quality: settings of that renderer, by the names of its settings class (`GlQuality`, …).

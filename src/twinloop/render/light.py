@@ -11,6 +11,12 @@ def decode_srgb(values: ArrayLike) -> NDArray[np.float32]:
     return _DECODED[np.asarray(values, dtype=np.uint8)]
 
 
+def linear_of(display: ArrayLike) -> NDArray[np.float64]:
+    """Linear light of sRGB display values, 1 for white; the curve goes on where a picture would be clipped."""
+    value = np.asarray(display, dtype=np.float64)
+    return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
+
+
 def encode_srgb(light: ArrayLike) -> NDArray[np.uint8]:
     """8-bit sRGB of linear light, rounded; what lies outside 0 to 1 is clipped."""
     linear = np.clip(np.asarray(light, dtype=np.float32), 0.0, 1.0)
@@ -18,10 +24,4 @@ def encode_srgb(light: ArrayLike) -> NDArray[np.uint8]:
     return np.rint(255.0 * display).astype(np.uint8)
 
 
-def _decoded() -> NDArray[np.float32]:
-    display = np.arange(256) / 255.0
-    linear = np.where(display <= 0.04045, display / 12.92, ((display + 0.055) / 1.055) ** 2.4)
-    return linear.astype(np.float32)
-
-
-_DECODED = _decoded()
+_DECODED = linear_of(np.arange(256) / 255.0).astype(np.float32)

@@ -52,13 +52,13 @@ def probe_renderer(name: str) -> ProbeResult:
         return ProbeResult(name=name, available=False, detail=detail, remedy=entry.remedy)
     detail = ", ".join(f"{package} {found}" for package, found in versions.items())
     record = _cache_file(name, versions)
-    if _remembered(record):
-        return ProbeResult(name=name, available=True, detail=detail, remedy="")
-    problem = _try(name)
-    if problem:
-        return ProbeResult(name=name, available=False, detail=problem, remedy=entry.remedy)
-    _remember(record)
-    return ProbeResult(name=name, available=True, detail=detail, remedy="")
+    if not _remembered(record):
+        problem = _try(name)
+        if problem:
+            return ProbeResult(name=name, available=False, detail=problem, remedy=entry.remedy)
+        _remember(record)
+    found = entry.what_was_found()
+    return ProbeResult(name=name, available=True, detail=detail + (f"; {found}" if found else ""), remedy="")
 
 
 def renderer_versions(name: str) -> dict[str, str]:
@@ -77,7 +77,7 @@ def choose_renderer() -> str:
         MissingDependencyError: none does; says why for each.
     """
     tried = []
-    for name in RENDERERS:
+    for name in (name for name, entry in RENDERERS.items() if entry.automatic):
         result = probe_renderer(name)
         if result.available:
             return name
@@ -100,11 +100,15 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str | None]:
 
 def _try(name: str) -> str:
     """Empty when the trial made its picture, else what it said last."""
-    command = [sys.executable, "-m", "twinloop.render.trial", name]
+    return outcome([sys.executable, "-m", "twinloop.render.trial", name], seconds=TRIAL_SECONDS)
+
+
+def outcome(command: list[str], *, seconds: float) -> str:
+    """Empty when a process of our own modules ended well, else how it ended and what it said last."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=TRIAL_SECONDS, check=False)  # noqa: S603 - our own module
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603 - our own module
     except subprocess.TimeoutExpired:
-        return f"no picture within {TRIAL_SECONDS:.0f} s"
+        return f"no picture within {seconds:.0f} s"
     if done.returncode == 0:
         return ""
     said = [line for line in done.stderr.splitlines() if line.strip()]
@@ -114,12 +118,16 @@ def _try(name: str) -> str:
 
 
 def _cache_file(name: str, versions: dict[str, str | None]) -> Path:
-    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     own = Path(name.rpartition(":")[0])
     content = sha256_file(own) if own.is_file() else ""
-    here = [sys.executable, sys.version, platform.node(), os.environ.get("MUJOCO_GL")]
-    key = sha256_json([name, content, versions, *here])
-    return Path(root) / "twinloop" / "renderers" / f"{own.stem or name}-{key[:16]}.json"
+    return memory(own.stem or name, name, content, versions, os.environ.get("MUJOCO_GL"))
+
+
+def memory(title: str, *facts: object) -> Path:
+    """The file in the user's cache folder that remembers what was found under these facts, here, by this Python."""
+    root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    key = sha256_json([*facts, sys.executable, sys.version, platform.node()])
+    return Path(root) / "twinloop" / "renderers" / f"{title}-{key[:16]}.json"
 
 
 def _remembered(record: Path) -> bool:

@@ -1,0 +1,201 @@
+"""Path tracing with Mitsuba 3: light that bounces, soft shadows, physically based materials.
+
+What 1.0 means, and how lights and materials of MuJoCo are taken, is said in `mitsuba_lights` and `mitsuba_materials`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.render.cameras import intrinsics, opencv_pose
+from twinloop.render.light import encode_srgb
+from twinloop.render.mitsuba_cameras import Camera
+from twinloop.render.mitsuba_denoise import REMEDY, can_denoise, denoise
+from twinloop.render.mitsuba_scene import MitsubaScene
+from twinloop.render.mitsuba_sky import seen_sky
+from twinloop.render.mitsuba_variants import AUTO, choose_variant
+from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size, new_channels
+from twinloop.render.scene import PosedScene, camera_ids
+
+_WAVE = 1 << 23  # samples per pass: of 64 samples at 640×480, which would need 19.7 million paths in memory at once
+
+
+@dataclass(frozen=True, kw_only=True)
+class MitsubaQuality:
+    """How long a picture may take.
+
+    ``samples`` paths per pixel of at most ``max_depth`` segments (1: only what shines by itself, 2: direct light).
+    ``denoise``: remove the noise of few samples; None: where pyoidn is installed. ``variant``: ``scalar``, ``llvm``,
+    ``cuda``, or ``auto`` for the fastest that works here. ``seed`` chooses the noise.
+    """
+
+    samples: int = 64
+    max_depth: int = 6
+    denoise: bool | None = None
+    variant: str = AUTO
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise InputError(f"A picture of {self.samples} samples per pixel cannot be made. Ask for at least 1.")
+        if self.max_depth < 1:
+            raise InputError(f"Paths of at most {self.max_depth} segments see nothing. Ask for at least 1, better 6.")
+
+
+class MitsubaRenderer:
+    """Traces paths of light; ``depth``, ``geom`` and ``normal`` are those of the surface in the middle of each pixel.
+
+    The same state, fields, seed and variant give the same picture; variants differ in their noise. There is no
+    distortion of lenses and no blur of motion: both are made from its pictures.
+
+    Raises:
+        MissingDependencyError: Mitsuba, the variant or the denoiser is missing here.
+        UnknownNameError: an unknown camera or variant.
+        InputError: an impossible size or quality.
+    """
+
+    name = "mitsuba"
+    channels = ("rgb", "linear", "depth", "geom", "normal")
+
+    def __init__(
+        self,
+        model: mujoco.MjModel,
+        *,
+        height: int = 240,
+        width: int = 320,
+        cameras: Sequence[str] | None = None,
+        quality: MitsubaQuality | None = None,
+    ) -> None:
+        check_size(height, width)
+        self._quality = quality or MitsubaQuality()
+        self.height, self.width = height, width
+        self._posed = PosedScene(model)
+        self._ids = camera_ids(model, cameras)
+        self.cameras = tuple(self._ids)
+        if self._quality.denoise and not can_denoise():
+            raise MissingDependencyError("Denoising needs pyoidn.", remedy=REMEDY)
+        self._denoises = can_denoise() if self._quality.denoise is None else self._quality.denoise
+        variant = choose_variant(self._quality.variant)
+        self.variant = variant.name
+        self._mitsuba: Any = variant.load()
+        self._posed.pose(SceneStates(qpos=model.qpos0), 0)
+        self._scene: MitsubaScene | None = MitsubaScene(self._mitsuba, self._posed.model, self._posed.data)
+        near = float(model.vis.map.znear * model.stat.extent)
+        options = {"height": height, "width": width, "near": near, "far": self._scene.far}
+        self._cameras = {name: Camera(self._mitsuba, **options) for name in self.cameras}
+        self._integrators = {
+            hide: self._mitsuba.load_dict(
+                {"type": "path", "max_depth": self._quality.max_depth, "rr_depth": 3, "hide_emitters": hide}
+            )
+            for hide in (False, True)
+        }
+
+    def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
+        """Colour pictures of every state from every camera; see `Renderer.render`."""
+        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
+
+    def observe(
+        self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
+    ) -> Observed:
+        """Channels of every state from every camera; see `Renderer.observe`."""
+        check_channels(channels, self.channels, renderer=self.name)
+        if self._scene is None:
+            raise InputError("This renderer was closed. Open another.")
+        self._posed.check(states)
+        self._posed.set_fields(fields, len(states))
+        seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
+        for i in range(len(states)):
+            self._posed.pose(states, i)
+            if "tex_data" in self._posed.take_anew():
+                self._scene.forget_textures(self._posed.model)
+            self._scene.update(self._posed.model, self._posed.data)
+            for name in self.cameras:
+                self._see(self._scene, name, {channel: out[i] for channel, out in seen[name].items()})
+        return seen
+
+    def _see(self, scene: MitsubaScene, name: str, out: dict[str, NDArray]) -> None:
+        model, data, row = self._posed.model, self._posed.data, self._ids[name]
+        camera = self._cameras[name]
+        lens = intrinsics(model, name, height=self.height, width=self.width)
+        pose = opencv_pose(data.cam_xpos[row], data.cam_xmat[row])
+        camera.place(pose, lens)
+        rays = lens.unproject(lens.pixel_centres())
+        coloured = "rgb" in out or "linear" in out
+        surfaces: dict[str, NDArray] = {}
+        if {"depth", "geom", "normal"} & set(out) or (coloured and (self._denoises or scene.shines)):
+            surfaces = camera.surfaces(scene.scene)
+            surfaces["geom"] = scene.geom_ids(surfaces["shape_index"][..., 0])
+        if coloured:
+            light = self._light(scene, name, surfaces, rays @ pose[:3, :3].T)
+            if "linear" in out:
+                out["linear"][:] = light
+            if "rgb" in out:
+                out["rgb"][:] = encode_srgb(light)
+        _write_surfaces(surfaces, pose, rays, out)
+
+    def _light(
+        self, scene: MitsubaScene, name: str, surfaces: dict[str, NDArray], rays: NDArray[np.float64]
+    ) -> NDArray[np.float32]:
+        """Linear light of a camera's picture, before the background."""
+        picture = self._trace(scene, name)
+        cover = (surfaces["geom"] >= 0)[..., None] if scene.shines else picture[..., 3:]
+        light = picture[..., :3]
+        behind = (cover < 1.0)[..., 0]
+        light[behind] *= cover[behind] if scene.shines else 1.0
+        light[behind] += (1.0 - cover[behind]) * seen_sky(scene.faces, rays[behind])
+        if self._denoises:
+            light = denoise(light, surfaces["albedo"], surfaces["sh_normal"])
+        return np.maximum(light, 0.0)
+
+    def _trace(self, scene: MitsubaScene, name: str) -> NDArray[np.float32]:
+        """The mean of as many passes as memory asks for, each with a seed of its own."""
+        most = max(1, _WAVE // (self.height * self.width))
+        parts = [min(most, self._quality.samples - done) for done in range(0, self._quality.samples, most)]
+        start = zlib.crc32(name.encode(), zlib.crc32(self._posed.data.qpos.tobytes(), self._quality.seed))
+        total = np.zeros((self.height, self.width, 4), dtype=np.float32)
+        for k, samples in enumerate(parts):
+            seed = zlib.crc32(bytes([k % 256, k // 256]), start)
+            integrator = self._integrators[not scene.shines]
+            passed = self._cameras[name].picture(scene.scene, integrator, samples=samples, seed=seed)
+            total += passed * np.float32(samples / self._quality.samples)
+        return total
+
+    def close(self) -> None:
+        """Free the scene; a second call does nothing."""
+        self._scene = None
+        self._cameras.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _write_surfaces(
+    surfaces: dict[str, NDArray], pose: NDArray[np.float64], rays: NDArray[np.float64], out: dict[str, NDArray]
+) -> None:
+    """Ids, depth along the optical axis and normals in camera axes, of what the middles of pixels see."""
+    if "geom" in out:
+        out["geom"][:] = surfaces["geom"]
+    if "depth" in out:
+        along = (surfaces["position"] - pose[:3, 3]) @ pose[:3, 2]
+        out["depth"][:] = np.where(surfaces["geom"] >= 0, along, np.inf)
+    if "normal" in out:
+        normal = surfaces["sh_normal"] @ pose[:3, :3]
+        length = np.linalg.norm(normal, axis=-1, keepdims=True)
+        normal /= np.where(length > 0.0, length, 1.0)
+        away = np.einsum("hwi,hwi->hw", normal, rays) > 0.0
+        normal[away] *= -1.0
+        out["normal"][:] = np.where((surfaces["geom"] >= 0)[..., None], normal, 0.0)

@@ -1,0 +1,228 @@
+"""MuJoCo's lights as lamps of a path tracer, and what 1.0 means.
+
+1.0 is the light of a white matt surface where sRGB is white. MuJoCo's classic lights are no physical quantities: their
+colours add up to what a screen shows. So two constants per model, fixed when it is opened, turn them into light: a
+white surface that faces all its lights, and one that all lights with shadows miss, are as bright as the classic
+renderer shows them. From then on light is linear: twice the colour is twice the light.
+
+- Ambient colours, and half of the headlight's diffuse colour (the mean cosine towards the camera), come from all
+  around: see `mitsuba_sky.surrounding_light`.
+- A directional light is a disc far away, as large as its bulb (``light_bulbradius`` at ``light_pos``) is for who stands
+  in the middle of the model.
+- Points and spots are bulbs of that radius. A classic one is as bright as in the classic renderer at the distance
+  between it and the middle of the model as compiled; its light falls with the square of the distance.
+- ``light_intensity`` above 0 says candela (lux for a directional light) and replaces that; ``light_diffuse`` then is
+  the colour only. `WHITE_LUX` on a white surface are 1.0.
+- A light without shadows (``castshadow``) is a wide one, `_SOFT` in half angle: its shadows have no edges.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.render.light import linear_of
+from twinloop.render.mitsuba_sky import luminance
+
+Array = NDArray[np.float64]
+WHITE_LUX = 500.0  # the light of an office desk, EN 12464-1
+_SOFT = math.radians(20.0)  # our choice: a softbox of 0.7 m at 1 m
+_SHARP = 1e-4  # rad; the half angle of a directional light whose bulb has no size
+_POINTS = 32  # of a bulb: the steps of its penumbra, below what an eye sees
+_RIM = 48  # corners of a directional light's disc
+_GOLDEN = math.pi * (3.0 - math.sqrt(5.0))
+_KIND = mujoco.mjtLightType
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exposure:
+    """What turns a model's light colours into light: see the module's description; ``reach`` in m per light."""
+
+    fill: float
+    key: float
+    reach: Array
+
+    @classmethod
+    def of(cls, model: mujoco.MjModel, light_xpos: Array) -> Self:
+        """Of a model as compiled, with its lights where they are at home."""
+        shining = model.light_active.astype(bool)
+        shadows = shining & model.light_castshadow.astype(bool)
+        fill = float(luminance(_ambient(model) + model.light_diffuse[shining & ~shadows].sum(axis=0)))
+        whole = fill + float(luminance(model.light_diffuse[shadows].sum(axis=0)))
+        dark, bright = linear_of(fill), linear_of(whole)
+        return cls(
+            fill=float(dark / fill) if fill > 0.0 else 1.0,
+            key=float((bright - dark) / (whole - fill)) if whole > fill else 1.0,
+            reach=np.maximum(np.linalg.norm(light_xpos - model.stat.center, axis=-1), 1e-3),
+        )
+
+    def surrounding(self, model: mujoco.MjModel) -> Array:
+        """The radiance of what comes from all around, ``(3,)``."""
+        return self.fill * _ambient(model)
+
+
+def _ambient(model: mujoco.MjModel) -> Array:
+    head = model.vis.headlight
+    shining = model.light_active.astype(bool)
+    own = head.ambient + 0.5 * head.diffuse if head.active else np.zeros(3)
+    return np.asarray(own + model.light_ambient[shining].sum(axis=0), dtype=np.float64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lamp:
+    """One light of the model in one frame: a ``disc`` far away, or the points of a bulb.
+
+    ``light`` is radiance of a disc and intensity per point of a bulb, ``(3,)``; ``directions`` (3,) is where it shines
+    to; ``cutoff`` and ``beam`` are half angles of a spot in degrees, 0 for a point.
+    """
+
+    name: str
+    disc: bool
+    points: Array
+    light: Array
+    direction: Array
+    cutoff: float = 0.0
+    beam: float = 0.0
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What cannot change once Mitsuba has built it."""
+        return self.name, self.disc, self.cutoff, self.beam
+
+
+def lamps(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, *, away: float) -> Iterator[Lamp]:
+    """The lamps that shine in a frame; directional lights are discs ``away`` m from the middle of the model."""
+    for i in np.flatnonzero(model.light_active).tolist():
+        if not model.light_diffuse[i].any():
+            continue
+        place = data.light_xpos[i] if int(model.light_type[i]) != _KIND.mjLIGHT_DIRECTIONAL else None
+        yield _disc(model, data, exposure, i, away) if place is None else _bulb(model, data, exposure, i)
+
+
+def _strength(model: mujoco.MjModel, exposure: Exposure, light: int) -> tuple[Array, bool]:
+    """How bright it makes a white surface that faces it, and whether that is at 1 m (candela) or where it counts."""
+    colour = model.light_diffuse[light].astype(np.float64)
+    if model.light_intensity[light] > 0.0:
+        return colour / luminance(colour) * float(model.light_intensity[light]) / WHITE_LUX, True
+    gain = exposure.key if model.light_castshadow[light] else exposure.fill
+    return gain * colour, False
+
+
+def _half_angle(model: mujoco.MjModel, light: int, distance: float) -> float:
+    angle = math.atan2(float(model.light_bulbradius[light]), distance)
+    return max(angle, _SHARP if model.light_castshadow[light] else _SOFT)
+
+
+def _disc(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, light: int, away: float) -> Lamp:
+    strength, _ = _strength(model, exposure, light)
+    direction = np.asarray(data.light_xdir[light])
+    angle = _half_angle(model, light, float(exposure.reach[light]))
+    radius, (across, up) = away * math.tan(angle), _across(direction)
+    turn = 2.0 * math.pi * np.arange(_RIM + 1)[:, None] / _RIM
+    rim = model.stat.center - away * direction + radius * (np.cos(turn) * across + np.sin(turn) * up)
+    middle = np.broadcast_to(model.stat.center - away * direction, (_RIM, 3))
+    triangles = np.stack([middle, rim[:-1], rim[1:]], axis=1)
+    area = 0.5 * _RIM * math.sin(2.0 * math.pi / _RIM) * radius**2
+    # A white surface under the irradiance E has the radiance E / π, and E = L A / (away² + radius²), closely.
+    radiance = strength * math.pi * (away**2 + radius**2) / area
+    return Lamp(name=f"light{light}", disc=True, points=triangles, light=radiance, direction=direction)
+
+
+def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: Exposure, light: int) -> Lamp:
+    strength, candela = _strength(model, exposure, light)
+    reach, direction = float(exposure.reach[light]), np.asarray(data.light_xdir[light])
+    if not candela:
+        strength = strength * reach**2 / max(float(model.light_attenuation[light] @ [1.0, reach, reach**2]), 1e-9)
+    radius = float(model.light_bulbradius[light])
+    if not model.light_castshadow[light]:
+        radius = max(radius, reach * math.tan(_SOFT))
+    spot = int(model.light_type[light]) == _KIND.mjLIGHT_SPOT and float(model.light_cutoff[light]) < 90.0
+    cutoff, beam = _cone(model, light) if spot else (0.0, 0.0)
+    points = _on_disc(direction) if spot else _in_ball()
+    return Lamp(
+        name=f"light{light}",
+        disc=False,
+        points=data.light_xpos[light] + radius * points,
+        light=math.pi * strength / _POINTS,
+        direction=direction,
+        cutoff=cutoff,
+        beam=beam,
+    )
+
+
+def _cone(model: mujoco.MjModel, light: int) -> tuple[float, float]:
+    """Half angles in degrees at which a spot is dark and begins to darken.
+
+    OpenGL darkens by cos^exponent up to a sharp cutoff, Mitsuba evenly between two angles: half the light is left at
+    the same angle.
+    """
+    cutoff, exponent = float(model.light_cutoff[light]), float(model.light_exponent[light])
+    if exponent <= 0.0:
+        return cutoff, 0.99 * cutoff
+    half = math.degrees(math.acos(0.5 ** (1.0 / exponent)))
+    dark = min(cutoff, 2.0 * half)
+    return dark, max(2.0 * half - dark, 0.01 * dark) if dark < cutoff else min(max(2.0 * half - dark, 0.0), 0.99 * dark)
+
+
+def _across(direction: Array) -> tuple[Array, Array]:
+    """Two unit vectors across a direction, right-handed with it."""
+    other = np.eye(3)[np.abs(direction).argmin()]
+    across = np.cross(other, direction)
+    across /= np.linalg.norm(across)
+    return across, np.cross(direction, across)
+
+
+def _on_disc(direction: Array) -> Array:
+    """Points spread evenly over a disc of radius 1 across a direction (Vogel, Mathematical Biosciences 44, 1979)."""
+    number = np.arange(_POINTS)[:, None]
+    radius, angle = np.sqrt((number + 0.5) / _POINTS), _GOLDEN * number
+    across, up = _across(direction)
+    return radius * (np.cos(angle) * across + np.sin(angle) * up)
+
+
+def _in_ball() -> Array:
+    """Points spread evenly over a sphere of radius 1, by the same spiral."""
+    number = np.arange(_POINTS)
+    height = 1.0 - 2.0 * (number + 0.5) / _POINTS
+    ring, angle = np.sqrt(1.0 - height**2), _GOLDEN * number
+    return np.stack([ring * np.cos(angle), ring * np.sin(angle), height], axis=-1)
+
+
+def descriptions(mitsuba: Any, lamp: Lamp) -> dict[str, Any]:
+    """What Mitsuba builds for a bulb, by name; discs are meshes and are built with the geoms."""
+    colour = {"type": "rgb", "value": lamp.light.tolist()}
+    made = {}
+    for k, point in enumerate(lamp.points):
+        one: dict[str, Any] = {"intensity": colour, "sampling_weight": 1.0 / _POINTS}
+        if lamp.cutoff > 0.0:
+            place = {"type": "spot", "cutoff_angle": lamp.cutoff, "beam_width": lamp.beam}
+            one |= {**place, "to_world": mitsuba.ScalarTransform4f(_aimed(point, lamp.direction))}
+        else:
+            one |= {"type": "point", "position": point.tolist()}
+        made[f"{lamp.name}_{k}"] = one
+    return made
+
+
+def parameters(mitsuba: Any, lamp: Lamp) -> dict[str, Any]:
+    """Values of a bulb's points by the names that Mitsuba gives them."""
+    values: dict[str, Any] = {}
+    for k, point in enumerate(lamp.points):
+        values[f"{lamp.name}_{k}.intensity.value"] = mitsuba.Color3f(lamp.light.tolist())
+        if lamp.cutoff > 0.0:
+            values[f"{lamp.name}_{k}.to_world"] = mitsuba.Transform4f(_aimed(point, lamp.direction))
+        else:
+            values[f"{lamp.name}_{k}.position"] = mitsuba.Point3f(point.tolist())
+    return values
+
+
+def _aimed(point: Array, direction: Array) -> list[list[float]]:
+    across, up = _across(direction)
+    matrix = np.eye(4)
+    matrix[:3] = np.stack([across, up, direction, point], axis=-1)
+    return matrix.tolist()

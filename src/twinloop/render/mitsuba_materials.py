@@ -1,0 +1,157 @@
+"""MuJoCo's materials as physically based ones.
+
+The surface is Mitsuba's ``principled`` BSDF (Burley, "Physically Based Shading at Disney", SIGGRAPH 2012 course). It is
+given
+
+- base colour: texture times ``rgba``, both sRGB, decoded to linear light;
+- ``metallic`` as it is, 0 where it is not said (−1);
+- ``roughness`` as it is; where it is not said, from ``shininess``: MuJoCo's exponent n = 128 · shininess of a
+  Blinn-Phong lobe has the width α = √(2 / (n + 2)) (Walter et al., "Microfacet Models for Refraction through Rough
+  Surfaces", EGSR 2007, equation for Phong and Beckmann), and Burley's roughness is √α;
+- specular: MuJoCo's ``specular`` as it is; 0.5, the default of both, is a reflectance of 4 % (refractive index 1.5);
+- opacity: alpha; emission: ``emission`` times the base colour as radiance.
+
+``reflectance`` (a mirror image in MuJoCo's classic renderer) is not used: say ``metallic`` and ``roughness``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.render.light import linear_of
+from twinloop.render.mitsuba_textures import linear, texture_of
+
+# MuJoCo's own colour of geoms: what is coloured by its material has it.
+_PLAIN = np.array([0.5, 0.5, 0.5, 1.0], dtype=np.float32)
+_SPECULAR, _SHININESS = 0.5, 0.5  # of geoms without material, and of materials that do not say
+_SMOOTHEST = 0.03  # below, highlights of small lamps are found too rarely: noise instead of a mirror
+
+
+@dataclass(frozen=True, kw_only=True)
+class Look:
+    """How a geom looks; ``image`` is linear light ``(height, width, 3)``, of one pixel where it has no texture.
+
+    ``origin`` tells images apart: it is equal where image and texture are.
+    """
+
+    image: NDArray[np.float32]
+    origin: tuple[Any, ...]
+    roughness: float
+    metallic: float
+    specular: float
+    opacity: float
+    emission: float
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What cannot change once Mitsuba has built it."""
+        return self.image.shape, self.opacity < 1.0, self.emission > 0.0
+
+
+class Wardrobe:
+    """The looks of a model's geoms; textures are decoded once."""
+
+    def __init__(self) -> None:
+        self._images: dict[tuple[Any, ...], NDArray[np.float32]] = {}
+        self._version = 0
+
+    def forget(self) -> None:
+        """Textures have other pixels now."""
+        self._images.clear()
+        self._version += 1
+
+    def look(self, model: mujoco.MjModel, geom: int) -> Look:
+        """Of a geom, as the model has it now.
+
+        Raises:
+            InputError: its texture is no picture.
+        """
+        material = int(model.geom_matid[geom])
+        rgba = shown_rgba(model, geom)
+        texture = texture_of(model, material)
+        origin = (texture, self._version, *rgba)
+        if origin not in self._images:
+            image = linear(model, texture) if texture >= 0 else np.ones((1, 1, 3), dtype=np.float32)
+            self._images[origin] = np.minimum(image * linear_of(rgba[:3]).astype(np.float32), 0.999)
+        look = Look(
+            image=self._images[origin],
+            origin=origin,
+            roughness=roughness_of_shininess(_SHININESS),
+            metallic=0.0,
+            specular=_SPECULAR,
+            opacity=float(rgba[3]),
+            emission=0.0,
+        )
+        return look if material < 0 else replace(look, **_said(model, material))
+
+
+def shown_rgba(model: mujoco.MjModel, geom: int) -> tuple[float, ...]:
+    """The colour that MuJoCo shows a geom in: its own where it has one, else its material's."""
+    own, material = model.geom_rgba[geom], int(model.geom_matid[geom])
+    plain = material >= 0 and np.array_equal(own, _PLAIN)
+    return tuple((model.mat_rgba[material] if plain else own).tolist())
+
+
+def roughness_of_shininess(shininess: float) -> float:
+    """Burley's roughness of MuJoCo's shininess from 0 to 1."""
+    return (2.0 / (128.0 * shininess + 2.0)) ** 0.25
+
+
+def _said(model: mujoco.MjModel, material: int) -> dict[str, float]:
+    roughness = float(model.mat_roughness[material])
+    if roughness < 0.0:
+        roughness = roughness_of_shininess(float(model.mat_shininess[material]))
+    return {
+        "roughness": max(roughness, _SMOOTHEST),
+        "metallic": max(float(model.mat_metallic[material]), 0.0),
+        "specular": float(model.mat_specular[material]),
+        "emission": float(model.mat_emission[material]),
+    }
+
+
+def bsdf(mitsuba: Any, look: Look) -> dict[str, Any]:
+    """The description of a look that Mitsuba builds; light falls on both sides of a surface."""
+    surface: dict[str, Any] = {
+        "type": "twosided",
+        "bsdf": {
+            "type": "principled",
+            "base_color": _colour(mitsuba, look.image),
+            "roughness": look.roughness,
+            "metallic": look.metallic,
+            "specular": look.specular,
+        },
+    }
+    return {"type": "mask", "opacity": look.opacity, "bsdf": surface} if look.opacity < 1.0 else surface
+
+
+def emitter(mitsuba: Any, look: Look) -> dict[str, Any]:
+    """The light of its own that a look with emission has."""
+    return {"type": "area", "radiance": _colour(mitsuba, look.image * np.float32(look.emission))}
+
+
+def _colour(mitsuba: Any, image: NDArray[np.float32]) -> dict[str, Any]:
+    if image.size == 3:
+        return {"type": "rgb", "value": image.ravel().tolist()}
+    return {"type": "bitmap", "bitmap": mitsuba.Bitmap(np.ascontiguousarray(image)), "raw": True}
+
+
+def parameters(look: Look) -> dict[str, Any]:
+    """Values by the ends of the names that Mitsuba gives them."""
+    plain = look.image.size == 3
+    values: dict[str, Any] = {
+        "roughness.value": look.roughness,
+        "metallic.value": look.metallic,
+        "specular": look.specular,
+        "base_color.value" if plain else "base_color.data": look.image.ravel() if plain else look.image,
+    }
+    if look.opacity < 1.0:
+        values["opacity.value"] = look.opacity
+    if look.emission > 0.0:
+        glow = look.image * np.float32(look.emission)
+        values["radiance.value" if plain else "radiance.data"] = glow.ravel() if plain else glow
+    return values

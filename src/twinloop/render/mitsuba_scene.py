@@ -1,0 +1,267 @@
+"""A posed model as a scene of Mitsuba: built once, then only what changed is written.
+
+Every geom that the classic renderer shows (groups 0 to 2, not fully transparent) is a mesh in world coordinates. What a
+mesh is made of (how many triangles, whether it has a texture, is transparent, shines) is fixed once built; a frame in
+which that is different is built anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.render import mitsuba_lights, mitsuba_materials
+from twinloop.render.mitsuba_lights import Exposure, Lamp
+from twinloop.render.mitsuba_materials import Look, Wardrobe
+from twinloop.render.mitsuba_shapes import Surface, surface
+from twinloop.render.mitsuba_sky import ENVIRONMENT, sky_faces, surrounding_light
+from twinloop.render.mitsuba_textures import Mapping, mapping_of
+
+_GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
+_KEPT = 1024  # surfaces remembered
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thing:
+    """A geom in one frame: its surface in its own axes, its pose, its look."""
+
+    geom: int
+    surface: Surface
+    position: NDArray[np.float64]
+    rotation: NDArray[np.float64]
+    look: Look
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What cannot change once Mitsuba has built it."""
+        return self.geom, len(self.surface.positions), self.surface.flat, self.look.kind
+
+    def moved(self, other: Thing) -> bool:
+        """Whether its triangles are elsewhere than another's."""
+        same = self.surface is other.surface and np.array_equal(self.position, other.position)
+        return not (same and np.array_equal(self.rotation, other.rotation))
+
+    @property
+    def corners(self) -> NDArray[np.float32]:
+        """World coordinates, one after the other."""
+        return (self.surface.positions @ self.rotation.T + self.position).astype(np.float32).ravel()
+
+    @property
+    def normals(self) -> NDArray[np.float32]:
+        """Of the corners, in the world."""
+        return (self.surface.normals @ self.rotation.T).astype(np.float32).ravel()
+
+    @property
+    def uv(self) -> NDArray[np.float32]:
+        """Texture coordinates of the corners."""
+        return self.surface.uv.astype(np.float32).ravel()
+
+
+class MitsubaScene:
+    """The scene of one model; ``update`` makes it that of a frame."""
+
+    def __init__(self, mitsuba: Any, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        self._mitsuba = mitsuba
+        self._exposure = Exposure.of(model, data.light_xpos)
+        self.far = float(model.vis.map.zfar * model.stat.extent)
+        self._wardrobe = Wardrobe()
+        self._surfaces: dict[tuple[Any, ...], Surface] = {}
+        self._things: list[Thing] = []
+        self._lamps: list[Lamp] = []
+        self._kind: tuple[Any, ...] | None = None
+        self.faces = sky_faces(model)
+        self.scene: Any = None
+        self.shines = False
+
+    def forget_textures(self, model: mujoco.MjModel) -> None:
+        """Textures have other pixels now."""
+        self._wardrobe.forget()
+        self.faces = sky_faces(model)
+
+    def update(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+        """Make the scene that of a posed model.
+
+        Raises:
+            InputError: a texture that is no picture, or a shape that has no triangles.
+        """
+        things = [self._thing(model, data, geom) for geom in visible_geoms(model)]
+        lamps = list(mitsuba_lights.lamps(model, data, self._exposure, away=20.0 * self.far))
+        light = surrounding_light(self.faces, self._exposure.surrounding(model))
+        kind = (*(thing.kind for thing in things), *(lamp.kind for lamp in lamps))
+        if kind != self._kind:
+            self._build(things, lamps, light)
+            self._kind = kind
+        else:
+            self._write(things, lamps, light)
+        self._things, self._lamps, self._light = things, lamps, light
+
+    def geom_ids(self, shape_index: NDArray[np.float32]) -> NDArray[np.int32]:
+        """The model's geom ids of what Mitsuba numbers its shapes by, -1 for none."""
+        return self._ids[shape_index.astype(np.int64)]
+
+    def _thing(self, model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> Thing:
+        mapping = mapping_of(model, int(model.geom_matid[geom]))
+        return Thing(
+            geom=geom,
+            surface=self._surface(model, geom, mapping),
+            position=data.geom_xpos[geom].copy(),
+            rotation=data.geom_xmat[geom].reshape(3, 3).copy(),
+            look=self._wardrobe.look(model, geom),
+        )
+
+    def _surface(self, model: mujoco.MjModel, geom: int, mapping: Mapping | None) -> Surface:
+        key = (int(model.geom_type[geom]), int(model.geom_dataid[geom]), model.geom_size[geom].tobytes(), mapping)
+        if key not in self._surfaces:
+            if len(self._surfaces) >= _KEPT:
+                self._surfaces.clear()
+            self._surfaces[key] = surface(model, geom, mapping, reach=2.0 * self.far)
+        return self._surfaces[key]
+
+    def _build(self, things: list[Thing], lamps: list[Lamp], light: NDArray[np.float32]) -> None:
+        mitsuba = self._mitsuba
+        turn = np.eye(4)
+        turn[:3, :3] = ENVIRONMENT
+        parts: dict[str, Any] = {
+            "type": "scene",
+            "sky": {
+                "type": "envmap",
+                "bitmap": mitsuba.Bitmap(np.ascontiguousarray(light)),
+                "to_world": mitsuba.ScalarTransform4f(turn.tolist()),
+            },
+        }
+        for thing in things:
+            parts[f"geom{thing.geom}"] = self._mesh(thing)
+        for lamp in lamps:
+            parts |= {lamp.name: self._disc(lamp)} if lamp.disc else mitsuba_lights.descriptions(mitsuba, lamp)
+        self.scene = mitsuba.load_dict(parts)
+        self.shines = any(thing.look.emission > 0.0 for thing in things)
+        self._values = mitsuba.traverse(self.scene)
+        self._names = _names(self._values.keys())
+        self._ids = _shape_ids(mitsuba, self.scene)
+
+    def _mesh(self, thing: Thing) -> Any:
+        properties = self._mitsuba.Properties()
+        properties["bsdf"] = self._mitsuba.load_dict(mitsuba_materials.bsdf(self._mitsuba, thing.look))
+        if thing.look.emission > 0.0:
+            properties["emitter"] = self._mitsuba.load_dict(mitsuba_materials.emitter(self._mitsuba, thing.look))
+        normals = None if thing.surface.flat else thing.normals
+        return _loose_triangles(self._mitsuba, f"geom{thing.geom}", thing.corners, normals, thing.uv, properties)
+
+    def _disc(self, lamp: Lamp) -> Any:
+        properties = self._mitsuba.Properties()
+        colour = {"type": "rgb", "value": lamp.light.tolist()}
+        properties["emitter"] = self._mitsuba.load_dict({"type": "area", "radiance": colour})
+        corners = lamp.points.astype(np.float32).ravel()
+        return _loose_triangles(self._mitsuba, lamp.name, corners, None, np.zeros(0, dtype=np.float32), properties)
+
+    def _write(self, things: list[Thing], lamps: list[Lamp], light: NDArray[np.float32]) -> None:
+        values = self._values
+        moved = []
+        for thing, before in zip(things, self._things, strict=True):
+            name = f"geom{thing.geom}"
+            if thing.moved(before):
+                moved.append(thing)
+                values[f"{name}.vertex_positions"] = thing.corners
+            if thing.surface is not before.surface:
+                values[f"{name}.vertex_texcoords"] = thing.uv
+            self._write_look(name, thing.look, before.look)
+        for lamp, before in zip(lamps, self._lamps, strict=True):
+            self._write_lamp(lamp, before)
+        if not np.array_equal(light, self._light):
+            values["sky.data"] = _wrapped(light, values["sky.data"].shape)
+        values.update()
+        for thing in moved:  # after the update of their positions, which makes normals of its own
+            if not thing.surface.flat:
+                values[f"geom{thing.geom}.vertex_normals"] = thing.normals
+        values.update()
+
+    def _write_look(self, name: str, look: Look, before: Look) -> None:
+        if look == before or (look.origin, _numbers(look)) == (before.origin, _numbers(before)):
+            return
+        for end, value in mitsuba_materials.parameters(look).items():
+            full = self._names[name, end]
+            self._values[full] = self._mitsuba.Color3f(*value.tolist()) if np.ndim(value) == 1 else value
+
+    def _write_lamp(self, lamp: Lamp, before: Lamp) -> None:
+        if np.array_equal(lamp.points, before.points) and np.array_equal(lamp.light, before.light):
+            return
+        if not lamp.disc:
+            for name, value in mitsuba_lights.parameters(self._mitsuba, lamp).items():
+                self._values[name] = value
+            return
+        self._values[f"{lamp.name}.vertex_positions"] = lamp.points.astype(np.float32).ravel()
+        self._values[f"{lamp.name}.emitter.radiance.value"] = self._mitsuba.Color3f(*lamp.light.tolist())
+
+
+def visible_geoms(model: mujoco.MjModel) -> list[int]:
+    """Ids of the geoms that MuJoCo's visualizer shows."""
+    alpha = np.array([mitsuba_materials.shown_rgba(model, geom)[3] for geom in range(model.ngeom)])
+    return np.flatnonzero((model.geom_group < _GROUPS) & (alpha > 0.0)).tolist()
+
+
+def _numbers(look: Look) -> tuple[float, ...]:
+    return look.roughness, look.metallic, look.specular, look.opacity, look.emission
+
+
+def _names(names: Any) -> dict[tuple[str, str], str]:
+    """Mitsuba's names of parameters by what they belong to and by their ends."""
+    found = {}
+    for name in names:
+        first, *rest = name.split(".")
+        found |= {(first, ".".join(rest[-count:])): name for count in range(1, 3)}
+    return found
+
+
+def _loose_triangles(
+    mitsuba: Any,
+    name: str,
+    corners: NDArray[np.float32],
+    normals: NDArray[np.float32] | None,
+    uv: NDArray[np.float32],
+    properties: Any,
+) -> Any:
+    count = len(corners) // 3
+    mesh = mitsuba.Mesh(
+        name,
+        count,
+        count // 3,
+        props=properties,
+        has_vertex_normals=normals is not None,
+        has_vertex_texcoords=len(uv) > 0,
+    )
+    values = mitsuba.traverse(mesh)
+    values["vertex_positions"], values["faces"] = corners, np.arange(count, dtype=np.uint32)
+    if len(uv):
+        values["vertex_texcoords"] = uv
+    values.update()
+    if normals is not None:
+        values["vertex_normals"] = normals
+        values.update()
+    return mesh
+
+
+def _shape_ids(mitsuba: Any, scene: Any) -> NDArray[np.int32]:
+    """Geom ids by ``shape_index``: in order from 1 without a compiler, else by Dr.Jit's numbers of objects."""
+    names = [shape.id() for shape in scene.shapes()]
+    if mitsuba.variant().startswith("scalar"):
+        numbers = list(range(1, len(names) + 1))
+    else:
+        import drjit  # pyright: ignore[reportMissingImports]
+
+        numbers = np.array(drjit.reinterpret_array(mitsuba.UInt32, scene.shapes_dr())).tolist()
+    ids = np.full(max(numbers, default=0) + 1, -1, dtype=np.int32)
+    for name, number in zip(names, numbers, strict=True):
+        if name.startswith("geom"):
+            ids[number] = int(name.removeprefix("geom"))
+    return ids
+
+
+def _wrapped(light: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+    """The picture as Mitsuba keeps it: the first column again behind the last."""
+    kept = np.ones(shape, dtype=np.float32)
+    kept[..., :3] = np.concatenate([light, light[:, :1]], axis=1)[:, : shape[1]]
+    return kept

@@ -1,0 +1,205 @@
+"""Surfaces of MuJoCo's shapes for a path tracer: loose triangles with normals and texture coordinates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.render.mitsuba_textures import Mapping, cube_coordinates, sheet_coordinates, wrapped_coordinates
+from twinloop.render.rays_shapes import triangles
+
+Array = NDArray[np.float64]
+_KIND = mujoco.mjtGeom
+_SMOOTH = {int(kind) for kind in (_KIND.mjGEOM_SPHERE, _KIND.mjGEOM_ELLIPSOID, _KIND.mjGEOM_CAPSULE)}
+_LOOSE = {int(_KIND.mjGEOM_MESH), int(_KIND.mjGEOM_HFIELD)}
+_FINE = 0.25  # longest side of a triangle that a cube texture is put on, in half sides of the cube: our choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surface:
+    """Triangles in a geom's own axes; each has three corners of its own: ``positions``, ``normals``, ``uv``.
+
+    All are ``(3 m, …)``, corner by corner. ``flat``: the normals are those of the triangles.
+    """
+
+    positions: Array
+    normals: Array
+    uv: Array
+    flat: bool
+
+
+def surface(model: mujoco.MjModel, geom: int, mapping: Mapping | None, *, reach: float) -> Surface:
+    """The surface of a geom, with the texture coordinates of a mapping.
+
+    Args:
+        mapping: how its texture lies on it; None where it has none.
+        reach: half the side in m at which a plane without end is cut.
+
+    Raises:
+        InputError: a shape that is not made of triangles (a signed distance field).
+    """
+    corners, normals, texture = _corners(model, geom, reach)
+    if mapping is not None and mapping.cube:
+        corners, normals = _refined(corners, normals, _stretch(model, geom, mapping))
+    positions = corners.reshape(-1, 3)
+    if mapping is None:
+        uv = np.zeros((len(positions), 2))
+    elif mapping.cube:
+        uv = cube_coordinates(_object(model, geom, corners) * _cube_scale(model, geom, mapping), mapping)
+    else:
+        uv = _sheet(model, geom, corners, texture, mapping)
+    flat = normals is None
+    normal = _face_normals(corners) if normals is None else normals.reshape(-1, 3)
+    return Surface(positions=positions, normals=normal, uv=uv.reshape(-1, 2), flat=flat)
+
+
+def _corners(model: mujoco.MjModel, geom: int, reach: float) -> tuple[Array, Array | None, Array | None]:
+    """Corners of triangles ``(m, 3, 3)``, their normals (None: the triangles' own), texture coordinates if given."""
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    if kind == _KIND.mjGEOM_PLANE:
+        half = np.where(size[:2] > 0.0, size[:2], reach)
+        sheet = np.array([[[-1, -1, 0], [1, -1, 0], [1, 1, 0]], [[-1, -1, 0], [1, 1, 0], [-1, 1, 0]]])
+        return sheet * np.append(half, 0.0), None, None
+    points, faces = triangles(model, geom)
+    corners = points[faces]
+    if kind == _KIND.mjGEOM_MESH:
+        return corners, *_mesh(model, int(model.geom_dataid[geom]), faces)
+    if kind in _SMOOTH:
+        radii = size if kind == _KIND.mjGEOM_ELLIPSOID else size[[0, 0, 0]]
+        half = size[1] if kind == _KIND.mjGEOM_CAPSULE else 0.0
+        corners = _proper(corners)
+        return corners, _unit((corners - np.clip(corners, *_segment(half))) / radii**2), None
+    if kind == _KIND.mjGEOM_CYLINDER:
+        corners = _proper(corners)
+        level = np.ptp(corners[..., 2], axis=1) < 1e-9 * size[1]
+        normals = _unit(corners * [1.0, 1.0, 0.0] + [0.0, 0.0, 1e-30])
+        normals[level] = np.sign(corners[level][..., 2:]) * [0.0, 0.0, 1.0]
+        return corners, normals, None
+    if kind == _KIND.mjGEOM_HFIELD:
+        return corners, _height_field(model, int(model.geom_dataid[geom]), points, faces), None
+    return corners, None, None
+
+
+def _segment(half: float) -> tuple[Array, Array]:
+    return np.array([0.0, 0.0, -half]), np.array([0.0, 0.0, half])
+
+
+def _proper(corners: Array) -> Array:
+    """Without the triangles of no area that a revolved profile has at its poles."""
+    return corners[np.linalg.norm(_cross(corners), axis=-1) > 1e-9 * np.ptp(corners, axis=(0, 1)).max() ** 2]
+
+
+def _mesh(model: mujoco.MjModel, mesh: int, faces: NDArray[np.int32]) -> tuple[Array, Array | None]:
+    first = model.mesh_normaladr[mesh]
+    rows = model.mesh_faceadr[mesh] + np.arange(len(faces))
+    normals = model.mesh_normal[first + model.mesh_facenormal[rows]].astype(np.float64)
+    if not model.mesh_texcoordnum[mesh]:
+        return normals, None
+    texture = model.mesh_texcoord[model.mesh_texcoordadr[mesh] + model.mesh_facetexcoord[rows]]
+    return normals, texture.astype(np.float64)
+
+
+def _height_field(model: mujoco.MjModel, field: int, points: Array, faces: NDArray[np.int32]) -> Array:
+    """Normals: smooth on the upper surface, whose triangles come first, flat on sides and floor."""
+    upper = 2 * (int(model.hfield_nrow[field]) - 1) * (int(model.hfield_ncol[field]) - 1)
+    smooth = np.zeros_like(points)
+    np.add.at(smooth, faces[:upper], _cross(points[faces[:upper]])[:, None])
+    flat = _face_normals(points[faces[upper:]]).reshape(-1, 3, 3)
+    return np.concatenate([_unit(smooth)[faces[:upper]], flat])
+
+
+def _object(model: mujoco.MjModel, geom: int, corners: Array) -> Array:
+    """Corners in the coordinates that textures are put on by: of a shape scaled to ±1, or as they are."""
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    if kind in _LOOSE:
+        return corners
+    if kind == _KIND.mjGEOM_CAPSULE:
+        beyond = np.clip(corners, *_segment(float(size[1])))
+        on_cap = np.abs(corners[..., 2:]) > size[1] * (1.0 + 1e-9)
+        tube = corners / [size[0], size[0], size[1]]
+        return np.where(on_cap.any(axis=1, keepdims=True), (corners - beyond) / size[0], tube)
+    if kind == _KIND.mjGEOM_PLANE:
+        return corners / np.append(np.where(size[:2] > 0.0, size[:2], 1.0), 1.0)
+    full = {
+        int(_KIND.mjGEOM_SPHERE): size[[0, 0, 0]],
+        int(_KIND.mjGEOM_CYLINDER): size[[0, 0, 1]],
+    }.get(kind, size)
+    return corners / full
+
+
+def _full_size(model: mujoco.MjModel, geom: int) -> Array:
+    """``size`` as MuJoCo draws the geom: along its x, y and z."""
+    kind, size = int(model.geom_type[geom]), model.geom_size[geom]
+    if kind == _KIND.mjGEOM_SPHERE:
+        return size[[0, 0, 0]]
+    return size[[0, 0, 1]] if kind in {int(_KIND.mjGEOM_CYLINDER), int(_KIND.mjGEOM_CAPSULE)} else size
+
+
+def _sheet(
+    model: mujoco.MjModel, geom: int, corners: Array, texture: Array | None, mapping: Mapping
+) -> NDArray[np.float64]:
+    """Coordinates of a flat picture: given, around the shape, or seen along z where the shape has no sides to speak of.
+
+    A uniform one repeats per metre of the geom's half sizes along x and y, as MuJoCo has it.
+    """
+    kind, size = int(model.geom_type[geom]), _full_size(model, geom)[:2]
+    repeat = np.array(mapping.repeat)
+    scale = repeat * np.where(mapping.uniform & (size > 0.0), size, 1.0)
+    if texture is None and (kind in _LOOSE or (kind == _KIND.mjGEOM_PLANE and not size.all())):
+        return sheet_coordinates(corners, scale / np.where(size > 0.0, size, 1.0))
+    if texture is None:
+        texture = wrapped_coordinates(kind, _object(model, geom, corners))
+    return texture * scale
+
+
+def _cube_scale(model: mujoco.MjModel, geom: int, mapping: Mapping) -> Array:
+    return _full_size(model, geom) if mapping.uniform else np.ones(3)
+
+
+def _stretch(model: mujoco.MjModel, geom: int, mapping: Mapping) -> Array:
+    """What makes corners those of a shape within ±1, in which `_FINE` counts."""
+    scale = _cube_scale(model, geom, mapping)
+    scale = scale / (1.0 if int(model.geom_type[geom]) in _LOOSE else _full_size(model, geom))
+    return scale / max(float(np.abs(_extent(model, geom) * scale).max()), 1e-9)
+
+
+def _extent(model: mujoco.MjModel, geom: int) -> Array:
+    if int(model.geom_type[geom]) == _KIND.mjGEOM_MESH:
+        return np.abs(triangles(model, geom)[0]).max(axis=0)
+    return np.maximum(_full_size(model, geom), 1e-9)
+
+
+def _refined(corners: Array, normals: Array | None, scale: Array) -> tuple[Array, Array | None]:
+    """Triangles cut in four until their sides are short enough for a cube texture."""
+    while True:
+        sides = np.linalg.norm((np.roll(corners, -1, axis=1) - corners) * scale, axis=-1).max(axis=1)
+        long = sides > _FINE
+        if not long.any():
+            return corners, normals
+        rest = None if normals is None else np.concatenate([normals[~long], _unit(_quarters(normals[long]))])
+        corners, normals = np.concatenate([corners[~long], _quarters(corners[long])]), rest
+
+
+def _quarters(values: Array) -> Array:
+    """Values ``(4 m, 3, k)`` at the corners of the four triangles between the middles of sides."""
+    middle = (values + np.roll(values, -1, axis=1)) / 2.0  # of sides 01, 12, 20
+    a, b, c = values.transpose(1, 0, 2)
+    ab, bc, ca = middle.transpose(1, 0, 2)
+    parts = [(a, ab, ca), (ab, b, bc), (ca, bc, c), (ab, bc, ca)]
+    return np.concatenate([np.stack(part, axis=1) for part in parts])
+
+
+def _cross(corners: Array) -> Array:
+    return np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+
+
+def _face_normals(corners: Array) -> Array:
+    return np.repeat(_unit(_cross(corners)), 3, axis=0)
+
+
+def _unit(vectors: Array) -> Array:
+    length = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    return vectors / np.where(length > 0.0, length, 1.0)

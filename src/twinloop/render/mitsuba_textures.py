@@ -1,0 +1,155 @@
+"""Textures of a model as linear light, and how MuJoCo lays them on shapes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.render.light import decode_srgb
+
+Array = NDArray[np.float64]
+_CHANNELS = (1, 3, 4)
+_ROLES = (mujoco.mjtTextureRole.mjTEXROLE_RGB, mujoco.mjtTextureRole.mjTEXROLE_RGBA)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mapping:
+    """How a texture lies on a shape: a sheet repeated along x and y, or a cube around it whose faces are stacked.
+
+    ``uniform`` counts repetitions per metre rather than per shape. ``side`` is the pixels of a cube's edge; a cube of
+    one picture (``faces`` 1) shows it on every side.
+    """
+
+    cube: bool
+    repeat: tuple[float, float] = (1.0, 1.0)
+    uniform: bool = False
+    side: int = 1
+    faces: int = 1
+
+
+def texture_of(model: mujoco.MjModel, material: int) -> int:
+    """Id of the texture that colours a material, -1 where none does."""
+    if material < 0:
+        return -1
+    return max(int(model.mat_texid[material, int(role)]) for role in _ROLES)
+
+
+def mapping_of(model: mujoco.MjModel, material: int) -> Mapping | None:
+    """How the texture of a material lies on shapes; None where it has none."""
+    texture = texture_of(model, material)
+    if texture < 0:
+        return None
+    return Mapping(
+        cube=int(model.tex_type[texture]) != mujoco.mjtTexture.mjTEXTURE_2D,
+        repeat=tuple(model.mat_texrepeat[material].tolist()),
+        uniform=bool(model.mat_texuniform[material]),
+        side=int(model.tex_width[texture]),
+        faces=int(model.tex_height[texture] // model.tex_width[texture]) or 1,
+    )
+
+
+def pixels(model: mujoco.MjModel, texture: int) -> NDArray[np.uint8]:
+    """A texture's pixels ``(height, width, 3)``, as they are stored.
+
+    Raises:
+        InputError: it has pixels of another kind than grey, RGB or RGBA.
+    """
+    height, width, channels = (int(getattr(model, f"tex_{name}")[texture]) for name in ("height", "width", "nchannel"))
+    start = int(model.tex_adr[texture])
+    if channels not in _CHANNELS or start < 0 or height * width == 0:
+        name = model.texture(texture).name or texture
+        raise InputError(
+            f"The texture {name} is no picture: {height}×{width} pixels of {channels} channels. "
+            "The mitsuba renderer takes grey, RGB and RGBA."
+        )
+    data = model.tex_data[start : start + height * width * channels].reshape(height, width, channels)
+    return np.repeat(data, 3, axis=-1) if channels == 1 else data[..., :3]
+
+
+def linear(model: mujoco.MjModel, texture: int) -> NDArray[np.float32]:
+    """A texture's linear light ``(height, width, 3)``."""
+    return decode_srgb(pixels(model, texture))
+
+
+def sheet_coordinates(points: Array, repeat: Array) -> Array:
+    """Texture coordinates ``(…, 2)`` of a sheet that spans ±1 ``repeat`` times, from the upper left, y upwards.
+
+    This is the plane mapping of MuJoCo's classic renderer: s = (repeat x - 1) / 2, t = (-repeat y - 1) / 2.
+    """
+    return points[..., :2] * repeat * [0.5, -0.5] - 0.5
+
+
+def wrapped_coordinates(kind: int, points: Array) -> Array:
+    """Texture coordinates of a picture laid once on each side of a box, or once around a round shape.
+
+    Measured on pictures of MuJoCo 4.0: u runs along x (on the sides ±x of a box along y) or with the azimuth, v down.
+
+    Args:
+        kind: of geom: plane, box, sphere, ellipsoid, cylinder or capsule.
+        points: triangles' corners ``(m, 3, 3)``, of a shape within ±1.
+    """
+    x, y, z = np.moveaxis(points, -1, 0)
+    if kind in {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)}:
+        normal = np.abs(np.cross(points[:, 1] - points[:, 0], points[:, 2] - points[:, 0]))
+        side = normal.argmax(axis=-1)[:, None]
+        return np.stack([(1.0 + np.where(side == 0, y, x)) / 2.0, (1.0 - np.where(side == 2, y, z)) / 2.0], axis=-1)
+    azimuth = np.arctan2(y, x) / (2.0 * np.pi) % 1.0
+    azimuth += (azimuth < 0.5) & (np.ptp(azimuth, axis=1, keepdims=True) > 0.5)  # triangles across the seam
+    if kind == mujoco.mjtGeom.mjGEOM_CYLINDER:
+        cap = np.ptp(z, axis=1, keepdims=True) < 1e-9
+        return np.stack([np.where(cap, (1.0 + x) / 2.0, azimuth), (1.0 + np.where(cap, y, -z)) / 2.0], axis=-1)
+    polar = np.arccos(np.clip(z, -1.0, 1.0)) / np.pi
+    if kind == mujoco.mjtGeom.mjGEOM_CAPSULE:
+        cap = (np.abs(np.linalg.norm(points, axis=-1) - 1.0) < 1e-6).all(axis=1, keepdims=True)
+        polar = np.where(cap, 2.0 * polar, (1.0 - z) / 2.0)
+    return np.stack([azimuth, polar], axis=-1)
+
+
+def cube_coordinates(points: Array, mapping: Mapping) -> Array:
+    """Coordinates ``(m, 3, 2)`` in the stack of a cube's faces, of triangles' corners ``(m, 3, 3)`` around its centre.
+
+    A triangle takes the face that its middle looks at (OpenGL 4.6, section 8.13: +x, -x, +y, -y, +z, -z).
+    """
+    face, across, down = _face_coordinates(points.mean(axis=1), points)
+    margin = 0.5 / mapping.side  # filtering must not reach into the next face
+    u = np.clip((across + 1.0) / 2.0, margin, 1.0 - margin)
+    v = np.clip((down + 1.0) / 2.0, margin, 1.0 - margin)
+    return np.stack([u, (v + (face[:, None] if mapping.faces > 1 else 0)) / mapping.faces], axis=-1)
+
+
+def look_up_cube(image: NDArray[np.float32], directions: Array) -> NDArray[np.float32]:
+    """Values ``(n, 3)`` of a cube's stacked faces in directions ``(n, 3)``, bilinear within a face."""
+    side = image.shape[1]
+    faces = image.shape[0] // side
+    face, across, down = _face_coordinates(directions, directions[:, None])
+    x, y = (np.clip((value[:, 0] + 1.0) / 2.0 * side - 0.5, 0.0, side - 1.0) for value in (across, down))
+    first = side * (face if faces > 1 else np.zeros_like(face))
+    left, top = x.astype(int), y.astype(int)
+    right, low = np.minimum(left + 1, side - 1), np.minimum(top + 1, side - 1)
+    s, t = (x - left)[:, None], (y - top)[:, None]
+    upper = image[first + top, left] * (1.0 - s) + image[first + top, right] * s
+    lower = image[first + low, left] * (1.0 - s) + image[first + low, right] * s
+    return (upper * (1.0 - t) + lower * t).astype(np.float32)
+
+
+def _face_coordinates(middles: Array, points: Array) -> tuple[NDArray[np.intp], Array, Array]:
+    """Faces ``(m,)`` that directions look at, and where points ``(m, k, 3)`` lie on them, across and down in ±1."""
+    rows = np.arange(len(middles))
+    axis = np.abs(middles).argmax(axis=-1)
+    negative = middles[rows, axis] < 0.0
+    face = 2 * axis + negative
+    across = np.take_along_axis(points, _ACROSS[face][:, None, None], axis=-1)[..., 0] * _SIGNS[face, 0][:, None]
+    down = np.take_along_axis(points, _DOWN[face][:, None, None], axis=-1)[..., 0] * _SIGNS[face, 1][:, None]
+    away = np.abs(np.take_along_axis(points, axis[:, None, None], axis=-1)[..., 0])
+    away = np.maximum(away, 1e-12)
+    return face, across / away, down / away
+
+
+# By face: which coordinate runs across the picture and which down it, and with which signs.
+_ACROSS = np.array([2, 2, 0, 0, 0, 0])
+_DOWN = np.array([1, 1, 2, 2, 1, 1])
+_SIGNS = np.array([[-1, -1], [1, -1], [1, 1], [1, -1], [1, -1], [-1, -1]], dtype=np.float64)

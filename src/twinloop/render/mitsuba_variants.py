@@ -1,0 +1,194 @@
+"""Which of Mitsuba's variants works here: each is tried in a subprocess, and what works is remembered.
+
+A variant is how Mitsuba was compiled: ``cuda_ad_rgb`` for NVIDIA GPUs, ``llvm_ad_rgb`` for processors through LLVM's
+compiler, ``scalar_rgb`` without either. LLVM is a library of the system, and a wrong one ends the process: on a
+processor with AVX-512, versions 14 to 16 do, 19.1.7 works.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.files import read_json, write_json
+from twinloop.render.probe import memory, outcome
+
+AUTO = "auto"
+VARIANTS = {"cuda": "cuda_ad_rgb", "llvm": "llvm_ad_rgb", "scalar": "scalar_rgb"}
+REMEDY = "pip install 'twinloop[path]'"
+REMEDIES = {
+    "cuda": "install NVIDIA's driver, or choose another variant",
+    "llvm": "apt-get install --no-install-recommends libllvm19 (or set DRJIT_LIBLLVM_PATH to libLLVM 17 or newer)",
+    "scalar": "apt-get install --no-install-recommends libatomic1",
+}
+_LIBRARY = "DRJIT_LIBLLVM_PATH"
+_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
+_TRIED = (19, 18, 20, 21, 17, 16, 15, 14)  # versions in the order of our trust: 19.1.7 was measured to work
+_TRIAL_SECONDS = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """A variant by its short name (`VARIANTS`) and, for LLVM, the library that it needs (empty: the default one)."""
+
+    name: str
+    library: str = ""
+
+    def load(self) -> Any:
+        """Import Mitsuba and select the variant.
+
+        Raises:
+            MissingDependencyError: Mitsuba is not installed, or lacks a library.
+        """
+        if self.library:
+            os.environ[_LIBRARY] = self.library  # read when Dr.Jit first needs LLVM
+        mitsuba = import_mitsuba()
+        mitsuba.set_variant(VARIANTS[self.name])
+        return mitsuba
+
+
+def import_mitsuba() -> ModuleType:
+    """The package, by the one door through which it comes in.
+
+    Raises:
+        MissingDependencyError: it is not installed, or lacks a library.
+    """
+    try:
+        import mitsuba  # pyright: ignore[reportMissingImports]
+    except (ImportError, NameError) as error:  # without libatomic1 drjit ends in a NameError
+        if isinstance(error, NameError) or "libatomic" in str(error):
+            raise MissingDependencyError("Mitsuba needs libatomic.", remedy=REMEDIES["scalar"]) from error
+        raise MissingDependencyError(f"The mitsuba renderer needs mitsuba ({error}).", remedy=REMEDY) from error
+    return mitsuba
+
+
+def choose_variant(name: str = AUTO) -> Variant:
+    """A variant that works here: the one named, or with ``auto`` the fastest.
+
+    Raises:
+        UnknownNameError: there is no such variant.
+        MissingDependencyError: it does not work here; says why, and what would help.
+    """
+    if name != AUTO and name not in VARIANTS:
+        raise UnknownNameError("variant", name, [*VARIANTS, AUTO], where="the mitsuba renderer")
+    problems = {}
+    for one in VARIANTS if name == AUTO else [name]:
+        found, problem = _probe(one)
+        if found is not None:
+            return found
+        problems[one] = problem
+    reasons = "; ".join(f"{one}: {problem}" for one, problem in problems.items())
+    remedy = REMEDY if _version() is None else REMEDIES["scalar" if name == AUTO else name]
+    raise MissingDependencyError(f"No variant of mitsuba works here ({reasons}).", remedy=remedy)
+
+
+def working_variants() -> str:
+    """The variants that work here, and the library that each needs, as a phrase."""
+    found = [variant for variant, _ in map(_probe, VARIANTS) if variant is not None]
+    named = [f"{one.name} with {one.library}" if one.library else one.name for one in found]
+    return "variants " + ", ".join(named)
+
+
+@functools.cache
+def _probe(name: str) -> tuple[Variant | None, str]:
+    """The variant with a library that works, or why none does.
+
+    A success is kept in the user's cache folder until the package, the interpreter, the machine or the libraries
+    change.
+    """
+    installed = _version()
+    if installed is None:
+        return None, "mitsuba is not installed"
+    if name == "cuda" and not Path("/dev/nvidiactl").exists():
+        return None, "there is no NVIDIA GPU"
+    candidates = [Variant(name=name, library=path) for path in (_libraries() if name == "llvm" else [""])]
+    if not candidates:
+        return None, "there is no libLLVM"
+    record = memory(f"mitsuba-{name}", installed, [(one.name, one.library) for one in candidates])
+    remembered = _remembered(record)
+    if remembered in candidates:
+        return remembered, ""
+    problem = ""
+    for candidate in candidates:
+        problem = _try(candidate)
+        if not problem:
+            _remember(record, candidate)
+            return candidate, ""
+    return None, problem
+
+
+def _version() -> str | None:
+    try:
+        return version("mitsuba")
+    except PackageNotFoundError:
+        return None
+
+
+def _libraries() -> list[str]:
+    """What ``DRJIT_LIBLLVM_PATH`` names, else every libLLVM of the system, the likeliest to work first."""
+    if os.environ.get(_LIBRARY):
+        return [os.environ[_LIBRARY]]
+    found = sorted(set(_installed()), key=lambda item: (_TRIED.index(item[0]) if item[0] in _TRIED else 99, item[1]))
+    return [path for _, path in found]
+
+
+def _installed() -> Iterator[tuple[int, str]]:
+    for folder in (*_FOLDERS, *(str(path) for path in Path("/usr/lib").glob("llvm-*/lib"))):
+        for path in Path(folder).glob("libLLVM*.so*"):
+            match = re.search(r"\.so\.(\d+)|LLVM-(\d+)", path.name)
+            if match:
+                yield int(match[1] or match[2]), str(path.resolve())
+
+
+def _remembered(record: Path) -> Variant | None:
+    try:
+        return Variant(**read_json(record))
+    except (InputError, TypeError):
+        return None
+
+
+def _remember(record: Path, variant: Variant) -> None:
+    try:
+        write_json(record, {"name": variant.name, "library": variant.library})
+    except OSError:
+        return  # no writable home: the next process tries again
+
+
+def _try(variant: Variant) -> str:
+    """Empty when a picture was made in a process of its own, else what went wrong."""
+    command = [sys.executable, "-m", "twinloop.render.mitsuba_variants", variant.name, variant.library]
+    problem = outcome(command, seconds=_TRIAL_SECONDS)
+    return f"with {variant.library}: {problem}" if problem and variant.library else problem
+
+
+def _main(name: str, library: str) -> int:
+    """Trace a lit sheet; 0 when its light is what it has to be."""
+    mitsuba = Variant(name=name, library=library).load()
+    scene = mitsuba.load_dict(
+        {
+            "type": "scene",
+            "sheet": {"type": "rectangle"},
+            "light": {"type": "constant", "radiance": 1.0},
+            "integrator": {"type": "path"},
+            "sensor": {
+                "type": "perspective",
+                "to_world": mitsuba.ScalarTransform4f().look_at([0, 0, 1], [0, 0, 0], [0, 1, 0]),
+                "film": {"type": "hdrfilm", "width": 8, "height": 8},
+            },
+        }
+    )
+    light = float(sum(mitsuba.TensorXf(mitsuba.render(scene, spp=16)).array) / (8 * 8 * 3))
+    return 0 if abs(light - 0.5) < 0.05 else 1  # a default diffuse sheet returns half of what comes in, but for noise
+
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))
