@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -47,15 +47,10 @@ class DepthFrames:
     def __len__(self) -> int:
         return len(self.depth)
 
-    @cached_property
-    def rays(self) -> NDArray[np.float64]:
-        """Directions of the pixels ``(h, w, 3)``, 1 along the optical axis."""
-        return self.intrinsics.unproject(self.intrinsics.pixel_centres())
-
-    @cached_property
+    @property
     def stretch(self) -> NDArray[np.float64]:
         """How many times longer the way to a point is than its depth, ``(h, w)``."""
-        return np.sqrt(np.einsum("hwi,hwi->hw", self.rays, self.rays))
+        return _rays(self.intrinsics)[1]
 
     def cosine(self, baseline: float = 0.0) -> NDArray[np.float64] | None:
         """Cosine of the angle between a surface's normal and the way to a camera ``baseline`` m to the right.
@@ -64,11 +59,22 @@ class DepthFrames:
         """
         if self.normals is None:
             return None
+        rays, stretch = _rays(self.intrinsics)
         seen = np.isfinite(self.depth)
-        way = np.where(seen, self.depth, 1.0)[..., None] * self.rays
-        way[..., 0] -= baseline
-        product = -np.einsum("nhwi,nhwi->nhw", way, self.normals)
-        return np.where(seen, np.maximum(product / np.sqrt(np.einsum("nhwi,nhwi->nhw", way, way)), 0.0), 0.0)
+        depth = np.where(seen, self.depth, 1.0)
+        towards = baseline * self.normals[..., 0] - depth * np.einsum("hwi,nhwi->nhw", rays, self.normals)
+        way = np.sqrt((depth * stretch) ** 2 - 2.0 * baseline * depth * rays[..., 0] + baseline**2)
+        return np.where(seen, np.maximum(towards / way, 0.0), 0.0)
+
+
+@lru_cache(maxsize=8)
+def _rays(intrinsics: Intrinsics) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Directions of a camera's pixels ``(h, w, 3)``, 1 along the optical axis, and their lengths ``(h, w)``."""
+    rays = intrinsics.unproject(intrinsics.pixel_centres())
+    lengths = np.sqrt(np.einsum("hwi,hwi->hw", rays, rays))
+    for array in (rays, lengths):
+        array.setflags(write=False)
+    return rays, lengths
 
 
 @dataclass(frozen=True, kw_only=True)
