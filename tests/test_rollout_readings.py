@@ -253,13 +253,8 @@ def test_what_cannot_be_read_says_why(robot, tmp_path):
 @pytest.mark.parametrize(("side", "moves"), [("motor", False), ("link", True)])
 def test_an_encoder_before_the_gear_does_not_see_the_play(tmp_path, side, moves):
     joints = load_twin("so101_tabletop").robot.joints
-    robot = {
-        "type": "x",
-        "joints": joints,
-        "units": ["rad"] * 6,
-        "servo": "sts3215_7v4",
-        "gears": {"feedback": side, "backlash": 0.02},
-    }
+    gears = {"feedback": side, "backlash": 0.02}
+    robot = {"type": "x", "joints": joints, "units": ["rad"] * 6, "servo": "sts3215_7v4", "gears": gears}
     (tmp_path / "twin.yaml").write_text(yaml.safe_dump({"base": "so101_tabletop", "name": "z", "robot": robot}))
     twin = load_twin(tmp_path / "twin.yaml")
     home = InitialState.home(twin, 2).qpos.copy()

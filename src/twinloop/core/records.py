@@ -149,7 +149,8 @@ class SimEpisode:
     ``commands`` ``(T, nu)`` and ``states`` ``(T+1, nstate)`` are float64 in SI, for exact replay; the first column of
     the states is the true time in s. ``action`` and
     ``observation`` ``(T, n)`` are in the dataset's units (``provenance.units``), as a policy would see them.
-    ``next_success`` ``(T,)`` says whether the success predicate held after each step.
+    ``next_success`` ``(T,)`` says whether the success predicate held after each step. ``readings`` is what further
+    sensors had delivered at each frame, ``(T, k)`` by the feature's key, in the units of the dataset's spec.
     """
 
     number: int
@@ -159,6 +160,7 @@ class SimEpisode:
     observation: NDArray[np.float64]
     next_success: NDArray[np.bool_]
     provenance: Provenance
+    readings: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
 
     def __len__(self) -> int:
         return len(self.commands)

@@ -89,8 +89,12 @@ def check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:
     where = f"Episode number {episode.number}"
     length = len(episode.action)
     expected = {"action": (length, len(spec.action_names)), "observation": (length, len(spec.state_names))}
+    arrays = {"action": episode.action, "observation": episode.observation}
+    for reading in spec.readings:
+        arrays[reading.key] = episode.readings.get(reading.key, np.empty((0, 0)))
+        expected[reading.key] = (length, len(reading.columns))
     for name, shape in expected.items():
-        values: NDArray[np.float64] = getattr(episode, name)
+        values: NDArray[np.float64] = arrays[name]
         if values.shape != shape or not length:
             raise DatasetError(f"{where}: {name} has shape {values.shape}; the dataset wants (T, {shape[1]}), T ≥ 1.")
         if not np.isfinite(values).all():

@@ -26,6 +26,9 @@ _LOG_TIME = """\
 `observation.state[t]` is what the log has as measured at step t, `action[t]` what it has as commanded then."""
 
 _SUCCESS = "`next.success[t]` says whether the task's predicate held after step t."
+_READINGS = """\
+Each is the newest sample that had been taken and delivered when the command of step t was due. `twinloop/readings/` has
+every sample of each sensor, with the time at which it was taken and that at which it was delivered."""
 _NOMINAL = "`timestamp` is nominal: `frame_index / fps`."
 _TRUE = "The control loop is unsteady: `observation.time` is the true time of each step in s, from the episode's start."
 
@@ -54,6 +57,8 @@ def card(spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], log
         "## Time\n\n" + _time(spec, logged=logged),
         "## Units\n\n" + _units(spec),
     ]
+    if spec.readings:
+        sections.append("## Readings\n\n" + _readings(spec))
     if spec.cameras:
         rows = [
             f"- `{c.key}`: {c.width}×{c.height}, H.264, a key frame at least every second frame" for c in spec.cameras
@@ -88,6 +93,12 @@ def _units(spec: DatasetSpec) -> str:
     rows = ["| joint | unit | scale | offset |", "|---|---|---|---|"]
     rows += [f"| {u.joint} | {u.unit} | {_number(u.scale)} | {_number(u.offset)} |" for u in spec.units.joints]
     return head + "\n".join(rows)
+
+
+def _readings(spec: DatasetSpec) -> str:
+    rows = ["| feature | columns | units |", "|---|---|---|"]
+    rows += [f"| `{r.key}` | {', '.join(r.columns)} | {', '.join(dict.fromkeys(r.units))} |" for r in spec.readings]
+    return f"{_READINGS}\n\n" + "\n".join(rows)
 
 
 def _number(value: float | None) -> str:

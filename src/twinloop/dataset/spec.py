@@ -10,7 +10,7 @@ from twinloop.core.errors import InputError, UnitsError
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 
-TRUE_TIME = "observation.time"
+STATE, TRUE_TIME = "observation.state", "observation.time"
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 
@@ -37,6 +37,32 @@ class CameraSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ReadingSpec:
+    """What a sensor reports at every frame: a feature ``observation.NAME``, its columns and the unit of each."""
+
+    name: str
+    columns: tuple[str, ...]
+    units: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if "/" in self.name or not self.name or self.key in (STATE, TRUE_TIME) or self.name.startswith("images."):
+            raise InputError(
+                f"The readings {self.name!r} cannot be a feature of that name: LeRobot allows no '/', and "
+                "observation.state, observation.time and observation.images.* mean something else. Rename the sensor."
+            )
+        if not self.columns or len(self.columns) != len(self.units):
+            raise InputError(
+                f"The readings {self.name} have {len(self.columns)} columns and {len(self.units)} units. "
+                "Give one unit for each column, and at least one."
+            )
+
+    @property
+    def key(self) -> str:
+        """The feature key."""
+        return f"observation.{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetSpec:
     """Everything that stays the same over all episodes of a dataset.
 
@@ -44,7 +70,8 @@ class DatasetSpec:
     ``JOINT.pos`` on disk, as LeRobot does; ``extra_state`` names further observation columns. ``units`` maps the
     joint columns to SI. ``block_size`` is how many attempted episode numbers one file covers. ``success`` says
     whether frames carry ``next.success``. ``unsteady`` says that the control loop keeps no exact time: frames
-    then carry ``observation.time``, the true time of each in s, beside LeRobot's nominal timestamps.
+    then carry ``observation.time``, the true time of each in s, beside LeRobot's nominal timestamps. ``readings`` are
+    what further sensors report at each frame.
     """
 
     name: str
@@ -61,6 +88,7 @@ class DatasetSpec:
     success: bool = True
     unsteady: bool = False
     licence: str = ""
+    readings: tuple[ReadingSpec, ...] = ()
 
     def __post_init__(self) -> None:
         if self.fps < 1:
@@ -101,6 +129,7 @@ class DatasetSpec:
             "success": self.success,
             "unsteady": self.unsteady,
             "licence": self.licence,
+            **({"readings": [vars(reading) for reading in self.readings]} if self.readings else {}),
         }
 
     @classmethod
@@ -115,6 +144,10 @@ class DatasetSpec:
             fields = {key: item for key, item in value.items() if key != "schema"}
             fields["units"] = UnitMap.from_json(fields["units"])
             fields["cameras"] = tuple(CameraSpec(**camera) for camera in fields.get("cameras", ()))
+            fields["readings"] = tuple(
+                ReadingSpec(name=row["name"], columns=tuple(row["columns"]), units=tuple(row["units"]))
+                for row in fields.get("readings", ())
+            )
             for key in ("joints", "extra_state"):
                 fields[key] = tuple(fields.get(key, ()))
             return cls(**fields)
@@ -126,6 +159,8 @@ def features(spec: DatasetSpec) -> dict[str, Any]:
         "action": {"dtype": "float32", "shape": [len(spec.action_names)], "names": list(spec.action_names)},
         "observation.state": {"dtype": "float32", "shape": [len(spec.state_names)], "names": list(spec.state_names)},
     }
+    for reading in spec.readings:
+        table[reading.key] = {"dtype": "float32", "shape": [len(reading.columns)], "names": list(reading.columns)}
     if spec.unsteady:
         table[TRUE_TIME] = {"dtype": "float32", "shape": [1], "names": None}
     for camera in spec.cameras:

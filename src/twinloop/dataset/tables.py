@@ -41,10 +41,11 @@ class Placed:
 def content_hash(episode: SimEpisode) -> str:
     """The name of an episode's content, which survives renumbering and merging.
 
-    SHA-256 of states, commands, actions, observations and provenance (without the hash itself).
+    SHA-256 of states, commands, actions, observations, readings and provenance (without the hash itself).
     """
     core = {key: item for key, item in episode.provenance.to_json().items() if key != "content_hash"}
-    arrays = (episode.states, episode.commands, episode.action, episode.observation)
+    arrays = [episode.states, episode.commands, episode.action, episode.observation]
+    arrays += [episode.readings[key] for key in sorted(episode.readings)]
     parts = [np.ascontiguousarray(array, dtype="<f8").tobytes() for array in arrays]
     return sha256_bytes(*parts, sha256_json(core).encode())
 
@@ -52,6 +53,7 @@ def content_hash(episode: SimEpisode) -> str:
 def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
     """Which columns of `frame_matrix` belong to which feature."""
     widths = {"action": len(spec.action_names), "observation.state": len(spec.state_names)}
+    widths |= {reading.key: len(reading.columns) for reading in spec.readings}
     if spec.unsteady:
         widths[TRUE_TIME] = 1
     if spec.success:
@@ -64,7 +66,9 @@ def stat_columns(spec: DatasetSpec) -> dict[str, slice]:
 def frame_matrix(spec: DatasetSpec, placed: Placed) -> NDArray[np.float64]:
     """All numeric features of one episode side by side ``(T, columns)``, rounded as they are stored."""
     frame = np.arange(placed.length)
-    stored = np.hstack([placed.episode.action, placed.episode.observation]).astype(np.float32).astype(np.float64)
+    vectors = [placed.episode.action, placed.episode.observation]
+    vectors += [placed.episode.readings[reading.key] for reading in spec.readings]
+    stored = np.hstack(vectors).astype(np.float32).astype(np.float64)
     parts: list[Any] = [stored]
     if spec.unsteady:
         parts.append(placed.episode.states[:-1, :1].astype(np.float32).astype(np.float64))
@@ -87,9 +91,10 @@ def frame_matrix(spec: DatasetSpec, placed: Placed) -> NDArray[np.float64]:
 def data_table(spec: DatasetSpec, matrix: NDArray[np.float64]) -> pa.Table:
     """The data file of stacked `frame_matrix` rows."""
     columns: dict[str, pa.Array] = {}
+    vectors = {"action", "observation.state", *(reading.key for reading in spec.readings)}
     for name, where in stat_columns(spec).items():
         values = matrix[:, where]
-        if name in ("action", "observation.state"):
+        if name in vectors:
             columns[name] = fixed_lists(values.astype(np.float32))
         else:
             kind = {"next.success": np.bool_, "timestamp": np.float32, TRUE_TIME: np.float32}.get(name, np.int64)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.profile import Profile, profiling, span
@@ -19,8 +20,9 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.aside import SetAside
 from twinloop.generate.adaptive import Rounds, boundary_counts
 from twinloop.generate.config import GenerateConfig, load_plan
+from twinloop.generate.readings import Felt, with_readings
 from twinloop.randomize import Plan
-from twinloop.rollout import BatchResult, run_batch, software_versions
+from twinloop.rollout import BatchResult, BodySensors, run_batch, software_versions
 from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin
@@ -53,11 +55,15 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a batch: the kept episodes, the worlds set aside, counts of all attempts, seconds by step."""
+    """What became of a batch: the kept episodes, the worlds set aside, counts of all attempts, seconds by step.
+
+    ``felt`` is every sample of the sensors that are kept, in the order of the episodes.
+    """
 
     kept: list[SimEpisode]
     aside: list[SetAside]
     counts: dict[str, int]
+    felt: Felt = field(default_factory=dict[str, list[pa.Table]])
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
 
@@ -98,7 +104,11 @@ def _work(batch: Batch) -> Outcome:
     result = simulate_batch(config, plan, task, batch.numbers, nthread=batch.nthread)
     with span("provenance"):
         counts = {**_counts(result), **boundary_counts(plan, batch.numbers, result.success)}
-        return Outcome(kept=_kept(result, config.keep), aside=_aside(result), counts=counts)
+        kept = _kept(result, config.keep)
+    sensors = _body_sensors(batch.config)
+    kept, felt = with_readings(sensors, kept) if sensors else (kept, {})
+    with span("provenance"):
+        return Outcome(kept=kept, aside=_aside(result), counts=counts, felt=felt)
 
 
 def _listed(versions: Mapping[str, str]) -> str:
@@ -111,6 +121,14 @@ def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
     resolved = GenerateConfig.model_validate_json(config)
     plan = load_plan(resolved)
     return resolved, plan, open_task(resolved.task, plan.twin)
+
+
+@functools.lru_cache(maxsize=1)
+def _body_sensors(config: str) -> BodySensors | None:
+    """The sensors whose readings a run keeps, made once per process; None where it keeps none."""
+    resolved, plan, _ = setup(config)
+    asked = resolved.file.rollout.sensors
+    return BodySensors(plan.twin, asked) if asked else None
 
 
 def simulate_batch(

@@ -4,7 +4,7 @@
 
     scene: {robot: so101, task: pick_and_place}     # or twin: NAME | FILE
     randomization: {physics: {object_mass_g: [20, 100]}}    # or default, or {identified: RUN}; see randomize.options
-    rollout: {parallel_envs: 256, episodes_per_env: 4}
+    rollout: {parallel_envs: 256, episodes_per_env: 4}      # and sensors: all, or names: see docs/proprioception.md
     render: {cameras: [front, wrist], height: 240, width: 320, episodes: 30}   # optional second pass
 """
 
@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+)
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
@@ -62,11 +69,22 @@ class SceneConfig(_Strict):
 
 
 class RolloutConfig(_Strict):
-    """``parallel_envs`` worlds at a time at most, ``episodes_per_env`` episodes in each, run by ``backend``."""
+    """``parallel_envs`` worlds at a time at most, ``episodes_per_env`` episodes in each, run by ``backend``.
+
+    ``sensors`` are those of the twin's inertial units, force sensors and servos whose readings are kept beside joint
+    positions: by name, or ``all``. None by default, because reading them steps every kept episode a second time.
+    """
 
     parallel_envs: int = Field(default=256, ge=1)
     episodes_per_env: int = Field(default=1, ge=1)
     backend: str = "threads"
+    sensors: list[str] | Literal["all"] = []
+
+    @model_serializer(mode="wrap")
+    def _without_sensors(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run without them is the same as before there were any, to the hash."""
+        said = handler(self)
+        return said if said.get("sensors") else {key: value for key, value in said.items() if key != "sensors"}
 
 
 class GenerateFile(_Strict):

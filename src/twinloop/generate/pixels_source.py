@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import mujoco
@@ -15,11 +16,18 @@ from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.spec import CameraSpec
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.pixels_config import RenderConfig, chosen_episodes
 from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan
+from twinloop.render import SceneStates
+from twinloop.rollout.camera import TwinCamera
+from twinloop.rollout.camera_shots import World
+from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
+from twinloop.rollout.substeps import Restepper
+from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin
 
 
@@ -104,10 +112,24 @@ class StoredEpisode:
     record: SimEpisode
     table: ParamTable
 
-    @property
-    def time(self) -> NDArray[np.float64]:
-        """True time of every state, ``(T + 1,)`` in s."""
-        return self.record.states[:, 0]
+    @functools.cached_property
+    def states(self) -> SceneStates:
+        """Where everything is at the moment of each command."""
+        return SceneStates(**state_poses(self.twin.model, self.record.states[:-1]))
+
+    @functools.cached_property
+    def world(self) -> World:
+        """What a camera of this episode looks at, between the control steps too."""
+        command = self.record.provenance.extra[INITIAL_COMMAND]
+        again = Restepper(self.twin, self.table, self.record.states, self.record.commands, command)
+        return World(model=self.model, time=self.record.states[:-1, 0], poses=again.poses_at, looks=self.looks)
+
+    def camera(self, sensor: str, size: CameraSpec) -> TwinCamera:
+        """One of the twin's camera sensors in this episode's world."""
+        first = {name: value[0] if self.changing else value for name, value in self.looks([0]).items()}
+        return TwinCamera.of(
+            self.twin, self.table, sensor, height=size.height, width=size.width, model=self.model, fields=first
+        )
 
     @functools.cached_property
     def _constant(self) -> dict[str, NDArray]:
@@ -115,13 +137,14 @@ class StoredEpisode:
         return {name: values[0] for name, values in fields.arrays.items()}
 
     @functools.cached_property
-    def _changing(self) -> bool:
+    def changing(self) -> bool:
+        """Whether pictures show something that changes at every control step."""
         kinds = [self.twin.params[name].quantity for name in self.table.steps]
         return any(kind.fields and (kind.visual or kind.seen) for kind in kinds)
 
     def looks(self, steps: ArrayLike) -> dict[str, NDArray]:
         """The model fields that pictures show: of all frames, or of the frames at these control steps one by one."""
-        if not self._changing:
+        if not self.changing:
             return self._constant
         rows = np.asarray(steps, dtype=np.intp)
         values = np.tile(self.table.values, (len(rows), 1))
@@ -131,8 +154,13 @@ class StoredEpisode:
         return dict(self.twin.fields(table, model=self.model, visual=True).arrays)
 
 
-def stored_episode(reader: DatasetReader, index: int, twin: Twin, model: mujoco.MjModel) -> StoredEpisode:
+def stored_episode(
+    reader: DatasetReader, index: int, twin: Twin, model: mujoco.MjModel, *, replaced: Sequence[str] = ()
+) -> StoredEpisode:
     """An episode of a dataset, read.
+
+    Args:
+        replaced: sensors of the twin that are not those that the episode drew its parameters for: theirs are nominal.
 
     Raises:
         InputError: it was made with another twin than the rest of the dataset.
@@ -144,7 +172,9 @@ def stored_episode(reader: DatasetReader, index: int, twin: Twin, model: mujoco.
             f"Episode {index} of {reader.path} was made with {record.provenance.twin} {made[:12]}, this is {twin.name} "
             f"{twin.hash[:12]}. Leave it out, or generate it again."
         )
-    table = recorded_params(twin, record.provenance)
+    others = tuple(f"sensor/{name}/" for name in replaced)
+    drawn = {name: value for name, value in record.provenance.params.items() if not name.startswith(others)}
+    table = recorded_params(twin, replace(record.provenance, params=drawn))
     return StoredEpisode(index=index, twin=twin, model=model, record=record, table=table)
 
 
@@ -159,4 +189,5 @@ def episode_record(reader: DatasetReader, index: int) -> SimEpisode:
         observation=reader.array(index, "observation.state"),
         next_success=np.zeros(0, bool) if frames is None else frames["next.success"].to_numpy().astype(bool),
         provenance=reader.provenance(index),
+        readings={reading.key: reader.array(index, reading.key) for reading in reader.spec.readings},
     )

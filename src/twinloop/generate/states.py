@@ -21,6 +21,7 @@ from twinloop.generate.adaptive import rounds_left
 from twinloop.generate.batches import Batch, Outcome, dataset_units, work, work_here
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.coverage import draw_figures
+from twinloop.generate.readings import Felt, reading_specs
 from twinloop.randomize import Plan
 from twinloop.rollout import software_versions
 from twinloop.simulate import open_backend
@@ -91,9 +92,9 @@ def _generate_blocks(
     total = sum(len(_starts(config, block)) for block in blocks)
     done = track(engine.map(work if engine.elsewhere else work_here, jobs), label="simulate", total=total)
     for block, outcomes in itertools.groupby(done, key=lambda pair: pair[0].block):
-        kept, aside, counts = _gather((outcome for _, outcome in outcomes), profile)
+        kept, aside, counts, felt = _gather((outcome for _, outcome in outcomes), profile)
         with span("commit"):
-            writer.commit_block(block, kept, outcome=counts, aside=aside)
+            writer.commit_block(block, kept, outcome=counts, aside=aside, tables=felt)
 
 
 def _starts(config: GenerateConfig, block: int) -> range:
@@ -112,18 +113,21 @@ def _jobs(config: GenerateConfig, blocks: range, batch: Batch) -> Iterator[Batch
 
 def _gather(
     outcomes: Iterable[Outcome], profile: Profile | None
-) -> tuple[list[SimEpisode], list[SetAside], dict[str, int]]:
+) -> tuple[list[SimEpisode], list[SetAside], dict[str, int], Felt]:
     """What the batches of one block came to, together."""
     kept: list[SimEpisode] = []
     aside: list[SetAside] = []
+    felt: Felt = {}
     counts: Counter[str] = Counter()
     for outcome in outcomes:
         kept += outcome.kept
         aside += outcome.aside
         counts.update(outcome.counts)
+        for name, parts in outcome.felt.items():
+            felt.setdefault(name, []).extend(parts)
         if profile is not None:
             profile.add_elsewhere(outcome.seconds)
-    return kept, aside, dict(sorted(counts.items()))
+    return kept, aside, dict(sorted(counts.items())), felt
 
 
 def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[str, Any]:
@@ -172,6 +176,7 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
         config_hash=config.hash,
         block_size=config.block_size,
         unsteady=_unsteady(plan),
+        readings=reading_specs(twin, config.file.rollout.sensors),
     )
 
 

@@ -1,0 +1,70 @@
+"""What a twin's sensors report, beside the frames of a generated dataset and in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from twinloop.core.profile import span
+from twinloop.core.records import SimEpisode
+from twinloop.dataset.parquet import fixed_lists
+from twinloop.dataset.side_tables import check_name
+from twinloop.dataset.spec import ReadingSpec
+from twinloop.rollout import BodySensors, Reading, reading_columns, reporting_sensors
+from twinloop.twin import Twin
+
+Felt: TypeAlias = dict[str, list[pa.Table]]
+"""Every sample of each sensor, by the name of its side table: one part per episode."""
+
+
+def reading_specs(twin: Twin, asked: Sequence[str] | str) -> tuple[ReadingSpec, ...]:
+    """The features that the readings of a twin's sensors become: ``observation.KIND.NAME``.
+
+    Raises:
+        UnknownNameError: the twin carries no sensor of that name.
+        InputError: a sensor that gives no rows of numbers, or whose name cannot be a side table's.
+    """
+    specs: list[ReadingSpec] = []
+    for name in reporting_sensors(twin, asked):
+        check_name(_table_name(name))
+        columns = reading_columns(twin, name)
+        specs.append(ReadingSpec(name=_feature_name(twin, name), columns=tuple(columns), units=tuple(columns.values())))
+    return tuple(specs)
+
+
+def with_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple[list[SimEpisode], Felt]:
+    """Episodes with what their sensors had delivered at each frame, and every sample that they took."""
+    kept: list[SimEpisode] = []
+    felt: Felt = {_table_name(name): [] for name in sensors.names}
+    for episode in episodes:
+        with span("readings"):
+            read = sensors.read(episode)
+        frames = {f"observation.{_feature_name(sensors.twin, name)}": reading.frames for name, reading in read.items()}
+        kept.append(replace(episode, readings=frames))
+        for name, reading in read.items():
+            felt[_table_name(name)].append(_samples(episode.number, reading))
+    return kept, felt
+
+
+def _feature_name(twin: Twin, name: str) -> str:
+    return f"{twin.devices[name].kind}.{name}"
+
+
+def _table_name(name: str) -> str:
+    return f"readings/{name}"
+
+
+def _samples(number: int, reading: Reading) -> pa.Table:
+    """One row per sample: the episode, when it was taken and delivered in s, and what it said."""
+    return pa.table(
+        {
+            "number": pa.array(np.full(len(reading.time), number), pa.int64()),
+            "time": pa.array(reading.time, pa.float64()),
+            "delivered": pa.array(reading.delivered, pa.float64()),
+            "values": fixed_lists(reading.values.astype(np.float32)),
+        }
+    )
