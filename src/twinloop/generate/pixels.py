@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,20 @@ from twinloop.core.files import sha256_json
 from twinloop.core.lasting import Lost, lasting_map
 from twinloop.core.progress import counted
 from twinloop.core.records import SimEpisode
+from twinloop.dataset.annotations import DOCUMENT
 from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.side_tables import side_table_names
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.generate.coverage import rendered_documents
 from twinloop.generate.pixels_block import Block, Reached, render_block, visual_model
 from twinloop.generate.pixels_config import RenderConfig
-from twinloop.generate.pixels_source import RenderSource, episode_record, open_source
+from twinloop.generate.pixels_sensors import Eyes, eyes
+from twinloop.generate.pixels_source import RenderSource, episode_record, open_source, stored_episode
 from twinloop.render import choose_renderer, probe_renderer
+from twinloop.render.annotate import annotations_document
 from twinloop.render.catalog import renderer_entry
 from twinloop.render.probe import renderer_versions
+from twinloop.render.protocol import check_channels
 from twinloop.twin import Twin
 
 # Episode numbers per file, at most: a few, so that every process has work and a crash costs little.
@@ -32,6 +38,7 @@ _BLOCK_SECONDS = 240.0  # a block that would take longer holds fewer
 _WORTH_KEEPING = 0.25  # s; frames that cost more are kept on the disk as they are made, which costs 0.05 s
 _PIXELS = 640 * 480  # of the picture that a renderer's cost is said for
 _MOST_LOST = 3  # blocks that end their processes twice before the renderer is taken to be broken
+_LOOKS = 4  # at the world for a picture through a sensor, on average: most of an episode moves slowly
 PICTURES = "pictures"  # key in Provenance.extra: how each camera's pictures were made
 
 
@@ -75,7 +82,9 @@ def check_render(settings: RenderConfig, twin: Twin) -> str:
         InputError: a size that no video has.
         MissingDependencyError: the renderer does not work here.
     """
-    settings.specs(twin)
+    cameras = [camera.name for camera in settings.specs(twin)]
+    eyes(settings, twin, cameras)
+    wanted = settings.annotation_settings
     name = choose_renderer() if settings.renderer == "auto" else settings.renderer
     renderer_entry(name).settings(settings.settings)
     found = probe_renderer(name)
@@ -83,6 +92,9 @@ def check_render(settings: RenderConfig, twin: Twin) -> str:
         raise MissingDependencyError(
             f"The renderer {found.name} does not work here ({found.detail}).", remedy=found.remedy
         )
+    if wanted is not None and wanted.per_frame:
+        made = getattr(renderer_entry(name).load(), "channels", ())
+        check_channels(wanted.channels, made, renderer=name)
     return name
 
 
@@ -105,10 +117,19 @@ class _Pass:
         anew = {camera.name for camera in self.cameras}
         return tuple(camera for camera in self.source.reader.spec.cameras if camera.name not in anew)
 
+    @cached_property
+    def eyes(self) -> Eyes:
+        """Whose eyes they are seen through."""
+        return eyes(self.settings, self.source.twin, [camera.name for camera in self.cameras])
+
     @property
     def seconds(self) -> float:
         """Roughly what one step of all cameras costs."""
-        pixels = sum(camera.height * camera.width for camera in self.cameras)
+        sensed = min(_LOOKS, self.settings.looks)
+        pixels = sum(
+            camera.height * camera.width * (sensed if camera.name in self.eyes.sensors else 1)
+            for camera in self.cameras
+        )
         return renderer_entry(self.renderer).seconds * pixels / _PIXELS
 
     @property
@@ -154,10 +175,9 @@ class _Pass:
                     source=reader.path,
                     number=number,
                     indices=indices,
-                    cameras=self.cameras,
+                    settings=self.settings,
                     carried=self.carried,
                     renderer=self.renderer,
-                    quality=self.settings.settings,
                     fps=reader.spec.fps,
                     folder=folder / str(number),
                     seconds=self.seconds,
@@ -171,6 +191,7 @@ class _Pass:
         pictures = dict(parent.extra.get(PICTURES, {}))
         for camera in self.cameras:
             how = {"renderer": self.made_by, "width": camera.width, "height": camera.height}
+            how |= self._seen_through(index, camera)
             pictures[camera.name] = {**how, "quality": self.settings.settings, "parent": parent.content_hash}
         provenance = replace(
             parent,
@@ -180,6 +201,22 @@ class _Pass:
             extra={**parent.extra, PICTURES: pictures},
         )
         return replace(record, provenance=provenance)
+
+    def _seen_through(self, index: int, camera: CameraSpec) -> dict[str, Any]:
+        """What a reader needs to know of the sensor that a camera was seen through; nothing where it was none."""
+        name = self.eyes.sensors.get(camera.name)
+        if name is None:
+            return {}
+        model, reader = visual_model(self.source.reader.path), self.source.reader
+        episode = stored_episode(reader, index, self.eyes.twin, model, replaced=self.eyes.replaced)
+        device = self.eyes.twin.devices[name].name
+        return {"device": device, **episode.camera(name, camera).to_json()}
+
+    @property
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """What says what the side tables mean."""
+        wanted = self.settings.annotation_settings
+        return {} if wanted is None else {DOCUMENT: annotations_document(self.source.twin, wanted)}
 
     def result(self, writer: DatasetWriter) -> dict[str, Any]:
         """The figures of the pass."""
@@ -194,6 +231,8 @@ class _Pass:
             "width": self.settings.width,
             "sizes": {camera.name: f"{camera.width}x{camera.height}" for camera in self.cameras},
             "renderer": self.renderer,
+            "sensors": dict(self.eyes.sensors),
+            "tables": sorted(side_table_names(writer.path)),
             "parent": self.source.reader.spec.name,
             "parent_content": self.source.content,
         }
@@ -209,15 +248,22 @@ def _render_blocks(work: _Pass, writer: DatasetWriter, folder: Path, workers: in
         def heard(reached: Reached) -> None:
             advance(reached.steps)
 
-        for job, videos in lasting_map(render_block, jobs, workers=min(workers, len(jobs)), progress=heard):
-            if isinstance(videos, Lost):
-                lost.append((job, videos))
+        for job, made in lasting_map(render_block, jobs, workers=min(workers, len(jobs)), progress=heard):
+            if isinstance(made, Lost):
+                lost.append((job, made))
                 if len(lost) == _MOST_LOST:
                     break
             elif not lost:  # blocks are committed in order; those after a lost one wait in the folder
                 writer.skip_blocks(job.number, outcome={"rendered": 0})
                 episodes = [work.record(index) for index in job.indices]
-                writer.commit_block(job.number, episodes, videos=videos, outcome={"rendered": len(episodes)})
+                writer.commit_block(
+                    job.number,
+                    episodes,
+                    videos=made.videos,
+                    outcome={"rendered": len(episodes)},
+                    tables=made.tables,
+                    documents=work.documents,
+                )
                 shutil.rmtree(job.folder, ignore_errors=True)
     if lost:
         raise _lost(work, writer, lost)

@@ -18,11 +18,14 @@ from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces
 from twinloop.generate.pixels_carry import carry_videos
+from twinloop.generate.pixels_config import RenderConfig
 from twinloop.generate.pixels_memory import RememberingRenderer
+from twinloop.generate.pixels_sensors import Eyes, eyes
 from twinloop.generate.pixels_source import source_plan, stored_episode
-from twinloop.generate.pixels_views import CleanView, View
+from twinloop.generate.pixels_tables import EpisodeTables, Opened, TableFiles
+from twinloop.generate.pixels_views import CleanView, SensedView, View
+from twinloop.randomize import Plan
 from twinloop.render import Renderer, open_renderer
-from twinloop.twin import Twin
 
 _DONE = "done.json"
 # Frames held at a time beside those that the encoders work on: enough that a call costs nothing beside its frames.
@@ -42,14 +45,31 @@ class Block:
     source: Path
     number: int
     indices: tuple[int, ...]
-    cameras: tuple[CameraSpec, ...]
+    settings: RenderConfig
     carried: tuple[CameraSpec, ...]
     renderer: str
-    quality: Mapping[str, Any]
     fps: int
     folder: Path
     seconds: float
     remember: bool
+
+    @property
+    def plan(self) -> Plan:
+        """Of the run that simulated the source."""
+        return source_plan(self.source)
+
+    @property
+    def cameras(self) -> tuple[CameraSpec, ...]:
+        """Those to render."""
+        return self.settings.specs(self.plan.twin)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """What came of a block: its videos, and the files of its side tables."""
+
+    videos: dict[str, EncodedVideo]
+    tables: dict[str, Path]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,27 +86,24 @@ class Reached:
         return f"episode {self.episode}, {frames}"
 
 
-def render_block(job: Block, report: Callable[[Any], None]) -> dict[str, EncodedVideo]:
-    """The videos of a block, made, or found where an earlier run has made them."""
+def render_block(job: Block, report: Callable[[Any], None]) -> Made:
+    """A block, made, or found where an earlier run has made it."""
     done = job.folder / _DONE
     if done.is_file():
-        report(Reached(steps=_steps(job), episode=job.indices[-1], rows=range(0)))
+        steps = DatasetReader(job.source).lengths[list(job.indices)].sum()
+        report(Reached(steps=int(steps), episode=job.indices[-1], rows=range(0)))
         return _stored(done)
     videos = carry_videos(DatasetReader(job.source), job.indices, job.carried, job.folder)
-    if job.cameras:
-        paths = {camera.name: job.folder / f"{camera.name}.mp4" for camera in job.cameras}
-        videos |= encode_pieces(_pieces(job, report), job.cameras, paths, fps=job.fps)
-    _store(done, videos)
+    paths = {camera.name: job.folder / f"{camera.name}.mp4" for camera in job.cameras}
+    files = TableFiles(job.folder)
+    videos |= encode_pieces(_pieces(job, report, files), job.cameras, paths, fps=job.fps)
+    made = Made(videos=videos, tables=files.close())
+    _store(done, made)
     shutil.rmtree(job.folder / "frames", ignore_errors=True)
-    return videos
+    return made
 
 
-def _steps(job: Block) -> int:
-    lengths = DatasetReader(job.source).lengths
-    return int(lengths[list(job.indices)].sum())
-
-
-def _store(done: Path, videos: Mapping[str, EncodedVideo]) -> None:
+def _store(done: Path, made: Made) -> None:
     rows = {
         name: {
             "path": str(video.path),
@@ -95,38 +112,44 @@ def _store(done: Path, videos: Mapping[str, EncodedVideo]) -> None:
                 for one in video.episodes
             ],
         }
-        for name, video in videos.items()
+        for name, video in made.videos.items()
     }
-    write_json(done, rows)
+    write_json(done, {"videos": rows, "tables": made.tables})
 
 
-def _stored(done: Path) -> dict[str, EncodedVideo]:
+def _stored(done: Path) -> Made:
     def episode(row: Mapping[str, Any]) -> EncodedEpisode:
         histogram = np.array(row["histogram"], dtype=np.int64)
         return EncodedEpisode(frames=row["frames"], sampled=row["sampled"], histogram=histogram)
 
-    return {
+    rows = read_json(done)
+    videos = {
         name: EncodedVideo(path=Path(video["path"]), episodes=tuple(episode(row) for row in video["episodes"]))
-        for name, video in read_json(done).items()
+        for name, video in rows["videos"].items()
     }
+    return Made(videos=videos, tables={name: Path(path) for name, path in rows["tables"].items()})
 
 
-def _pieces(job: Block, report: Callable[[Any], None]) -> Iterator[Piece]:
-    reader, plan, model = DatasetReader(job.source), source_plan(job.source), visual_model(job.source)
+def _pieces(job: Block, report: Callable[[Any], None], files: TableFiles) -> Iterator[Piece]:
+    reader, model, size = DatasetReader(job.source), visual_model(job.source), _piece(job)
+    seen_by = eyes(job.settings, job.plan.twin, [camera.name for camera in job.cameras])
     finished = 0
     with ExitStack() as stack:
-        views = _views(job, plan.twin, model, stack)
+        opened = functools.partial(_opened, job, model, stack)
+        views = _views(job, seen_by, opened)
+        tables = EpisodeTables(opened, job.settings.annotation_settings, seen_by.ranging)
         for index in job.indices:
-            episode = stored_episode(reader, index, plan.twin, model)
+            episode = stored_episode(reader, index, seen_by.twin, model, replaced=seen_by.replaced)
             for view in views:
                 view.begin(episode)
             length = len(episode.record)
-            for start in range(0, length, _piece(job)):
-                rows = range(start, min(start + _piece(job), length))
+            for start in range(0, length, size):
+                rows = range(start, min(start + size, length))
                 report(Reached(steps=finished, episode=index, rows=rows))
                 frames = {name: taken for view in views for name, taken in view.frames(rows).items()}
                 finished = len(rows)
                 yield Piece(frames=frames, start=start, length=length)
+            files.add(tables.of(episode, views))
     report(Reached(steps=finished, episode=job.indices[-1], rows=range(0)))
 
 
@@ -137,27 +160,33 @@ def _piece(job: Block) -> int:
     return max(1, int(min(limits)))
 
 
-def _views(job: Block, twin: Twin, model: mujoco.MjModel, stack: ExitStack) -> list[View]:
-    """What takes the pictures: one renderer for the cameras of each size."""
+def _views(job: Block, seen_by: Eyes, opened: Opened) -> list[View]:
+    """What takes the pictures: one renderer for the clean cameras of each size, one for each sensor."""
+    views: list[View] = []
     sizes: dict[tuple[int, int], list[str]] = {}
     for camera in job.cameras:
-        sizes.setdefault((camera.height, camera.width), []).append(camera.name)
-    opened = functools.partial(_opened, job, twin, model, stack)
-    return [CleanView(opened(height, width, names)) for (height, width), names in sizes.items()]
+        if camera.name in seen_by.sensors:
+            sensor, most = seen_by.sensors[camera.name], job.settings.looks
+            views.append(SensedView(_alone(opened, camera.name), sensor, camera, most=most))
+        else:
+            sizes.setdefault((camera.height, camera.width), []).append(camera.name)
+    return [CleanView(opened(height, width, names)) for (height, width), names in sizes.items()] + views
+
+
+def _alone(opened: Opened, camera: str) -> Callable[[int, int], Renderer]:
+    """Renderers of one camera by height and width."""
+    return lambda height, width: opened(height, width, [camera])
 
 
 def _opened(
-    job: Block, twin: Twin, model: mujoco.MjModel, stack: ExitStack, height: int, width: int, cameras: list[str]
+    job: Block, model: mujoco.MjModel, stack: ExitStack, height: int, width: int, cameras: list[str]
 ) -> Renderer:
-    renderer = open_renderer(job.renderer, model, height=height, width=width, cameras=cameras, quality=job.quality)
+    quality = job.settings.settings
+    renderer = open_renderer(job.renderer, model, height=height, width=width, cameras=cameras, quality=quality)
     if job.remember:
-        plan = source_plan(job.source)
-        context = {
-            "twin": twin.hash,
-            "textures": [plan.texture_pool, plan.run_seed],
-            "renderer": job.renderer,
-            "quality": dict(job.quality),
-        }
+        textures = [job.plan.texture_pool, job.plan.run_seed]
+        how = {"renderer": job.renderer, "quality": quality}
+        context = {"twin": job.plan.twin.hash, "textures": textures, **how}
         renderer = RememberingRenderer(renderer, model, job.folder / "frames", context)
     return stack.enter_context(renderer)
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.spec import CameraSpec
+from twinloop.render.annotate import AnnotationSettings
 from twinloop.twin import Twin
 from twinloop.twin.spec import describe
 
@@ -30,7 +31,10 @@ class RenderConfig(BaseModel):
         quality: more of the renderer's own settings by name.
         annotations: the truth that comes with the pictures, by name; ``all``: everything that the renderer can say.
         sensors: ``clean`` pictures as they are rendered; ``device``: as the twin's own cameras see them
-            (``sensors:`` in its YAML); or a mapping from cameras to devices, or to ``device`` or ``clean``.
+            (``sensors:`` in its YAML), with the readings of its depth cameras and lidars beside; or the name of a
+            device for all cameras, or a mapping from cameras to ``clean``, ``device`` or names of devices.
+        looks: how often the world is looked at while a sensor takes one picture of something that moves, at most;
+            1: neither motion blur nor rolling shutter.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,11 +49,22 @@ class RenderConfig(BaseModel):
     quality: dict[str, bool | int | float | str] = {}
     annotations: list[str] | Literal["all"] = []
     sensors: str | dict[str, str] = CLEAN
+    looks: int = Field(default=16, ge=1, le=64)
 
     @property
     def settings(self) -> dict[str, Any]:
         """What the renderer is opened with beside the size."""
         return {**self.quality, **({} if self.samples is None else {"samples": self.samples})}
+
+    @property
+    def annotation_settings(self) -> AnnotationSettings | None:
+        """What annotations are wanted, if any.
+
+        Raises:
+            UnknownNameError: one that there is not.
+        """
+        names = ("all",) if self.annotations == "all" else tuple(self.annotations)
+        return AnnotationSettings(wanted=names) if names else None
 
     def specs(self, twin: Twin) -> tuple[CameraSpec, ...]:
         """The cameras with their sizes, in the twin's order where none are named.
