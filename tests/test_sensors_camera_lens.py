@@ -175,6 +175,24 @@ class TestView:
         assert np.array_equal(remap.apply(picture), picture)
         assert not Remap.of(Lens(), rendered_view(Lens(), TARGET), TARGET).identity
 
+    @pytest.mark.parametrize(
+        "lens",
+        [
+            Lens(lens_k1=-0.3, lens_k2=0.1, lens_p1=0.002, chromatic_red=1.002),
+            Lens(lens_k1=-0.187),  # folds at 0.89, and the corner lies at 0.84
+            Lens(model="fisheye", lens_k1=-0.02, lens_k2=0.01),
+        ],
+    )
+    def test_every_pixel_looks_where_the_lens_itself_says(self, lens):
+        target = Intrinsics.from_fovy(math.radians(55.0), width=160, height=121)
+        view = rendered_view(lens, target)
+        remap = Remap.of(lens, view, target)
+        for channel, size in enumerate(lens.magnifications):
+            seen = (target.pixel_centres() - [target.cx, target.cy]) / target.fx
+            places = view.project(lens.rays(seen / size)) - 0.5
+            np.testing.assert_allclose(remap.column[channel], places[..., 0], atol=2e-5)
+            np.testing.assert_allclose(remap.row[channel], places[..., 1], atol=2e-5)
+
     def test_what_is_too_wide_for_a_flat_picture_has_rays(self):
         target = Intrinsics(fx=20.0, fy=20.0, cx=32.0, cy=24.0, width=64, height=48)
         lens = Lens(model="fisheye", lens_k1=-0.01)

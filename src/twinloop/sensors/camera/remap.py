@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import RectBivariateSpline
 
 from twinloop.core.errors import InputError
 from twinloop.core.intrinsics import Intrinsics
@@ -39,8 +41,7 @@ class Remap:
         Raises:
             InputError: the lens folds within the picture, or the view does not hold all that it sees.
         """
-        seen = normalized(target, target.pixel_centres())
-        pixels = np.stack([view.project(lens.rays(seen / size)) for size in lens.magnifications]) - 0.5
+        pixels = np.stack([_places(lens, view, target, size) for size in lens.magnifications])
         last = np.array([view.width - 1, view.height - 1])
         outside = ~((pixels >= -_SLACK) & (pixels <= last + _SLACK)).all(axis=-1)
         if outside.any():
@@ -94,6 +95,33 @@ class Remap:
             )
 
 
+def _places(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> NDArray[np.float64]:
+    """Where the pixels of one colour look in the view, ``(height, width, 2)`` from the centre of its first pixel.
+
+    What a lens does is smooth: it is undone at every eighth pixel, and a quintic spline has the others. Where that is
+    too coarse half-way between, as near a fold, it is undone at every pixel, ten times slower.
+    """
+
+    def exact(column: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
+        seen = normalized(target, np.stack(np.meshgrid(column + 0.5, row + 0.5), axis=-1))
+        return view.project(lens.rays(seen / size)) - 0.5
+
+    column, row = np.arange(float(target.width)), np.arange(float(target.height))
+    nodes = [np.linspace(0.0, axis[-1], max(2, math.ceil(axis[-1] / _SPACING) + 1)) for axis in (column, row)]
+    if min(len(axis) for axis in nodes) <= _DEGREE:
+        return exact(column, row)
+    known = exact(*nodes)
+    splines = [RectBivariateSpline(nodes[1], nodes[0], known[..., i], kx=_DEGREE, ky=_DEGREE) for i in range(2)]
+    between = [0.5 * (axis[1:] + axis[:-1]) for axis in nodes]
+    guess = np.stack([spline(between[1], between[0]) for spline in splines], axis=-1)
+    if np.abs(guess - exact(*between)).max() > _SMOOTH:
+        return exact(column, row)
+    return np.stack([spline(row, column) for spline in splines], axis=-1)
+
+
+_SPACING = 8.0  # pixels; a strong lens (k1 of -0.3 at 640×480, f 500) is then splined to 5e-6 pixel
+_DEGREE = 5
+_SMOOTH = 1e-5  # pixels; float32 keeps a place beyond 512 pixels to 6e-5
 _DECIMALS = 6  # of pixels; what is this near to a pixel's centre is that pixel, to the bit
 _SLACK = 1e-6  # pixels; what rounding makes of a place on the border
 
