@@ -306,7 +306,7 @@ def test_every_devices_settings_are_known_to_its_model() -> None:
     for device in devices:
         spec = specs[str(device.settings["model"].value)]
         known = {field.name for field in dataclasses.fields(spec)}
-        assert set(device.settings) - {"model", "width", "height", "horizontal_fov"} <= known
+        assert set(device.settings) - {"model", "width", "height"} <= known
 
 
 def test_pictures_that_do_not_fit_are_refused() -> None:

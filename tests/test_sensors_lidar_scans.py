@@ -147,7 +147,7 @@ def test_a_still_lidar_draws_the_room(twin, engine) -> None:
     np.testing.assert_allclose(np.diff(got["time"]), 2.5e-4, atol=1e-9)
     np.testing.assert_allclose(np.hypot(got["x"], got["y"]), got["range"], rtol=1e-5)
     told = json.loads(table.schema.metadata[b"twinloop"])
-    assert told["table"] == "lidar/scanner"
+    assert told["table"] == "sensors/scanner"
     assert told["device"] == "ideal"
 
 

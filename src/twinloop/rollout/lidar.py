@@ -208,5 +208,5 @@ def reflectivity(model: mujoco.MjModel, fields: Fields) -> NDArray[np.float64]:
 def _metadata(twin: Twin, sensor: str) -> dict[bytes, bytes]:
     device = twin.devices[sensor].name
     return about(
-        f"lidar/{sensor}", {"device": device, "columns": {name: meaning for name, (_, meaning) in COLUMNS.items()}}
+        f"sensors/{sensor}", {"device": device, "columns": {name: meaning for name, (_, meaning) in COLUMNS.items()}}
     )
