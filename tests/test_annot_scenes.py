@@ -22,7 +22,6 @@ from twinloop.render.annotate_draw import (
 from twinloop.render.instances import InstanceTable
 
 needs_gl = pytest.mark.skipif(not probe_renderer("gl").available, reason="the gl renderer does not work here")
-POSE = {"height": 60, "width": 80}
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +40,7 @@ def told(worlds):
     down, turned = np.array([np.cos(0.31), -np.sin(0.31), 0.0, 0.0]), np.empty(4)  # 0.62 rad about its own x
     mujoco.mju_mulQuat(turned, twin.model.cam_quat[0], down)
     fields = {**fields, "cam_pos": np.tile([0.7, 0.0, 0.5], (2, 1, 1)), "cam_quat": np.tile(turned, (2, 1, 1))}
-    with open_renderer("gl", twin.model, **POSE, cameras=["eye"]) as renderer:
+    with open_renderer("gl", twin.model, height=60, width=80, cameras=["eye"]) as renderer:
         return annotate_episode(renderer, twin, states, fields, number=0, settings=AnnotationSettings()), fields
 
 
@@ -76,7 +75,7 @@ def test_a_camera_that_is_drawn_anew_in_every_world_is_told_so(worlds):
     wide = np.stack([twin.model.cam_fovy, twin.model.cam_fovy + 10.0])
     each = {**fields, "cam_pos": moved, "cam_fovy": wide}
     settings = AnnotationSettings(wanted=("depth", "boxes"))
-    with open_renderer("gl", twin.model, **POSE, cameras=["eye"]) as renderer:
+    with open_renderer("gl", twin.model, height=60, width=80, cameras=["eye"]) as renderer:
         both = annotate_episode(renderer, twin, states, each, number=0, settings=settings)
         for frame in (0, 1):
             alone = {name: value[frame] for name, value in each.items()}
@@ -95,7 +94,7 @@ def test_other_renderers_tell_the_same(worlds, told, name):
         pytest.skip(f"the renderer {name} does not work here")
     twin, _, states, _ = worlds
     settings = AnnotationSettings()
-    with open_renderer(name, twin.model, **POSE, cameras=["eye"]) as renderer:
+    with open_renderer(name, twin.model, height=60, width=80, cameras=["eye"]) as renderer:
         other = annotate_episode(renderer, twin, states, told[1], number=0, settings=settings)
     for frame in (0, 1):
         mine, theirs = (rows(tables, "objects", frame) for tables in (told[0], other))

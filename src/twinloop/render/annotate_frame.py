@@ -118,14 +118,13 @@ class Truth:
             world_from_geom=transforms(data.geom_xpos, data.geom_xmat),
         )
         instance = self.things.picture(seen["geom"])
-        found = self._objects(view, instance) if objects or keypoints else None
         return FrameTruth(
             index=self._frame,
             camera=camera,
             view=view,
             instance=instance,
             normal=seen.get("normal"),
-            objects=found,
+            objects=self._objects(view, instance) if objects else None,
             keypoints=self._keypoints.see(view, model, data, self._corners()) if keypoints else None,
         )
 
