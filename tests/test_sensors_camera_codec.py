@@ -7,7 +7,8 @@ import pytest
 
 from _cameras import scene
 from twinloop.sensors.camera import Camera, CameraModel, develop
-from twinloop.sensors.camera.codec import through_jpeg, through_yuyv
+from twinloop.sensors.camera.codec import through_jpeg
+from twinloop.sensors.camera.yuyv import through_yuyv
 
 CLEAN = develop(scene(96, 128, count=1), CameraModel(), time=[0.0], numbers=[0])[0]
 
@@ -60,6 +61,12 @@ def test_yuyv_shares_colour_between_two_pixels_and_keeps_luma():
 def test_a_picture_of_odd_width_goes_through_yuyv():
     odd = CLEAN[:, :31]
     assert np.abs(through_yuyv(odd)[:, -1].astype(int) - odd[:, -1]).max() <= 3
+
+
+@pytest.mark.parametrize("width", [31, 128])
+def test_yuyv_in_machine_code_is_the_same(width):
+    pytest.importorskip("numba")
+    assert np.array_equal(through_yuyv(CLEAN[:, :width], fast=True), through_yuyv(CLEAN[:, :width]))
 
 
 def test_h264_leans_on_the_pictures_before_and_goes_on_from_picture_to_picture():

@@ -10,9 +10,9 @@ from scipy.stats import kstest, norm, poisson
 
 from _cameras import camera_seeds, flat
 from twinloop.sensors.camera import CameraModel, stages
-from twinloop.sensors.camera.exposure import manual
-from twinloop.sensors.camera.seeds import GAUSSIAN_ABOVE, poisson_of_words
-from twinloop.sensors.camera.sensor import conversion
+from twinloop.sensors.camera.exposure import Exposure, manual
+from twinloop.sensors.camera.seeds import POISSON_BELOW, poisson_of_words
+from twinloop.sensors.camera.sensor import conversion, noisy
 from twinloop.sensors.camera.stages import Shot, Unit, sensing_stages
 
 SENSOR = CameraModel(noise_scale=1.0, bits=12, black_level=256, full_well=8000, electron_rate=8e5, exposure_time=0.01)
@@ -59,7 +59,7 @@ def test_noise_scale_scales_the_standard_deviation():
 
 
 @settings(deadline=None, max_examples=12)
-@given(mean=st.floats(0.01, GAUSSIAN_ABOVE - 0.01), number=st.integers(0, 1000))
+@given(mean=st.floats(0.01, POISSON_BELOW - 0.01), number=st.integers(0, 1000))
 def test_few_electrons_are_poisson_distributed(mean, number):
     size = 40_000
     counts = poisson_of_words(camera_seeds().words("p", size, number=number), np.full(size, mean)).astype(int)
@@ -70,12 +70,18 @@ def test_few_electrons_are_poisson_distributed(mean, number):
     assert square < usual.sum() + 6.0 * np.sqrt(2.0 * usual.sum())
 
 
-def test_from_the_stated_count_on_a_normal_number_is_close_to_a_poisson_number_and_its_reading():
-    read, x = 1.5, np.linspace(0.0, 80.0, 801)
-    counts = np.arange(200)
-    exact = (poisson.pmf(counts, GAUSSIAN_ABOVE)[:, None] * norm.cdf((x - counts[:, None]) / read)).sum(axis=0)
-    approximate = norm.cdf((x - GAUSSIAN_ABOVE) / np.sqrt(GAUSSIAN_ABOVE + read**2))
-    assert np.abs(exact - approximate).max() < 0.012
+@settings(deadline=None, max_examples=12)
+@given(mean=st.floats(POISSON_BELOW, 200.0), read=st.floats(1.5, 8.0))
+def test_more_electrons_are_distributed_as_a_poisson_number_and_its_reading(mean, read):
+    size = 250_000
+    model = CameraModel(noise_scale=1.0, read_noise=read)
+    drawn = noisy(np.full((1, size), mean), model, Exposure(0.01, 1.0), camera_seeds(), 0).ravel()
+    x, counts = np.linspace(mean - 30.0, mean + 60.0, 200), np.arange(400)
+    exact = (poisson.pmf(counts, mean)[:, None] * norm.cdf((x - counts[:, None]) / read)).sum(axis=0)
+    seen = np.searchsorted(np.sort(drawn), x) / size
+    assert np.abs(exact - seen).max() < 1e-3 + 2.0 / np.sqrt(size)
+    skewness = np.mean((drawn - mean) ** 3) / mean
+    assert skewness == pytest.approx(1.0, abs=6.0 * np.sqrt(15.0 * (mean + read**2) ** 3 / size) / mean + 0.1)
 
 
 def test_normal_numbers_are_normal_in_the_middle_and_in_the_tails():

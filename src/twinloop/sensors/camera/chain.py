@@ -47,7 +47,7 @@ class Camera:
         self._seeds = seeds or CameraSeeds(path=SeedPath.of(0, 0), sensor="")
         self._sensing, self._processing = sensing_stages(model), processing_stages(model)
         self._fast = has_numba() if compiled is None else compiled
-        self._codec: Codec | None = open_codec(model)
+        self._codec: Codec | None = open_codec(model, fast=self._fast)
         self._unit: Unit | None = None
         self._product: float | None = None
         self._factor = 1.0

@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from twinloop.sensors.camera.model import CameraModel
+from twinloop.sensors.camera.yuyv import through_yuyv
 
-# Luma weights and ranges of ITU-R BT.601, which USB video declares where it declares anything.
-_FROM_RGB = np.array([[65.481, 128.553, 24.966], [-37.797, -74.203, 112.0], [112.0, -93.786, -18.214]]) / 255.0
-_TO_RGB = np.linalg.inv(_FROM_RGB)
-_OFFSETS = np.array([16.0, 128.0, 128.0])
 _KEY_EVERY = 30  # pictures; a second at 30 Hz
 
 
@@ -28,14 +25,17 @@ class Codec(Protocol):
         ...
 
 
-def open_codec(model: CameraModel) -> Codec | None:
-    """The codec of a camera, before its first picture; none where pictures arrive as they are."""
+def open_codec(model: CameraModel, *, fast: bool = False) -> Codec | None:
+    """The codec of a camera, before its first picture; none where pictures arrive as they are.
+
+    ``fast`` says that what can be is done in machine code, with the same result.
+    """
     if model.codec == "none":
         return None
     if model.codec == "h264":
         return Video(crf=model.video_crf)
     if model.codec == "yuyv":
-        return through_yuyv
+        return lambda picture: through_yuyv(picture, fast=fast)
     quality = round(model.jpeg_quality)
     return lambda picture: through_jpeg(picture, quality=quality)
 
@@ -46,15 +46,6 @@ def through_jpeg(picture: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint
     Image.fromarray(picture).save(buffer, "JPEG", quality=quality, subsampling="4:2:2")
     buffer.seek(0)
     return np.asarray(Image.open(buffer))
-
-
-def through_yuyv(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A picture after YUYV: luma of each pixel, colour of each two side by side, 8 bits, BT.601."""
-    values = picture @ _FROM_RGB.T + _OFFSETS
-    values[:, 1::2, 1:] = values[:, : values.shape[1] // 2 * 2 : 2, 1:] = 0.5 * (
-        values[:, : values.shape[1] // 2 * 2 : 2, 1:] + values[:, 1::2, 1:]
-    )
-    return np.clip(np.rint((np.rint(values) - _OFFSETS) @ _TO_RGB.T), 0.0, 255.0).astype(np.uint8)
 
 
 class Video:

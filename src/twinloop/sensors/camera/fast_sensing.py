@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from twinloop.sensors.camera import colour, sensor
 from twinloop.sensors.camera.chance_kernels import normal, philox, poisson
 from twinloop.sensors.camera.glare import between_cells, veil
-from twinloop.sensors.camera.seeds import GAUSSIAN_ABOVE, CameraSeeds
+from twinloop.sensors.camera.seeds import POISSON_BELOW, CameraSeeds
 from twinloop.sensors.camera.stages import Shot
 from twinloop.sensors.compiled import compiled, over_rows
 
@@ -17,7 +17,7 @@ def sensed(light: NDArray[np.float32], shot: Shot) -> NDArray:
     """Digital numbers of one capture, as `stages.sensing_stages` makes them of light ``(height, width, 3)``."""
     model, unit = shot.unit.model, shot.unit
     height, width = light.shape[:2]
-    spread = veil(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost)
+    spread = veil(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost, fast=True)
     let_through = colour.transmission(model)
     sites = np.array(colour.pattern(model.mosaic) if model.mosaic != "none" else (0, 0, 0, 0))
     response, dark = unit.shaded_response, unit.pattern.dark
@@ -115,8 +115,13 @@ def _noise(mean, words, reads, place, more, apart):
     read2, read = reads
     start, second, world = place
     for x in range(len(mean)):
-        apart[x] = np.sqrt(mean[x] + read2) * normal(words[x])
+        z, variance = normal(words[x]), mean[x] + read2
+        skewed = mean[x] / (6.0 * max(variance, 1e-300))
+        apart[x] = np.sqrt(max(variance - 2.0 * skewed * skewed, 0.0)) * z + skewed * (z * z - 1.0)
+    have = -1  # the block of four words that stands in more
     for x in range(len(mean)):
-        if mean[x] < GAUSSIAN_ABOVE:
-            philox(more, (start + x) // 4, second, world)
+        if mean[x] < POISSON_BELOW:
+            if (start + x) // 4 != have:
+                have = (start + x) // 4
+                philox(more, have, second, world)
             apart[x] = (poisson(words[x], mean[x]) - mean[x]) + read * normal(more[(start + x) % 4])

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.sensors.compiled import compiled, over_rows
+
 CELL = 16  # pixels; scattered light is far smoother than a cell of the grid it is computed on
 
 
@@ -30,13 +32,13 @@ class Veil:
         return rows[:, :, low] * (1.0 - part)[:, None] + rows[:, :, high] * part[:, None]
 
 
-def veil(light: NDArray[np.float32], *, scattered: float, width: float, ghost: float) -> Veil:
+def veil(light: NDArray[np.float32], *, scattered: float, width: float, ghost: float, fast: bool = False) -> Veil:
     """What light becomes of which the part ``scattered`` is spread and the part ``ghost`` mirrored at the middle.
 
     The spread is normal with a standard deviation of ``width`` picture heights; what lies outside the picture is taken
-    to be as bright as its edge, so that an even picture stays as it is.
+    to be as bright as its edge, so that an even picture stays as it is. ``fast`` says that it is done in machine code.
     """
-    coarse = _cell_means(light)
+    coarse = _cell_means(light, fast)
     down = _spread(coarse.shape[1], width * light.shape[1] / CELL)
     across = _spread(coarse.shape[2], width * light.shape[1] / CELL)
     wide = np.einsum("ij,njkc,lk->nilc", down, coarse, across, optimize=True)
@@ -53,15 +55,34 @@ def between_cells(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArra
     return low, np.minimum(low + 1, cells - 1), place - low
 
 
-def _cell_means(light: NDArray[np.float32]) -> NDArray[np.float64]:
+def _cell_means(light: NDArray[np.float32], fast: bool) -> NDArray[np.float64]:
     """Means over cells, ``(n, rows, columns, 3)``; the last of a side may be smaller."""
-    _, height, width, _ = light.shape
+    count, height, width, _ = light.shape
     starts = [np.arange(0, side, CELL) for side in (height, width)]
-    total = np.add.reduceat(np.add.reduceat(light, starts[0], axis=1), starts[1], axis=2, dtype=np.float64)
+    if fast:
+        columns = np.empty((count, len(starts[0]), width, 3))
+        for picture, sums in zip(light, columns, strict=True):
+            over_rows(_add_rows, len(starts[0]), picture, sums)
+    else:
+        columns = np.add.reduceat(light, starts[0], axis=1, dtype=np.float64)
+    total = np.add.reduceat(columns, starts[1], axis=2)
     counts = [
         np.diff(np.append(start, side)).astype(np.float64) for start, side in zip(starts, (height, width), strict=True)
     ]
     return np.asarray(total, dtype=np.float64) / (counts[0][:, None, None] * counts[1][:, None])
+
+
+@compiled
+def _add_rows(first, last, picture, sums):
+    """Sums of a picture over the rows of each row of cells."""
+    height, width, _ = picture.shape
+    for cell in range(first, last):
+        into = sums[cell].reshape(3 * width)
+        into[:] = 0.0
+        for y in range(cell * CELL, min((cell + 1) * CELL, height)):
+            row = picture[y].reshape(3 * width)
+            for x in range(3 * width):
+                into[x] += row[x]
 
 
 def _spread(cells: int, sigma: float) -> NDArray[np.float64]:

@@ -12,9 +12,8 @@ from scipy.special import ndtri
 from twinloop.core.params import SeedPath
 from twinloop.core.seeds import philox4x32, stream_key
 
-GAUSSIAN_ABOVE = 32.0
-"""Electrons from which on a Poisson number is drawn as a normal one: its skewness is below 0.18 there, and the largest
-difference of the distributions 1.2 %, which read noise makes smaller still."""
+POISSON_BELOW = 12.0
+"""Electrons below which a Poisson number is drawn as such; above, see `sensor.noisy`."""
 
 _BINS = 2048  # of a half of the normal distribution; the last of them is cut into as many again
 _GRID = 8  # values per unit of the table of exp(-x)
@@ -79,7 +78,7 @@ def normal_of_words(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def poisson_of_words(words: NDArray[np.uint32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Poisson numbers of random words by inversion, for means up to `GAUSSIAN_ABOVE`."""
+    """Poisson numbers of random words by inversion, for means up to `POISSON_BELOW`."""
     uniform = (words + 0.5) * 2.0**-32
     index = (mean * _GRID).astype(np.int64)
     rest = mean - index / _GRID
@@ -115,5 +114,5 @@ def _mean_square(edges: NDArray[np.float64]) -> float:
 
 
 NORMAL_BODY, NORMAL_TAIL = _normal_tables()
-EXP_TABLE = np.exp(-np.arange(int(GAUSSIAN_ABOVE) * _GRID + 2) / _GRID)
-MOST_COUNTS = 100  # a mean of 32 exceeds it with a probability below 1e-20
+EXP_TABLE = np.exp(-np.arange(int(POISSON_BELOW) * _GRID + 2) / _GRID)
+MOST_COUNTS = 60  # a mean of 12 exceeds it with a probability below 1e-20

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from twinloop.sensors.camera.colour import pattern, responses
 from twinloop.sensors.camera.exposure import Exposure
 from twinloop.sensors.camera.model import CameraModel
-from twinloop.sensors.camera.seeds import GAUSSIAN_ABOVE, CameraSeeds, poisson_of_words
+from twinloop.sensors.camera.seeds import POISSON_BELOW, CameraSeeds, poisson_of_words
 
 NOISE, READ, ROWS = "noise", "noise/read", "noise/rows"
 
@@ -64,12 +64,16 @@ def noisy(
 ) -> NDArray[np.float64]:
     """Electrons as they are counted and read, of the capture ``number``.
 
-    Above `GAUSSIAN_ABOVE` electrons the Poisson number and the read noise are drawn as one normal number.
+    From `POISSON_BELOW` mean electrons λ on, the Poisson number and the read noise are one number with their mean,
+    their variance S = λ + σ² and their third moment: with g = λ / 6S and a normal z, λ + √(S − 2 g²) z + g (z² − 1)
+    (E. A. Cornish, R. A. Fisher, Rev. Inst. Int. Stat. 5, 1938). Its distribution differs by less than 0.1 %.
     """
     read = read_noise(model, exposure.gain)
     first = seeds.normals(NOISE, mean.size, number=number).reshape(mean.shape)
-    apart = np.sqrt(mean + read * read) * first
-    few = mean < GAUSSIAN_ABOVE
+    variance = mean + read * read
+    skewed = mean / (6.0 * np.maximum(variance, 1e-300))
+    apart = np.sqrt(np.maximum(variance - 2.0 * skewed * skewed, 0.0)) * first + skewed * (first * first - 1.0)
+    few = mean < POISSON_BELOW
     if few.any():
         words = seeds.words(NOISE, mean.size, number=number).reshape(mean.shape)[few]
         second = seeds.normals(READ, mean.size, number=number).reshape(mean.shape)[few]
