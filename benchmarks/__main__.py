@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import envs, generate, gpu, scale, scenes, writer
+from benchmarks import camera, envs, generate, gpu, scale, scenes, writer
 from twinloop.core.files import write_json
 from twinloop.core.pool import cores
 
@@ -22,6 +22,7 @@ def main() -> None:
         "envs": envs.run(),
         "gpu": gpu.run(),
         "scenes": scenes.run(),
+        "camera": camera.run(),
         "scale": scale.run([("swing", 10_000, cores())]),
     }
     made, wrote, played = figures["generate"], figures["writer"], figures["envs"]
@@ -52,6 +53,11 @@ def main() -> None:
         if name != "plain":
             things = name.removeprefix("count ")
             table.add_row(f"physics with {things} things on the table, against the plain table", f"{ratio:.2f}", "", "")
+    for name, row in figures["camera"]["rows"].items():
+        fast = f"{row['ratio']:.1f} times as fast as numpy" if "ratio" in row else "numpy; numba is not here"
+        cost = f"{row.get('compiled_ms', row['numpy_ms']):.1f}"
+        target = f"{figures['camera']['target_ms']:.0f}" if name == "uvc_webcam" else ""
+        table.add_row(f"camera {name}, 640x480, processor ms a picture", cost, fast, target)
     for row in figures["gpu"].get("rows", ()):
         table.add_row(
             f"episodes on a GPU, {row['worlds']} worlds, steps/s against the bare mujoco_warp loop",
