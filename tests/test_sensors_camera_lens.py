@@ -183,8 +183,9 @@ class TestView:
             Lens(model="fisheye", lens_k1=-0.02, lens_k2=0.01),
         ],
     )
-    def test_every_pixel_looks_where_the_lens_itself_says(self, lens):
-        target = Intrinsics.from_fovy(math.radians(55.0), width=160, height=121)
+    @pytest.mark.parametrize("side", [48, 240])
+    def test_every_pixel_looks_where_the_lens_itself_says(self, lens, side):
+        target = Intrinsics.from_fovy(math.radians(55.0), width=side * 4 // 3, height=side + 1)
         view = rendered_view(lens, target)
         remap = Remap.of(lens, view, target)
         for channel, size in enumerate(lens.magnifications):

@@ -98,8 +98,8 @@ class Remap:
 def _places(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> NDArray[np.float64]:
     """Where the pixels of one colour look in the view, ``(height, width, 2)`` from the centre of its first pixel.
 
-    What a lens does is smooth: it is undone at every eighth pixel, and a quintic spline has the others. Where that is
-    too coarse half-way between, as near a fold, it is undone at every pixel, ten times slower.
+    What a lens does is smooth: it is undone at 129 places along the longer side, and a quintic spline has the others.
+    Where that is too coarse half-way between, as near a fold, it is undone at every pixel, ten times slower.
     """
 
     def exact(column: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -107,7 +107,8 @@ def _places(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> ND
         return view.project(lens.rays(seen / size)) - 0.5
 
     column, row = np.arange(float(target.width)), np.arange(float(target.height))
-    nodes = [np.linspace(0.0, axis[-1], max(2, math.ceil(axis[-1] / _SPACING) + 1)) for axis in (column, row)]
+    spacing = max(target.width, target.height) / _INTERVALS
+    nodes = [np.linspace(0.0, axis[-1], math.ceil(axis[-1] / spacing) + 1) for axis in (column, row)]
     if min(len(axis) for axis in nodes) <= _DEGREE:
         return exact(column, row)
     known = exact(*nodes)
@@ -119,7 +120,7 @@ def _places(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> ND
     return np.stack([spline(row, column) for spline in splines], axis=-1)
 
 
-_SPACING = 8.0  # pixels; a strong lens (k1 of -0.3 at 640×480, f 500) is then splined to 5e-6 pixel
+_INTERVALS = 128  # along the longer side; a strong lens (k1 of -0.3, 640×480, f 500) is then splined to 1e-6 pixel
 _DEGREE = 5
 _SMOOTH = 1e-5  # pixels; float32 keeps a place beyond 512 pixels to 6e-5
 _DECIMALS = 6  # of pixels; what is this near to a pixel's centre is that pixel, to the bit
