@@ -65,6 +65,19 @@ def test_the_twins_yaml_has_the_last_word_on_a_sensors_parameters(tmp_path):
     assert np.all(twin.table(2)["sensor/front/latency"] == 0.11)
 
 
+def test_a_twins_sensors_are_added_to_those_of_its_base_and_null_takes_one_away(tmp_path):
+    first = tmp_path / "first.yaml"
+    first.write_text(
+        "base: so101_tabletop\nname: a\nsensors: {felt: {device: bmi055, site: tcp}, front: null, wrist: null}\n"
+    )
+    second = tmp_path / "second.yaml"
+    second.write_text("base: first.yaml\nname: b\nsensors: {servos: {device: sts3215_feedback}}\n")
+    assert list(load_twin(first).devices) == ["felt"]
+    assert list(load_twin(second).devices) == ["felt", "servos"]
+    second.write_text("base: first.yaml\nname: b\nsensors: {felt: {device: adis16448, site: tcp}}\n")
+    assert load_twin(second).devices["felt"].name == "adis16448"
+
+
 def test_what_a_device_says_is_part_of_the_twins_hash_and_none_leaves_it_as_it_was(tmp_path):
     (tmp_path / "mine.yaml").write_text(OWN)
     first = twin_with(tmp_path, "{front: {device: mine.yaml}}").hash

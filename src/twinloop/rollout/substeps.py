@@ -261,7 +261,10 @@ class Restepper:
         drives.begin()
         states = np.empty((self.twin.substeps + 1, self._width))
         states[0] = self.states[step]
-        rows: dict[str, list[NDArray[np.float64]]] = {name: [] for name in record}
+        first = {name: self._now(name) for name in record}
+        rows = {
+            name: np.empty((self.twin.substeps, *value.shape)) for name, value in first.items() if value is not None
+        }
         for substep, control in enumerate(inputs.controls):
             data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
             if inputs.wrenches is not None:
@@ -273,8 +276,8 @@ class Restepper:
             mujoco.mj_step(model, data)
             mujoco.mj_getState(model, data, states[substep + 1], STATE_SPEC)
             for name, values in rows.items():
-                values.extend(self._recorded(name))
-        return states, {name: np.stack(values) for name, values in rows.items() if values}
+                values[substep] = self._now(name)
+        return states, rows
 
     def _computed(self, state: NDArray[np.float64]) -> mujoco.MjData:
         """What follows from a state under the present controls and wrenches, in data of its own.
@@ -287,12 +290,12 @@ class Restepper:
         mujoco.mj_forward(self._model, data)
         return data
 
-    def _recorded(self, name: str) -> list[NDArray[np.float64]]:
-        """A field as it is now; of the drives, nothing where they have no supply."""
+    def _now(self, name: str) -> NDArray[np.float64] | None:
+        """A field as it is now, not a copy; of the drives, None where they have no supply."""
         if name not in (VOLTAGE, TEMPERATURE):
-            return [np.array(getattr(self._data, name), dtype=np.float64)]
+            return np.asarray(getattr(self._data, name))
         supply = self._drives.supply
-        return [] if supply is None else [np.asarray(supply[name == TEMPERATURE])[0].copy()]
+        return None if supply is None else np.asarray(supply[name == TEMPERATURE])[0]
 
 
 @dataclass(frozen=True, kw_only=True)

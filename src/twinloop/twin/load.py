@@ -67,7 +67,10 @@ def _from_yaml(path: Path) -> Twin:
 
 
 def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
-    """A twin's keys on top of those of the twin it is based on, its params after; and the folder of the model."""
+    """A twin's keys on top of those of the twin it is based on, and the folder of the model.
+
+    Its params come after those; its sensors are added to them by name, and one that is null is taken away.
+    """
     if not isinstance(value, dict) or "base" not in value:
         return value, path.parent
     own = {key: item for key, item in value.items() if key != "base"}
@@ -87,8 +90,11 @@ def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[An
         raise InputError(
             f"{path}: params is a list, one line `- {{name: PATH, range: [low, high]}}` each; given {added!r:.60}."
         )
-    params = [*below.get("params", []), *added]
-    return {**below, **own, "params": params}, path.parent if "model" in own else folder
+    merged = {**below, **own, "params": [*below.get("params", []), *added]}
+    if isinstance(own.get("sensors"), dict):
+        together = {**(below.get("sensors") or {}), **own["sensors"]}
+        merged["sensors"] = {name: sensor for name, sensor in together.items() if sensor is not None}
+    return merged, path.parent if "model" in own else folder
 
 
 def _bare(path: Path, *, name: str) -> Twin:
