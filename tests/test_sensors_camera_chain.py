@@ -133,6 +133,13 @@ def test_every_episode_run_and_sensor_has_chance_of_its_own(other):
     assert np.array_equal(seen(model, light, seeds=other), second)
 
 
+def test_a_camera_with_a_serial_number_has_the_same_dust_in_every_run():
+    model = CameraModel(dust_count=6.0, dust_radius=0.05, serial="0417")
+    first, second = (seen(model, scene(), seeds=camera_seeds(e, run=r)) for e, r in [(0, 0), (4, 9)])
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, seen(dataclasses.replace(model, serial="0418"), scene()))
+
+
 def test_light_stays_as_it_is():
     light = scene(count=2)
     before = light.copy()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -44,7 +45,7 @@ class Camera:
                 "CameraSeeds(path=SeedPath.of(run_seed, episode), sensor=NAME)."
             )
         self.model = model
-        self._seeds = seeds or CameraSeeds(path=SeedPath.of(0, 0), sensor="")
+        self._seeds = replace(seeds or CameraSeeds(path=SeedPath.of(0, 0), sensor=""), serial=model.serial)
         self._sensing, self._processing = sensing_stages(model), processing_stages(model)
         self._fast = has_numba() if compiled is None else compiled
         self._codec: Codec | None = open_codec(model, fast=self._fast)

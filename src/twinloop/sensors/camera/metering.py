@@ -12,6 +12,7 @@ from twinloop.sensors.camera.model import CameraModel
 
 _EVERY = 8  # pixels of a side, an even number; statistics of light do not need them all
 _BRIGHTEST = 0.02  # part of the picture that counts as its highlights (libcamera, AGC constraint, q_lo 0.98)
+_HIGHEST = 0.9  # level sought at most: nearer to saturation means say nothing (libcamera, EvGainYTargetLimit)
 _DARKEST = 1e-6  # linear level below which a picture counts as this dark
 
 
@@ -23,10 +24,10 @@ def wanted(luma: NDArray[np.float64], model: CameraModel) -> float:
     """
     shift = 2.0**model.exposure_compensation
     mean, count = max(float(luma.mean()), _DARKEST), max(int(luma.size * _BRIGHTEST), 1)
-    factor = min(model.exposure_target * shift, 0.99) / mean
+    factor = min(model.exposure_target * shift, _HIGHEST) / mean
     if model.exposure_highlight > 0.0:
         bright = max(float(np.partition(luma, luma.size - count, axis=None)[-count:].mean()), _DARKEST)
-        factor = max(factor, min(model.exposure_highlight * shift, 0.99) / bright)
+        factor = max(factor, min(model.exposure_highlight * shift, _HIGHEST) / bright)
     return factor
 
 

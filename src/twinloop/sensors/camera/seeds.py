@@ -23,7 +23,8 @@ _GRID = 8  # values per unit of the table of exp(-x)
 class CameraSeeds:
     """What the chance in one camera's pictures is a function of.
 
-    ``path`` is of one world. With a ``serial`` number, what belongs to the unit is a function of that alone.
+    ``path`` is of one world. With a ``serial`` number, what belongs to the unit is a function of that alone; a `Camera`
+    takes its model's.
     """
 
     path: SeedPath
