@@ -10,7 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.intrinsics import Intrinsics
+from twinloop.sensors.camera.lens import Lens
+from twinloop.sensors.camera.remap import Remap
 from twinloop.sensors.camera.shutter import Shutter, combine, row_weights, subframe_times
+from twinloop.sensors.camera.view import rendered_view
 
 HEIGHT, WIDTH = 96, 128
 TIMES = st.floats(1e-4, 0.1)
@@ -140,6 +144,19 @@ class TestMotion:
         shutter = Shutter(exposure_time=0.004, readout=0.03)
         plain = np.einsum("hk,khwc->hwc", row_weights(shutter, count, 24), looks.astype(np.float64))
         np.testing.assert_allclose(combine(looks, shutter), plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("red", [1.0, 1.01])
+@pytest.mark.parametrize("kind", ["rolling", "global"])
+def test_through_a_lens_it_is_the_picture_of_looks_through_the_lens(red, kind):
+    target = Intrinsics.from_fovy(1.0, width=32, height=24)
+    lens = Lens(lens_k1=-0.1, chromatic_red=red)
+    view = rendered_view(lens, target)
+    remap = Remap.of(lens, view, target)
+    looks = np.random.default_rng(0).uniform(0, 1, (9, view.height, view.width, 3)).astype(np.float32)
+    for exposure in (0.0, 0.004, 0.05):
+        shutter = Shutter(exposure_time=exposure, readout=0.03, kind=kind)
+        assert np.array_equal(combine(looks, shutter, lens=remap), combine(remap.apply(looks), shutter))
 
 
 def test_what_is_no_shutter_is_refused():

@@ -53,28 +53,36 @@ class Remap:
         return cls(column=pixels[..., 0].copy(), row=pixels[..., 1].copy(), source=(view.height, view.width))
 
     @property
+    def size(self) -> tuple[int, int]:
+        """(height, width) of the pictures behind the lens."""
+        return self.column.shape[1], self.column.shape[2]
+
+    @property
     def identity(self) -> bool:
         """Whether every pixel shows the pixel of the same place, so that nothing has to be done."""
         _, height, width = self.column.shape
         column, row = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
         return self.source == (height, width) and bool((self.column == column).all() and (self.row == row).all())
 
-    def apply(self, pictures: NDArray[np.float32]) -> NDArray[np.float32]:
+    def apply(self, pictures: NDArray[np.float32], *, rows: slice | None = None) -> NDArray[np.float32]:
         """Pictures behind the lens ``(n, height, width, c)``, bilinear between the pixels of ``(n, h', w', c)``.
+
+        ``rows`` are those to make, without a step; the result then has as many.
 
         Raises:
             InputError: pictures of another size, or of other than three channels where colours part.
         """
         self._check(pictures)
         maps, height, width = self.column.shape
+        top, bottom, _ = (rows or slice(None)).indices(height)
         pictures = np.ascontiguousarray(pictures, dtype=np.float32)
         if maps == 3 and pictures.shape[-1] != 3:
             raise InputError(f"{pictures.shape[-1]} channels come behind a lens that parts red, green and blue.")
         if not has_numba():
-            return _bilinear_arrays(pictures, self.column, self.row)
-        out = np.empty((len(pictures), height, width, pictures.shape[-1]), dtype=np.float32)
+            return _bilinear_arrays(pictures, self.column[:, top:bottom], self.row[:, top:bottom])
+        out = np.empty((len(pictures), bottom - top, width, pictures.shape[-1]), dtype=np.float32)
         kernel = _bilinear_alike if maps == 1 else _bilinear_apart
-        over_rows(kernel, len(pictures) * height, pictures, self.column, self.row, out)
+        over_rows(kernel, len(pictures) * (bottom - top), pictures, self.column, self.row, top, out)
         return out
 
     def nearest(self, pictures: NDArray) -> NDArray:
@@ -128,16 +136,16 @@ _SLACK = 1e-6  # pixels; what rounding makes of a place on the border
 
 
 @compiled
-def _bilinear_alike(first, last, pictures, column, row, out):
-    """Rows ``first`` to ``last`` of all pictures, one below the other, where all channels look the same way."""
-    height, width = column.shape[1:]
+def _bilinear_alike(first, last, pictures, column, row, top_row, out):
+    """Rows ``first`` to ``last`` of all that is made, one below the other, where all channels look the same way."""
+    height, width = out.shape[1:3]
     bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
     one = np.uint32(1)
     for line in range(first, last):
         n, r = line // height, line % height
         picture = pictures[n]
         for c in range(width):
-            x, y = column[0, r, c], row[0, r, c]
+            x, y = column[0, top_row + r, c], row[0, top_row + r, c]
             left, top = np.uint32(x), np.uint32(y)  # without a sign, so that no index has to be tested for one
             beside, below = min(left + one, right), min(top + one, bottom)
             a, b = x - np.float32(left), y - np.float32(top)
@@ -149,9 +157,9 @@ def _bilinear_alike(first, last, pictures, column, row, out):
 
 
 @compiled
-def _bilinear_apart(first, last, pictures, column, row, out):
+def _bilinear_apart(first, last, pictures, column, row, top_row, out):
     """The same where each channel has its map; a loop over a known number of channels is unrolled."""
-    height, width = column.shape[1:]
+    height, width = out.shape[1:3]
     bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
     one = np.uint32(1)
     for line in range(first, last):
@@ -159,7 +167,7 @@ def _bilinear_apart(first, last, pictures, column, row, out):
         picture = pictures[n]
         for c in range(width):
             for channel in range(3):
-                x, y = column[channel, r, c], row[channel, r, c]
+                x, y = column[channel, top_row + r, c], row[channel, top_row + r, c]
                 left, top = np.uint32(x), np.uint32(y)
                 beside, below = min(left + one, right), min(top + one, bottom)
                 a, b = x - np.float32(left), y - np.float32(top)

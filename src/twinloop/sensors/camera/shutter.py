@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.sensors.camera.remap import Remap
 
 ShutterKind = Literal["rolling", "global"]
 
@@ -102,22 +103,29 @@ def _hat_integral(at: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 + inside - 0.5 * inside * np.abs(inside)
 
 
-def combine(light: NDArray[np.float32], shutter: Shutter) -> NDArray[np.float32]:
+def combine(light: NDArray[np.float32], shutter: Shutter, *, lens: Remap | None = None) -> NDArray[np.float32]:
     """The picture ``(height, width, c)`` of light seen at `subframe_times`, ``(count, height, width, c)``, linear.
 
-    Rows are the sensor's, so the lens stands before: every look is taken through it. Where nothing moves the picture
-    is what every look shows, to the bit.
+    Rows are the sensor's: what was drawn for a lens is seen through it, each look only by the rows that are exposed
+    then. Where nothing moves the picture is what every look shows, to the bit.
+
+    Args:
+        lens: what the light has yet to pass, ``(count, h', w', c)`` before it; None: it has.
     """
     looks = np.asarray(light, dtype=np.float32)
-    if len(looks) == 1:
-        return looks[0].copy()
-    weights = row_weights(shutter, len(looks), looks.shape[1])
+    height, width = looks.shape[1:3] if lens is None else lens.size
+    weights = row_weights(shutter, len(looks), height)
     begun = (weights > 0.0).argmax(axis=1)
-    base = looks[begun, np.arange(looks.shape[1])]
-    picture = base.copy()
-    for look, weight in zip(looks, weights.T, strict=True):
-        (rows,) = np.nonzero((weight > 0.0) & (weight < 1.0))
-        if len(rows):
-            part = slice(rows[0], rows[-1] + 1)
-            picture[part] += weight[part, None, None].astype(np.float32) * (look[part] - base[part])
+    picture = np.empty((height, width, looks.shape[3]), dtype=np.float32)
+    base = picture if len(looks) == 1 else np.empty_like(picture)
+    for number, (look, weight) in enumerate(zip(looks, weights.T, strict=True)):
+        (rows,) = np.nonzero(weight > 0.0)
+        if not len(rows):
+            continue
+        part, new = slice(rows[0], rows[-1] + 1), slice(*np.searchsorted(begun, [number, number + 1]))
+        seen = look[part] if lens is None else lens.apply(look[None], rows=part)[0]
+        base[new] = picture[new] = seen[new.start - part.start :]
+        old = slice(part.start, new.start)
+        share = weight[old, None, None].astype(np.float32)
+        picture[old] += share * (seen[: new.start - part.start] - base[old])
     return picture
