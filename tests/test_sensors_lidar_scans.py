@@ -50,6 +50,7 @@ ROOM = """
     <geom name="west" type="box" size=".1 2.2 1" pos="-2.1 0 0" material="grey"/>
     <geom name="north" type="box" size="2.2 .1 1" pos="0 2.1 0" rgba="1 1 1 1"/>
     <geom name="south" type="box" size="2.2 .1 1" pos="0 -2.1 0" rgba="1 1 1 1"/>
+    <site name="ceiling" pos="0 0 .5" euler="0 90 0"/>
     <body name="head"><joint name="turn" axis="0 0 1"/><geom name="housing" size=".1" mass="1"/>
       <site name="scanner" pos="0.05 0 0" euler="0 0 90"/></body>
     <body name="cart" pos="1 -1 0"><joint name="slide" type="slide" axis="0 1 0"/>
@@ -74,6 +75,7 @@ def twin(tmp_path_factory) -> Twin:
         "sensors": {
             "scanner": {"device": "devices.yaml:ideal"},
             "noisy": {"device": "devices.yaml:real", "site": "scanner"},
+            "hanging": {"device": "devices.yaml:ideal", "site": "ceiling"},
         },
     }
     (folder / "room.yaml").write_text(yaml.safe_dump(spec))
@@ -149,6 +151,15 @@ def test_a_still_lidar_draws_the_room(twin, engine) -> None:
     told = json.loads(table.schema.metadata[b"twinloop"])
     assert told["table"] == "sensors/scanner"
     assert told["device"] == "ideal"
+
+
+def test_a_lidar_that_hangs_in_the_room_sees_the_room(twin, engine) -> None:
+    # Its x axis points down and it turns about the room's x axis: it sees two walls and, below it, the head.
+    got = columns(lidar_scans(twin, recorded(twin), "hanging", caster=engine))
+    assert set(got["body"]) == {0, twin.model.body("head").id}
+    head = got["body"] == twin.model.body("head").id
+    assert got["range"][head].min() == pytest.approx(0.4, abs=2e-4)
+    np.testing.assert_allclose(np.abs(got["y"][~head]), HALF, atol=1e-5)
 
 
 def test_a_turning_lidar_sees_the_room_skewed_by_its_rate_times_time(twin, engine) -> None:

@@ -98,6 +98,8 @@ def rays(
         raise InputError(
             f"Rays of the moments {when.min():g} to {when.max():g}; the motion has the frames 0 to {len(motion) - 1}."
         )
+    if len(begin) and (begin == begin[0]).all():
+        begin = np.broadcast_to(begin[0], begin.shape)  # engines do less for rays from one point
     return begin, toward / length, when
 
 

@@ -37,6 +37,17 @@ class _Solid:
     centre: NDArray[np.float64]
     radius: float
 
+    def ball(self, motion: BodyMotion, when: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        """Centre ``(1, 3)`` in world axes and radius of a ball that it does not leave between the moments of rays."""
+        first, last = float(when.min()), float(when.max())
+        if first == last or not motion.moving[self.body]:
+            return _Placed.of(motion, self.body, when[:1]).place(self.centre), self.radius
+        # However it turns, it stays this near to its body's origin, which goes straight from frame to frame.
+        near = float(np.sqrt(self.centre @ self.centre)) + self.radius
+        way = motion.position[int(first) : int(np.ceil(last)) + 1, self.body]
+        middle = (way.min(axis=0) + way.max(axis=0)) / 2.0
+        return middle[None], near + float(np.sqrt(((way - middle) ** 2).sum(axis=1).max()))
+
 
 class EmbreeCaster:
     """Casts at triangles: round shapes are up to `CHORD` smaller than MuJoCo's, planes are exact.
@@ -91,18 +102,18 @@ class EmbreeCaster:
         when: NDArray[np.float64],
         hits: Hits,
     ) -> None:
-        body = _Placed.of(motion, solid.body, when)
-        offset = body.place(solid.centre) - (begin[:1] if begin.strides[0] == 0 else begin)
+        centre, radius = solid.ball(motion, when)
+        offset = centre - (begin[:1] if begin.strides[0] == 0 else begin)
         along = toward @ offset[0] if len(offset) == 1 else np.einsum("ij,ij->i", offset, toward)
-        square, aside = np.einsum("ij,ij->i", offset, offset), solid.radius**2
+        square, aside = np.einsum("ij,ij->i", offset, offset), radius**2
         rows = np.flatnonzero(
-            (along**2 >= square - aside) & ((square <= aside) | (along > 0.0)) & (along - solid.radius < hits.distance)
+            (along**2 >= square - aside) & ((square <= aside) | (along > 0.0)) & (along - radius < hits.distance)
         )
         if not len(rows):
             return
-        body = body.take(rows)
+        body = _Placed.of(motion, solid.body, when[rows])
         # The ball's border is where the hierarchy's rays begin, so that its float32 does not see how far off that is.
-        enter = np.maximum(along[rows] - 1.001 * solid.radius, 0.0)
+        enter = np.maximum(along[rows] - 1.001 * radius, 0.0)
         start = body.into(begin[rows] + enter[:, None] * toward[rows]).astype(np.float32)
         inward = body.turn_into(toward[rows]).astype(np.float32)
         found = solid.scene.run(start, inward, output=True)

@@ -54,7 +54,8 @@ def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "
     skewed, as with a real one. A scan is a function of run seed, episode, attempt, sensor and its number.
 
     Args:
-        sensor: the lidar's name among the twin's sensors; it sits at the site of that name, or of its ``site:``.
+        sensor: the lidar's name among the twin's sensors; it sits at the site of that name, or of its ``site:``. Its
+            beams pass through the body that carries the site, which is its housing, unless that is the world.
         caster: a ray caster, see `render.rays.open_caster`.
 
     Returns:
@@ -177,7 +178,11 @@ class _Device:
         axes = np.repeat(quat_multiply(turn, np.broadcast_to(self.quaternion, turn.shape)), rays, axis=0)
         toward = rotate(axes, aim.reshape(-1, 3))
         hits = world.caster.cast(
-            world.motion, np.repeat(origins, rays, axis=0), toward, moments=np.repeat(moments, rays), exclude=self.body
+            world.motion,
+            np.repeat(origins, rays, axis=0),
+            toward,
+            moments=np.repeat(moments, rays),
+            exclude=self.body or -1,  # its own housing; what hangs in the room has none
         )
         cosine = np.maximum(-np.einsum("ij,ij->i", hits.normal, toward), 0.0)
         bright = np.where(hits.geom >= 0, world.reflectivity[hits.geom], 0.0)
