@@ -106,6 +106,7 @@ class Camera:
 
     def _shots(self, light: NDArray[np.float32], time: ArrayLike, numbers: ArrayLike) -> Iterator[tuple[Shot, NDArray]]:
         """Each capture with its exposure, which may depend on the level of the one before."""
+        light = np.ascontiguousarray(light, dtype=np.float32)
         times = np.asarray(time, dtype=np.float64)
         gains = colour.balance(self.model, self._seeds, times)
         unit = self._unit_of(*light.shape[1:3])

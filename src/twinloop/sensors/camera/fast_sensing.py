@@ -40,7 +40,7 @@ def sensed(light: NDArray[np.float32], shot: Shot) -> NDArray:
     over_rows(
         _sense,
         height,
-        np.ascontiguousarray(light),
+        light,
         (spread.kept, spread.grid[0] @ let_through.T, *between_cells(height), *between_cells(width)),
         let_through,
         sites,
