@@ -15,6 +15,7 @@ from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, Identify, Import, Replay, Twin
 from twinloop.cli.coverage import Coverage
 from twinloop.cli.render import Render
+from twinloop.cli.sensors import Sensors
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
 from twinloop.loop.runs import finite
@@ -35,6 +36,7 @@ _Commands = (
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
     | Annotated[Twin, tyro.conf.subcommand("twin", prefix_name=False)]
+    | Annotated[Sensors, tyro.conf.subcommand("sensors", prefix_name=False)]
     | Annotated[Bench, tyro.conf.subcommand("bench", prefix_name=False)]
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
 )

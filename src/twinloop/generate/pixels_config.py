@@ -21,7 +21,7 @@ class RenderConfig(BaseModel):
     """The second pass.
 
     Args:
-        cameras: which of the twin's; none: all that it names.
+        cameras: which of the twin's; None: all that it names.
         height, width: of the pictures in pixels, even numbers.
         sizes: other sizes of single cameras, as ``640x480`` (width, height).
         episodes: which of the dataset's: a number (the first so many), a text (``"0:30"``, ``"3,5,8"``, ``"0:10,40:"``:
@@ -39,7 +39,7 @@ class RenderConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    cameras: list[str] = []
+    cameras: list[str] | None = Field(default=None, min_length=1)
     height: int = Field(default=240, ge=16, le=8192)
     width: int = Field(default=320, ge=16, le=8192)
     sizes: dict[str, str] = {}
@@ -74,7 +74,7 @@ class RenderConfig(BaseModel):
             InputError: there is none, or a size that no picture can have.
         """
         existing = twin.spec.cameras
-        wanted = list(dict.fromkeys(self.cameras)) or existing
+        wanted = existing if self.cameras is None else list(dict.fromkeys(self.cameras))
         if not wanted:
             raise InputError(f"The twin {twin.name} names no camera to render from. Add `cameras:` to its YAML.")
         for name in [*wanted, *self.sizes]:

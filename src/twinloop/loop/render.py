@@ -63,7 +63,12 @@ def settings_from_words(
     Raises:
         InputError: names the word that is not understood.
     """
-    values: dict[str, Any] = {"renderer": renderer, "cameras": list(cameras), "episodes": episodes, "samples": samples}
+    values: dict[str, Any] = {
+        "renderer": renderer,
+        "cameras": list(cameras) or None,
+        "episodes": episodes,
+        "samples": samples,
+    }
     own, everywhere = _pairs(sizes)
     values["sizes"] = own
     if everywhere:

@@ -138,8 +138,9 @@ class TwinCamera:
 
     def light(self, looks: NDArray[np.float32], shutter: Shutter) -> NDArray[np.float32]:
         """Linear light on the sensor ``(height, width, 3)`` of looks at the view ``(count, h', w', 3)``."""
-        behind = looks if self.remap.identity else self.remap.apply(looks)
-        return combine(blurred(behind, self.lens.blur), shutter)
+        picture = combine(looks, shutter, lens=None if self.remap.identity else self.remap)
+        # A spot reaches over rows that are read within microseconds, so the picture is spread and not every look.
+        return blurred(picture[None], self.lens.blur)[0]
 
     def to_json(self) -> dict[str, Any]:
         """What a reader of the pictures needs to know: device, intrinsics, distortion in OpenCV's order."""

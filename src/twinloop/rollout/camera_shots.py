@@ -78,6 +78,10 @@ class CameraShots:
         light = self.light(time)
         return self._sensor.develop(light[None], time=[time], numbers=[number])[0]
 
+    def stages(self, light: NDArray[np.float32], time: float) -> list[tuple[str, NDArray[np.uint8]]]:
+        """One capture of light on the sensor after each stage, by the stage's name; `Camera.steps`."""
+        return next(self._sensor.steps(light[None], time=[time], numbers=[self._number + 1]))
+
     def light(self, time: float) -> NDArray[np.float32]:
         """Linear light on the sensor of the next capture, taken at a time in s, ``(height, width, 3)``."""
         shutter, times = self.looks_at(time)
