@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Self
 
 import numpy as np
@@ -57,7 +58,7 @@ class Remap:
         """(height, width) of the pictures behind the lens."""
         return self.column.shape[1], self.column.shape[2]
 
-    @property
+    @cached_property
     def identity(self) -> bool:
         """Whether every pixel shows the pixel of the same place, so that nothing has to be done."""
         _, height, width = self.column.shape
