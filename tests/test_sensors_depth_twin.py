@@ -105,6 +105,14 @@ def test_rows_of_many_worlds_have_each_their_own_device(twin) -> None:
     assert np.diff(np.nanmean(reading.metres, axis=(1, 2)))[0] == pytest.approx(0.1, abs=0.002)
 
 
+def test_what_changes_at_every_step_is_read_at_the_frames_step(twin) -> None:
+    name = "sensor/azure_kinect/range_bias"
+    table = seeded(twin, [0]).with_steps({name: np.array([[0.0, 0.1, 0.2]])})
+    reading = depth_reading(twin, table, "azure_kinect", view(3), PINHOLE, frames=[0, 2, 1])
+    levels = np.nanmean(reading.metres, axis=(1, 2))
+    np.testing.assert_allclose(levels - levels[0], [0.0, 0.2, 0.1], atol=0.002)
+
+
 def test_mirrors_and_the_dark_are_lost(twin) -> None:
     names = ("mirror", "matt", "bare")
     table = seeded(twin, [0], {"sensor/d435/specular_dropout": 1.0})

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import SeedPath
 from twinloop.core.records import Provenance, SimEpisode
 from twinloop.rollout.depth import sensor_settings
-from twinloop.rollout.episodes import INITIAL_COMMAND
+from twinloop.rollout.episodes import INITIAL_COMMAND, STEP_PARAMS
 from twinloop.rollout.lidar import COLUMNS, lidar_model, lidar_scans, reflectivity
 from twinloop.rollout.substeps import Restepper
 from twinloop.simulate import InitialState, open_backend, rollout
@@ -218,6 +218,15 @@ def test_scans_are_the_same_again_and_others_in_another_episode(twin) -> None:
     other = lidar_scans(twin, recorded(twin, number=1), "noisy", caster="mujoco")
     assert set(columns(other)["number"]) == {1}
     assert len(other) != len(first) or not np.array_equal(columns(other)["range"], columns(first)["range"])
+
+
+def test_what_changes_at_every_step_is_read_when_a_scan_begins(twin) -> None:
+    episode = recorded(twin)
+    bias = np.repeat([0.0, 0.25], 5)[None]  # of ten control steps in two scans
+    extra = {**episode.provenance.extra, STEP_PARAMS: {"sensor/scanner/range_bias": bias[0].tolist()}}
+    changing = dataclasses.replace(episode, provenance=dataclasses.replace(episode.provenance, extra=extra))
+    got, plain = (columns(lidar_scans(twin, one, "scanner", caster="mujoco")) for one in (changing, episode))
+    np.testing.assert_allclose(got["range"] - plain["range"], np.where(got["scan"] == 0, 0.0, 0.25), atol=1e-6)
 
 
 def test_parameters_reach_the_model(twin) -> None:

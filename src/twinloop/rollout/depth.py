@@ -58,7 +58,7 @@ def depth_reading(
             ``depth``, and of the rest what there is (``rgb`` serves as ``linear`` does).
         intrinsics: of the pictures.
         frames: number of each frame in its episode, ``(n,)``: a reading is a function of run seed, episode, attempt,
-            sensor and frame.
+            sensor and frame. Parameters that change at every control step have the value of that step.
 
     Returns:
         Counts ``(n, h, w)`` uint16 and their unit in m; 0 where the camera knows nothing.
@@ -76,6 +76,9 @@ def depth_reading(
             f"{len(number)} frame numbers and {table.nworld} rows of parameters for {len(depth)} pictures. Give one "
             "number for each, and one row for all or one for each."
         )
+    if table.steps:
+        table = table.take(np.zeros(len(number), dtype=np.intp) if table.nworld == 1 else np.arange(len(number)))
+        table = table.at(number)
     model = depth_model(twin, table, sensor)
     seen = DepthFrames(
         depth=depth,

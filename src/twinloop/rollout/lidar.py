@@ -29,6 +29,7 @@ from twinloop.twin import Twin
 from twinloop.twin.quantities.rotation import quat_multiply, rotate
 
 _PATTERNS: Mapping[str, Any] = {"spinning": SpinningPattern, "nonrepetitive": NonRepetitivePattern}
+_ROUND_OFF = 1e-9  # s
 _LONGEST_WARM_UP = 1000.0  # s; a device has run for up to so long when an episode begins: our choice
 
 COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
@@ -51,7 +52,8 @@ def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "
 
     A scan is a turn of the device, at its own rate and on its own clock, the last one cut short by the episode's end.
     Points stand in the device's axes at their own times: whoever takes them for one moment sees a moving device's scan
-    skewed, as with a real one. A scan is a function of run seed, episode, attempt, sensor and its number.
+    skewed, as with a real one. A scan is a function of run seed, episode, attempt, sensor and its number; parameters
+    that change at every control step have the value of the step in which it begins.
 
     Args:
         sensor: the lidar's name among the twin's sensors; it sits at the site of that name, or of its ``site:``. Its
@@ -127,6 +129,10 @@ class _World:
     def duration(self) -> float:
         return float(self.time[-1])
 
+    def step(self, time: float) -> int:
+        """The control step during which it is that many s since the episode began."""
+        return int(np.searchsorted(self.time, time + _ROUND_OFF, side="right") - 1) // self.twin.substeps
+
     def moments(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
         """Times in s, counted in physics steps."""
         return np.interp(time, self.time, np.arange(len(self.time)))
@@ -136,7 +142,6 @@ class _World:
 class _Device:
     """A lidar at its site: the site's pose in its body, and the time on the device's clock when the episode begins."""
 
-    lidar: Lidar
     pattern: BeamPattern
     sensor: str
     body: int
@@ -146,12 +151,11 @@ class _Device:
 
     @classmethod
     def of(cls, twin: Twin, table: ParamTable, sensor: str) -> _Device:
-        lidar, pattern = lidar_model(twin, table, sensor)
+        pattern = lidar_model(twin, table, sensor)[1]
         site = twin.model.site(twin.spec.sensors[sensor].site or sensor)
         seeds = table.seed_path(f"What {sensor} loses and mistakes happens")
         share = seeds.uniforms(f"sensor/{sensor}/began")[0, 0]
         return cls(
-            lidar=lidar,
             pattern=pattern,
             sensor=sensor,
             body=int(site.bodyid[0]),
@@ -168,9 +172,10 @@ class _Device:
         """The points of one scan by column."""
         chance = frame_chance(world.table, self.sensor, np.array([number]))[0]
         begin, end = np.minimum(np.array([number, number + 1]) / self.pattern.scan_rate, world.duration)
+        lidar = lidar_model(world.twin, world.table.at(world.step(begin)), self.sensor)[0]
         beams = self.pattern.beams(self.began + begin, self.began + end)
         time = np.clip(beams.time - self.began, 0.0, world.duration)
-        aim = self.lidar.aim(beams, chance)
+        aim = lidar.aim(beams, chance)
         moments = world.moments(time)
         position, turn = world.motion.at(self.body, moments)
         count, rays = aim.shape[:2]
@@ -187,9 +192,7 @@ class _Device:
         cosine = np.maximum(-np.einsum("ij,ij->i", hits.normal, toward), 0.0)
         bright = np.where(hits.geom >= 0, world.reflectivity[hits.geom], 0.0)
         shape = (count, rays)
-        back = self.lidar.receive(
-            beams, hits.distance.reshape(shape), bright.reshape(shape), cosine.reshape(shape), chance
-        )
+        back = lidar.receive(beams, hits.distance.reshape(shape), bright.reshape(shape), cosine.reshape(shape), chance)
         return {
             "scan": np.full(len(back), number),
             "time": time[back.beam],
