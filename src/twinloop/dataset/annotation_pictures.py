@@ -48,6 +48,7 @@ def decode_png(data: bytes) -> NDArray[Any]:
     import av.error
 
     codec = av.CodecContext.create("png", "r")
+    codec.thread_count = 1  # starting threads would take longer
     try:
         frames = codec.decode(av.Packet(data))  # pyright: ignore[reportAttributeAccessIssue]
     except av.error.FFmpegError as error:
@@ -85,10 +86,11 @@ def encode_flow(flow: NDArray[np.floating[Any]], seen: NDArray[np.bool_]) -> NDA
 
     Flow of more than 512 px cannot be told, and is none.
     """
-    counts = np.nan_to_num(np.rint(flow.astype(np.float32) / np.float32(FLOW_UNIT)) + _FLOW_ZERO, nan=-1.0)
-    told = np.asarray(((counts >= 0.0) & (counts <= 65535.0)).all(axis=-1))
-    coded = np.empty((*told.shape, 3), dtype=np.uint16)
-    coded[..., :2] = np.where(told[..., None], counts, 0.0)
+    across, down = (flow[..., i].astype(np.float32) * np.float32(1.0 / FLOW_UNIT) + (_FLOW_ZERO + 0.5) for i in (0, 1))
+    told = (across >= 0.0) & (across < 65536.0) & (down >= 0.0) & (down < 65536.0)  # no comparison holds for nan
+    coded = np.zeros((*told.shape, 3), dtype=np.uint16)
+    np.copyto(coded[..., 0], across, where=told, casting="unsafe")  # cut off, half a count higher: rounded
+    np.copyto(coded[..., 1], down, where=told, casting="unsafe")
     coded[..., 2] = FLOW_VALID * told + FLOW_SEEN * (told & seen)
     return coded
 
