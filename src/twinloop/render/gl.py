@@ -88,7 +88,7 @@ class GlRenderer:
         self._posed = PosedScene(model)
         self._cameras = {name: _fixed_camera(i) for name, i in camera_ids(model, cameras).items()}
         self.cameras = tuple(self._cameras)
-        _apply_quality(self._posed.model, quality, height, width)
+        apply_quality(self._posed.model, quality, height, width)
         self._scene = mujoco.MjvScene(self._posed.model, maxgeom=quality.max_geoms)
         self._option = _visible_things()
         self._pixels = np.empty((height, width, 3), dtype=np.uint8)
@@ -275,7 +275,8 @@ def _fixed_camera(camera_id: int) -> mujoco.MjvCamera:
     return camera
 
 
-def _apply_quality(model: mujoco.MjModel, quality: GlQuality, height: int, width: int) -> None:
+def apply_quality(model: mujoco.MjModel, quality: GlQuality, height: int, width: int) -> None:
+    """Write settings into a model that a context is then made of."""
     model.vis.quality.shadowsize = quality.shadow_map
     model.vis.quality.offsamples = quality.samples
     model.vis.quality.numslices, model.vis.quality.numstacks = quality.slices, quality.stacks

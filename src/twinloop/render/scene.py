@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import mujoco
 import numpy as np
@@ -84,10 +84,6 @@ class PosedScene:
             else:
                 target[...] = given
 
-    def changes(self, field: str) -> bool:
-        """Whether a field was given for each frame of its own."""
-        return field in self._changing
-
     def alike(self, names: Sequence[str], frames: int) -> list[NDArray[np.intp]]:
         """The frames, in groups that have these fields in common."""
         rows = [self._changing[name].reshape(frames, -1) for name in names if name in self._changing]
@@ -95,6 +91,24 @@ class PosedScene:
         for frame in range(frames):
             groups.setdefault(b"".join(row[frame].tobytes() for row in rows), []).append(frame)
         return [np.array(group) for group in groups.values()]
+
+    def writes_only(self, names: Container[str]) -> bool:
+        """Whether all fields that differ from the compiled model are among these."""
+        return all(name in names for name in self._compiled)
+
+    def rows(self, name: str, frames: NDArray[np.intp]) -> NDArray:
+        """A field in some frames ``(len(frames), …)``, or ``(1, …)`` where all have it in common."""
+        if name in self._changing:
+            return self._changing[name][frames]
+        return getattr(self.model, name)[None].copy()
+
+    def mocap(self, states: SceneStates, frames: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Positions and quaternions of mocap bodies in some frames."""
+        places = []
+        for given, own in ((states.mocap_pos, self.model.body_pos), (states.mocap_quat, self.model.body_quat)):
+            still = np.broadcast_to(own[self._mocap], (len(frames), *own[self._mocap].shape))
+            places.append(still if given is None else given[frames])
+        return places[0], places[1]
 
     def take_anew(self) -> set[str]:
         """Names of what renderers build once (pixels, shapes) and what was written to since the last call."""

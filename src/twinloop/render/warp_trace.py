@@ -138,5 +138,5 @@ def _geoms(pairs: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _unpacked(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Red, green, blue of pixels packed as 0xAARRGGBB."""
-    return np.stack([packed >> 16 & 0xFF, packed >> 8 & 0xFF, packed & 0xFF], axis=-1).astype(np.uint8)
+    """Red, green, blue of pixels packed as 0xAARRGGBB: in memory blue comes first."""
+    return packed.astype("<u4", copy=False).view(np.uint8).reshape(*packed.shape, 4)[..., 2::-1]

@@ -35,10 +35,16 @@ class Worlds:
         count: how many frames are loaded.
         capacity: how many fit.
         lenses: the model's fields of lenses, of every frame or of all.
+
+    Args:
+        posed: as compiled, without fields yet.
+        size: height and width of pictures.
+        moving: whether bodies are placed on the device, in float32, where no field says otherwise.
     """
 
-    def __init__(self, mjw: ModuleType, posed: PosedScene, size: tuple[int, int]) -> None:
+    def __init__(self, mjw: ModuleType, posed: PosedScene, size: tuple[int, int], *, moving: bool) -> None:
         self._mjw, self._posed, self._size = mjw, posed, size
+        self._moving = moving and not posed.model.nflex
         self._loaded: dict[str, NDArray] = {}
         try:
             self.model: Any = mjw.put_model(posed.model)
@@ -55,29 +61,46 @@ class Worlds:
             # No physics is done here, so there is no room for contacts.
             self.data = self._mjw.make_data(self._posed.model, nworld=self.capacity, nconmax=1, njmax=1)
         self.count = self.data.nworld = len(frames)
-        poses = {name: [] for name in _POSES}
-        own = {name: [] for name in _OF_WORLDS if self._posed.changes(name)}
+        if self._moving and self._posed.writes_only({*_OF_WORLDS, *OF_ALL}):
+            self._move(states, frames)
+        else:
+            self._place(states, frames)
+        for name in _OF_WORLDS:
+            self._put(name, self._posed.rows(name, frames))
+        for name in ("geom_type", "cam_projection", "cam_sensorsize"):
+            self._put(name, getattr(self._posed.model, name))
+        lens = {name: self._posed.rows(name, frames) for name in _LENS}
+        count = max(map(len, lens.values()))
+        self.lenses = [{name: rows[i % len(rows)] for name, rows in lens.items()} for i in range(count)]
+
+    def _place(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
+        """Poses by MuJoCo, frame after frame."""
+        poses: dict[str, list[NDArray]] = {name: [] for name in _POSES}
         for frame in frames.tolist():
             self._posed.pose(states, frame)
             for name, values in poses.items():
                 values.append(getattr(self._posed.data, name).copy())
-            for name, values in own.items():
-                values.append(getattr(self._posed.model, name).copy())
-        lens = {name: own.get(name, [getattr(self._posed.model, name).copy()]) for name in _LENS}
-        count = max(map(len, lens.values()))
-        self.lenses = [{name: rows[i % len(rows)] for name, rows in lens.items()} for i in range(count)]
         for name, values in poses.items():
-            self._pose(name, np.stack(values))
-        for name in _OF_WORLDS:
-            self._put(name, np.stack(own[name]) if name in own else getattr(self._posed.model, name)[None])
-        for name in ("geom_type", "cam_projection", "cam_sensorsize"):
-            self._put(name, getattr(self._posed.model, name))
+            self._assign(name, np.stack(values))
 
-    def _pose(self, name: str, values: NDArray[np.float64]) -> None:
+    def _move(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
+        """Poses by ``mujoco_warp``, which leaves geoms of the world where they are."""
+        self._posed.pose(states, int(frames[0]))
+        for name in ("geom_xpos", "geom_xmat"):
+            own = getattr(self._posed.data, name)
+            self._assign(name, np.broadcast_to(own, (self.count, *own.shape)))
+        position, quat = self._posed.mocap(states, frames)
+        for name, values in (("qpos", states.qpos[frames]), ("mocap_pos", position), ("mocap_quat", quat)):
+            self._assign(name, values)
+        self._mjw.kinematics(self.model, self.data)
+        self._mjw.com_pos(self.model, self.data)
+        self._mjw.camlight(self.model, self.data)
+
+    def _assign(self, name: str, values: NDArray[np.float64]) -> None:
         target = getattr(self.data, name)
         if target.size:
             matrices = values.reshape(*values.shape[:-1], 3, 3) if name.endswith("xmat") else values
-            target[: self.count].assign(matrices)
+            target[: self.count].assign(np.ascontiguousarray(matrices))
 
     def _put(self, name: str, values: NDArray) -> None:
         if name in {"cam_intrinsic", "cam_sensorsize"}:
