@@ -29,6 +29,7 @@ PARAMS = (
     "sensor/*/offset",
     "sensor/*/resolution",
     "sensor/*/noise",
+    "sensor/*/lag",
     "timing/command/jitter",
     "timing/command/drop_rate",
     "timing/control/period",

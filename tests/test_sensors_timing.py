@@ -43,6 +43,32 @@ def coasting(twin, values, nstep=60, seeds=True, nworld=1):
     return readings[..., 0], result.time[:, :-1]
 
 
+class TestFilterLag:
+    def test_a_coasting_joint_is_read_where_it_was_a_lag_ago(self, twin):
+        readings, time = coasting(twin, {"sensor/j0/lag": [0.0, 0.02, 0.05]}, nworld=3)
+        expected = SPEED * (time - np.array([[0.0], [0.02], [0.05]]))
+        np.testing.assert_allclose(readings[:, 40:], expected[:, 40:], atol=1e-3)
+        np.testing.assert_allclose(readings[0], SPEED * time[0], atol=1e-4)
+
+    def test_a_swing_is_weakened_and_late_as_a_first_order_filter_makes_it(self, twin):
+        time, frequency, lag = np.arange(300)[None] / 100, 12.0, 0.03
+        position, speed = np.sin(frequency * time), frequency * np.cos(frequency * time)
+        table = twin.table(1, {"sensor/j0/lag": lag, "sensor/j0/resolution": 0.0})
+        said = joint_readings(twin, table, position[..., None], qvel=speed[..., None], time=time)[0, :, 0]
+        phase = np.arctan(frequency * lag)
+        expected = np.sin(frequency * time[0] - phase) / np.hypot(1.0, frequency * lag)
+        np.testing.assert_allclose(said[100:], expected[100:], atol=2e-4)
+
+    def test_it_comes_before_the_age_of_a_reading(self, twin):
+        readings, time = coasting(twin, {"sensor/j0/lag": 0.02, DELAY: 0.03})
+        np.testing.assert_allclose(readings[0, 45:], SPEED * (time[0, 45:] - 0.05), atol=1e-3)
+
+    def test_one_that_changes_with_time_is_refused(self, twin):
+        table = twin.table(1).with_steps({"sensor/j0/lag": np.full((1, 4), 0.01)})
+        with pytest.raises(InputError, match="sensor/j0/lag changes at every control step, and a filter has a past"):
+            joint_readings(twin, table, np.zeros((1, 4, 1)), qvel=np.zeros((1, 4, 1)), time=np.arange(4.0)[None])
+
+
 class TestNewestSample:
     @given(
         rate=st.floats(1.0, 2000.0),

@@ -45,6 +45,6 @@ def _remembers(params: ParamTable) -> bool:
     named = [
         name
         for name in params.names
-        if name.startswith("timing/readings/") or (name.startswith("sensor/") and name.endswith("/noise"))
+        if name.startswith("timing/readings/") or (name.startswith("sensor/") and name.endswith(("/noise", "/lag")))
     ]
     return any(bool(params[name].any()) or name in params.steps for name in named)

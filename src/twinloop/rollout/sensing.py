@@ -9,10 +9,12 @@ from scipy.special import ndtri
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.sensors.encoder import encoder_reading
+from twinloop.sensors.filters import low_pass
 from twinloop.sensors.sampling import hermite, newest_sample
 from twinloop.twin import Twin
 
 _STREAM = "rollout/readings"
+_PARTS = 8  # of a control step, between which a filtered position counts as linear: 4 ms at 30 Hz
 
 
 def joint_readings(
@@ -32,10 +34,11 @@ def joint_readings(
         qpos: true positions at the moment of each command, from the beginning of every world, ``(nworld, nstep, nq)``.
         qvel: true velocities then, ``(nworld, nstep, nv)``.
         time: true times since the world began, ``(nworld, nstep)`` in s. Both are needed where readings have a clock,
-            an age or noise of their own.
+            an age, a lag or noise of their own.
 
     Raises:
-        InputError: they are needed and not given, or there is noise in a table without seeds.
+        InputError: they are needed and not given, there is noise in a table without seeds, or a filter's lag changes
+            at every control step.
     """
     where, slope = encoder_side(twin)
     true = qpos[..., where]
@@ -43,11 +46,11 @@ def joint_readings(
         return _encoded(twin, params, true)
     if qvel is None or time is None:
         raise InputError(
-            "Readings with a clock, an age or noise of their own depend on what was before. Give velocities and times "
-            "of the whole episode."
+            "Readings with a clock, an age, a lag or noise of their own depend on what was before. Give velocities and "
+            "times of the whole episode."
         )
     taken, number = newest_sample(time, **_clock(params))
-    positions = hermite(time, true, qvel[..., slope], taken)
+    positions = _filtered(time, true, qvel[..., slope], taken, _lag(twin, params))
     return _encoded(twin, params, positions, _chance(twin, params, number))
 
 
@@ -62,12 +65,44 @@ def encoder_side(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 def _has_history(twin: Twin, params: ParamTable) -> bool:
     """Whether readings depend on more than the state at the moment of each command."""
     clock = _clock(params)
-    return _noisy(twin, params) or bool(np.any(clock["rate"] > 0.0) or np.any(clock["delay"] > 0.0))
+    clocked = bool(np.any(clock["rate"] > 0.0) or np.any(clock["delay"] > 0.0))
+    return clocked or _noisy(twin, params) or bool(_lag(twin, params).any())
 
 
 def _clock(params: ParamTable) -> dict[str, NDArray[np.float64]]:
     zeros = np.zeros(params.nworld)
     return {name: params.get(f"timing/readings/{name}", zeros) for name in ("rate", "phase", "delay")}
+
+
+def _lag(twin: Twin, params: ParamTable) -> NDArray[np.float64]:
+    """Time constants of the encoders' filters, ``(nworld, n)`` in s."""
+    changing = [name for name in params.steps if name.startswith("sensor/") and name.endswith("/lag")]
+    if changing:
+        raise InputError(f"{changing[0]} changes at every control step, and a filter has a past. Draw it per episode.")
+    return twin.column(params, "sensor", "lag")
+
+
+def _filtered(
+    time: NDArray[np.float64],
+    true: NDArray[np.float64],
+    slope: NDArray[np.float64],
+    taken: NDArray[np.float64],
+    lag: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """True positions when samples were taken, behind the encoders' low-passes, ``(nworld, nstep, n)``."""
+    positions = hermite(time, true, slope, taken)
+    if not lag.any():
+        return positions
+    part = np.arange(_PARTS) / _PARTS
+    between = (time[:, :-1, None] + part * np.diff(time)[..., None]).reshape(len(time), -1)
+    fine = np.concatenate([between, time[:, -1:]], axis=1)
+    bandwidth = np.divide(1.0, 2.0 * np.pi * lag, out=np.zeros_like(lag), where=lag > 0.0)
+    signal = np.moveaxis(hermite(time, true, slope, fine), 2, 1)
+    times = np.broadcast_to(fine[:, None], signal.shape)
+    behind = low_pass(times, signal[..., None], bandwidth)[..., 0]
+    for world, joint in np.argwhere(lag > 0.0):
+        positions[world, :, joint] = np.interp(taken[world], fine[world], behind[world, joint])
+    return positions
 
 
 def _noisy(twin: Twin, params: ParamTable) -> bool:

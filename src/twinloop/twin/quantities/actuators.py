@@ -118,6 +118,7 @@ def _encoder() -> Iterator[Quantity]:
         ("scale", "1", 0.5, 2.0, 1.0, "true change per change of the reading"),
         ("resolution", "rad", 0.0, 0.5, 0.0, "size of one count of the reading"),
         ("noise", "rad", 0.0, 0.5, 0.0, "standard deviation of a reading before it is rounded to counts"),
+        ("lag", "s", 0.0, 1.0, 0.0, "time constant of the encoder's own low-pass"),
     ):
         yield Quantity(
             family="sensor",
