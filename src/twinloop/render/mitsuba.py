@@ -27,6 +27,7 @@ from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, chec
 from twinloop.render.scene import PosedScene, camera_ids
 
 _WAVE = 1 << 23  # samples per pass: of 64 samples at 640×480, which would need 19.7 million paths in memory at once
+_ROULETTE = 3  # segments before paths may end by chance: a tenth of the time at the same mean (so101_tabletop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,20 +85,15 @@ class MitsubaRenderer:
         if self._quality.denoise and not can_denoise():
             raise MissingDependencyError("Denoising needs pyoidn.", remedy=REMEDY)
         self._denoises = can_denoise() if self._quality.denoise is None else self._quality.denoise
-        variant = choose_variant(self._quality.variant)
-        self.variant = variant.name
-        self._mitsuba: Any = variant.load()
+        self._variant = choose_variant(self._quality.variant)
+        self.variant = self._variant.name
+        self._mitsuba: Any = self._variant.load()
         self._posed.pose(SceneStates(qpos=model.qpos0), 0)
         self._scene: MitsubaScene | None = MitsubaScene(self._mitsuba, self._posed.model, self._posed.data)
         near = float(model.vis.map.znear * model.stat.extent)
         options = {"height": height, "width": width, "near": near, "far": self._scene.far}
         self._cameras = {name: Camera(self._mitsuba, **options) for name in self.cameras}
-        self._integrators = {
-            hide: self._mitsuba.load_dict(
-                {"type": "path", "max_depth": self._quality.max_depth, "rr_depth": 3, "hide_emitters": hide}
-            )
-            for hide in (False, True)
-        }
+        self._integrators: dict[tuple[bool, bool], Any] = {}
 
     def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
         """Colour pictures of every state from every camera; see `Renderer.render`."""
@@ -110,6 +106,7 @@ class MitsubaRenderer:
         check_channels(channels, self.channels, renderer=self.name)
         if self._scene is None:
             raise InputError("This renderer was closed. Open another.")
+        self._variant.load()  # another renderer of this process may have chosen another
         self._posed.check(states)
         self._posed.set_fields(fields, len(states))
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
@@ -145,16 +142,17 @@ class MitsubaRenderer:
     def _light(
         self, scene: MitsubaScene, name: str, surfaces: dict[str, NDArray], rays: NDArray[np.float64]
     ) -> NDArray[np.float32]:
-        """Linear light of a camera's picture, before the background."""
+        """Linear light of a camera's picture, before the background, which has no noise."""
         picture = self._trace(scene, name)
         cover = (surfaces["geom"] >= 0)[..., None] if scene.shines else picture[..., 3:]
-        light = picture[..., :3]
-        behind = (cover < 1.0)[..., 0]
-        light[behind] *= cover[behind] if scene.shines else 1.0
-        light[behind] += (1.0 - cover[behind]) * seen_sky(scene.faces, rays[behind])
+        light = picture[..., :3] * (cover if scene.shines else 1.0)
         if self._denoises:
             light = denoise(light, surfaces["albedo"], surfaces["sh_normal"])
-        return np.maximum(light, 0.0)
+        light = np.maximum(light, 0.0)
+        behind = (cover < 1.0)[..., 0]
+        seen = seen_sky(scene.faces, rays[behind])
+        light[behind] = np.where(cover[behind] > 0.0, light[behind], 0.0) + (1.0 - cover[behind]) * seen
+        return light
 
     def _trace(self, scene: MitsubaScene, name: str) -> NDArray[np.float32]:
         """The mean of as many passes as memory asks for, each with a seed of its own."""
@@ -164,10 +162,18 @@ class MitsubaRenderer:
         total = np.zeros((self.height, self.width, 4), dtype=np.float32)
         for k, samples in enumerate(parts):
             seed = zlib.crc32(bytes([k % 256, k // 256]), start)
-            integrator = self._integrators[not scene.shines]
-            passed = self._cameras[name].picture(scene.scene, integrator, samples=samples, seed=seed)
+            passed = self._cameras[name].picture(scene.scene, self._integrator(scene), samples=samples, seed=seed)
             total += passed * np.float32(samples / self._quality.samples)
         return total
+
+    def _integrator(self, scene: MitsubaScene) -> Any:
+        """What follows the paths; light goes through half-transparent things in the one for media only."""
+        kind = scene.veiled, scene.shines
+        if kind not in self._integrators:
+            name, depth = "volpath" if scene.veiled else "path", self._quality.max_depth
+            settings = {"max_depth": depth, "rr_depth": _ROULETTE, "hide_emitters": not scene.shines}
+            self._integrators[kind] = self._mitsuba.load_dict({"type": name, **settings})
+        return self._integrators[kind]
 
     def close(self) -> None:
         """Free the scene; a second call does nothing."""

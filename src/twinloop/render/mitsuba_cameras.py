@@ -40,6 +40,8 @@ class Camera:
                 f"{lens.fy:g} pixels. Ask for a picture with the aspect ratio of its sensor, or render it with gl."
             )
         pose = world_from_camera * [-1.0, -1.0, 1.0, 1.0]  # Mitsuba's axes are x left, y up, z forward
+        left, _, right = np.linalg.svd(pose[:3, :3])
+        pose[:3, :3] = left @ right  # a quaternion of another length than 1 scales, which Mitsuba refuses
         for sensor in (self._picture, self._surfaces):
             values = self._mitsuba.traverse(sensor)
             values["to_world"] = self._mitsuba.Transform4f(pose.tolist())

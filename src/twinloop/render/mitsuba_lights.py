@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 WHITE_LUX = 500.0  # the light of an office desk, EN 12464-1
 _SOFT = math.radians(20.0)  # our choice: a softbox of 0.7 m at 1 m
 _SHARP = 1e-4  # rad; the half angle of a directional light whose bulb has no size
-_POINTS = 32  # of a bulb: the steps of its penumbra, below what an eye sees
+_POINTS = 64  # of a bulb: the steps of its penumbra, below what an eye sees
 _RIM = 48  # corners of a directional light's disc
 _GOLDEN = math.pi * (3.0 - math.sqrt(5.0))
 _KIND = mujoco.mjtLightType
@@ -187,11 +187,18 @@ def _on_disc(direction: Array) -> Array:
 
 
 def _in_ball() -> Array:
-    """Points spread evenly over a sphere of radius 1, by the same spiral."""
+    """Points in a ball of radius 1 that look like an evenly bright disc from everywhere, as a matt bulb does.
+
+    Their density is 1 / √(1 - r²) (the disc's inverse Abel transform), so a share (2/π) (asin r - r √(1 - r²)) of them
+    lies within r. Directions follow the same spiral, radii a sequence of the golden ratio.
+    """
     number = np.arange(_POINTS)
     height = 1.0 - 2.0 * (number + 0.5) / _POINTS
     ring, angle = np.sqrt(1.0 - height**2), _GOLDEN * number
-    return np.stack([ring * np.cos(angle), ring * np.sin(angle), height], axis=-1)
+    radii = np.sin(np.linspace(0.0, np.pi / 2, 256))
+    share = (np.arcsin(radii) - radii * np.sqrt(1.0 - radii**2)) * 2.0 / np.pi
+    radius = np.interp((number + 0.5) * (np.sqrt(5.0) - 1.0) / 2.0 % 1.0, share, radii)
+    return radius[:, None] * np.stack([ring * np.cos(angle), ring * np.sin(angle), height], axis=-1)
 
 
 def descriptions(mitsuba: Any, lamp: Lamp) -> dict[str, Any]:

@@ -16,7 +16,7 @@ given
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import mujoco
@@ -36,10 +36,10 @@ _SMOOTHEST = 0.03  # below, highlights of small lamps are found too rarely: nois
 class Look:
     """How a geom looks; ``image`` is linear light ``(height, width, 3)``, of one pixel where it has no texture.
 
-    ``origin`` tells images apart: it is equal where image and texture are.
+    ``origin`` tells images apart, and stands for them where looks are compared.
     """
 
-    image: NDArray[np.float32]
+    image: NDArray[np.float32] = field(compare=False)
     origin: tuple[Any, ...]
     roughness: float
     metallic: float

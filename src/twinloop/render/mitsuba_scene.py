@@ -75,7 +75,7 @@ class MitsubaScene:
         self._kind: tuple[Any, ...] | None = None
         self.faces = sky_faces(model)
         self.scene: Any = None
-        self.shines = False
+        self.shines = self.veiled = False
 
     def forget_textures(self, model: mujoco.MjModel) -> None:
         """Textures have other pixels now."""
@@ -91,7 +91,7 @@ class MitsubaScene:
         things = [self._thing(model, data, geom) for geom in visible_geoms(model)]
         lamps = list(mitsuba_lights.lamps(model, data, self._exposure, away=20.0 * self.far))
         light = surrounding_light(self.faces, self._exposure.surrounding(model))
-        kind = (*(thing.kind for thing in things), *(lamp.kind for lamp in lamps))
+        kind = (bool(light.any()), *(thing.kind for thing in things), *(lamp.kind for lamp in lamps))
         if kind != self._kind:
             self._build(things, lamps, light)
             self._kind = kind
@@ -123,25 +123,25 @@ class MitsubaScene:
 
     def _build(self, things: list[Thing], lamps: list[Lamp], light: NDArray[np.float32]) -> None:
         mitsuba = self._mitsuba
-        turn = np.eye(4)
-        turn[:3, :3] = ENVIRONMENT
-        parts: dict[str, Any] = {
-            "type": "scene",
-            "sky": {
-                "type": "envmap",
-                "bitmap": mitsuba.Bitmap(np.ascontiguousarray(light)),
-                "to_world": mitsuba.ScalarTransform4f(turn.tolist()),
-            },
-        }
+        parts: dict[str, Any] = {"type": "scene"}
+        if light.any():  # a black one would take samples away from the lamps
+            parts["sky"] = self._sky(light)
         for thing in things:
             parts[f"geom{thing.geom}"] = self._mesh(thing)
         for lamp in lamps:
             parts |= {lamp.name: self._disc(lamp)} if lamp.disc else mitsuba_lights.descriptions(mitsuba, lamp)
         self.scene = mitsuba.load_dict(parts)
         self.shines = any(thing.look.emission > 0.0 for thing in things)
+        self.veiled = any(thing.look.opacity < 1.0 for thing in things)
         self._values = mitsuba.traverse(self.scene)
         self._names = _names(self._values.keys())
         self._ids = _shape_ids(mitsuba, self.scene)
+
+    def _sky(self, light: NDArray[np.float32]) -> dict[str, Any]:
+        turn = np.eye(4)
+        turn[:3, :3] = ENVIRONMENT
+        picture = self._mitsuba.Bitmap(np.ascontiguousarray(light))
+        return {"type": "envmap", "bitmap": picture, "to_world": self._mitsuba.ScalarTransform4f(turn.tolist())}
 
     def _mesh(self, thing: Thing) -> Any:
         properties = self._mitsuba.Properties()
@@ -180,7 +180,7 @@ class MitsubaScene:
         values.update()
 
     def _write_look(self, name: str, look: Look, before: Look) -> None:
-        if look == before or (look.origin, _numbers(look)) == (before.origin, _numbers(before)):
+        if look == before:
             return
         for end, value in mitsuba_materials.parameters(look).items():
             full = self._names[name, end]
@@ -201,10 +201,6 @@ def visible_geoms(model: mujoco.MjModel) -> list[int]:
     """Ids of the geoms that MuJoCo's visualizer shows."""
     alpha = np.array([mitsuba_materials.shown_rgba(model, geom)[3] for geom in range(model.ngeom)])
     return np.flatnonzero((model.geom_group < _GROUPS) & (alpha > 0.0)).tolist()
-
-
-def _numbers(look: Look) -> tuple[float, ...]:
-    return look.roughness, look.metallic, look.specular, look.opacity, look.emission
 
 
 def _names(names: Any) -> dict[tuple[str, str], str]:

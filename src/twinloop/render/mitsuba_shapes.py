@@ -16,6 +16,7 @@ _KIND = mujoco.mjtGeom
 _SMOOTH = {int(kind) for kind in (_KIND.mjGEOM_SPHERE, _KIND.mjGEOM_ELLIPSOID, _KIND.mjGEOM_CAPSULE)}
 _LOOSE = {int(_KIND.mjGEOM_MESH), int(_KIND.mjGEOM_HFIELD)}
 _FINE = 0.25  # longest side of a triangle that a cube texture is put on, in half sides of the cube: our choice
+_EDGE = 0.5  # cosine between a corner's normal and its triangle's, below which MuJoCo's smoothing is not believed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +67,22 @@ def _corners(model: mujoco.MjModel, geom: int, reach: float) -> tuple[Array, Arr
     points, faces = triangles(model, geom)
     corners = points[faces]
     if kind == _KIND.mjGEOM_MESH:
-        return corners, *_mesh(model, int(model.geom_dataid[geom]), faces)
+        return corners, *_mesh(model, int(model.geom_dataid[geom]), corners)
     if kind in _SMOOTH:
         radii = size if kind == _KIND.mjGEOM_ELLIPSOID else size[[0, 0, 0]]
         half = size[1] if kind == _KIND.mjGEOM_CAPSULE else 0.0
-        corners = _proper(corners)
+        corners = corners[_areas(corners)]
         return corners, _unit((corners - np.clip(corners, *_segment(half))) / radii**2), None
     if kind == _KIND.mjGEOM_CYLINDER:
-        corners = _proper(corners)
+        corners = corners[_areas(corners)]
         level = np.ptp(corners[..., 2], axis=1) < 1e-9 * size[1]
         normals = _unit(corners * [1.0, 1.0, 0.0] + [0.0, 0.0, 1e-30])
         normals[level] = np.sign(corners[level][..., 2:]) * [0.0, 0.0, 1.0]
         return corners, normals, None
     if kind == _KIND.mjGEOM_HFIELD:
-        return corners, _height_field(model, int(model.geom_dataid[geom]), points, faces), None
+        normals = _height_field(model, int(model.geom_dataid[geom]), points, faces)
+        there = _areas(corners)
+        return corners[there], normals[there], None
     return corners, None, None
 
 
@@ -87,15 +90,19 @@ def _segment(half: float) -> tuple[Array, Array]:
     return np.array([0.0, 0.0, -half]), np.array([0.0, 0.0, half])
 
 
-def _proper(corners: Array) -> Array:
-    """Without the triangles of no area that a revolved profile has at its poles."""
-    return corners[np.linalg.norm(_cross(corners), axis=-1) > 1e-9 * np.ptp(corners, axis=(0, 1)).max() ** 2]
+def _areas(corners: Array) -> NDArray[np.bool_]:
+    """Which triangles have an area: those at the poles of a revolved profile have none."""
+    return np.linalg.norm(_cross(corners), axis=-1) > 1e-9 * np.ptp(corners, axis=(0, 1)).max() ** 2
 
 
-def _mesh(model: mujoco.MjModel, mesh: int, faces: NDArray[np.int32]) -> tuple[Array, Array | None]:
+def _mesh(model: mujoco.MjModel, mesh: int, corners: Array) -> tuple[Array, Array | None]:
+    """Normals and texture coordinates; one far from its triangle's is the triangle's, there is an edge."""
     first = model.mesh_normaladr[mesh]
-    rows = model.mesh_faceadr[mesh] + np.arange(len(faces))
+    rows = model.mesh_faceadr[mesh] + np.arange(len(corners))
     normals = model.mesh_normal[first + model.mesh_facenormal[rows]].astype(np.float64)
+    flat = _face_normals(corners).reshape(-1, 3, 3)
+    edge = np.einsum("mki,mki->mk", normals, flat) < _EDGE
+    normals[edge] = flat[edge]
     if not model.mesh_texcoordnum[mesh]:
         return normals, None
     texture = model.mesh_texcoord[model.mesh_texcoordadr[mesh] + model.mesh_facetexcoord[rows]]

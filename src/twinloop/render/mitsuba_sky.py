@@ -10,6 +10,7 @@ from twinloop.render.mitsuba_textures import linear, look_up_cube
 
 Image = NDArray[np.float32]
 _ROWS, _COLUMNS = 16, 32
+_HAZE = 0.05  # our choice: a twentieth of white
 _REC709 = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709-6: luminance of linear red, green and blue
 
 
@@ -37,16 +38,16 @@ def seen_sky(faces: Image | None, directions: NDArray[np.float64]) -> Image:
 def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Image:
     """Radiance from all around ``(16, 32, 3)``, as a picture of latitudes (from the zenith) and longitudes.
 
-    It is coloured and graded as the background is, and scaled so that a white sheet that faces up and sees nothing else
-    has the luminance of ``ambient`` ``(3,)``.
+    It is coloured and graded as the background and a little `_HAZE` before it are (a black one gives even light), and
+    scaled so that a white sheet that faces up and sees nothing else has the luminance of ``ambient`` ``(3,)``.
     """
     if faces is None:
         return np.broadcast_to(ambient, (_ROWS, _COLUMNS, 3)).astype(np.float32)
     directions, weight = _directions()
-    shape = seen_sky(faces, directions.reshape(-1, 3)).reshape(_ROWS, _COLUMNS, 3)
+    shape = seen_sky(faces, directions.reshape(-1, 3)).reshape(_ROWS, _COLUMNS, 3) + _HAZE
     from_above = weight * np.maximum(directions[..., 2], 0.0)
     level = float((luminance(shape) * from_above).sum() / from_above.sum())
-    return (shape * (ambient / level if level > 0.0 else 0.0)).astype(np.float32)
+    return (shape * (ambient / level)).astype(np.float32)
 
 
 def _directions() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
