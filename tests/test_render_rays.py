@@ -189,6 +189,19 @@ def test_triangles_close_and_keep_within_the_chord(kind) -> None:
     assert (np.unique(keys, return_counts=True)[1] % 2 == 0).all(), "every edge borders two faces"
 
 
+@pytest.mark.parametrize("engine", ["mujoco", "embree"])
+@pytest.mark.parametrize("shape", ["sphere", "capsule", "cylinder", "ellipsoid", "box"])
+def test_nothing_slips_out_of_a_closed_shape(shape, engine) -> None:
+    model = mujoco.MjModel.from_xml_string(
+        f'<mujoco><worldbody><geom type="{shape}" size=".5 .6 .7"/></worldbody></mujoco>'
+    )
+    rng, cast = np.random.default_rng(0), caster(engine, model)
+    inside = rng.uniform(-0.2, 0.2, (3000, 3))
+    assert (cast.cast(still(model), inside, rng.normal(size=(3000, 3))).geom == 0).all()
+    straight = np.array([[x, y, z] for x in (-1, 0, 1) for y in (-1, 0, 1) for z in (-1, 0, 1) if x or y or z])
+    assert (cast.cast(still(model), np.zeros(3), straight).geom == 0).all(), "through corners and poles"
+
+
 turns = st.lists(st.floats(-3.0, 3.0), min_size=3, max_size=3)
 
 

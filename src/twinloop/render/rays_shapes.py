@@ -64,7 +64,9 @@ def _round(radii: NDArray[np.float64], half: float, chord: float) -> Triangles:
         latitude = np.insert(latitude, count // 4 + 1, latitude[count // 4])
     upper = np.arange(len(latitude)) >= len(latitude) // 2 if half > 0.0 else np.zeros(len(latitude), dtype=bool)
     shift = half * np.where(upper, 1.0, -1.0) if half > 0.0 else np.zeros(len(latitude))
-    corners, faces = _revolved(np.cos(latitude), np.sin(latitude), count)
+    rim = np.cos(latitude)
+    rim[[0, -1]] = 0.0  # a pole is one point, through which no ray may slip
+    corners, faces = _revolved(rim, np.sin(latitude), count)
     return corners * radii + np.array([0.0, 0.0, 1.0]) * np.repeat(shift, count)[:, None], faces
 
 
