@@ -16,7 +16,10 @@ from twinloop.render.scene import PosedScene, camera_ids
 STILL = 0.25  # pixels; what moves less looks the same in one look
 _STRIDE = 1.0  # pixels between two looks; of larger ones an edge is seen in steps
 _NEAR = 0.02  # m; what is nearer than that lies at the lens
-_SIGNS = np.array([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z in (-1.0, 1.0)])
+# Points of a box, in halves of its sides, and directions in a view, in halves of its picture: what is small shows at
+# its own points, what is large or lies behind at the points where it is looked at.
+_LATTICE = np.array([[x, y, z] for x in (-1.0, 0.0, 1.0) for y in (-1.0, 0.0, 1.0) for z in (-1.0, 0.0, 1.0)])
+_GRID = np.array([[x, y] for x in np.linspace(-1.0, 1.0, 5) for y in np.linspace(-1.0, 1.0, 5)])
 
 
 def looks_needed(pixels: float, most: int) -> int:
@@ -31,41 +34,59 @@ class PictureMotion:
 
     def __init__(self, model: mujoco.MjModel, camera: str) -> None:
         self._posed, self._camera = PosedScene(model), camera_ids(model, [camera])[camera]
-        boxed = np.flatnonzero((model.geom_type != mujoco.mjtGeom.mjGEOM_PLANE) & (model.geom_rgba[:, 3] > 0.0))
-        self._geoms = boxed
+        plane = model.geom_type == mujoco.mjtGeom.mjGEOM_PLANE
+        boxed = np.flatnonzero(~plane & (model.geom_rgba[:, 3] > 0.0))
         middle, half = model.geom_aabb[boxed, :3], model.geom_aabb[boxed, 3:]
-        self._corners = middle[:, None] + half[:, None] * _SIGNS  # (ngeom, 8, 3) in the geoms' axes
+        self._geoms = np.repeat(boxed, len(_LATTICE))
+        self._points = (middle[:, None] + half[:, None] * _LATTICE).reshape(-1, 3)  # in the geoms' axes
 
     def pixels(self, states: SceneStates, fields: Fields, view: Intrinsics) -> float:
         """The farthest that anything in view moves between the first and the last of the states, in pixels.
 
-        Looked at are the corners of the geoms' bounding boxes, and, for what lies far away, the turn of the camera.
+        Looked at are points of the geoms' bounding boxes, the points of surfaces that a grid of directions meets, and,
+        for what lies far away, the turn of the camera.
 
         Args:
             fields: of all states, or one for each.
         """
         self._posed.set_fields(fields, len(states))
-        ends = [self._seen(states, frame, view) for frame in (0, len(states) - 1)]
-        moved = np.linalg.norm(ends[1][0] - ends[0][0], axis=-1)
-        turn = ends[0][1].T @ ends[1][1]
-        border = view.unproject(
-            np.array([[0.0, 0.0], [view.width, 0.0], [0.0, view.height], [view.width, view.height]])
-        )
-        turned = np.linalg.norm(view.project(border @ turn) - view.project(border), axis=-1)
-        found = np.concatenate([moved.ravel(), turned])
+        self._posed.pose(states, 0)
+        geoms, points = self._met(view)
+        geoms, points = np.append(self._geoms, geoms), np.concatenate([self._points, points])
+        before, axes = self._seen(geoms, points, view)
+        self._posed.pose(states, len(states) - 1)
+        after, turned_axes = self._seen(geoms, points, view)
+        moved = np.linalg.norm(after - before, axis=-1)
+        corners = view.unproject((_GRID + 1.0) / 2.0 * [view.width, view.height])
+        turned = view.project(corners @ axes.T @ turned_axes) - view.project(corners)
+        found = np.concatenate([moved, np.linalg.norm(turned, axis=-1)])
         return float(np.nanmax(found, initial=0.0))
 
-    def _seen(
-        self, states: SceneStates, frame: int, view: Intrinsics
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Where the corners lie in the picture, nan where outside; and the camera's axes in the world."""
-        self._posed.pose(states, frame)
-        data = self._posed.data
-        axes = data.geom_xmat[self._geoms].reshape(-1, 3, 3)
-        corners = np.einsum("gij,gkj->gki", axes, self._corners) + data.geom_xpos[self._geoms][:, None]
+    def _met(self, view: Intrinsics) -> tuple[NDArray[np.intp], NDArray[np.float64]]:
+        """Geoms that are looked at, and the points met, ``(k, 3)`` in the geoms' axes."""
+        model, data = self._posed.model, self._posed.data
         pose = opencv_pose(data.cam_xpos[self._camera], data.cam_xmat[self._camera])
-        points = (corners - pose[:3, 3]) @ pose[:3, :3]
-        pixels = view.project(np.where(points[..., 2:] > _NEAR, points, np.nan))
+        toward = view.unproject((_GRID + 1.0) / 2.0 * [view.width, view.height]) @ pose[:3, :3].T
+        toward /= np.linalg.norm(toward, axis=-1, keepdims=True)
+        geom, distance = np.full(len(toward), -1, dtype=np.int32), np.zeros(len(toward))
+        eye = pose[:3, 3].copy()
+        mujoco.mj_multiRay(
+            model, data, eye, toward.ravel(), None, 1, -1, geom, distance, None, len(toward), mujoco.mjMAXVAL
+        )
+        (met,) = np.nonzero(geom >= 0)
+        geoms = geom[met].astype(np.intp)
+        apart = eye + distance[met, None] * toward[met] - data.geom_xpos[geoms]
+        return geoms, np.einsum("kij,ki->kj", data.geom_xmat[geoms].reshape(-1, 3, 3), apart)
+
+    def _seen(
+        self, geoms: NDArray[np.intp], points: NDArray[np.float64], view: Intrinsics
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Where points of geoms lie in the picture, nan where far outside; and the camera's axes in the world."""
+        data = self._posed.data
+        world = np.einsum("kij,kj->ki", data.geom_xmat[geoms].reshape(-1, 3, 3), points) + data.geom_xpos[geoms]
+        pose = opencv_pose(data.cam_xpos[self._camera], data.cam_xmat[self._camera])
+        before = (world - pose[:3, 3]) @ pose[:3, :3]
+        pixels = view.project(np.where(before[..., 2:] > _NEAR, before, np.nan))
         around = np.array([view.width, view.height]) / 2.0
         outside = (np.abs(pixels - around) > 1.5 * around).any(axis=-1)
         pixels[outside] = np.nan
