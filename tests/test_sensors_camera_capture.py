@@ -95,7 +95,7 @@ def replayed(time, clock, nstep):
 
 
 class TestChance:
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=40)
     @given(**CLOCKS)
     def test_it_is_what_a_host_lives_through(self, **clock):
         time = steps(60)

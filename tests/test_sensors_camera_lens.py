@@ -55,7 +55,6 @@ def directions(angle, count=200, seed=0):
 
 
 class TestFormulas:
-    @settings(deadline=None)
     @given(lens=PINHOLES)
     def test_the_pinhole_is_opencvs(self, lens):
         cv2 = pytest.importorskip("cv2")
@@ -63,7 +62,6 @@ class TestFormulas:
         pixels, _ = cv2.projectPoints(points, np.zeros(3), np.zeros(3), np.eye(3), vector(lens))
         np.testing.assert_allclose(lens.distort(points[:, :2] / points[:, 2:]), pixels[:, 0], atol=1e-12)
 
-    @settings(deadline=None)
     @given(lens=FISHEYES)
     def test_the_fisheye_is_opencvs(self, lens):
         cv2 = pytest.importorskip("cv2")
@@ -76,7 +74,6 @@ class TestFormulas:
         known = np.isfinite(seen)
         np.testing.assert_allclose(seen[known], flat[known], atol=1e-9)
 
-    @settings(deadline=None)
     @given(lens=PINHOLES)
     def test_a_pinhole_lens_is_undone(self, lens):
         reach = min(lens.limit * 0.95, 1.0)
@@ -84,7 +81,6 @@ class TestFormulas:
         points = np.random.default_rng(2).uniform(-reach, reach, (200, 2)) / math.sqrt(2.0)
         np.testing.assert_allclose(lens.undistort(lens.distort(points)), points, atol=1e-8)
 
-    @settings(deadline=None)
     @given(lens=FISHEYES, seed=st.integers(0, 2**31))
     def test_a_fisheye_is_undone_beyond_a_right_angle_too(self, lens, seed):
         rays = directions(min(lens.limit * 0.98, 3.0), seed=seed)
@@ -104,7 +100,6 @@ class TestLimit:
         assert lens.limit == pytest.approx(math.sqrt(-1.0 / (3.0 * k1)), rel=1e-12)
         assert lens.picture_limit == pytest.approx(lens.limit * 2.0 / 3.0, rel=1e-12)
 
-    @settings(deadline=None)
     @given(lens=PINHOLES)
     def test_the_radius_rises_up_to_it_and_not_beyond(self, lens):
         end = min(lens.limit, 20.0)
@@ -112,7 +107,8 @@ class TestLimit:
         radial = Lens(**{name: getattr(lens, name) for name in COEFFICIENTS if "_k" in name})
         landed = radial.distort(np.stack([radius, np.zeros_like(radius)], axis=-1))[:, 0]
         assert (np.diff(landed) > -1e-12).all()
-        if lens.limit < 20.0 and math.isfinite(lens.picture_limit) and lens.picture_limit < 1e6:
+        pole = 1.0 + lens.limit**2 * (lens.lens_k4 + lens.limit**2 * (lens.lens_k5 + lens.limit**2 * lens.lens_k6))
+        if lens.limit < 20.0 and pole > 1e-3:
             beyond = radial.distort([lens.limit * (1.0 + 1e-4), 0.0])[0]
             assert beyond <= lens.picture_limit + 1e-9
 
@@ -139,7 +135,7 @@ class TestLimit:
 
 
 class TestView:
-    @settings(deadline=None)
+    @settings(max_examples=50)
     @given(
         lens=st.one_of(PINHOLES, FISHEYES),
         shift=st.tuples(st.floats(-8, 8), st.floats(-8, 8)),
