@@ -181,6 +181,20 @@ def test_what_cannot_be_is_refused_with_the_next_step(make, kind, message):
     assert message in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("model", "light", "message"),
+    [
+        (CameraModel(), scene()[0], "Light of shape (61, 75, 3) is no pictures. Give captures"),
+        (CameraModel(mosaic="rggb"), scene()[:, :2], "A mosaic of 75x2 pixels cannot be developed. Both sides"),
+        (CameraModel(codec="h264"), scene(), "H.264 cannot hold pictures of 75x61"),
+    ],
+)
+def test_pictures_that_a_camera_cannot_deliver_are_refused(model, light, message):
+    with pytest.raises(InputError) as raised:
+        seen(model, light)
+    assert message in str(raised.value)
+
+
 def test_develop_is_a_camera_used_once():
     light = scene(count=2)
     pictures = develop(light, preset("imx477"), time=[0, 0.03], numbers=[0, 1], seeds=camera_seeds())

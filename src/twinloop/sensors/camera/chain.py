@@ -23,6 +23,7 @@ from twinloop.sensors.camera.stages import Shot, Unit, has_sensor, needs_chance,
 from twinloop.sensors.camera.tone import tone, tone_steps
 from twinloop.sensors.compiled import has_numba
 
+_LEAST = 3  # pixels of a side, so that a filter's neighbours beyond the edge can be mirrored ones
 _METERED = 4  # every how many pixels automatic exposure looks at before the first picture
 
 
@@ -61,6 +62,9 @@ class Camera:
             light: linear light ``(n, height, width, 3)``, 1 where sRGB is white, after lens and shutter.
             time: of each capture in s, ``(n,)``, rising.
             numbers: of each capture, ``(n,)``; chance is a function of them.
+
+        Raises:
+            InputError: light that is no pictures, or pictures of a size that the camera cannot deliver.
         """
         pictures = np.empty(light.shape, dtype=np.uint8)
         for index, (shot, picture) in enumerate(self._shots(light, time, numbers)):
@@ -107,6 +111,7 @@ class Camera:
     def _shots(self, light: NDArray[np.float32], time: ArrayLike, numbers: ArrayLike) -> Iterator[tuple[Shot, NDArray]]:
         """Each capture with its exposure, which may depend on the level of the one before."""
         light = np.ascontiguousarray(light, dtype=np.float32)
+        _check(light, self.model)
         times = np.asarray(time, dtype=np.float64)
         gains = colour.balance(self.model, self._seeds, times)
         unit = self._unit_of(*light.shape[1:3])
@@ -180,6 +185,18 @@ def develop_steps(
     """The last capture after each stage, by the stage's name: ``light``, …, as delivered; see `Camera.steps`."""
     *_, last = Camera(model, seeds).steps(light, time=time, numbers=numbers)
     return last
+
+
+def _check(light: NDArray[np.float32], model: CameraModel) -> None:
+    if light.ndim != 4 or light.shape[-1] != 3:
+        raise InputError(
+            f"Light of shape {light.shape} is no pictures. Give captures, height, width and three colours."
+        )
+    if model.mosaic != "none" and min(light.shape[1:3]) < _LEAST:
+        raise InputError(
+            f"A mosaic of {light.shape[2]}x{light.shape[1]} pixels cannot be developed. Both sides must be {_LEAST} or "
+            "more."
+        )
 
 
 def _view(picture: NDArray, stage: str, shot: Shot) -> NDArray[np.uint8]:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 from fractions import Fraction
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import av
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from twinloop.core.errors import InputError
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.yuyv import through_yuyv
 
 _KEY_EVERY = 30  # pictures; a second at 30 Hz
+
+
+if TYPE_CHECKING:
+    import av
 
 
 class Codec(Protocol):
@@ -42,6 +45,8 @@ def open_codec(model: CameraModel, *, fast: bool = False) -> Codec | None:
 
 def through_jpeg(picture: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint8]:
     """A picture after JPEG with half as many columns of colour (4:2:2), as cameras send it over USB."""
+    from PIL import Image
+
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, "JPEG", quality=quality, subsampling="4:2:2")
     buffer.seek(0)
@@ -57,9 +62,15 @@ class Video:
         self._count = 0
 
     def __call__(self, picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """The next picture ``(height, width, 3)`` with even sides, encoded and decoded."""
+        """The next picture ``(height, width, 3)``, encoded and decoded.
+
+        Raises:
+            InputError: a side is odd.
+        """
         if self._coders is None:
             self._coders = self._open(*picture.shape[:2])
+        import av
+
         encoder, decoder = self._coders
         frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
         frame.pts = self._count
@@ -68,6 +79,13 @@ class Video:
         return np.asarray(decoded.to_ndarray(format="rgb24"), dtype=np.uint8)
 
     def _open(self, height: int, width: int) -> tuple[av.VideoCodecContext, av.VideoCodecContext]:
+        import av
+
+        if height % 2 or width % 2:
+            raise InputError(
+                f"H.264 cannot hold pictures of {width}x{height}: it shares colour between four pixels. Take even "
+                "sides, or another codec."
+            )
         encoder = av.CodecContext.create("libx264", "w")
         encoder.width, encoder.height, encoder.pix_fmt = width, height, "yuv420p"
         encoder.time_base, encoder.framerate = Fraction(1, 30), Fraction(30)
