@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -47,6 +48,11 @@ def vector(lens):
     return np.array([getattr(lens, name) for name in COEFFICIENTS])
 
 
+def radial(lens):
+    """The lens without its tangential distortion."""
+    return replace(lens, lens_p1=0.0, lens_p2=0.0)
+
+
 def directions(angle, count=200, seed=0):
     """Unit vectors up to ``angle`` off the axis."""
     rng = np.random.default_rng(seed)
@@ -77,7 +83,9 @@ class TestFormulas:
     @given(lens=PINHOLES)
     def test_a_pinhole_lens_is_undone(self, lens):
         reach = min(lens.limit * 0.95, 1.0)
-        assume(reach > 0.1)
+        radius = np.linspace(0.0, reach, 200)
+        slope = np.diff(radial(lens).distort(np.stack([radius, 0.0 * radius], axis=-1))[:, 0]) / radius[1]
+        assume(reach > 0.1 and slope.min() > 0.1)  # where the radius hardly rises, tangential distortion folds
         points = np.random.default_rng(2).uniform(-reach, reach, (200, 2)) / math.sqrt(2.0)
         np.testing.assert_allclose(lens.undistort(lens.distort(points)), points, atol=1e-8)
 
@@ -104,12 +112,11 @@ class TestLimit:
     def test_the_radius_rises_up_to_it_and_not_beyond(self, lens):
         end = min(lens.limit, 20.0)
         radius = np.linspace(0.0, end, 4001)[1:-1]
-        radial = Lens(**{name: getattr(lens, name) for name in COEFFICIENTS if "_k" in name})
-        landed = radial.distort(np.stack([radius, np.zeros_like(radius)], axis=-1))[:, 0]
+        landed = radial(lens).distort(np.stack([radius, np.zeros_like(radius)], axis=-1))[:, 0]
         assert (np.diff(landed) > -1e-12).all()
         pole = 1.0 + lens.limit**2 * (lens.lens_k4 + lens.limit**2 * (lens.lens_k5 + lens.limit**2 * lens.lens_k6))
         if lens.limit < 20.0 and pole > 1e-3:
-            beyond = radial.distort([lens.limit * (1.0 + 1e-4), 0.0])[0]
+            beyond = radial(lens).distort([lens.limit * (1.0 + 1e-4), 0.0])[0]
             assert beyond <= lens.picture_limit + 1e-9
 
     def test_a_perfect_lens_has_none(self):
