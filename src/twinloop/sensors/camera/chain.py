@@ -140,7 +140,7 @@ class Camera:
 
     def _unit_of(self, height: int, width: int) -> Unit:
         if self._unit is None or (self._unit.height, self._unit.width) != (height, width):
-            self._unit = Unit(self.model, self._seeds, height, width)
+            self._unit = Unit(self.model, self._seeds, height, width, fast=self._fast)
         return self._unit
 
     def _sensed(self, picture: NDArray, shot: Shot) -> NDArray:

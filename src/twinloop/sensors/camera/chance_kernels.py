@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from twinloop.sensors.camera.seeds import EXP_TABLE, MOST_COUNTS, NORMAL_BODY, NORMAL_TAIL
+from twinloop.sensors.camera.seeds import EXP_TABLE, MOST_COUNTS, NORMAL_BODY, NORMAL_TAIL, CameraSeeds
 from twinloop.sensors.compiled import compiled
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # `core.seeds` says where they are from
@@ -42,6 +43,21 @@ def normal(word):
         part = ((half & 0x1FF) + 0.5) * 2.0**-9
         size = NORMAL_TAIL[index] + (NORMAL_TAIL[index + 1] - NORMAL_TAIL[index]) * part
     return -size if word >> 31 else size
+
+
+def unit_normals(seeds: CameraSeeds, stage: str, size: int) -> NDArray[np.float64]:
+    """Normal numbers of a unit, ``(size,)``: those of `CameraSeeds.normals`."""
+    words, numbers = np.empty((size + 3) // 4 * 4, dtype=np.uint32), np.empty(size)
+    key, world = seeds.key(stage, unit=True), (*seeds.world(unit=True), 0)
+    philox(words, 0, np.array(key, dtype=np.uint64), np.array(world, dtype=np.uint64))
+    _normals(words, numbers)
+    return numbers
+
+
+@compiled
+def _normals(words, numbers):
+    for place in range(len(numbers)):
+        numbers[place] = normal(words[place])
 
 
 @compiled

@@ -11,6 +11,7 @@ E. Martinec, "Noise, dynamic range and bit depth in digital SLRs" (2008).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,15 +37,20 @@ class Pattern:
     dark: NDArray[np.float64]
 
 
-def unit_pattern(model: CameraModel, seeds: CameraSeeds, height: int, width: int) -> Pattern:
-    """The pattern of a unit: PRNU and the filters' responses, DSNU and columns."""
+def unit_pattern(
+    model: CameraModel, draw: Callable[[str, int], NDArray[np.float64]], height: int, width: int
+) -> Pattern:
+    """The pattern of a unit: PRNU and the filters' responses, DSNU and columns.
+
+    ``draw`` gives as many normal numbers as asked for, for what they are asked for.
+    """
     shape = (height, width) if model.mosaic != "none" else (height, width, 3)
     response, dark = np.ones(shape), np.zeros(shape)
     for stage, strength, result in (("prnu", model.prnu, response), ("dsnu", model.dsnu, dark)):
         if strength > 0.0:
-            result += strength * seeds.normals(stage, result.size, unit=True).reshape(shape)
+            result += strength * draw(stage, result.size).reshape(shape)
     if model.column_noise > 0.0:
-        columns = model.column_noise * seeds.normals("columns", width, unit=True)
+        columns = model.column_noise * draw("columns", width)
         dark += columns if model.mosaic != "none" else columns[:, None]
     colours = responses(model)
     if model.mosaic == "none":

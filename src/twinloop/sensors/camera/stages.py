@@ -8,13 +8,14 @@ neither filters nor noise nor a converter.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.sensors.camera import colour, sensor
+from twinloop.sensors.camera.chance_kernels import unit_normals
 from twinloop.sensors.camera.demosaic import demosaic
 from twinloop.sensors.camera.exposure import Exposure, full_scale, manual
 from twinloop.sensors.camera.glare import veil
@@ -30,8 +31,9 @@ _SAME = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 class Unit:
     """What is fixed about one camera in one world: its glass, its dirt, its pixels."""
 
-    def __init__(self, model: CameraModel, seeds: CameraSeeds, height: int, width: int) -> None:
+    def __init__(self, model: CameraModel, seeds: CameraSeeds, height: int, width: int, *, fast: bool = False) -> None:
         self.model, self.seeds, self.height, self.width = model, seeds, height, width
+        self._draw = partial(unit_normals, seeds) if fast else partial(seeds.normals, unit=True)
 
     @cached_property
     def falloff(self) -> NDArray[np.float64]:
@@ -56,7 +58,7 @@ class Unit:
     @cached_property
     def pattern(self) -> sensor.Pattern:
         """Its pixels' responses and dark signals."""
-        return sensor.unit_pattern(self.model, self.seeds, self.height, self.width)
+        return sensor.unit_pattern(self.model, self._draw, self.height, self.width)
 
     @cached_property
     def shaded_response(self) -> NDArray[np.float64]:
