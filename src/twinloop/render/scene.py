@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 
 import mujoco
 import numpy as np
@@ -15,6 +15,10 @@ from twinloop.render.protocol import Fields, SceneStates
 # Uploaded or built once when a renderer is opened: writing them later would change nothing. Renderers take
 # anew what `PosedScene.take_anew` names.
 _FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
+# ``mj_multiRay`` of MuJoCo 4.0 looks at a body only where a ray meets the volume around its colliding geoms, as they
+# were compiled: what is only seen, or took another shape since, would be missed. A volume (centre, half sizes in m)
+# that no ray misses.
+_EVERYWHERE = (0.0, 0.0, 0.0, 1e4, 1e4, 1e4)
 _BUILT_ANEW = frozenset({"tex_data", "geom_dataid"})
 
 
@@ -54,6 +58,7 @@ class PosedScene:
         self._compiled: dict[str, NDArray] = {}
         self._changing: dict[str, NDArray] = {}
         self._anew: set[str] = set()
+        self.model.bvh_aabb[model.body_bvhadr[model.body_bvhnum > 0]] = _EVERYWHERE
         bodies = np.flatnonzero(model.body_mocapid >= 0)
         self._mocap = bodies[np.argsort(model.body_mocapid[bodies])]
 
@@ -92,9 +97,9 @@ class PosedScene:
             groups.setdefault(b"".join(row[frame].tobytes() for row in rows), []).append(frame)
         return [np.array(group) for group in groups.values()]
 
-    def writes_only(self, names: Container[str]) -> bool:
-        """Whether all fields that differ from the compiled model are among these."""
-        return all(name in names for name in self._compiled)
+    def writes(self, prefixes: tuple[str, ...]) -> bool:
+        """Whether a field that differs from the compiled model begins so."""
+        return any(name.startswith(prefixes) for name in self._compiled)
 
     def rows(self, name: str, frames: NDArray[np.intp]) -> NDArray:
         """A field in some frames ``(len(frames), …)``, or ``(1, …)`` where all have it in common."""
