@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.render import rays_embree
+from twinloop.render import open_renderer, probe_renderer, rays_embree
+from twinloop.render.cameras import intrinsics, world_from_camera
 from twinloop.render.protocol import SceneStates
 from twinloop.render.rays import CASTERS, open_caster, visible_geoms
 from twinloop.render.rays_motion import BodyMotion, slerp
@@ -168,6 +169,46 @@ def test_fields_of_a_world_move_and_resize_what_is_met() -> None:
         hit = cast.cast(still(model), [3.0, 0.0, 0.0], [[-1.0, 0.01, 0.02]])
         assert hit.distance[0] == pytest.approx(2.2 * np.linalg.norm([1, 0.01, 0.02]), abs=1e-6)
     assert model.geom_size[0, 0] == 0.1
+
+
+@pytest.mark.parametrize("engine", ["mujoco", "embree"])
+def test_what_collides_with_nothing_or_grew_is_met_like_all_else(engine) -> None:
+    model = mujoco.MjModel.from_xml_string(
+        """<mujoco><worldbody><body><freejoint/>
+        <geom name="core" size=".05"/>
+        <geom name="wing" type="box" size=".1 .1 .01" pos="1 0 0" contype="0" conaffinity="0"/>
+        <geom name="grown" type="box" size=".01 .01 .01" pos="-1 0 0"/></body></worldbody></mujoco>"""
+    )
+    sizes = model.geom_size.copy()
+    sizes[model.geom("grown").id] = 0.3
+    cast = caster(engine, model, fields={"geom_size": sizes, "geom_rbound": np.array([0.05, 0.15, 0.6])})
+    origins = [[1.0, 0.05, 2.0], [-1.2, 0.2, 2.0], [0.0, 0.0, 2.0]]
+    for origin, name in zip(origins, ("wing", "grown", "core"), strict=True):
+        together = cast.cast(still(model), origin, np.tile([0.0, 0.0, -1.0], (3, 1)))
+        assert [model.geom(geom).name for geom in together.geom] == [name] * 3
+
+
+def test_a_renderers_pictures_are_what_rays_meet() -> None:
+    if not probe_renderer("gl").available:
+        pytest.skip("the gl renderer does not work here")
+    twin = load_twin("so101_tabletop")
+    states = SceneStates(qpos=twin.home()[0])
+    with open_renderer("gl", twin.model, height=60, width=80, cameras=["front"]) as renderer:
+        seen = renderer.observe(states, channels=["depth", "geom"])["front"]
+    pinhole = intrinsics(twin.model, "front", height=60, width=80)
+    pose = world_from_camera(twin.model, states, cameras=["front"])["front"][0]
+    toward = pinhole.unproject(pinhole.pixel_centres()).reshape(-1, 3)
+    for engine in CASTERS:
+        if engine == "embree":
+            pytest.importorskip("embreex")
+        hits = open_caster(engine, twin.model).cast(
+            BodyMotion.of(twin.model, states), pose[:3, 3], toward @ pose[:3, :3].T
+        )
+        same = hits.geom == seen["geom"].ravel()
+        assert same.mean() > 0.99
+        met = same & (hits.geom >= 0)
+        along = hits.distance[met] / np.linalg.norm(toward[met], axis=1)
+        assert np.quantile(np.abs(along - seen["depth"].ravel()[met]), 0.99) < 1e-3
 
 
 @pytest.mark.parametrize("kind", ["sphere", "capsule", "cylinder", "ellipsoid", "box"])
