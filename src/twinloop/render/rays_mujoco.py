@@ -26,9 +26,6 @@ class MujocoCaster:
         posed = PosedScene(model)
         posed.set_fields(fields)
         self._model, self._data, self._slices = posed.model, posed.data, slices
-        # mj_multiRay of MuJoCo 4.0 looks at a body only where a ray meets the volume around its colliding geoms as they
-        # were compiled; what is only seen, or took another shape since, would be missed. Bodies without one are met.
-        self._model.body_bvhadr[:] = -1
         mujoco.mj_kinematics(self._model, self._data)
         self._groups = mujoco.MjvOption().geomgroup.astype(np.uint8)
 
