@@ -13,6 +13,7 @@ from twinloop.dataset.annotation_reader import poses, vectors
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.annotate import AnnotationSettings, annotate_episode, annotations_document
 from twinloop.render.instances import InstanceTable
+from twinloop.render.scene import PosedScene
 from twinloop.twin import load_twin
 
 pytestmark = pytest.mark.skipif(not probe_renderer("gl").available, reason="the gl renderer does not work here")
@@ -327,6 +328,46 @@ def test_visibility_is_the_seen_part_of_what_is_drawn_alone(twin, states, told, 
         assert row["visibility"] == pytest.approx(min(1.0, visible / whole), abs=0.03 + 1.0 / whole), row
         hidden += row["visibility"] < 0.9
     assert hidden or camera == "moving"
+
+
+@pytest.mark.parametrize("camera", ["front", "wrist"])
+def test_links_of_a_robot_hide_one_another_as_they_are_drawn(camera):
+    arm = load_twin("so101_tabletop")
+    states, model = SceneStates(qpos=arm.home()[0]), arm.model
+    with open_renderer("gl", model, height=120, width=160, cameras=[camera]) as renderer:
+        settings = AnnotationSettings(wanted=("boxes",))
+        found = annotate_episode(renderer, arm, states, number=0, settings=settings)["annotations/objects"].to_pylist()
+        compared = 0
+        for thing, row in ((InstanceTable.of(arm).instances[row["instance"] - 1], row) for row in found):
+            rgba, material = model.geom_rgba.copy(), model.geom_matid.copy()
+            others = ~np.isin(np.arange(model.ngeom), thing.geoms)
+            rgba[others, 3], material[others] = 0.0, -1
+            fields = {"geom_rgba": rgba, "geom_matid": material}
+            whole = np.count_nonzero(renderer.observe(states, fields, channels=("geom",))[camera]["geom"] >= 0)
+            if whole > 30 and row["visibility"] is not None:
+                compared += 1
+                assert row["visibility"] == pytest.approx(row["pixels"] / whole, abs=0.02 + 2.0 / whole), row
+    assert compared >= 5
+
+
+def test_rays_meet_what_is_only_seen_and_what_took_another_shape():
+    """``mj_multiRay`` passes by what lies outside of its body's colliding geoms as compiled; ``mj_ray`` does not."""
+    model = mujoco.MjModel.from_xml_string("""<mujoco><worldbody><body><freejoint/><geom size="0.05"/>
+      <geom type="sphere" size="0.1" pos="0.5 0 0" contype="0" conaffinity="0"/></body></worldbody></mujoco>""")
+    grown = model.geom_size.copy()
+    grown[0] = 0.3
+    for size, targets in ((model.geom_size, ([0, 0, 0], [0.5, 0, 0])), (grown, ([0, 0.2, 0.1], [0.5, 0, 0]))):
+        fields = {"geom_size": size, "geom_rbound": size[:, 0], "geom_aabb": np.c_[0 * size, size[:, [0, 0, 0]]]}
+        posed = PosedScene(model)
+        posed.set_fields(fields)
+        posed.pose(SceneStates(qpos=model.qpos0), 0)
+        eye, met, far = np.array([0.02, -2.0, 0.01]), np.zeros(2, np.int32), np.zeros(2)
+        ways = np.array(targets) - eye
+        ways /= np.linalg.norm(ways, axis=1, keepdims=True)
+        each = [mujoco.mj_ray(posed.model, posed.data, eye, way, None, 1, -1, None, None) for way in ways]
+        mujoco.mj_multiRay(posed.model, posed.data, eye, ways.ravel(), None, 1, -1, met, far, None, 2, 100.0)
+        assert min(each) > 0.0
+        assert far == pytest.approx(each)
 
 
 def test_normals_are_those_of_the_planes(twin, states, told):

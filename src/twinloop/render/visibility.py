@@ -1,7 +1,7 @@
 """How much of a thing a picture shows, of what it would show were the thing alone.
 
-The pixels that hide a thing are found with rays: of those in its full outline that show something nearer, the ones
-through which the thing itself would be met. Where nothing nearer is in the outline no ray is needed.
+The pixels that hide a thing are found with rays: of those in its full outline that show something else, as near as it
+or nearer, the ones through which the thing itself would be met.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render.flow import SAME_M, SAME_PART, View
+from twinloop.render.flow import View
 from twinloop.render.instances import DRAWN_GROUPS, Instance
 
 MOST_RAYS = 4096  # per thing and picture: a fraction then errs by less than a hundredth, in a few ms; our choice
+_TOUCHING = 1e-4  # m, and part of the distance: what lies within this lies as near; above single precision's rounding
 _ASKED = mujoco.mjNGROUP - 1  # a group of geoms that only rays know
 
 
@@ -51,7 +52,8 @@ def hidden_pixels(
         return 0
     pixels = np.stack([step * columns + left + 0.5, step * rows + top + 0.5], axis=-1)
     met = _distances(model, data, view, thing, pixels)
-    hiding = met > depth[step * rows, step * columns] * (1.0 + SAME_PART) + SAME_M
+    # What lies behind the thing shows where a drawing of flat faces falls short of it, and hides nothing.
+    hiding = (met > 0.0) & (met > depth[step * rows, step * columns] * (1.0 - _TOUCHING) - _TOUCHING)
     return step**2 * int(np.count_nonzero(hiding))
 
 
