@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from _cameras import camera_seeds, flat, scene
 from twinloop.sensors.camera import CameraModel, develop
-from twinloop.sensors.camera.colour import LUMA, drift, filtered, pattern
+from twinloop.sensors.camera.colour import LUMA, Waves, filtered, pattern
 from twinloop.sensors.camera.demosaic import demosaic
 from twinloop.sensors.camera.sharpen import sharpened
 from twinloop.sensors.camera.tone import display_of_linear, linear_of_display, tone, tone_steps
@@ -55,15 +55,15 @@ def test_highlights_stay_white_where_one_filter_is_full_before_the_others():
 
 def test_white_balance_drifts_as_said():
     time = np.linspace(0.0, 4.0, 9)
-    paths = np.array([drift(camera_seeds(e), "w", time, 2.0) for e in range(1500)])
+    paths = np.array([Waves.of(camera_seeds(e), "w", 2.0).at(time) for e in range(1500)])
     assert paths.var() == pytest.approx(1.0, abs=0.05)
     for lag in (1, 2, 4):
         assert np.mean(paths[:, 0] * paths[:, lag]) == pytest.approx(np.exp(-time[lag] / 2.0), abs=0.08)
 
 
 def test_drift_is_a_function_of_time_whatever_was_asked_before():
-    whole = drift(camera_seeds(), "w", np.array([0.0, 0.4, 3.0]), 2.0)
-    assert drift(camera_seeds(), "w", np.array([3.0]), 2.0)[0] == whole[2]
+    waves = Waves.of(camera_seeds(), "w", 2.0)
+    assert waves.at(np.array([3.0]))[0] == waves.at(np.array([0.0, 0.4, 3.0]))[2]
 
 
 def test_no_saturation_is_grey_of_the_same_luma():

@@ -50,6 +50,7 @@ class Camera:
         self._sensing, self._processing = sensing_stages(model), processing_stages(model)
         self._fast = has_numba() if compiled is None else compiled
         self._codec: Codec | None = open_codec(model, fast=self._fast)
+        self._balance = colour.WhiteBalance(model, self._seeds)
         self._unit: Unit | None = None
         self._product: float | None = None
         self._factor = 1.0
@@ -113,7 +114,7 @@ class Camera:
         light = np.ascontiguousarray(light, dtype=np.float32)
         _check(light, self.model)
         times = np.asarray(time, dtype=np.float64)
-        gains = colour.balance(self.model, self._seeds, times)
+        gains = self._balance.gains(times)
         unit = self._unit_of(*light.shape[1:3])
         for index, number in enumerate(np.asarray(numbers)):
             exposure = manual(self.model)

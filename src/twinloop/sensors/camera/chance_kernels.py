@@ -45,10 +45,10 @@ def normal(word):
     return -size if word >> 31 else size
 
 
-def unit_normals(seeds: CameraSeeds, stage: str, size: int) -> NDArray[np.float64]:
-    """Normal numbers of a unit, ``(size,)``: those of `CameraSeeds.normals`."""
+def normals(seeds: CameraSeeds, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.float64]:
+    """Standard normal numbers ``(size,)``: those of `CameraSeeds.normals`."""
     words, numbers = np.empty((size + 3) // 4 * 4, dtype=np.uint32), np.empty(size)
-    key, world = seeds.key(stage, unit=True), (*seeds.world(unit=True), 0)
+    key, world = seeds.key(stage, unit=unit), (*seeds.world(unit=unit), number)
     philox(words, 0, np.array(key, dtype=np.uint64), np.array(world, dtype=np.uint64))
     _normals(words, numbers)
     return numbers

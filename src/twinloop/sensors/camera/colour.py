@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -46,26 +49,42 @@ def responses(model: CameraModel) -> NDArray[np.float64]:
     return np.array([model.red_response, 1.0, model.blue_response])
 
 
-def balance(model: CameraModel, seeds: CameraSeeds, time: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Gains of red, green and blue of each capture, ``(n, 3)``: white as the camera believes it to be."""
-    gains = np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
-    if model.white_balance_drift == 0.0:
-        return np.repeat(gains[None], len(time), axis=0)
-    moved = [drift(seeds, f"white_balance/{colour}", time, model.white_balance_time) for colour in ("red", "blue")]
-    factors = np.exp(model.white_balance_drift * np.stack(moved, axis=-1))
-    return gains * np.stack([factors[:, 0], np.ones(len(time)), factors[:, 1]], axis=-1)
+class WhiteBalance:
+    """White as one camera believes it to be, at any time."""
+
+    def __init__(self, model: CameraModel, seeds: CameraSeeds) -> None:
+        self._gains = np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
+        self._size = model.white_balance_drift
+        colours = ("red", "blue") if self._size > 0.0 else ()
+        self._waves = [Waves.of(seeds, f"white_balance/{colour}", model.white_balance_time) for colour in colours]
+
+    def gains(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Gains of red, green and blue at each time ``(n,)`` in s, ``(n, 3)``."""
+        gains = np.repeat(self._gains[None], len(time), axis=0)
+        for column, waves in zip((0, 2), self._waves, strict=False):
+            gains[:, column] *= np.exp(self._size * waves.at(time))
+        return gains
 
 
-def drift(seeds: CameraSeeds, stage: str, time: NDArray[np.float64], forgetting: float) -> NDArray[np.float64]:
-    """A stationary process of variance 1 with the correlation exp(−|t| / ``forgetting``), at times ``(n,)``.
+class Waves(NamedTuple):
+    """A stationary process of variance 1 with the correlation exp(−|t| / ``forgetting``), by rates in rad/s and phases.
 
     That is an Ornstein-Uhlenbeck process, as a sum of waves with random phases whose frequencies are drawn from its
     spectrum (Rahimi, Recht, NIPS 2007), so that it is a function of time whichever captures there are.
     """
-    frequency, phase = seeds.uniforms(stage, 2 * _WAVES).reshape(2, _WAVES)
-    rate = np.tan(np.pi * (frequency - 0.5)) / forgetting
-    waves = np.cos(rate * np.asarray(time)[:, None] + 2.0 * np.pi * phase)
-    return waves.sum(axis=1) * np.sqrt(2.0 / _WAVES)
+
+    rates: NDArray[np.float64]
+    phases: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, seeds: CameraSeeds, stage: str, forgetting: float) -> Waves:
+        """The process of a stage; ``forgetting`` in s."""
+        frequency, phase = seeds.uniforms(stage, 2 * _WAVES).reshape(2, _WAVES)
+        return cls(rates=np.tan(np.pi * (frequency - 0.5)) / forgetting, phases=2.0 * np.pi * phase)
+
+    def at(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Its values at times ``(n,)`` in s."""
+        return np.cos(self.rates * time[:, None] + self.phases).sum(axis=1) * math.sqrt(2.0 / _WAVES)
 
 
 def mixing(model: CameraModel) -> NDArray[np.float64]:

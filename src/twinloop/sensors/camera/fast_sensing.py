@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.sensors.camera import colour, sensor
-from twinloop.sensors.camera.chance_kernels import normal, philox, poisson
+from twinloop.sensors.camera.chance_kernels import normal, normals, philox, poisson
 from twinloop.sensors.camera.glare import between_cells, veil
 from twinloop.sensors.camera.seeds import POISSON_BELOW, CameraSeeds
 from twinloop.sensors.camera.stages import Shot
@@ -18,7 +18,7 @@ def sensed(light: NDArray[np.float32], shot: Shot) -> NDArray:
     model, unit = shot.unit.model, shot.unit
     height, width = light.shape[:2]
     spread = veil(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost, fast=True)
-    let_through = colour.transmission(model)
+    let_through = unit.let_through
     sites = np.array(colour.pattern(model.mosaic) if model.mosaic != "none" else (0, 0, 0, 0))
     response, dark = unit.shaded_response, unit.pattern.dark
     planes = 1 if model.mosaic != "none" else 3
@@ -58,7 +58,7 @@ def _rows(shot: Shot, height: int) -> NDArray[np.float64]:
     model = shot.unit.model
     if model.noise_scale == 0.0 or model.row_noise == 0.0:
         return np.zeros(height)
-    return model.row_noise * shot.unit.seeds.normals(sensor.ROWS, height, number=shot.number)
+    return model.row_noise * normals(shot.unit.seeds, sensor.ROWS, height, number=shot.number)
 
 
 def _chance(seeds: CameraSeeds, number: int) -> tuple[NDArray[np.uint64], ...]:

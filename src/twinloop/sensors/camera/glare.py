@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +42,7 @@ def veil(light: NDArray[np.float32], *, scattered: float, width: float, ghost: f
     coarse = _cell_means(light, fast)
     down = _spread(coarse.shape[1], width * light.shape[1] / CELL)
     across = _spread(coarse.shape[2], width * light.shape[1] / CELL)
-    wide = np.einsum("ij,njkc,lk->nilc", down, coarse, across, optimize=True)
+    wide = across @ (down @ coarse.reshape(*coarse.shape[:2], -1)).reshape(coarse.shape)
     return Veil(kept=1.0 - scattered - ghost, grid=scattered * wide + ghost * coarse[:, ::-1, ::-1])
 
 
@@ -85,6 +86,7 @@ def _add_rows(first, last, picture, sums):
                 into[x] += row[x]
 
 
+@lru_cache(maxsize=64)
 def _spread(cells: int, sigma: float) -> NDArray[np.float64]:
     """Rows of weights ``(cells, cells)`` of a normal spread along one side."""
     at = np.arange(cells)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.sensors.camera import colour, sensor
-from twinloop.sensors.camera.chance_kernels import unit_normals
+from twinloop.sensors.camera.chance_kernels import normals
 from twinloop.sensors.camera.demosaic import demosaic
 from twinloop.sensors.camera.exposure import Exposure, full_scale, manual
 from twinloop.sensors.camera.glare import veil
@@ -33,7 +33,7 @@ class Unit:
 
     def __init__(self, model: CameraModel, seeds: CameraSeeds, height: int, width: int, *, fast: bool = False) -> None:
         self.model, self.seeds, self.height, self.width = model, seeds, height, width
-        self._draw = partial(unit_normals, seeds) if fast else partial(seeds.normals, unit=True)
+        self._draw = partial(normals if fast else CameraSeeds.normals, seeds, unit=True)
 
     @cached_property
     def falloff(self) -> NDArray[np.float64]:
@@ -59,6 +59,11 @@ class Unit:
     def pattern(self) -> sensor.Pattern:
         """Its pixels' responses and dark signals."""
         return sensor.unit_pattern(self.model, self._draw, self.height, self.width)
+
+    @cached_property
+    def let_through(self) -> NDArray[np.float64]:
+        """What its filters let through, see `colour.transmission`."""
+        return colour.transmission(self.model)
 
     @cached_property
     def shaded_response(self) -> NDArray[np.float64]:

@@ -74,8 +74,8 @@ def _colour() -> Iterator[Quantity]:
     """How electrons behind filters become colours, and colours display values."""
     yield _camera("red_response", "1", 0.05, 5.0, 1.0, "electrons that white light frees behind red, against green")
     yield _camera("blue_response", "1", 0.05, 5.0, 1.0, "electrons that white light frees behind blue, against green")
-    yield _camera("white_balance_red", "1", 0.2, 5.0, 1.0, "red of white as delivered, against green")
-    yield _camera("white_balance_blue", "1", 0.2, 5.0, 1.0, "blue of white as delivered, against green")
+    yield _camera("white_balance_red", "1", 0.2, 5.0, 1.0, "red of white after white balance, against green")
+    yield _camera("white_balance_blue", "1", 0.2, 5.0, 1.0, "blue of white after white balance, against green")
     yield _camera("white_balance_drift", "1", 0.0, 0.5, 0.0, "standard deviation of the logarithms of both in time")
     yield _camera("white_balance_time", "s", 0.01, 1e4, 10.0, "time over which that drift forgets itself")
     yield _camera("saturation", "1", 0.0, 4.0, 1.0, "distance of colours from grey, against true ones")
