@@ -7,14 +7,17 @@ abort a process that forks, or that calls them from two threads.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from itertools import pairwise
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
+
+import numpy as np
 
 from twinloop.core.pool import cores
 
@@ -30,7 +33,7 @@ def has_numba() -> bool:
 class Compiled:
     """A function that becomes machine code when it is first called; the code is kept on disk.
 
-    It may call other compiled functions of its module. ``plain`` is the function as written.
+    It may call other compiled functions. ``plain`` is the function as written.
     """
 
     def __init__(self, function: FunctionType) -> None:
@@ -42,10 +45,26 @@ class Compiled:
         """The function's value."""
         return self.machine()(*arguments)
 
+    @cached_property
+    def stamp(self) -> str:
+        """A digest of what becomes code: its own instructions, numbers it names, and compiled functions it calls."""
+        code, known = self.plain.__code__, self.plain.__globals__
+        parts = [code.co_code, repr([value for value in code.co_consts if not isinstance(value, CodeType)])]
+        for name in code.co_names:
+            value = known.get(name)
+            if isinstance(value, Compiled):
+                parts.append(value.stamp)
+            elif isinstance(value, np.ndarray):
+                parts += [str(value.dtype), str(value.shape), value.tobytes()]
+            elif isinstance(value, int | float | complex | str | tuple | np.generic):
+                parts.append(f"{name}={value!r}")
+        whole = b"\x00".join(part if isinstance(part, bytes) else part.encode() for part in parts)
+        return hashlib.blake2b(whole, digest_size=8).hexdigest()
+
     def machine(self) -> Callable[..., Any]:
         """What numba makes of it."""
         if self._machine is None:
-            self._machine = _compile(self.plain)
+            self._machine = _compile(self.plain, self.stamp)
         return self._machine
 
 
@@ -54,7 +73,7 @@ def compiled(function: FunctionType) -> Compiled:
     return Compiled(function)
 
 
-def _compile(plain: FunctionType) -> Callable[..., Any]:
+def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
     from numba import njit  # pyright: ignore[reportMissingImports]
 
     names = dict(plain.__globals__)
@@ -62,7 +81,8 @@ def _compile(plain: FunctionType) -> Callable[..., Any]:
         if isinstance(names.get(name), Compiled):
             names[name] = names[name].machine()
     function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
-    function.__qualname__ = plain.__qualname__
+    # Numba takes code from the disk by this name and by the time of this one file: what comes from others counts too.
+    function.__qualname__ = f"{plain.__qualname__}_{stamp}"
     try:
         return njit(nogil=True, error_model="numpy", cache=True)(function)
     except RuntimeError:  # there is no folder that it may keep code in
