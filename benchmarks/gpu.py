@@ -1,4 +1,4 @@
-"""Worlds on a CUDA device against the bare ``mujoco_warp`` step loop: what ``twinloop bench gpu`` prints."""
+"""Worlds and their pictures on a CUDA device against bare ``mujoco_warp``: what ``twinloop bench gpu`` prints."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ import argparse
 from rich.console import Console
 
 from twinloop.core.errors import MissingDependencyError
+from twinloop.loop import bench_pictures
 from twinloop.loop.bench import TARGET, WORLDS, run_bench_gpu
 
 
 def run(device: str = "cuda") -> dict:
     """The figures, or why there are none on this machine."""
     try:
-        return run_bench_gpu(Console(), device=device, worlds=WORLDS)
+        figures = run_bench_gpu(Console(), device=device, worlds=WORLDS)
+        return figures | {"pictures": bench_pictures.run_bench_pictures(Console(), device=device)}
     except MissingDependencyError as error:
         return {"skipped": str(error), "target": TARGET}
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from rich.console import Console
 
 from twinloop.cli.main import main
+from twinloop.core.errors import InputError
+from twinloop.loop.bench_pictures import run_bench_pictures
 
 pytest.importorskip("mujoco_warp", reason="mujoco-warp is not installed: pip install 'twinloop[gpu]'")
 pytest.importorskip("torch", reason="torch is not installed: pip install 'twinloop[gpu]'")
@@ -24,6 +27,26 @@ def test_figures_hold_together(capsys):
         assert row["success"] > 0.5
         assert row["memory_bytes"] > 1e8
     assert figures["rows"][1]["steps_per_s"] > figures["rows"][0]["steps_per_s"]
+    assert [row["worlds"] for row in figures["pictures"]["rows"]] == [1, 16]
+    assert all(row["ratio"] > 0.0 for row in figures["pictures"]["rows"])
+
+
+def test_pictures_of_worlds_are_timed_on_the_cpu_too(capsys):
+    figures = run_bench_pictures(Console(), device="cpu", worlds=[1, 4], rounds=1, height=32, width=48)
+    assert [row["worlds"] for row in figures["rows"]] == [1, 4]
+    for row in figures["rows"]:
+        assert row["pictures_per_s"] > 1.0
+        assert row["bare_pictures_per_s"] > row["pictures_per_s"] * 0.5
+    assert "bare pictures/s" in capsys.readouterr().out
+    with pytest.raises(InputError, match="There is nothing to measure"):
+        run_bench_pictures(Console(), device="cpu", worlds=[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.bench
+def test_pictures_of_many_worlds_are_made_faster_on_a_gpu():
+    rows = run_bench_pictures(Console(quiet=True), worlds=[1, 4096])["rows"]
+    assert rows[1]["pictures_per_s"] > 20 * rows[0]["pictures_per_s"]
 
 
 def test_without_a_gpu_it_says_what_is_missing_and_what_goes_without(capsys, monkeypatch):

@@ -53,7 +53,15 @@ def appearance(model: mujoco.MjModel) -> dict[str, np.ndarray]:
         "geom_rgba": rng.uniform(0.2, 1.0, (COUNT, model.ngeom, 4)).round(2),
         "light_diffuse": rng.uniform(0.2, 0.9, (COUNT, 1, 3)),
         "cam_fovy": rng.uniform(40, 70, (COUNT, 2)),
+        "cam_pos": model.cam_pos + rng.normal(0, 0.05, (COUNT, 2, 3)),
+        "geom_pos": model.geom_pos + rng.normal(0, 0.02, (COUNT, model.ngeom, 3)),
+        "geom_quat": turned(rng.normal(0, 0.1, (COUNT, model.ngeom, 4)) + model.geom_quat),
+        "light_dir": model.light_dir + rng.normal(0, 0.1, (COUNT, 1, 3)),
     }
+
+
+def turned(quaternions: np.ndarray) -> np.ndarray:
+    return quaternions / np.linalg.norm(quaternions, axis=-1, keepdims=True)
 
 
 def test_bodies_placed_on_the_device_are_seen_where_the_host_has_them(
@@ -78,7 +86,7 @@ def test_bodies_placed_on_the_device_are_seen_where_the_host_has_them(
 
 
 def test_where_a_field_moves_bodies_the_host_places_them(model: mujoco.MjModel, states: SceneStates) -> None:
-    moved = {"geom_pos": model.geom_pos + np.random.default_rng(2).uniform(-0.1, 0.1, (COUNT, model.ngeom, 3))}
+    moved = {"body_pos": model.body_pos + np.random.default_rng(2).uniform(-0.1, 0.1, (COUNT, model.nbody, 3))}
     seen = []
     for moving in ("host", "device"):
         with open_renderer("warp", model, height=48, width=64, quality={"moving": moving}) as renderer:

@@ -25,7 +25,7 @@ class Bench:
     device: str = "cuda"
     """Warp's name of the device: cuda, cuda:1, or cpu to try the same code without a GPU."""
     worlds: str = "1,4,16,64,256,1024,4096,16384"
-    """Numbers of worlds, comma separated."""
+    """Numbers of worlds, comma separated; pictures are made of up to 4096."""
     twin: str = "so101_tabletop"
     """A built-in twin with the task pick_and_place, or a twin YAML."""
     rounds: int = 3
@@ -46,15 +46,15 @@ class Bench:
 
             return run_bench_renderers(console(json=self.json), frames=self.frames, page=self.write), 0
         from twinloop.loop.bench import run_bench_gpu
+        from twinloop.loop.bench_pictures import WORLDS, run_bench_pictures
 
-        figures = run_bench_gpu(
-            console(json=self.json),
-            device=self.device,
-            worlds=_numbers(self.worlds),
-            twin=self.twin,
-            rounds=self.rounds,
-            deterministic=not self.any_order,
-        )
+        worlds = _numbers(self.worlds)
+        same = {"device": self.device, "twin": self.twin, "rounds": self.rounds}
+        shown = console(json=self.json)
+        figures = run_bench_gpu(shown, worlds=worlds, deterministic=not self.any_order, **same)
+        few = [count for count in worlds if count <= max(WORLDS)]
+        if few:
+            figures["pictures"] = run_bench_pictures(shown, worlds=few, **same)
         return figures, 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
@@ -29,8 +30,8 @@ class WarpQuality:
 
     ``batch`` frames are traced per launch (0: 8 on a CPU, 1024 on a GPU); it changes memory and speed, not pixels.
     ``device`` is Warp's name of one, such as cuda:1 or cpu; empty for a GPU where there is one. ``moving`` says where
-    bodies are placed: on the ``device`` in float32 (2·10⁻⁷ m off), as long as no field moves what they are made of, or
-    on the ``host`` as in other renderers; empty for the device on a GPU and the host on a CPU.
+    bodies are placed: on the ``device`` in float32 (2·10⁻⁷ m off), as long as no field moves their joints, or on the
+    ``host`` as in other renderers; empty for the device on a GPU and the host on a CPU.
     """
 
     shadows: bool = True
@@ -115,6 +116,17 @@ class WarpRenderer:
                         for channel, values in out.items():
                             seen[name][channel][frames] = values
         return seen
+
+    def bare_seconds(self, launches: int, *, channels: Sequence[str] = ("rgb",)) -> float:
+        """Seconds of so many bare launches over the frames that were traced last, which stay on the device."""
+        with self._wp.ScopedDevice(self._device):
+            worlds, tracers = self._ready()
+            self._wp.synchronize_device()
+            began = time.perf_counter()
+            for tracer in tracers * launches:
+                tracer.launch(worlds, channels)
+            self._wp.synchronize_device()
+            return time.perf_counter() - began
 
     def _batches(self, count: int) -> Iterator[NDArray[np.intp]]:
         """Frames that are traced together."""

@@ -68,6 +68,12 @@ class Tracer:
             seen["linear"] = decode_srgb(seen["rgb"])
         return self._by_camera({channel: seen[channel] for channel in channels})
 
+    def launch(self, worlds: Worlds, channels: Sequence[str]) -> None:
+        """Trace and leave everything on the device."""
+        context = self._context(worlds, set(channels))
+        self._mjw.refit_bvh(worlds.model, worlds.data, context)
+        self._mjw.render(worlds.model, worlds.data, context)
+
     def _by_camera(self, seen: Mapping[str, NDArray]) -> dict[str, dict[str, NDArray]]:
         pictures: dict[str, dict[str, NDArray]] = {name: {} for name in self._ids}
         for channel, values in seen.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+import mujoco
 import numpy as np
 import warp as wp  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.render.protocol import SceneStates
 from twinloop.render.scene import PosedScene
+from twinloop.twin.quantities.rotation import quat_multiply, rotate
 
 _POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir", "flexvert_xpos")
 # What the tracer reads of the model, and can for each world on its own. Where things are comes with the poses.
@@ -22,8 +24,13 @@ _OF_WORLDS = (
     *("mat_texid", "mat_texuniform", "mat_texrepeat", "mat_emission", "mat_specular", "mat_shininess", "mat_rgba"),
 )
 _LENS = ("cam_fovy", "cam_intrinsic", "cam_sensorsize")
+_CARRIED = ("geom_pos", "geom_quat", "cam_pos", "cam_quat", "light_pos", "light_dir")  # in their bodies' axes
+_BODIES = ("body_pos", "body_quat", "body_parentid", "body_mocapid", "jnt_", "qpos0", "cam_mode", "light_mode")
 OF_ALL = ("geom_type", "cam_projection", "cam_sensorsize", "flex_rgba", "tex_data")
 """What it reads for all worlds of a batch in common."""
+
+
+_FIXED = mujoco.mjtCamLight.mjCAMLIGHT_FIXED.value
 
 
 class Worlds:
@@ -44,7 +51,9 @@ class Worlds:
 
     def __init__(self, mjw: ModuleType, posed: PosedScene, size: tuple[int, int], *, moving: bool) -> None:
         self._mjw, self._posed, self._size = mjw, posed, size
-        self._moving = moving and not posed.model.nflex
+        carried = (posed.model.cam_mode == _FIXED).all() and (posed.model.light_mode == _FIXED).all()
+        self._moving = moving and carried and not posed.model.nflex
+        self._still = _still_geoms(posed.model)
         self._loaded: dict[str, NDArray] = {}
         try:
             self.model: Any = mjw.put_model(posed.model)
@@ -61,7 +70,7 @@ class Worlds:
             # No physics is done here, so there is no room for contacts.
             self.data = self._mjw.make_data(self._posed.model, nworld=self.capacity, nconmax=1, njmax=1)
         self.count = self.data.nworld = len(frames)
-        if self._moving and self._posed.writes_only({*_OF_WORLDS, *OF_ALL}):
+        if self._moving and not self._posed.writes(_BODIES):
             self._move(states, frames)
         else:
             self._place(states, frames)
@@ -84,17 +93,30 @@ class Worlds:
             self._assign(name, np.stack(values))
 
     def _move(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
-        """Poses by ``mujoco_warp``, which leaves geoms of the world where they are."""
+        """Poses by ``mujoco_warp``, which leaves geoms of the world to whoever loads it."""
         self._posed.pose(states, int(frames[0]))
-        for name in ("geom_xpos", "geom_xmat"):
-            own = getattr(self._posed.data, name)
-            self._assign(name, np.broadcast_to(own, (self.count, *own.shape)))
+        for name in _CARRIED:
+            self._put(name, self._posed.rows(name, frames))
+        own = {name: getattr(self._posed.data, name) for name in ("geom_xpos", "geom_xmat")}
+        whole = {name: np.repeat(pose[None], self.count, axis=0) for name, pose in own.items()}
+        self._stand_inplace(whole, frames)
         position, quat = self._posed.mocap(states, frames)
-        for name, values in (("qpos", states.qpos[frames]), ("mocap_pos", position), ("mocap_quat", quat)):
+        whole |= {"qpos": states.qpos[frames], "mocap_pos": position, "mocap_quat": quat}
+        for name, values in whole.items():
             self._assign(name, values)
         self._mjw.kinematics(self.model, self.data)
         self._mjw.com_pos(self.model, self.data)
         self._mjw.camlight(self.model, self.data)
+
+    def _stand_inplace(self, poses: dict[str, NDArray[np.float64]], frames: NDArray[np.intp]) -> None:
+        """Write where the geoms of the world are in each frame."""
+        data, still = self._posed.data, self._still
+        bodies = self._posed.model.geom_bodyid[still]
+        position = self._posed.rows("geom_pos", frames)[:, still]
+        turn = quat_multiply(data.xquat[bodies][None], self._posed.rows("geom_quat", frames)[:, still])
+        poses["geom_xpos"][:, still] = data.xpos[bodies] + rotate(data.xquat[bodies], position)
+        axes = [rotate(turn, np.broadcast_to(axis, (*turn.shape[:-1], 3))) for axis in np.eye(3)]
+        poses["geom_xmat"][:, still] = np.stack(axes, axis=-1).reshape(*turn.shape[:-1], 9)
 
     def _assign(self, name: str, values: NDArray[np.float64]) -> None:
         target = getattr(self.data, name)
@@ -118,3 +140,9 @@ class Worlds:
         lensed = sensor[:, 1] > 0.0
         pixels = np.divide([width, height], sensor, out=np.ones(sensor.shape), where=lensed[:, None])
         return values * (pixels if name == "cam_sensorsize" else np.tile(pixels, 2))
+
+
+def _still_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """Geoms fixed to the world, other than those that a mocap body carries."""
+    body = model.geom_bodyid
+    return np.flatnonzero((model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0))
