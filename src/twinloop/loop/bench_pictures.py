@@ -12,7 +12,7 @@ from rich.table import Table
 
 from twinloop.core.errors import InputError
 from twinloop.randomize import Plan, default_draws
-from twinloop.render import SceneStates
+from twinloop.render import Fields, SceneStates
 from twinloop.render.warp import WarpQuality, WarpRenderer
 from twinloop.simulate import InitialState
 from twinloop.twin import load_twin
@@ -59,9 +59,7 @@ def run_bench_pictures(
     return {"device": device, "twin": twin, "height": height, "width": width, "rounds": rounds, "rows": rows}
 
 
-def _measure(
-    renderer: WarpRenderer, states: SceneStates, fields: dict[str, np.ndarray], rounds: int
-) -> dict[str, float]:
+def _measure(renderer: WarpRenderer, states: SceneStates, fields: Fields, rounds: int) -> dict[str, float]:
     renderer.render(states, fields)
     ours, bare = [], []
     for _ in range(rounds):
