@@ -229,6 +229,12 @@ def test_what_changes_at_every_step_is_read_when_a_scan_begins(twin) -> None:
     np.testing.assert_allclose(got["range"] - plain["range"], np.where(got["scan"] == 0, 0.0, 0.25), atol=1e-6)
 
 
+def test_an_episode_of_nothing_has_no_points_but_all_columns(twin) -> None:
+    table = lidar_scans(twin, recorded(twin, steps=0), "scanner")
+    assert len(table) == 0
+    assert table.schema.equals(lidar_scans(twin, recorded(twin, steps=1), "scanner").schema, check_metadata=True)
+
+
 def test_parameters_reach_the_model(twin) -> None:
     table = twin.table(1, {"sensor/noisy/range_bias": 0.125})
     lidar, pattern = lidar_model(twin, table, "noisy")

@@ -67,9 +67,11 @@ def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "
         UnknownNameError: no such sensor, or a device whose setting ``pattern`` is unknown.
         InputError: another kind of sensor, or an episode that cannot be stepped again.
     """
-    world = _World.of(twin, episode, caster)
-    device = _Device.of(twin, world.table, sensor)
-    parts = [device.scan(world, number) for number in range(device.scan_count(world.duration))]
+    device = _Device.of(twin, recorded_params(twin, episode.provenance), sensor)
+    parts: list[dict[str, NDArray]] = []
+    if len(episode):
+        world = _World.of(twin, episode, caster)
+        parts = [device.scan(world, number) for number in range(device.scan_count(world.duration))]
     schema = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()], metadata=_metadata(twin, sensor))
     columns = [
         np.concatenate([part[name] for part in parts]) if parts else np.empty(0) for name in COLUMNS if name != "number"
