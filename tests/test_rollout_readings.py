@@ -187,6 +187,20 @@ def test_chance_belongs_to_the_episode_and_the_sample(tmp_path):
         felt(twin)
 
 
+@pytest.mark.parametrize("rate", [0.0, 150.0, 50.0])
+def test_no_reading_knows_the_command_that_is_due(tmp_path, rate):
+    """A command changes what is felt at once, and what was read when it was due not at all."""
+    twin = servo_twin(tmp_path, servos={"device": "ideal_servo"}, wrist={"device": "ideal_imu"})
+    values = {f"sensor/{name}/rate": rate for name in ("servos", "wrist")}
+    one, other = np.full((2, 1, 12, 1), 0.4)
+    other[:, 7:] = -1.5
+    first, second = (felt(twin, nstep=12, commands=commands, values=values)[0]["servos"] for commands in (one, other))
+    np.testing.assert_array_equal(first.frames[:8], second.frames[:8])
+    assert np.abs(first.frames[8] - second.frames[8]).max() > 0.1
+    assert np.abs(first.frames[1] - first.frames[0]).max() > 0.1  # the first command is not known at time 0 either
+    assert not first.frames[0, :3].any()
+
+
 @pytest.fixture(scope="module")
 def robot(tmp_path_factory):
     """The SO-101 with everything that it can feel, in randomized worlds."""

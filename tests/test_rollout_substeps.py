@@ -100,6 +100,29 @@ def test_some_steps_alone_are_those_of_the_whole(hard):
         np.testing.assert_array_equal(part.records["qacc"], whole.records["qacc"][steps])
 
 
+def test_what_is_known_before_the_next_command_is_of_the_last(hard):
+    """At the end of a control step the force is the old controls'; at the beginning of the next the new ones'."""
+    world = Restepper.of_episode(*hard)
+    made = world.run(record=("actuator_force", "ctrl"))
+    np.testing.assert_array_equal(made.ends["ctrl"], made.records["ctrl"][:, -1])
+    jump = np.abs(made.records["actuator_force"][1:, 0] - made.ends["actuator_force"][:-1]).max(axis=0)
+    smooth = np.abs(made.records["actuator_force"][:, -1] - made.ends["actuator_force"]).max(axis=0)
+    assert (jump > 3 * smooth).any()
+    rest = world.before(["ctrl", "actuator_force"])
+    assert rest["ctrl"].shape == (6,)
+    np.testing.assert_array_equal(world.run([3], record=("ctrl",)).states, made.states[[3]])
+
+
+def test_another_engines_states_are_kept_within_a_control_step():
+    """Every control step begins at what was stored, so that float32 states do not drift away from the record."""
+    world = moving(load_twin("so101_tabletop"), 1)[0]
+    rounded = world.states.astype(np.float32).astype(np.float64)
+    rounded[:, 0] = world.states[:, 0]
+    made = Restepper(world.twin, world.params, rounded, world._commands, world._initial[0]).run()
+    np.testing.assert_array_equal(made.states[:, 0], rounded[:-1])
+    assert 0 < np.abs(made.qpos[:-1, -1] - made.qpos[1:, 0]).max() < 1e-4
+
+
 def test_pushes_are_felt_between_steps(tmp_path):
     body = '<body name="box"><freejoint/><geom type="box" size="0.1 0.1 0.1" mass="2"/></body>'
     names = [f"push/box/{quantity}" for quantity in ("force", "time", "duration")]

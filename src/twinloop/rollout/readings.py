@@ -29,6 +29,7 @@ from twinloop.twin import Twin
 
 KINDS = ("imu", "force_torque", "servo")
 _STREAM = "rollout/sensor/{}"
+_SAME_MOMENT = 1e-9  # s; a clock's moments and the sums of physics steps differ by round-off
 _MODEL_SENSORS = {
     "imu": (mujoco.mjtSensor.mjSENS_GYRO, mujoco.mjtSensor.mjSENS_ACCELEROMETER),
     "force_torque": (mujoco.mjtSensor.mjSENS_FORCE, mujoco.mjtSensor.mjSENS_TORQUE),
@@ -111,12 +112,14 @@ class BodySensors:
     def read_world(self, world: Restepper) -> dict[str, Reading]:
         """The same of one world whose record is at hand; it must run on this object's ``model``."""
         servos = any(self.twin.devices[name].kind == "servo" for name in self.names)
-        made = world.run(record=["sensordata", *(("actuator_force", VOLTAGE, TEMPERATURE) if servos else ())])
+        record = ["sensordata", *(("actuator_force", VOLTAGE, TEMPERATURE) if servos else ())]
+        made = world.run(record=record)
+        rest = world.before(record)
         motion = _Motion(
             time=_chained(made.time),
-            qpos=_chained(made.qpos),
-            qvel=_chained(made.qvel),
-            records={name: _held_to_the_end(rows) for name, rows in made.records.items()},
+            qpos=_Signal.of_state(_chained(made.qpos)),
+            qvel=_Signal.of_state(_chained(made.qvel)),
+            records={name: _Signal.of_record(rows, made.ends[name], rest[name]) for name, rows in made.records.items()},
         )
         return {name: self._read(name, world, motion, made) for name in self.names}
 
@@ -139,7 +142,7 @@ class BodySensors:
         self, name: str, values: dict[str, Any], params: ParamTable, motion: _Motion, clock: SampleClock
     ) -> NDArray[np.float64]:
         unit = imu.Imu(**values)
-        felt = motion.sampled(motion.records["sensordata"][:, self._places[name]], clock, values["bandwidth"])
+        felt = motion.sampled(motion.records["sensordata"].part(self._places[name]), clock, values["bandwidth"])
         chance = _chance(params, name, clock, imu.CHANCE) if unit.by_chance else None
         rate, force = imu.imu_readings(unit, felt[None, :, :3], felt[None, :, 3:], period=clock.period, chance=chance)
         return np.concatenate([rate[0], force[0]], axis=1)
@@ -149,8 +152,8 @@ class BodySensors:
     ) -> NDArray[np.float64]:
         sensor = force_torque.ForceTorque(**values)
         # MuJoCo gives what holds up the bodies beyond the site; a sensor reports what they put on it.
-        load = -motion.records["sensordata"][:, self._places[name]]
-        felt = motion.sampled(load, clock, values["bandwidth"])
+        held = motion.records["sensordata"].part(self._places[name])
+        felt = -motion.sampled(held, clock, values["bandwidth"])
         chance, specimen = None, None
         if sensor.by_chance:
             chance = _chance(params, name, clock, force_torque.CHANCE)
@@ -165,9 +168,9 @@ class BodySensors:
     ) -> NDArray[np.float64]:
         feedback, twin = servo.Servo(**values), self.twin
         qpos, qvel = encoder_side(twin)
-        truth = np.stack([motion.qvel[:, qvel], *_motor_truth(twin, name, params, motion)], axis=-1)
-        felt = motion.sampled(truth.reshape(len(truth), -1), clock, values["bandwidth"])
-        position = motion.sampled(motion.qpos[:, qpos], clock, np.zeros(1))
+        truth = _motor_truth(twin, name, params, motion, qvel)
+        felt = motion.sampled(truth, clock, values["bandwidth"])
+        position = motion.sampled(motion.qpos.part(qpos), clock, np.zeros(1))
         count = len(twin.robot.joints)
         chance = _chance(params, name, clock, servo.CHANCE * count) if feedback.by_chance else None
         reported = servo.servo_readings(
@@ -180,20 +183,56 @@ class BodySensors:
 
 
 @dataclass(frozen=True, kw_only=True)
+class _Signal:
+    """A signal along physics steps: at the moments ``(n + 1,)`` between them, as it arrives there and as it leaves.
+
+    What follows from forces jumps where a command begins to act. Nobody can know at that moment what comes after it,
+    so that a sample of it is of what came before.
+    """
+
+    arrives: NDArray[np.float64]
+    leaves: NDArray[np.float64]
+
+    @classmethod
+    def of_state(cls, values: NDArray[np.float64]) -> _Signal:
+        """A part of the state ``(n + 1, k)``, which does not jump."""
+        return cls(arrives=values, leaves=values)
+
+    @classmethod
+    def of_record(cls, rows: NDArray[np.float64], ends: NDArray[np.float64], rest: NDArray[np.float64]) -> _Signal:
+        """What is computed at the beginning of physics steps ``(nstep, substeps, k)`` and at the end of the last.
+
+        ``ends`` is ``(nstep, k)``, and ``rest`` ``(k,)`` what was before the first.
+        """
+        width = rows.shape[2:]
+        leaves = np.concatenate([rows.reshape(rows.shape[0] * rows.shape[1], *width), ends[-1:]])
+        arrives = np.concatenate([rows[:, 1:], ends[:, None]], axis=1).reshape(len(leaves) - 1, *width)
+        return cls(arrives=np.concatenate([rest[None], arrives]), leaves=leaves)
+
+    def part(self, columns: slice | NDArray[np.intp]) -> _Signal:
+        """Some of its columns."""
+        return _Signal(arrives=self.arrives[:, columns], leaves=self.leaves[:, columns])
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Motion:
-    """An episode at its physics steps, ``(n, …)``."""
+    """An episode at its physics steps, ``time`` ``(n + 1,)``."""
 
     time: NDArray[np.float64]
-    qpos: NDArray[np.float64]
-    qvel: NDArray[np.float64]
-    records: Mapping[str, NDArray[np.float64]]
+    qpos: _Signal
+    qvel: _Signal
+    records: Mapping[str, _Signal]
 
-    def sampled(
-        self, signal: NDArray[np.float64], clock: SampleClock, bandwidth: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """A signal ``(n, k)`` filtered and taken at a clock's moments, linear between physics steps."""
-        smooth = low_pass(self.time[None], signal[None], bandwidth)[0]
-        return np.stack([np.interp(clock.taken, self.time, column) for column in smooth.T], axis=1)
+    def sampled(self, signal: _Signal, clock: SampleClock, bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
+        """A signal filtered and taken at a clock's moments, linear along each physics step."""
+        smooth = low_pass(self.time[None], signal.leaves[None], bandwidth, ends=signal.arrives[None])[0]
+        leaves = smooth if np.any(bandwidth > 0.0) else signal.leaves
+        following = np.searchsorted(self.time, clock.taken - _SAME_MOMENT, side="left")
+        last = np.maximum(following - 1, 0)
+        span = np.where(following > 0, self.time[following] - self.time[last], 1.0)
+        part = np.clip((clock.taken - self.time[last]) / span, 0.0, 1.0)[:, None]
+        between = leaves[last] + part * (smooth[following] - leaves[last])
+        return np.where(following[:, None] > 0, between, smooth[:1])
 
 
 def _kind(twin: Twin, name: str) -> str:
@@ -221,20 +260,28 @@ def _motors(twin: Twin, name: str) -> tuple[NDArray[np.float64], NDArray[np.floa
     return np.array(kt), np.array(resistance), np.array(voltage)
 
 
-def _motor_truth(
-    twin: Twin, name: str, params: ParamTable, motion: _Motion
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Current, duty, voltage and temperature rise of each motor, ``(n, njoint)`` each."""
+def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: _Motion, encoder: NDArray[np.intp]) -> _Signal:
+    """Speed, current, duty, voltage and temperature rise of each joint's servo side by side, ``(n + 1, 5 njoint)``.
+
+    Args:
+        encoder: indices in qvel of what the encoders sit on.
+    """
     kt, cold, nominal = _motors(twin, name)
-    torque = motion.records["actuator_force"]
-    held = {
-        VOLTAGE: twin.column(params, "actuator", "voltage", nominal),
-        TEMPERATURE: twin.column(params, "actuator", "temperature_rise"),
-    }
-    voltage, rise = (motion.records.get(key, np.broadcast_to(held[key], torque.shape)) for key in held)
-    speed = twin.model.actuator_gear[: len(kt), 0] * motion.qvel[:, twin.motor_qvel]
-    current, duty = servo.motor_state(torque, speed, voltage, kt=kt, resistance=cold * (1.0 + COPPER * rise))
-    return current, duty, voltage, rise
+    voltage = twin.column(params, "actuator", "voltage", nominal)
+    rise = twin.column(params, "actuator", "temperature_rise")
+
+    def of(side: str) -> NDArray[np.float64]:
+        torque, speed = (getattr(signal, side) for signal in (motion.records["actuator_force"], motion.qvel))
+        volts, kelvin = (
+            getattr(motion.records[key], side) if key in motion.records else np.broadcast_to(held, torque.shape)
+            for key, held in ((VOLTAGE, voltage), (TEMPERATURE, rise))
+        )
+        turning = twin.model.actuator_gear[: len(kt), 0] * speed[:, twin.motor_qvel]
+        warm = cold * (1.0 + COPPER * kelvin)
+        current, duty = servo.motor_state(torque, turning, volts, kt=kt, resistance=warm)
+        return np.stack([speed[:, encoder], current, duty, volts, kelvin], axis=-1).reshape(len(torque), -1)
+
+    return _Signal(arrives=of("arrives"), leaves=of("leaves"))
 
 
 def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[str, slice]]:
@@ -273,9 +320,3 @@ def _chained(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Values ``(nstep, substeps + 1, …)`` of consecutive control steps as one row of physics steps."""
     body = rows[:, :-1].reshape(-1, *rows.shape[2:])
     return np.concatenate([body, rows[-1:, -1]])
-
-
-def _held_to_the_end(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """What is computed at the beginning of physics steps ``(nstep, substeps, …)``, the last value to the end."""
-    body = rows.reshape(rows.shape[0] * rows.shape[1], *rows.shape[2:])
-    return np.concatenate([body, body[-1:]])

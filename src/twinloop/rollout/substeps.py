@@ -34,13 +34,16 @@ class PhysicsSteps:
 
     ``steps`` ``(n,)`` are the control steps, ``states`` ``(n, substeps + 1, nstate)`` what was true at the beginning of
     each physics step and at the end of the last, which is the beginning of the next control step. ``records`` are what
-    MuJoCo computed of the states at the beginning of each physics step, ``(n, substeps, …)`` by name.
+    MuJoCo computed of the states at the beginning of each physics step, ``(n, substeps, …)`` by name; ``ends`` what it
+    makes of the state at the end under the controls that led there, ``(n, …)``: all that can be known of that moment
+    before the next command.
     """
 
     model: mujoco.MjModel
     steps: NDArray[np.intp]
     states: NDArray[np.float64]
     records: Mapping[str, NDArray[np.float64]]
+    ends: Mapping[str, NDArray[np.float64]]
 
     def part(self, component: int) -> NDArray[np.float64]:
         """One component of the states (``mjtState`` bit)."""
@@ -149,8 +152,29 @@ class Restepper:
         done = {int(step): self._run(int(step), record) for step in np.unique(asked)}
         rows = [done[int(step)] for step in asked]
         states = np.stack([row[0] for row in rows]) if rows else np.empty((0, self.twin.substeps + 1, self._width))
-        records = {name: np.stack([row[1][name] for row in rows]) for name in (rows[0][1] if rows else ())}
-        return PhysicsSteps(model=self._model, steps=asked, states=states, records=records)
+        found = {name: np.stack([row[1][name] for row in rows]) for name in (rows[0][1] if rows else ())}
+        return PhysicsSteps(
+            model=self._model,
+            steps=asked,
+            states=states,
+            records={name: values[:, :-1] for name, values in found.items()},
+            ends={name: values[:, -1] for name, values in found.items()},
+        )
+
+    def before(self, record: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+        """MjData fields, and what else `run` records, of the first state under what the robot was told before."""
+        path, drives = CommandPath(self.twin, self.params, self._initial), Drives(self.twin, self.params)
+        control = np.broadcast_to(path.controls(self._initial)[0, 0], self.twin.model.nu)
+        changes = self.twin.stepped_fields(self.params, [0])
+        if changes:
+            changes.write_inplace(self._model, 0)
+        drives.begin()
+        mujoco.mj_setState(self._model, self._data, self.states[0], STATE_SPEC)
+        self._data.xfrc_applied[:] = 0.0
+        self._data.ctrl[:] = drive_world(drives, self._model, self._data, control) if drives.active else control
+        data = self._computed(self.states[0])
+        values = {name: self._now(name, data, drives) for name in record}
+        return {name: np.array(value) for name, value in values.items() if value is not None}
 
     def look(self, see: Look, steps: ArrayLike | None = None) -> None:
         """Show what MuJoCo computed at the beginning of control steps: forces, contacts, everything of an MjData.
@@ -261,9 +285,9 @@ class Restepper:
         drives.begin()
         states = np.empty((self.twin.substeps + 1, self._width))
         states[0] = self.states[step]
-        first = {name: self._now(name) for name in record}
+        first = {name: self._now(name, data, drives) for name in record}
         rows = {
-            name: np.empty((self.twin.substeps, *value.shape)) for name, value in first.items() if value is not None
+            name: np.empty((self.twin.substeps + 1, *value.shape)) for name, value in first.items() if value is not None
         }
         for substep, control in enumerate(inputs.controls):
             data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
@@ -276,7 +300,11 @@ class Restepper:
             mujoco.mj_step(model, data)
             mujoco.mj_getState(model, data, states[substep + 1], STATE_SPEC)
             for name, values in rows.items():
-                values[substep] = self._now(name)
+                values[substep] = self._now(name, data, drives)
+        if rows:
+            data = self._computed(states[-1])
+        for name, values in rows.items():
+            values[-1] = self._now(name, data, drives)
         return states, rows
 
     def _computed(self, state: NDArray[np.float64]) -> mujoco.MjData:
@@ -290,11 +318,12 @@ class Restepper:
         mujoco.mj_forward(self._model, data)
         return data
 
-    def _now(self, name: str) -> NDArray[np.float64] | None:
+    @staticmethod
+    def _now(name: str, data: mujoco.MjData, drives: Drives) -> NDArray[np.float64] | None:
         """A field as it is now, not a copy; of the drives, None where they have no supply."""
         if name not in (VOLTAGE, TEMPERATURE):
-            return np.asarray(getattr(self._data, name))
-        supply = self._drives.supply
+            return np.asarray(getattr(data, name))
+        supply = drives.supply
         return None if supply is None else np.asarray(supply[name == TEMPERATURE])[0]
 
 

@@ -11,7 +11,9 @@ from scipy.signal import lfilter
 _EVEN = 1e-9  # relative difference of what round-off makes of equal time steps
 
 
-def low_pass(time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike) -> NDArray[np.float64]:
+def low_pass(
+    time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike, *, ends: ArrayLike | None = None
+) -> NDArray[np.float64]:
     """What a first-order low-pass makes of a signal that is linear between its points; exact at any spacing.
 
     T dy/dt = u − y with T = 1/(2π · bandwidth). Before its first point the signal stood still.
@@ -21,14 +23,17 @@ def low_pass(time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike) -> NDArra
         values: ``(…, n, k)``.
         bandwidth: frequency in Hz at which half the power is left, of the shape before ``n`` or a number; 0: no
             filter.
+        ends: what the signal had come to at each point where it jumps there to ``values``, ``(…, n, k)``; it came from
+            rest at the first of them.
 
     Returns:
-        Values ``(…, n, k)``.
+        Values ``(…, n, k)``; without a filter, ``ends``.
     """
     at, signal = np.asarray(time, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    arrived = signal if ends is None else np.asarray(ends, dtype=np.float64)
     cutoff = np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), at.shape[:-1])
     if not np.any(cutoff > 0.0):
-        return signal.copy()
+        return arrived.copy()
     lag = 1.0 / (2.0 * math.pi * np.where(cutoff > 0.0, cutoff, np.inf))
     lag = np.where(cutoff > 0.0, lag, 0.0)[..., None]
     step = np.diff(at, axis=-1)
@@ -40,24 +45,21 @@ def low_pass(time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike) -> NDArra
     early = (1.0 - decay) - share
     result = np.empty_like(signal)
     for world in np.ndindex(at.shape[:-1]):
-        result[world] = _followed(signal[world], decay[world], early[world], share[world])
+        fresh = early[world][:, None] * signal[world][:-1] + share[world][:, None] * arrived[world][1:]
+        result[world] = _followed(arrived[world][:1], fresh, decay[world])
     return result
 
 
 def _followed(
-    signal: NDArray[np.float64],
-    decay: NDArray[np.float64],
-    early: NDArray[np.float64],
-    share: NDArray[np.float64],
+    first: NDArray[np.float64], fresh: NDArray[np.float64], decay: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Steps y₁ = decay · y₀ + early · u₀ + share · u₁ along ``signal`` ``(n, k)``, from its first value."""
+    """Steps y₁ = decay · y₀ + u along ``fresh`` ``(n, k)``, from ``first`` ``(1, k)``."""
     if len(decay) and np.ptp(decay) <= _EVEN * decay[0]:  # steps that differ by round-off alone
-        first = signal[:1]
-        rest, _ = lfilter([share[0], early[0]], [1.0, -decay[0]], signal[1:], axis=0, zi=(early[0] + decay[0]) * first)
+        rest, _ = lfilter([1.0], [1.0, -decay[0]], fresh, axis=0, zi=decay[0] * first)
         return np.concatenate([first, rest])
-    result = signal.copy()
+    result = np.concatenate([first, fresh])
     for i in range(len(decay)):
-        result[i + 1] = decay[i] * result[i] + early[i] * signal[i] + share[i] * signal[i + 1]
+        result[i + 1] += decay[i] * result[i]
     return result
 
 
