@@ -59,6 +59,7 @@ def test_rows_come_back_by_episode_and_over_all(tmp_path):
     assert chosen["number"].to_pylist() == numbers
     assert chosen["episode_index"].to_pylist() == list(range(len(numbers)))
     assert (tmp_path / "d" / "a.json").read_text() == "{}\n"
+    assert f"- `twinloop/{NAME}/`\n" in (tmp_path / "d" / "README.md").read_text()
 
 
 @pytest.mark.parametrize("kind", ["iterator", "file"])
@@ -113,6 +114,7 @@ def test_a_dataset_without_side_tables_is_as_before(tmp_path):
             writer.commit_block(1, [planted(4)], tables={NAME: rows(4)})
     assert "tables" not in (tmp_path / "d" / "twinloop" / "progress.json").read_text()
     assert DatasetReader(tmp_path / "d").side_tables == []
+    assert "Tables of more" not in (tmp_path / "d" / "README.md").read_text()
 
 
 def test_reading_refuses_what_is_not_there_newer_or_outside(tmp_path):

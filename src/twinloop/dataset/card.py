@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import yaml
 
 from twinloop.core.files import dumps
@@ -42,8 +44,14 @@ _LOG_FILES = """\
 `twinloop/log/` holds the log's own numbers, unrounded, with its true times: one row per episode."""
 
 
-def card(spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], logged: bool) -> str:
-    """The text of ``README.md``."""
+_TABLES = """\
+Tables of more, in Parquet with one row group per episode, their columns described in their metadata:"""
+
+
+def card(
+    spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], logged: bool, tables: Sequence[str] = ()
+) -> str:
+    """The text of ``README.md``; ``tables`` are the names of side tables."""
     front = {
         **_licence(spec.licence),
         "task_categories": ["robotics"],
@@ -65,6 +73,8 @@ def card(spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], log
         ]
         sections.append("## Cameras\n\n" + "\n".join(rows))
     sections.append("## Beside LeRobot's files\n\n" + (_LOG_FILES if logged else _SIM_FILES))
+    if tables:
+        sections.append(_TABLES + "\n\n" + "\n".join(f"- `twinloop/{name}/`" for name in tables))
     if "license_name" in front:
         sections.append("## Licence\n\n" + (spec.licence or "None was stated when the dataset was written."))
     if spec.config:

@@ -52,7 +52,7 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quanti
     pq.write_table(tasks_table(progress.tasks), buffer)
     replace_bytes(stage / layout.TASKS, buffer.getvalue())
     logged = (stage / layout.of_block(layout.LOGS_PATH, 0)).exists()
-    text = card(spec, tasks=list(progress.tasks), logged=logged, **counts)
+    text = card(spec, tasks=list(progress.tasks), logged=logged, tables=list(progress.tables), **counts)
     replace_bytes(stage / layout.CARD, text.encode())
     if progress.moments is not None:
         stats = _stats(stage, spec, progress, progress.moments, quantiles=quantiles)
