@@ -118,6 +118,25 @@ def test_rest_is_where_nothing_more_is_wanted():
     assert settled(AUTO, lambda product: 0.0123 / product) == pytest.approx(0.0123, rel=1e-6)
 
 
+def test_it_is_told_beforehand_how_long_the_next_picture_gathers_light():
+    model, camera = AUTO, Camera(dataclasses.replace(AUTO, exposure_lag=0.1))
+    assert camera.gathers(0.0) is None
+    lights = [0.5, 0.8, 0.8, 0.6]
+    for number, light in enumerate(lights):
+        told = camera.gathers(0.05 * number)
+        picture = camera.develop(flat(light, 16, 16), time=[0.05 * number], numbers=[number])
+        if told is not None:  # at a gain of 1 the level says how long it was
+            assert level(picture) / light * full_scale(model) == pytest.approx(told, rel=0.02)
+    assert Camera(LIT).gathers(0.0) == 0.02
+    assert Camera(CameraModel()).gathers(0.0) == 0.0
+
+
+@pytest.mark.parametrize("flashes", range(1, 30))
+def test_an_exposure_of_whole_flashes_of_lamps_is_not_cut(flashes):
+    model = dataclasses.replace(AUTO, mains_hz=50.0, exposure_time=0.3)
+    assert split(model, flashes / 100.0) == pytest.approx((flashes / 100.0, 1.0))
+
+
 def test_a_camera_goes_on_where_its_last_pictures_ended():
     light = np.concatenate([scene(count=3), 3.0 * scene(count=3)])
     model = dataclasses.replace(AUTO, exposure_lag=0.2)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from twinloop.sensors.camera.model import CameraModel
 
+_ROUND_OFF = 1e-9  # of a lamp's flashes
 _BISECTIONS = 40  # of the logarithm; the range is below e³⁰
 
 
@@ -25,8 +26,9 @@ def split(model: CameraModel, product: float) -> Exposure:
     look equally bright in every picture.
     """
     time = min(product, longest(model))
-    if model.exposure == "auto" and model.mains_hz > 0.0 and time * 2.0 * model.mains_hz >= 1.0:
-        time = math.floor(time * 2.0 * model.mains_hz) / (2.0 * model.mains_hz)
+    flashes = math.floor(time * 2.0 * model.mains_hz + _ROUND_OFF)
+    if model.exposure == "auto" and flashes >= 1:
+        time = flashes / (2.0 * model.mains_hz)
     return Exposure(time=time, gain=product / time)
 
 
