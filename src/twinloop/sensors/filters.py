@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.signal import lfilter
 
 _EVEN = 1e-9  # relative difference of what round-off makes of equal time steps
 
@@ -55,6 +54,8 @@ def _followed(
 ) -> NDArray[np.float64]:
     """Steps y₁ = decay · y₀ + u along ``fresh`` ``(n, k)``, from ``first`` ``(1, k)``."""
     if len(decay) and np.ptp(decay) <= _EVEN * decay[0]:  # steps that differ by round-off alone
+        from scipy.signal import lfilter  # takes longer to load than all else that a worker needs
+
         rest, _ = lfilter([1.0], [1.0, -decay[0]], fresh, axis=0, zi=decay[0] * first)
         return np.concatenate([first, rest])
     result = np.concatenate([first, fresh])
@@ -85,6 +86,8 @@ def low_pass_noise(normals: ArrayLike, period: ArrayLike, bandwidth: ArrayLike) 
 
 def decaying_sum(values: NDArray[np.float64], decay: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sums y = decay · y + u along the axis before the last, from 0; ``values`` ``(…, n, k)``, ``decay`` ``(…)``."""
+    from scipy.signal import lfilter  # as above
+
     result = np.empty_like(values)
     for world in np.ndindex(decay.shape):
         result[world] = lfilter([1.0], [1.0, -decay[world]], values[world], axis=0)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import nnls
 from scipy.special import chdtri
 
 from twinloop.core.errors import InputError
@@ -114,6 +113,8 @@ def allan_noise(curve: AllanCurve) -> AllanNoise:
     The interval of each is that of the curve where it has the largest part, its estimate's share of it taken; where it
     has none, it begins at 0 and ends at what the curve's upper end would allow.
     """
+    from scipy.optimize import nnls  # slow to load
+
     time, level = curve.time, curve.deviation.level
     variance = curve.deviation.estimate**2
     basis = np.stack([1.0 / time, np.full_like(time, _FLICKER), time / 3.0], axis=1)
