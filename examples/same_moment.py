@@ -1,0 +1,90 @@
+"""One moment of a stored episode four ways: clean, as the twin's camera delivers it, path-traced, and annotated.
+
+    twinloop generate examples/clutter.yaml --output data --episodes 8
+    twinloop render data --episodes 1 --size 640x480 --annotations instance,boxes,poses --output annotated
+    python examples/same_moment.py annotated --frame 75 --output same_moment.png
+
+The path-traced quarter needs `pip install 'twinloop[path]'`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import tyro
+from numpy.typing import NDArray
+
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate.pixels_source import StoredEpisode, source_plan, stored_episode
+from twinloop.render import Fields, SceneStates, contact_sheet, open_renderer, write_png
+from twinloop.render.annotate_draw import draw_annotations
+from twinloop.rollout.camera import camera_sensors
+from twinloop.rollout.camera_shots import CameraShots
+
+FOLLOWED = 20  # frames for which the camera's exposure has followed the light
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One frame of an annotated dataset.
+
+    Attributes:
+        dataset: Folder of a dataset with annotations.
+        episode: Its index.
+        frame: Its number.
+        camera: One of the dataset's cameras, whose sensor the twin carries.
+        samples: Paths per pixel of the path-traced picture.
+        output: The PNG.
+    """
+
+    dataset: tyro.conf.Positional[Path]
+    episode: int = 0
+    frame: int = 75
+    camera: str = "front"
+    samples: int = 64
+    output: Path = Path("same_moment.png")
+
+
+def four_ways(moment: Moment) -> dict[str, NDArray[np.uint8]]:
+    """The pictures by their labels."""
+    reader, plan = DatasetReader(moment.dataset), source_plan(moment.dataset)
+    model = plan.twin.visual_model(texture_pool=plan.texture_pool, seed=plan.run_seed)
+    episode = stored_episode(reader, moment.episode, plan.twin, model)
+    known = reader.annotations(moment.episode, moment.camera)
+    pinhole = known.intrinsics[moment.frame]
+    state, fields = episode.states.take([moment.frame]), episode.looks([moment.frame])
+    pictures = {}
+    for label, renderer, quality in (("clean: gl", "gl", {}), ("path-traced", "mitsuba", {"samples": moment.samples})):
+        with open_renderer(
+            renderer, model, height=pinhole.height, width=pinhole.width, cameras=[moment.camera], quality=quality
+        ) as opened:
+            pictures[label] = opened.render(state, fields)[moment.camera][0]
+    sensor = camera_sensors(plan.twin)[moment.camera]
+    return {
+        "clean: gl": pictures["clean: gl"],
+        f"as the {plan.twin.devices[sensor].name} delivers it": _delivered(episode, moment, sensor, reader),
+        f"path-traced: {moment.samples} samples a pixel, denoised": pictures["path-traced"],
+        "what is known of it": draw_annotations(pictures["clean: gl"], known, moment.frame, scale=1),
+    }
+
+
+def _delivered(episode: StoredEpisode, moment: Moment, sensor: str, reader: DatasetReader) -> NDArray[np.uint8]:
+    """What the robot's camera had delivered by then: older, blurred, bent, noisy, compressed."""
+    size = next(camera for camera in reader.spec.cameras if camera.name == moment.camera)
+    camera = episode.camera(sensor, size)
+    view = {"height": camera.view.height, "width": camera.view.width, "cameras": [camera.camera]}
+    with open_renderer("gl", episode.model, **view) as renderer:
+
+        def draw(states: SceneStates, fields: Fields) -> NDArray[np.float32]:
+            return renderer.observe(states, fields, channels=("linear",))[camera.camera]["linear"]
+
+        shots = CameraShots(camera, episode.world, draw)
+        return shots.pictures(range(max(0, moment.frame - FOLLOWED), moment.frame + 1))[-1]
+
+
+if __name__ == "__main__":
+    asked = tyro.cli(Moment)
+    pictures = four_ways(asked)
+    write_png(asked.output, contact_sheet(list(pictures.values()), list(pictures), columns=2))
