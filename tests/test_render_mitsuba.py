@@ -103,7 +103,7 @@ def test_it_sees_the_surfaces_that_the_rasterizer_sees(name: str) -> None:
     for camera, seen in traced.items():
         same = (drawn[camera]["geom"] == seen["geom"]) & (seen["geom"] >= 0)
         assert np.mean(drawn[camera]["geom"] == seen["geom"]) > 0.995
-        error = np.abs(drawn[camera]["depth"] - seen["depth"])[same] / seen["depth"][same]
+        error = np.abs(drawn[camera]["depth"][same] - seen["depth"][same]) / seen["depth"][same]
         assert np.median(error) < 1e-4
         cosine = np.einsum("pi,pi->p", drawn[camera]["normal"][same], seen["normal"][same])
         assert np.median(cosine) > np.cos(np.radians(1.0))
@@ -116,7 +116,7 @@ def test_every_kind_of_geom_is_where_the_rasterizer_has_it(kinds: mujoco.MjModel
         assert np.mean(drawn[camera]["geom"] == ids) > 0.99
         assert overlap(drawn[camera]["geom"], ids) > 0.95
         same = (drawn[camera]["geom"] == ids) & (ids >= 0)
-        assert np.median(np.abs(drawn[camera]["depth"] - seen["depth"])[same]) < 1e-4
+        assert np.median(np.abs(drawn[camera]["depth"][same] - seen["depth"][same])) < 1e-4
         assert np.isinf(seen["depth"][ids < 0]).all()
         np.testing.assert_allclose(np.linalg.norm(seen["normal"], axis=-1), ids >= 0, atol=1e-5)
     shown = set(np.unique(np.concatenate([seen["geom"].ravel() for seen in traced.values()])).tolist())
@@ -140,7 +140,7 @@ def test_textures_lie_as_the_rasterizer_lays_them(kinds: mujoco.MjModel) -> None
         alike = (hues[0] == hues[1]) | (brightest[0] == brightest[1])
         for name in ("sheet", "box", "box2", "ball", "ball2", "egg", "can", "pill", "tent", "leaf"):
             pixels = (ids == kinds.geom(name).id) & (pictures[1][camera]["geom"] == ids)
-            assert pixels.sum() < 20 or np.mean(alike[pixels]) > 0.9, (camera, name)
+            assert pixels.sum() < 150 or np.mean(alike[pixels]) > 0.9, (camera, name)
 
 
 def test_the_background_is_the_rasterizers(kinds: mujoco.MjModel) -> None:
@@ -226,17 +226,18 @@ def test_variants_see_the_same_surfaces(kinds: mujoco.MjModel, variant: str) -> 
 
 
 @pytest.mark.slow
-def test_denoising_brings_few_samples_near_to_many(kinds: mujoco.MjModel) -> None:
+def test_denoising_brings_few_samples_near_to_many() -> None:
     pytest.importorskip("pyoidn")
-    pictures = {}
-    for samples, denoise in ((512, False), (8, False), (8, True)):
+    model, pictures = load_twin("so101_tabletop").model, {}
+    for samples, denoise in ((256, False), (8, False), (8, True)):
         quality = MitsubaQuality(samples=samples, denoise=denoise)
-        with MitsubaRenderer(kinds, height=120, width=160, cameras=["front"], quality=quality) as tracer:
-            light = tracer.observe(SceneStates(qpos=kinds.qpos0), channels=("rgb",))["front"]["rgb"]
+        with MitsubaRenderer(model, height=120, width=160, cameras=["front"], quality=quality) as tracer:
+            light = tracer.observe(SceneStates(qpos=model.key_qpos[0]), channels=("rgb",))["front"]["rgb"]
             pictures[samples, denoise] = light.astype(float)
-    many = pictures[512, False]
+    many = pictures[256, False]
     noisy, cleaned = (10 * np.log10(255**2 / np.mean((pictures[8, denoise] - many) ** 2)) for denoise in (False, True))
     assert cleaned > noisy + 3.0
+    assert cleaned > 30.0
 
 
 def test_what_cannot_be_done_is_said(kinds: mujoco.MjModel, monkeypatch: pytest.MonkeyPatch) -> None:
