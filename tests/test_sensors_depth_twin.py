@@ -71,6 +71,17 @@ def test_devices_become_the_models_that_they_name(twin, device, kind) -> None:
     assert set(view()) == set(DEPTH_CHANNELS)
 
 
+@pytest.mark.parametrize("distance", [1.0, 2.0, 3.0])
+def test_a_kinect_errs_as_it_was_measured_to(twin, distance) -> None:
+    # Khoshelham and Elberink (Sensors 2012): 1.425 mm z² on planes, rounding included.
+    pinhole = dataclasses.replace(PINHOLE, fx=585.6, fy=585.6)
+    seen = view(8)
+    seen["depth"] = np.broadcast_to(np.linspace(0.98, 1.02, 160) * distance, seen["depth"].shape)
+    table = seeded(twin, [0], {"sensor/kinect_v1/edge_noise": 0.0})
+    reading = depth_reading(twin, table, "kinect_v1", seen, pinhole, frames=range(8))
+    assert np.nanstd(reading.metres - seen["depth"]) == pytest.approx(1.425e-3 * distance**2, rel=0.07)
+
+
 def test_settings_and_parameters_of_a_twin_go_before_the_devices(twin) -> None:
     assert depth_model(twin, twin.table(), "wide").spec.baseline == 0.1
     assert depth_model(twin, twin.table(), "d435").spec.baseline == 0.05
