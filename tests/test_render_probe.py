@@ -7,12 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import twinloop.render.probe as probing
 from twinloop.core.errors import MissingDependencyError, UnknownNameError
 from twinloop.render import RENDERERS, choose_renderer, open_renderer, probe_all, probe_renderer
 from twinloop.render.catalog import RendererEntry
+from twinloop.render.protocol import SceneStates
+from twinloop.render.trial import HEIGHT, WIDTH, problem, scene
 
 
 @pytest.fixture
@@ -130,3 +133,33 @@ def test_opening_gl_leaves_the_environment_able_to_start_processes() -> None:
     )
     env = {key: value for key, value in os.environ.items() if key != "MUJOCO_GL"}
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True, env=env)
+
+
+def test_a_trial_asks_for_everything_that_a_renderer_claims() -> None:
+    model = scene()
+    if not probe_renderer("gl").available:
+        pytest.skip("renderer gl is not available")
+    with open_renderer("gl", model, height=HEIGHT, width=WIDTH) as renderer:
+        seen = renderer.observe(SceneStates(qpos=model.qpos0), channels=renderer.channels)["front"]
+    right = {channel: values[0] for channel, values in seen.items()}
+    assert problem(model, right) == ""
+    assert problem(model, {"rgb": right["rgb"]}) == ""
+    spoilt = {
+        "rgb": (np.zeros_like(right["rgb"]), "The picture is wrong: 0 pixels show the box, at least 50 should."),
+        "linear": (right["linear"] / 2 + 0.3, "its linear light is not that of its colours"),
+        "geom": (np.zeros_like(right["geom"]), "The ids are wrong: 0 in the middle, it should be 1."),
+        "depth": (right["depth"] + 0.01, "The depth is wrong: "),
+        "normal": (-right["normal"], "The normals are wrong: "),
+    }
+    for channel, (values, words) in spoilt.items():
+        assert words in problem(model, right | {channel: values})
+    nothing = np.full_like(right["depth"], np.nan)
+    assert "The depth is wrong: nan m" in problem(model, right | {"depth": nothing})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RENDERERS)
+def test_the_trial_of_what_works_passes(name: str) -> None:
+    if not probe_renderer(name).available:
+        pytest.skip(f"renderer {name} is not available")
+    subprocess.run([sys.executable, "-m", "twinloop.render.trial", name], check=True, timeout=240)

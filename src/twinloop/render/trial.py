@@ -6,12 +6,16 @@ Several renderers end the process when a library is missing or wrong, so nobody 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 import mujoco
 import numpy as np
+from numpy.typing import NDArray
 
 from twinloop.core.errors import TwinloopError
+from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.catalog import open_renderer
+from twinloop.render.light import encode_srgb
 from twinloop.render.protocol import SceneStates
 
 _SCENE = """
@@ -28,20 +32,67 @@ _SCENE = """
 """
 
 
+HEIGHT, WIDTH = 48, 64
+_BOX = 1  # its geom
+_LEAST = 50  # pixels of it; there are 96
+_DEPTH_M, _NORMAL = 0.002, 0.05  # 2 mm and 3°: whatever a renderer rounds is less
+
+
 def main(name: str) -> int:
-    """Render the scene and say so; 0 when the picture shows the green box, 3 when something is missing."""
-    model = mujoco.MjModel.from_xml_string(_SCENE)
+    """Render the scene and say so; 0 when every channel that the renderer claims is right, 3 when something is not."""
+    model = scene()
     try:
-        with open_renderer(name, model, height=48, width=64) as renderer:
-            picture = renderer.render(SceneStates(qpos=model.qpos0))["front"][0].astype(int)
+        with open_renderer(name, model, height=HEIGHT, width=WIDTH) as renderer:
+            channels = renderer.channels
+            seen = renderer.observe(SceneStates(qpos=model.qpos0), channels=channels)["front"]
     except TwinloopError as error:
         sys.stderr.write(str(error))
         return 3
-    green = np.sum(picture[..., 1] > picture[..., 0] + picture[..., 2])
-    if green < 50:
-        sys.stderr.write(f"The picture is wrong: {green} pixels show the box, at least 50 should.")
+    wrong = problem(model, {channel: seen[channel][0] for channel in channels})
+    if wrong:
+        sys.stderr.write(wrong)
         return 3
     return 0
+
+
+def problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
+    """What is wrong with the channels of the scene's picture, empty when nothing is.
+
+    Depth, id and normal are compared with MuJoCo's ray caster in the middle of the picture.
+    """
+    light = seen["rgb"].astype(np.float64)
+    green = int(np.sum(light[..., 1] > light[..., 0] + light[..., 2]))
+    if green < _LEAST:
+        return f"The picture is wrong: {green} pixels show the box, at least {_LEAST} should."
+    if "linear" in seen and not np.median(np.abs(encode_srgb(seen["linear"]) - light)) <= 2.0:
+        return "The picture is wrong: its linear light is not that of its colours."
+    geom, depth, normal = _truth(model)
+    middle = HEIGHT // 2, WIDTH // 2
+    if "geom" in seen and (seen["geom"][middle] != geom or np.sum(seen["geom"] == _BOX) < _LEAST):
+        return f"The ids are wrong: {seen['geom'][middle]} in the middle, it should be {geom}."
+    if "depth" in seen and not abs(seen["depth"][middle] - depth) <= _DEPTH_M:
+        return f"The depth is wrong: {seen['depth'][middle]:.4f} m in the middle, it should be {depth:.4f} m."
+    if "normal" in seen and not np.linalg.norm(seen["normal"][middle] - normal) <= _NORMAL:
+        found = seen["normal"][middle].round(2)
+        return f"The normals are wrong: {found} in the middle, it should be {normal.round(2)}."
+    return ""
+
+
+def _truth(model: mujoco.MjModel) -> tuple[int, float, NDArray[np.float64]]:
+    """Geom, depth and normal of the pixel right below the middle."""
+    data = mujoco.MjData(model)
+    mujoco.mj_kinematics(model, data)
+    mujoco.mj_camlight(model, data)
+    lens = intrinsics(model, "front", height=HEIGHT, width=WIDTH)
+    ray = lens.unproject([WIDTH // 2 + 0.5, HEIGHT // 2 + 0.5])
+    pose, geom, normal = opencv_pose(data.cam_xpos[0], data.cam_xmat[0]), np.zeros(1, dtype=np.int32), np.zeros(3)
+    depth = mujoco.mj_ray(model, data, pose[:3, 3], pose[:3, :3] @ ray, None, 1, -1, geom, normal)
+    return int(geom[0]), depth, normal @ pose[:3, :3]
+
+
+def scene() -> mujoco.MjModel:
+    """The scene that is tried."""
+    return mujoco.MjModel.from_xml_string(_SCENE)
 
 
 if __name__ == "__main__":
