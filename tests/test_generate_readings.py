@@ -31,7 +31,7 @@ TWIN = {
 }
 SMALL = {
     "scene": {"twin": "felt.yaml", "task": "pick_and_place"},
-    "rollout": {"parallel_envs": 3, "episodes_per_env": 2, "sensors": "all"},
+    "rollout": {"parallel_envs": 2, "episodes_per_env": 2, "sensors": "all"},
 }
 KEYS = {"wrist_imu": "imu", "wrist_force": "force_torque", "servos": "servo"}
 
@@ -154,7 +154,7 @@ def test_both_validators_accept_it(made):
 
 def test_a_configuration_without_sensors_is_as_it_was(tmp_path):
     said = config(tmp_path, sensors=[]).model_dump(mode="json")
-    assert said["file"]["rollout"] == {"parallel_envs": 3, "episodes_per_env": 2, "backend": "threads"}
+    assert said["file"]["rollout"] == {"parallel_envs": 2, "episodes_per_env": 2, "backend": "threads"}
     assert config(tmp_path).model_dump(mode="json")["file"]["rollout"]["sensors"] == "all"
 
 

@@ -19,7 +19,6 @@ from scipy.special import ndtri
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
-from twinloop.rollout.sensing import encoder_side
 from twinloop.rollout.substeps import TEMPERATURE, VOLTAGE, PhysicsSteps, Restepper
 from twinloop.sensors import force_torque, imu, servo
 from twinloop.sensors.filters import low_pass
@@ -167,10 +166,9 @@ class BodySensors:
         self, name: str, values: dict[str, Any], params: ParamTable, motion: _Motion, clock: SampleClock
     ) -> NDArray[np.float64]:
         feedback, twin = servo.Servo(**values), self.twin
-        qpos, qvel = encoder_side(twin)
-        truth = _motor_truth(twin, name, params, motion, qvel)
+        truth = _motor_truth(twin, name, params, motion)
         felt = motion.sampled(truth, clock, values["bandwidth"])
-        position = motion.sampled(motion.qpos.part(qpos), clock, np.zeros(1))
+        position = motion.sampled(motion.qpos.part(twin.encoder_qpos), clock, np.zeros(1))
         count = len(twin.robot.joints)
         chance = _chance(params, name, clock, servo.CHANCE * count) if feedback.by_chance else None
         reported = servo.servo_readings(
@@ -260,12 +258,8 @@ def _motors(twin: Twin, name: str) -> tuple[NDArray[np.float64], NDArray[np.floa
     return np.array(kt), np.array(resistance), np.array(voltage)
 
 
-def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: _Motion, encoder: NDArray[np.intp]) -> _Signal:
-    """Speed, current, duty, voltage and temperature rise of each joint's servo side by side, ``(n + 1, 5 njoint)``.
-
-    Args:
-        encoder: indices in qvel of what the encoders sit on.
-    """
+def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: _Motion) -> _Signal:
+    """Speed, current, duty, voltage and temperature rise of each joint's servo side by side, ``(n + 1, 5 njoint)``."""
     kt, cold, nominal = _motors(twin, name)
     voltage = twin.column(params, "actuator", "voltage", nominal)
     rise = twin.column(params, "actuator", "temperature_rise")
@@ -279,7 +273,7 @@ def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: _Motion, enc
         turning = twin.model.actuator_gear[: len(kt), 0] * speed[:, twin.motor_qvel]
         warm = cold * (1.0 + COPPER * kelvin)
         current, duty = servo.motor_state(torque, turning, volts, kt=kt, resistance=warm)
-        return np.stack([speed[:, encoder], current, duty, volts, kelvin], axis=-1).reshape(len(torque), -1)
+        return np.stack([speed[:, twin.encoder_qvel], current, duty, volts, kelvin], axis=-1).reshape(len(torque), -1)
 
     return _Signal(arrives=of("arrives"), leaves=of("leaves"))
 

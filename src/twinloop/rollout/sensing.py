@@ -40,8 +40,7 @@ def joint_readings(
         InputError: they are needed and not given, there is noise in a table without seeds, or a filter's lag changes
             at every control step.
     """
-    where, slope = encoder_side(twin)
-    true = qpos[..., where]
+    true = qpos[..., twin.encoder_qpos]
     if not _has_history(twin, params):
         return _encoded(twin, params, true)
     if qvel is None or time is None:
@@ -50,16 +49,8 @@ def joint_readings(
             "times of the whole episode."
         )
     taken, number = newest_sample(time, **_clock(params))
-    positions = _filtered(time, true, qvel[..., slope], taken, _lag(twin, params))
+    positions = _filtered(time, true, qvel[..., twin.encoder_qvel], taken, _lag(twin, params))
     return _encoded(twin, params, positions, _chance(twin, params, number))
-
-
-def encoder_side(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Indices in qpos and qvel of what each joint's encoder sits on: its link, or its motor before a gear."""
-    gears = twin.robot.gears
-    if gears is not None and gears.feedback == "motor":
-        return twin.motor_qpos, twin.motor_qvel
-    return twin.joint_qpos, twin.joint_qvel
 
 
 def _has_history(twin: Twin, params: ParamTable) -> bool:

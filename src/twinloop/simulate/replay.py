@@ -120,7 +120,7 @@ def replay(backend: Backend, logs: ReplayLogs, params: ParamTable) -> NDArray[np
     first = np.tile(logs.units.to_si(logs.measured[:, 0]), (nworld, 1))
     initial = _initial_state(logs.twin, first * scale[:, 0] + offset[:, 0], commands[:, 0])
     run = rollout(backend, logs.twin, table, initial, commands, commands.shape[1])
-    readings = logs.units.from_si((run.qpos[..., logs.twin.joint_qpos] - offset) / scale)
+    readings = logs.units.from_si((run.qpos[..., logs.twin.encoder_qpos] - offset) / scale)
     for world in np.flatnonzero(~run.valid):
         readings[world, run.invalid_step[world] :] = np.inf
     return readings.reshape(nworld, nepisode, *readings.shape[1:])

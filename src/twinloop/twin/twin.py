@@ -106,6 +106,20 @@ class Twin:
         """Index in qvel of the motor side of each robot joint; the joint's own where it has no gear."""
         return self.model.jnt_dofadr[[motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
 
+    @property
+    def encoder_qpos(self) -> NDArray[np.intp]:
+        """Index in qpos of what each joint's encoder sits on: its link, or its motor before a gear."""
+        return self.motor_qpos if self._encoders_before_gears else self.joint_qpos
+
+    @property
+    def encoder_qvel(self) -> NDArray[np.intp]:
+        """Index in qvel of what each joint's encoder sits on."""
+        return self.motor_qvel if self._encoders_before_gears else self.joint_qvel
+
+    @property
+    def _encoders_before_gears(self) -> bool:
+        return self.robot.gears is not None and self.robot.gears.feedback == "motor"
+
     @cached_property
     def encoder_resolution(self) -> NDArray[np.float64]:
         """Size of one count of each joint's encoder in rad, 0 where nobody says, ``(n,)``."""
