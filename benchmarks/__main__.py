@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import camera, envs, generate, gpu, scale, scenes, writer
+from benchmarks import camera, envs, generate, gpu, render, scale, scenes, writer
 from twinloop.core.files import write_json
 from twinloop.core.pool import cores
 
@@ -21,6 +21,7 @@ def main() -> None:
         "writer": writer.run(),
         "envs": envs.run(),
         "gpu": gpu.run(),
+        "render": render.run(),
         "scenes": scenes.run(),
         "camera": camera.run(),
         "scale": scale.run([("swing", 10_000, cores())]),
@@ -64,6 +65,21 @@ def main() -> None:
             f"{row['ratio']:.2f}",
             f"median of {figures['gpu']['rounds']}",
             f"{figures['gpu']['target']:.2f}",
+        )
+    for row in figures["gpu"].get("pictures", {}).get("rows", ()):
+        table.add_row(
+            f"pictures on a GPU, {row['worlds']} worlds, pictures/s against bare mujoco_warp",
+            f"{row['ratio']:.2f}",
+            f"{row['pictures_per_s']:,.0f} pictures/s",
+            "",
+        )
+    for size, row in figures["render"]["sizes"].items():
+        low, high = row["ratio_spread"]
+        table.add_row(
+            f"rendering a dataset with gl at {size}, frames/s against the bare loop",
+            f"{row['ratio']:.2f}",
+            f"{low:.2f} to {high:.2f}; {row['thread_ratio']:.2f} by the drawing thread's processor time",
+            f"{figures['render']['target']:.2f}",
         )
     if "skipped" in figures["gpu"]:
         table.add_row("episodes on a GPU", "none here", figures["gpu"]["skipped"], f"{figures['gpu']['target']:.2f}")

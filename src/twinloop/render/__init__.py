@@ -5,6 +5,7 @@ from twinloop.render.light import decode_srgb, encode_srgb
 from twinloop.render.probe import ProbeResult, choose_renderer, probe_all, probe_renderer
 from twinloop.render.protocol import CHANNELS, Fields, Frames, Observed, Renderer, SceneStates
 from twinloop.render.sheet import contact_sheet, png_bytes, write_png, write_video
+from twinloop.render.splats import Splats, read_splats
 
 __all__ = [
     "CHANNELS",
@@ -15,6 +16,7 @@ __all__ = [
     "ProbeResult",
     "Renderer",
     "SceneStates",
+    "Splats",
     "choose_renderer",
     "contact_sheet",
     "decode_srgb",
@@ -23,6 +25,7 @@ __all__ = [
     "png_bytes",
     "probe_all",
     "probe_renderer",
+    "read_splats",
     "write_png",
     "write_video",
 ]
