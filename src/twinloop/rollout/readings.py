@@ -7,7 +7,7 @@ delivered then, and beside the frames every sample that was taken.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,16 +19,15 @@ from scipy.special import ndtri
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
+from twinloop.rollout.signals import Motion, Signal
 from twinloop.rollout.substeps import TEMPERATURE, VOLTAGE, PhysicsSteps, Restepper
 from twinloop.sensors import force_torque, imu, servo
-from twinloop.sensors.filters import low_pass
 from twinloop.sensors.sampling import SampleClock, sample_clock
 from twinloop.simulate.drive_stages import COPPER
 from twinloop.twin import Twin
 
 KINDS = ("imu", "force_torque", "servo")
 _STREAM = "rollout/sensor/{}"
-_SAME_MOMENT = 1e-9  # s; a clock's moments and the sums of physics steps differ by round-off
 _MODEL_SENSORS = {
     "imu": (mujoco.mjtSensor.mjSENS_GYRO, mujoco.mjtSensor.mjSENS_ACCELEROMETER),
     "force_torque": (mujoco.mjtSensor.mjSENS_FORCE, mujoco.mjtSensor.mjSENS_TORQUE),
@@ -113,16 +112,10 @@ class BodySensors:
         servos = any(self.twin.devices[name].kind == "servo" for name in self.names)
         record = ["sensordata", *(("actuator_force", VOLTAGE, TEMPERATURE) if servos else ())]
         made = world.run(record=record)
-        rest = world.before(record)
-        motion = _Motion(
-            time=_chained(made.time),
-            qpos=_Signal.of_state(_chained(made.qpos)),
-            qvel=_Signal.of_state(_chained(made.qvel)),
-            records={name: _Signal.of_record(rows, made.ends[name], rest[name]) for name, rows in made.records.items()},
-        )
+        motion = Motion.of_steps(made, rest=world.before(record))
         return {name: self._read(name, world, motion, made) for name in self.names}
 
-    def _read(self, name: str, world: Restepper, motion: _Motion, made: PhysicsSteps) -> Reading:
+    def _read(self, name: str, world: Restepper, motion: Motion, made: PhysicsSteps) -> Reading:
         params, kind = world.params, self.twin.devices[name].kind
         _check_steady(params, name)
         values = self.twin.sensor_values(params, name)
@@ -138,7 +131,7 @@ class BodySensors:
         )
 
     def _imu(
-        self, name: str, values: dict[str, Any], params: ParamTable, motion: _Motion, clock: SampleClock
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: Motion, clock: SampleClock
     ) -> NDArray[np.float64]:
         unit = imu.Imu(**values)
         felt = motion.sampled(motion.records["sensordata"].part(self._places[name]), clock, values["bandwidth"])
@@ -147,7 +140,7 @@ class BodySensors:
         return np.concatenate([rate[0], force[0]], axis=1)
 
     def _force_torque(
-        self, name: str, values: dict[str, Any], params: ParamTable, motion: _Motion, clock: SampleClock
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: Motion, clock: SampleClock
     ) -> NDArray[np.float64]:
         sensor = force_torque.ForceTorque(**values)
         # MuJoCo gives what holds up the bodies beyond the site; a sensor reports what they put on it.
@@ -163,7 +156,7 @@ class BodySensors:
         )[0]
 
     def _servo(
-        self, name: str, values: dict[str, Any], params: ParamTable, motion: _Motion, clock: SampleClock
+        self, name: str, values: dict[str, Any], params: ParamTable, motion: Motion, clock: SampleClock
     ) -> NDArray[np.float64]:
         feedback, twin = servo.Servo(**values), self.twin
         truth = _motor_truth(twin, name, params, motion)
@@ -178,59 +171,6 @@ class BodySensors:
             chance=None if chance is None else chance.reshape(1, -1, count, servo.CHANCE),
         )
         return reported[0].reshape(len(clock.taken), -1)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Signal:
-    """A signal along physics steps: at the moments ``(n + 1,)`` between them, as it arrives there and as it leaves.
-
-    What follows from forces jumps where a command begins to act. Nobody can know at that moment what comes after it,
-    so that a sample of it is of what came before.
-    """
-
-    arrives: NDArray[np.float64]
-    leaves: NDArray[np.float64]
-
-    @classmethod
-    def of_state(cls, values: NDArray[np.float64]) -> _Signal:
-        """A part of the state ``(n + 1, k)``, which does not jump."""
-        return cls(arrives=values, leaves=values)
-
-    @classmethod
-    def of_record(cls, rows: NDArray[np.float64], ends: NDArray[np.float64], rest: NDArray[np.float64]) -> _Signal:
-        """What is computed at the beginning of physics steps ``(nstep, substeps, k)`` and at the end of the last.
-
-        ``ends`` is ``(nstep, k)``, and ``rest`` ``(k,)`` what was before the first.
-        """
-        width = rows.shape[2:]
-        leaves = np.concatenate([rows.reshape(rows.shape[0] * rows.shape[1], *width), ends[-1:]])
-        arrives = np.concatenate([rows[:, 1:], ends[:, None]], axis=1).reshape(len(leaves) - 1, *width)
-        return cls(arrives=np.concatenate([rest[None], arrives]), leaves=leaves)
-
-    def part(self, columns: slice | NDArray[np.intp]) -> _Signal:
-        """Some of its columns."""
-        return _Signal(arrives=self.arrives[:, columns], leaves=self.leaves[:, columns])
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Motion:
-    """An episode at its physics steps, ``time`` ``(n + 1,)``."""
-
-    time: NDArray[np.float64]
-    qpos: _Signal
-    qvel: _Signal
-    records: Mapping[str, _Signal]
-
-    def sampled(self, signal: _Signal, clock: SampleClock, bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A signal filtered and taken at a clock's moments, linear along each physics step."""
-        smooth = low_pass(self.time[None], signal.leaves[None], bandwidth, ends=signal.arrives[None])[0]
-        leaves = smooth if np.any(bandwidth > 0.0) else signal.leaves
-        following = np.searchsorted(self.time, clock.taken - _SAME_MOMENT, side="left")
-        last = np.maximum(following - 1, 0)
-        span = np.where(following > 0, self.time[following] - self.time[last], 1.0)
-        part = np.clip((clock.taken - self.time[last]) / span, 0.0, 1.0)[:, None]
-        between = leaves[last] + part * (smooth[following] - leaves[last])
-        return np.where(following[:, None] > 0, between, smooth[:1])
 
 
 def _kind(twin: Twin, name: str) -> str:
@@ -258,7 +198,7 @@ def _motors(twin: Twin, name: str) -> tuple[NDArray[np.float64], NDArray[np.floa
     return np.array(kt), np.array(resistance), np.array(voltage)
 
 
-def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: _Motion) -> _Signal:
+def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: Motion) -> Signal:
     """Speed, current, duty, voltage and temperature rise of each joint's servo side by side, ``(n + 1, 5 njoint)``."""
     kt, cold, nominal = _motors(twin, name)
     voltage = twin.column(params, "actuator", "voltage", nominal)
@@ -275,7 +215,7 @@ def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: _Motion) -> 
         current, duty = servo.motor_state(torque, turning, volts, kt=kt, resistance=warm)
         return np.stack([speed[:, twin.encoder_qvel], current, duty, volts, kelvin], axis=-1).reshape(len(torque), -1)
 
-    return _Signal(arrives=of("arrives"), leaves=of("leaves"))
+    return Signal(arrives=of("arrives"), leaves=of("leaves"))
 
 
 def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[str, slice]]:
@@ -308,9 +248,3 @@ def _check_steady(params: ParamTable, name: str) -> None:
         raise InputError(
             f"{changing[0]} changes at every control step, and the sensor samples between them. Draw it per episode."
         )
-
-
-def _chained(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Values ``(nstep, substeps + 1, …)`` of consecutive control steps as one row of physics steps."""
-    body = rows[:, :-1].reshape(-1, *rows.shape[2:])
-    return np.concatenate([body, rows[-1:, -1]])
