@@ -106,7 +106,7 @@ class _Pass:
     settings: RenderConfig
     renderer: str
 
-    @property
+    @cached_property
     def cameras(self) -> tuple[CameraSpec, ...]:
         """Those to render."""
         return self.settings.specs(self.source.twin)
@@ -138,13 +138,13 @@ class _Pass:
         lengths = self.source.reader.lengths[list(self.source.chosen)]
         return min(BLOCK, max(1, math.floor(_BLOCK_SECONDS / (self.seconds * float(lengths.mean())))))
 
-    @property
+    @cached_property
     def made_by(self) -> str:
         """The renderer and its versions."""
         versions = ", ".join(f"{name} {found}" for name, found in renderer_versions(self.renderer).items())
         return f"{self.renderer} ({versions})"
 
-    @property
+    @cached_property
     def spec(self) -> DatasetSpec:
         """What the dataset will be."""
         parent = self.source.reader.spec
@@ -155,6 +155,7 @@ class _Pass:
             "renderer": self.renderer,
             "versions": renderer_versions(self.renderer),
             "quality": self.settings.settings,
+            "found": renderer_entry(self.renderer).what_was_found(),
         }
         order = {camera.name: camera for camera in (*parent.cameras, *self.cameras)}  # replaced where they stood
         return replace(
@@ -212,7 +213,7 @@ class _Pass:
         device = self.eyes.twin.devices[name].name
         return {"device": device, **episode.camera(name, camera).to_json()}
 
-    @property
+    @cached_property
     def documents(self) -> dict[str, dict[str, Any]]:
         """What says what the side tables mean."""
         wanted = self.settings.annotation_settings

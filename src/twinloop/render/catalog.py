@@ -24,7 +24,8 @@ class RendererEntry:
 
     ``quality`` is where the dataclass of its settings lives, which its class takes as ``quality``; empty where it has
     none. ``seconds`` is roughly what a picture of 640×480 takes on two cores. ``auto`` takes it only where it is
-    ``automatic``. ``found`` is a function that says what it found here once it works.
+    ``automatic``. ``found`` is a function that says what it found here once it works. ``optional`` are packages that
+    change its pictures where they are installed.
     """
 
     location: str
@@ -34,6 +35,7 @@ class RendererEntry:
     seconds: float = 0.01
     automatic: bool = True
     found: str = ""
+    optional: tuple[str, ...] = ()
 
     def load(self) -> Callable[..., Renderer]:
         """Import its class; ``mujoco_warp`` and GL only come in when it is opened."""
@@ -100,6 +102,7 @@ RENDERERS: dict[str, RendererEntry] = {
         seconds=5.0,
         automatic=False,
         found="twinloop.render.mitsuba_variants:working_variants",
+        optional=("pyoidn",),
     ),
 }
 

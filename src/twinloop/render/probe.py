@@ -62,12 +62,13 @@ def probe_renderer(name: str) -> ProbeResult:
 
 
 def renderer_versions(name: str) -> dict[str, str]:
-    """Versions of the packages that a renderer's pictures depend on.
+    """Versions of the packages that a renderer's pictures depend on, of those that are installed.
 
     Raises:
         UnknownNameError: there is no renderer of that name.
     """
-    return {package: found or "" for package, found in _versions(renderer_entry(name).packages).items()}
+    entry = renderer_entry(name)
+    return {package: found for package, found in _versions((*entry.packages, *entry.optional)).items() if found}
 
 
 def choose_renderer() -> str:
