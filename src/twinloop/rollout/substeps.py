@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -17,8 +17,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.render.protocol import SceneStates
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
-from twinloop.simulate.command import CommandPath
-from twinloop.simulate.disturbance import Pushes
+from twinloop.rollout.step_inputs import step_inputs
 from twinloop.simulate.drives import Drives, drive_world
 from twinloop.simulate.protocol import STATE_SPEC, state_columns, state_poses
 from twinloop.twin import Twin
@@ -103,7 +102,7 @@ class Restepper:
         self._model = copy.copy(model or twin.model)
         twin.fields(params, model=model).write_inplace(self._model, 0)
         self._data, self._seen = mujoco.MjData(self._model), mujoco.MjData(self._model)
-        self._inputs: list[_Inputs] = list(self._make_inputs())
+        self._inputs = list(step_inputs(twin, params, self._initial, self._commands))
         self._drives, self._next = Drives(twin, params), 0
         self._poses: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
 
@@ -163,8 +162,8 @@ class Restepper:
 
     def before(self, record: Sequence[str]) -> dict[str, NDArray[np.float64]]:
         """MjData fields, and what else `run` records, of the first state under what the robot was told before."""
-        path, drives = CommandPath(self.twin, self.params, self._initial), Drives(self.twin, self.params)
-        control = np.broadcast_to(path.controls(self._initial)[0, 0], self.twin.model.nu)
+        held = next(step_inputs(self.twin, self.params, self._initial, self._initial))
+        control, drives = held.controls[0], Drives(self.twin, self.params)
         changes = self.twin.stepped_fields(self.params, [0])
         if changes:
             changes.write_inplace(self._model, 0)
@@ -233,21 +232,6 @@ class Restepper:
                 f"States of shape {self.states.shape} and commands of shape {self._commands.shape} for "
                 f"{self.twin.name}, which has {self._width} numbers a state and {nu} commands. Give T + 1 states "
                 "and T commands of one episode."
-            )
-
-    def _make_inputs(self) -> Iterator[_Inputs]:
-        """What acts on the world in every control step: elementwise functions of the commands and parameters."""
-        path, pushes = CommandPath(self.twin, self.params, self._initial), Pushes(self.twin, self.params)
-        for command in self._commands:
-            step, clock = path.step, path.clock
-            controls = path.controls(command[None])[0]
-            wrenches = pushes.wrenches(step, clock.began, clock.ratio)
-            # A loop that keeps time has the model's own physics step, to the bit.
-            timestep = None if clock.steady else float(clock.timestep[0])
-            yield _Inputs(
-                controls=np.broadcast_to(controls, (self.twin.substeps, self.twin.model.nu)),
-                wrenches=None if wrenches is None else wrenches[0],
-                timestep=timestep,
             )
 
     def _asked(self, steps: ArrayLike | None) -> NDArray[np.intp]:
@@ -325,12 +309,3 @@ class Restepper:
             return np.asarray(getattr(data, name))
         supply = drives.supply
         return None if supply is None else np.asarray(supply[name == TEMPERATURE])[0]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Inputs:
-    """Controls ``(substeps, nu)``, wrenches ``(substeps, nbody, 6)`` or None, physics step in s or None: nominal."""
-
-    controls: NDArray[np.float64]
-    wrenches: NDArray[np.float64] | None
-    timestep: float | None
