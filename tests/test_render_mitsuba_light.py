@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import mujoco
 import numpy as np
 import pytest
 
+from _worlds import make_world
 from twinloop.render import SceneStates, decode_srgb, open_renderer, probe_renderer
 from twinloop.render.light import linear_of
 from twinloop.render.mitsuba import MitsubaQuality, MitsubaRenderer
@@ -205,3 +208,31 @@ def test_shininess_becomes_the_roughness_of_the_same_lobe() -> None:
     for shininess in (0.1, 0.5, 1.0):
         width = roughness_of_shininess(shininess) ** 2
         assert 2.0 / width**2 - 2.0 == pytest.approx(128.0 * shininess)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("light/key/radius", 0.3),
+        ("light/key/luminous_intensity", 3000.0),
+        ("material/floor/roughness", 0.05),
+        ("material/floor/metallic", 1.0),
+    ],
+)
+def test_parameters_that_the_rasterizer_ignores_show_here(tmp_path: Path, name: str, value: float) -> None:
+    pytest.importorskip("mitsuba")
+    body = """<light name="key" pos=".5 -.5 2" dir="-.25 .25 -1" diffuse=".6 .6 .6"/>
+              <camera name="eye" pos="0 -1.2 .6" xyaxes="1 0 0 0 .45 1" fovy="60"/>
+              <geom type="plane" size="3 3 .1" material="floor"/>
+              <geom type="box" size=".1 .1 .2" pos="0 0 .2" rgba=".8 .2 .1 1"/>"""
+    head = '<asset><material name="floor" rgba=".7 .7 .7 1"/></asset>'
+    twin = make_world(tmp_path, body, [name], head=head)
+    states, pictures = SceneStates(qpos=np.zeros((1, 0))), []
+    quality = MitsubaQuality(samples=64, denoise=False)
+    with MitsubaRenderer(twin.model, height=60, width=80, quality=quality) as tracer:
+        for values in ({}, {name: value}):
+            fields = {
+                field: given[0] for field, given in twin.fields(twin.table(1, values), visual=True).arrays.items()
+            }
+            pictures.append(tracer.render(states, fields)["eye"].astype(int))
+    assert np.mean(np.abs(pictures[0] - pictures[1]).max(axis=-1) > 8) > 0.003

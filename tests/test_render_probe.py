@@ -93,6 +93,7 @@ def test_when_none_works_every_reason_and_remedy_is_told(monkeypatch: pytest.Mon
     with pytest.raises(MissingDependencyError, match="gl: gl is broken; warp: ") as caught:
         choose_renderer()
     assert "libegl1 libgl1 or pip install 'twinloop[warp]'" in caught.value.remedy
+    assert "mitsuba" not in str(caught.value), "a path tracer is asked for by name"
 
 
 def test_an_unknown_renderer_is_refused() -> None:
