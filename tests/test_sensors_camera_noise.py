@@ -12,7 +12,7 @@ from _cameras import camera_seeds, flat
 from twinloop.sensors.camera import CameraModel, stages
 from twinloop.sensors.camera.exposure import Exposure, manual
 from twinloop.sensors.camera.seeds import POISSON_BELOW, poisson_of_words
-from twinloop.sensors.camera.sensor import noisy
+from twinloop.sensors.camera.sensor import digitised, noisy
 from twinloop.sensors.camera.stages import Shot, Unit, sensing_stages
 
 SENSOR = CameraModel(noise_scale=1.0, bits=12, black_level=256, full_well=8000, electron_rate=8e5, exposure_time=0.01)
@@ -158,3 +158,11 @@ def test_read_noise_before_and_after_the_gain_tell_apart_at_two_gains():
 def test_a_camera_without_any_of_it_has_no_such_stage():
     names = [stage.name for stage in stages(SENSOR)]
     assert names == ["filters", "electrons", "noise", "converter", "white_balance", "tone"]
+
+
+def test_the_converter_rounds_and_ends_at_black_and_white():
+    model = CameraModel(bits=8, full_well=255.0)
+    seen = digitised(np.array([-3.0, 10.4, 10.6, 254.4, 300.0]), model, 1.0)
+    assert seen.dtype == np.uint16
+    assert seen.tolist() == [0, 10, 11, 254, 255]
+    assert digitised(np.array([10.4, 200.0]), model, 4.0).tolist() == [42, 255]
