@@ -77,3 +77,10 @@ def test_bias_saturation_and_counts_come_last():
     said = force_torque_readings(sensor, load, period=0.01)[0]
     np.testing.assert_array_equal(said[:, 0], np.clip(load[0, :, 0] + 3.0, -10, 10))
     assert len(COMPONENTS) == said.shape[1]
+
+
+def test_the_ft300_is_its_data_sheet():
+    sensor = preset("robotiq_ft300")
+    np.testing.assert_array_equal(sensor.wrench("noise"), [1.2, 1.2, 0.5, 0.02, 0.02, 0.12])
+    np.testing.assert_array_equal(sensor.wrench("range"), [300] * 3 + [30] * 3)
+    assert sensor.force_walk == pytest.approx(3.0 / np.sqrt(24 * 3600), rel=1e-2)
