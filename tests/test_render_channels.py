@@ -225,3 +225,20 @@ def test_a_camera_inside_a_body_sees_past_it(renderer: Renderer, model: mujoco.M
     mujoco.mju_quat2Mat(up, model.cam_quat[0])
     expected = up.reshape(3, 3)[2] * [1, -1, -1]  # the world's z in the camera's axes
     np.testing.assert_allclose(out["normal"][flat], np.broadcast_to(expected, (flat.sum(), 3)), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(PRECISION))
+def test_more_things_than_a_byte_counts_keep_their_ids(name: str) -> None:
+    if not probe_renderer(name).available:
+        pytest.skip(f"renderer {name} is not available")
+    side, step = 20, 0.05
+    places = [(step * (i - side / 2 + 0.5), step * (j - side / 2 + 0.5)) for j in range(side) for i in range(side)]
+    boxes = "".join(f'<geom type="box" size=".015 .015 .01" pos="{x} {y} 0"/>' for x, y in places)
+    camera = '<camera name="top" pos="0 0 1.5" fovy="45"/>'
+    many = mujoco.MjModel.from_xml_string(f"<mujoco><worldbody>{camera}{boxes}</worldbody></mujoco>")
+    quality = {"max_geoms": 1} if name == "gl" else {}  # is raised to what the model has
+    with open_renderer(name, many, height=160, width=160, quality=quality) as opened:
+        geom = opened.observe(SceneStates(qpos=np.zeros((1, 0))), channels=("geom",))["top"]["geom"][0]
+    lens = intrinsics(many, "top", height=160, width=160)
+    pixels = lens.project([(x, -y, 1.49) for x, y in places]).astype(int)
+    np.testing.assert_array_equal(geom[pixels[:, 1], pixels[:, 0]], np.arange(side * side))

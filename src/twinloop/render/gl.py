@@ -89,7 +89,7 @@ class GlRenderer:
         self._cameras = {name: _fixed_camera(i) for name, i in camera_ids(model, cameras).items()}
         self.cameras = tuple(self._cameras)
         apply_quality(self._posed.model, quality, height, width)
-        self._scene = mujoco.MjvScene(self._posed.model, maxgeom=quality.max_geoms)
+        self._scene = mujoco.MjvScene(self._posed.model, maxgeom=max(quality.max_geoms, model.ngeom))
         self._option = _visible_things()
         self._pixels = np.empty((height, width, 3), dtype=np.uint8)
         self._rect = mujoco.MjrRect(0, 0, width, height)
