@@ -18,7 +18,7 @@ from twinloop.render import mitsuba_lights, mitsuba_materials
 from twinloop.render.mitsuba_lights import Exposure, Lamp
 from twinloop.render.mitsuba_materials import Look, Wardrobe
 from twinloop.render.mitsuba_shapes import Surface, surface
-from twinloop.render.mitsuba_sky import ENVIRONMENT, sky_faces, surrounding_light
+from twinloop.render.mitsuba_sky import ENVIRONMENT, luminance, sky_faces, surrounding_light
 from twinloop.render.mitsuba_textures import Mapping, mapping_of
 
 _GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
@@ -140,8 +140,12 @@ class MitsubaScene:
     def _sky(self, light: NDArray[np.float32]) -> dict[str, Any]:
         turn = np.eye(4)
         turn[:3, :3] = ENVIRONMENT
-        picture = self._mitsuba.Bitmap(np.ascontiguousarray(light))
-        return {"type": "envmap", "bitmap": picture, "to_world": self._mitsuba.ScalarTransform4f(turn.tolist())}
+        return {
+            "type": "envmap",
+            "bitmap": self._mitsuba.Bitmap(np.ascontiguousarray(light)),
+            "to_world": self._mitsuba.ScalarTransform4f(turn.tolist()),
+            "sampling_weight": _weight(light),
+        }
 
     def _mesh(self, thing: Thing) -> Any:
         properties = self._mitsuba.Properties()
@@ -154,7 +158,8 @@ class MitsubaScene:
     def _disc(self, lamp: Lamp) -> Any:
         properties = self._mitsuba.Properties()
         colour = {"type": "rgb", "value": lamp.light.tolist()}
-        properties["emitter"] = self._mitsuba.load_dict({"type": "area", "radiance": colour})
+        shining = {"type": "area", "radiance": colour, "sampling_weight": lamp.weight}
+        properties["emitter"] = self._mitsuba.load_dict(shining)
         corners = lamp.points.astype(np.float32).ravel()
         return _loose_triangles(self._mitsuba, lamp.name, corners, None, np.zeros(0, dtype=np.float32), properties)
 
@@ -173,6 +178,7 @@ class MitsubaScene:
             self._write_lamp(lamp, before)
         if not np.array_equal(light, self._light):
             values["sky.data"] = _wrapped(light, values["sky.data"].shape)
+            values["sky.sampling_weight"] = _weight(light)
         values.update()
         for thing in moved:  # after the update of their positions, which makes normals of its own
             if not thing.surface.flat:
@@ -195,6 +201,12 @@ class MitsubaScene:
             return
         self._values[f"{lamp.name}.vertex_positions"] = lamp.points.astype(np.float32).ravel()
         self._values[f"{lamp.name}.emitter.radiance.value"] = self._mitsuba.Color3f(*lamp.light.tolist())
+        self._values[f"{lamp.name}.emitter.sampling_weight"] = lamp.weight
+
+
+def _weight(light: NDArray[np.float32]) -> float:
+    """How often paths ask for the light from all around, beside lamps: see `Lamp`."""
+    return float(luminance(light).mean())
 
 
 def visible_geoms(model: mujoco.MjModel) -> list[int]:
