@@ -23,6 +23,7 @@ from twinloop.render.annotate_draw import draw_annotations
 from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.camera_shots import CameraShots
 
+STILL = {"shadow_map": 2048, "samples": 4}  # a single picture may cost more than those of a dataset
 FOLLOWED = 20  # frames for which the camera's exposure has followed the light
 
 
@@ -56,7 +57,10 @@ def four_ways(moment: Moment) -> dict[str, NDArray[np.uint8]]:
     pinhole = known.intrinsics[moment.frame]
     state, fields = episode.states.take([moment.frame]), episode.looks([moment.frame])
     pictures = {}
-    for label, renderer, quality in (("clean: gl", "gl", {}), ("path-traced", "mitsuba", {"samples": moment.samples})):
+    for label, renderer, quality in (
+        ("clean: gl", "gl", STILL),
+        ("path-traced", "mitsuba", {"samples": moment.samples}),
+    ):
         with open_renderer(
             renderer, model, height=pinhole.height, width=pinhole.width, cameras=[moment.camera], quality=quality
         ) as opened:
@@ -75,7 +79,7 @@ def _delivered(episode: StoredEpisode, moment: Moment, sensor: str, reader: Data
     size = next(camera for camera in reader.spec.cameras if camera.name == moment.camera)
     camera = episode.camera(sensor, size)
     view = {"height": camera.view.height, "width": camera.view.width, "cameras": [camera.camera]}
-    with open_renderer("gl", episode.model, **view) as renderer:
+    with open_renderer("gl", episode.model, **view, quality=STILL) as renderer:
 
         def draw(states: SceneStates, fields: Fields) -> NDArray[np.float32]:
             return renderer.observe(states, fields, channels=("linear",))[camera.camera]["linear"]
