@@ -12,6 +12,7 @@ import pytest
 from twinloop.core.errors import UnknownNameError
 from twinloop.render import CHANNELS, Observed, Renderer, SceneStates, decode_srgb, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics, opencv_pose
+from twinloop.render.primitives import ROUND, hits
 
 HEIGHT, WIDTH = 60, 80
 # What a renderer may leave of error, beside silhouettes: of depth, relatively, and degrees. The rasterizer's normals
@@ -160,6 +161,19 @@ def test_depth_and_normals_are_those_of_the_surface(
         smooth = name in {"tent", "terrain"}
         limit = 3.0 if rounded else drawn if smooth or camera == "flat" else exact
         assert np.quantile(tilted, 0.9) < limit, name
+
+
+def test_normals_hold_up_to_the_outline(renderer: Renderer, model: mujoco.MjModel) -> None:
+    data, lens = mujoco.MjData(model), intrinsics(model, "front", height=240, width=320)
+    mujoco.mj_forward(model, data)
+    with open_renderer(renderer.name, model, height=240, width=320, cameras=["front"]) as large:
+        out = large.observe(SceneStates(qpos=np.zeros((1, 0))), channels=("geom", "normal"))["front"]
+    rays, pose = lens.unproject(lens.pixel_centres()).reshape(-1, 3), opencv_pose(data.cam_xpos[0], data.cam_xmat[0])
+    _, expected = hits(ROUND, out["geom"][0].ravel(), rays, pose, model, data)
+    known = np.isfinite(expected[:, 0])
+    assert known.sum() > 2000
+    away = angle(out["normal"][0].reshape(-1, 3)[known], expected[known])
+    assert np.mean(away > 2.0) < 5e-4
 
 
 def test_where_there_is_nothing_every_channel_says_so(seen: Observed, truths: dict[str, Truth]) -> None:

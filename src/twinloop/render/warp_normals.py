@@ -20,7 +20,7 @@ wp.set_module_options({"enable_backward": False})
 _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 # A vertex normal that leans farther from its face is not used (as in MuJoCo's own renderer, mjr_uploadMesh).
 _SMOOTH = wp.constant(0.8)
-_BEFORE = wp.constant(1.0 - 1e-5)  # a hundred times the rounding of depth
+_BEFORE = wp.constant(0.99)  # nearer, rays that graze a round thing would begin within its rounding
 
 
 def surface_normals(
