@@ -20,7 +20,7 @@ class Fragile:
     """
 
     name = "fragile"
-    channels = ("rgb", "depth", "geom")
+    channels = ("rgb",)
     seconds = 0.001
 
     def __init__(self, model, *, height=240, width=320, cameras=None, quality=None):

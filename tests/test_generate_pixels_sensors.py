@@ -181,6 +181,6 @@ def test_wrong_annotations_are_told_before_anything_is_rendered(states, tmp_path
     with pytest.raises(UnknownNameError, match="Unknown annotation 'box'. Nearest existing: boxes"):
         render_dataset(states, tmp_path / "x", RenderConfig(**SIZE, annotations=["box"]))
     fragile = f"{HERE / '_fragile.py'}:Fragile"
-    with pytest.raises(UnknownNameError, match="Unknown channel 'normal' in the renderer"):
+    with pytest.raises(UnknownNameError, match="Unknown channel 'depth' in the renderer"):
         render_dataset(states, tmp_path / "x", RenderConfig(**{**SIZE, "renderer": fragile}, annotations=["normals"]))
     assert not (tmp_path / "x").exists()
