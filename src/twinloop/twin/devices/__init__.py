@@ -17,7 +17,8 @@ import mujoco
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.twin.quantities.sensing import SENSING, SENSOR_TEXT, DeviceKind
+from twinloop.twin.quantities.kinds import DeviceKind
+from twinloop.twin.quantities.sensing import SENSING, SENSOR_TEXT
 from twinloop.twin.spec import ParamSpec, RobotSpec, SensorSpec, describe, load_yaml
 
 _IDEAL = "an ideal sensor's; the device says nothing of it"

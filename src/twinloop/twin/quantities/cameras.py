@@ -8,22 +8,11 @@ The ideal camera fills its wells with linear light of 1 in an instant, adds no n
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
-from twinloop.twin.quantities.kinds import Quantity
+from twinloop.twin.quantities.kinds import Quantity, reported
 
-
-def _camera(quantity: str, unit: str, low: float, high: float, default: float, meaning: str) -> Quantity:
-    return Quantity(
-        family="sensor",
-        device="camera",
-        quantity=quantity,
-        unit=unit,
-        low=low,
-        high=high,
-        default=default,
-        stage="sensing",
-        meaning=meaning,
-    )
+_camera = partial(reported, "camera")
 
 
 def _exposure() -> Iterator[Quantity]:

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 # Who consumes a quantity: the compiled model, or a stage of the simulation, of the readings or of the reset.
 Stage = Literal["model", "command", "clock", "drive", "disturbance", "encoder", "reset", "scene", "sensing"]
 Rule = Literal["assign", "factor"]
+DeviceKind = Literal["camera", "depth", "lidar", "imu", "force_torque", "servo"]
 
 
 class Target(Protocol):
@@ -105,7 +106,7 @@ class Quantity:
     given: bool = False  # no model holds its nominal value: a servo preset or the twin's YAML gives it
     visual: bool = False
     seen: bool = False
-    device: str = ""
+    device: DeviceKind | Literal[""] = ""
     meaning: str = ""
 
     def path(self, name: str = "*") -> str:
@@ -122,3 +123,20 @@ class Quantity:
 def assign(field: str, column: int | None = None, factor: float = 1.0) -> tuple[Slot, ...]:
     """One field that takes the value as it is, times ``factor``."""
     return (Slot(field=field, column=column, factor=factor),)
+
+
+def reported(
+    device: DeviceKind, quantity: str, unit: str, low: float, high: float, default: float, meaning: str
+) -> Quantity:
+    """What a sensing device of some kind makes of the truth; the default is an ideal one's."""
+    return Quantity(
+        family="sensor",
+        device=device,
+        quantity=quantity,
+        unit=unit,
+        low=low,
+        high=high,
+        default=default,
+        stage="sensing",
+        meaning=meaning,
+    )

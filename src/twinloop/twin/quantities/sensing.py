@@ -7,8 +7,6 @@ model alone says which of these parameters it has. Defaults are an ideal sensor'
 
 from __future__ import annotations
 
-from typing import Literal
-
 import mujoco
 
 from twinloop.twin.quantities.camera_optics import CAMERA_OPTICS
@@ -17,7 +15,6 @@ from twinloop.twin.quantities.inertial import INERTIAL
 from twinloop.twin.quantities.kinds import Quantity
 from twinloop.twin.quantities.ranging import RANGING
 
-DeviceKind = Literal["camera", "depth", "lidar", "imu", "force_torque", "servo"]
 SENSOR_TEXT = "sensor/{}/{}"
 
 SENSING: tuple[Quantity, ...] = (*CAMERA_SENSORS, *CAMERA_OPTICS, *RANGING, *INERTIAL)
