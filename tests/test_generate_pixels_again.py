@@ -17,6 +17,7 @@ from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.recorded import write_log_dataset
 from twinloop.dataset.validate import validate
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
+from twinloop.generate.coverage import dataset_coverage, rendered_documents
 from twinloop.generate.pixels_config import chosen_episodes, picture_size
 from twinloop.hardware import virtual_log
 
@@ -132,6 +133,15 @@ def test_where_only_late_episodes_are_chosen_the_blocks_before_are_empty(states,
     render_dataset(states, tmp_path / "late", again(episodes="9:"))
     assert DatasetReader(tmp_path / "late").numbers.tolist() == [9, 10, 11]
     assert sorted(path.name for path in (tmp_path / "late" / "data").rglob("*.parquet")) == ["file-001.parquet"]
+
+
+def test_the_coverage_is_that_of_the_episodes_that_were_rendered(states, images, tmp_path):
+    render_dataset(states, tmp_path / "few", again(episodes=3))
+    files = [folder / "twinloop" / "coverage.json" for folder in (states, images, tmp_path / "few")]
+    assert files[0].read_bytes() == files[1].read_bytes()
+    documents = rendered_documents(states, tmp_path / "few")
+    assert json.loads(files[2].read_text()) == documents["twinloop/coverage.json"]
+    assert documents["twinloop/coverage.json"] == dataset_coverage(tmp_path / "few")
 
 
 def test_a_lamp_that_flickers_is_seen_to(place, tmp_path):

@@ -145,7 +145,16 @@ def dataset_coverage(root: Path, *, strength: int = 2) -> dict[str, Any]:
 def rendered_documents(source: Path, root: Path) -> dict[str, dict[str, Any]]:
     """The files of `draw_figures` for a dataset that was rendered from ``source``."""
     record = dataset_history(source)
-    return {layout.COVERAGE: _measured(source, root, 2), **({} if record is None else {layout.ADAPTIVE: record})}
+    coverage = _same_coverage(source, root) or _measured(source, root, 2)
+    return {layout.COVERAGE: coverage, **({} if record is None else {layout.ADAPTIVE: record})}
+
+
+def _same_coverage(source: Path, root: Path) -> dict[str, Any] | None:
+    """What was measured of the source, where all its episodes were rendered."""
+    path = source / layout.COVERAGE
+    if not path.is_file() or not np.array_equal(DatasetReader(source).numbers, DatasetReader(root).numbers):
+        return None
+    return read_json(path)
 
 
 def dataset_history(root: Path) -> dict[str, Any] | None:
