@@ -65,7 +65,7 @@ def run_generate(
             images,
             config.render,
             workers=checked_workers(workers),
-            resume=resume and images.exists(),
+            resume=resume,
         )
         figures["render"] = {**rendered, "output": str(images), **timed_rate(rendered, time.perf_counter() - began)}
         console.print(render_line(figures["render"]))

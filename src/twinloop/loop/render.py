@@ -27,9 +27,7 @@ def run_render(
     """Render a dataset into a new one and print its figures; beside the source where no place is named."""
     target = output or dataset.with_name(f"{dataset.resolve().name}-{_suffix(settings)}")
     began = time.perf_counter()
-    rendered = render_dataset(
-        dataset, target, settings, workers=checked_workers(workers), resume=resume and target.exists()
-    )
+    rendered = render_dataset(dataset, target, settings, workers=checked_workers(workers), resume=resume)
     figures = {**rendered, "output": str(target), **timed_rate(rendered, time.perf_counter() - began)}
     console.print(render_line(figures))
     return figures
