@@ -63,8 +63,9 @@ class Photographer:
     def _open(self) -> Renderer:
         options = self._options
         self._model = self._plan.twin.visual_model(texture_pool=self._plan.texture_pool, seed=self._plan.run_seed)
-        size = {"height": options.height, "width": options.width}
-        return open_renderer(options.renderer, self._model, cameras=self.cameras, **size)
+        return open_renderer(
+            options.renderer, self._model, height=options.height, width=options.width, cameras=self.cameras
+        )
 
     def close(self) -> None:
         """Free the renderer; a second call does nothing."""
