@@ -49,6 +49,7 @@ def settings_from_words(
     quality: Sequence[str],
     annotations: str,
     sensors: Sequence[str],
+    looks: int,
 ) -> RenderConfig:
     """The settings that a command line asks for.
 
