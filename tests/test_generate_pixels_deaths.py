@@ -144,9 +144,7 @@ def test_three_lost_blocks_are_enough(states, tmp_path, monkeypatch):
     monkeypatch.setenv("FRAGILE", f"{tmp_path / 'deaths'}:0:999")
     monkeypatch.setattr(second_pass, "check_render", lambda settings, twin: settings.renderer)
     settings = PICTURES.model_copy(update={"renderer": f"{tmp_path / 'killer.py'}:Fragile"})
-    with pytest.raises(
-        TwinloopError, match=r"episode 0, frames.*episode 2, frames.*episode 4, frames"
-    ):
+    with pytest.raises(TwinloopError, match=r"episode 0, frames.*episode 2, frames.*episode 4, frames"):
         render_dataset(states, tmp_path / "images", settings, workers=1)
     assert len(list((tmp_path / "deaths").iterdir())) == 6
 

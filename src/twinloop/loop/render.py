@@ -67,6 +67,7 @@ def settings_from_words(
         "cameras": list(cameras) or None,
         "episodes": episodes,
         "samples": samples,
+        "looks": looks,
     }
     own, everywhere = _pairs(sizes)
     values["sizes"] = own
