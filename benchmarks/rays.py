@@ -12,8 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.render.protocol import SceneStates
-from twinloop.render.rays import CASTERS, RayCaster, open_caster
-from twinloop.render.rays_motion import BodyMotion
+from twinloop.render.rays import CASTERS, BodyMotion, RayCaster, open_caster
 from twinloop.twin import load_twin
 
 ROUNDS = 5

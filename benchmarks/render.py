@@ -24,7 +24,7 @@ from mujoco.egl import GLContext
 from twinloop.core.pool import cores
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate import generate_states, render_config, render_dataset, resolve
-from twinloop.generate.pixels_block import visual_model
+from twinloop.generate.pixels import visual_model
 from twinloop.render.gl import GlQuality, apply_quality
 from twinloop.simulate.protocol import state_poses
 

@@ -17,9 +17,9 @@ import tyro
 from numpy.typing import NDArray
 
 from twinloop.dataset.reader import DatasetReader
-from twinloop.generate.pixels_source import StoredEpisode, source_plan, stored_episode
+from twinloop.generate.pixels import StoredEpisode, source_plan, stored_episode
 from twinloop.render import Fields, SceneStates, contact_sheet, open_renderer, write_png
-from twinloop.render.annotate_draw import draw_annotations
+from twinloop.render.annotate import draw_annotations
 from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.camera_shots import CameraShots
 

@@ -15,9 +15,8 @@ from twinloop.core.intrinsics import Intrinsics
 from twinloop.dataset.annotation_pictures import decode_depth, decode_flow, decode_normals, decode_png
 from twinloop.dataset.annotation_reader import poses, vectors
 from twinloop.render import SceneStates, open_renderer, probe_renderer
-from twinloop.render.annotate import AnnotationSettings, annotate_episode, annotations_document
-from twinloop.render.boxes import Blobs
-from twinloop.render.instances import InstanceTable
+from twinloop.render.annotate import AnnotationSettings, InstanceTable, annotate_episode, annotations_document
+from twinloop.render.annotate.boxes import Blobs
 from twinloop.render.scene import PosedScene
 from twinloop.twin import load_twin
 

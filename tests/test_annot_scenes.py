@@ -11,15 +11,16 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.annotation_pictures import decode_depth, decode_png
 from twinloop.dataset.annotations import document
 from twinloop.render import SceneStates, open_renderer, probe_renderer
-from twinloop.render.annotate import AnnotationSettings, annotate_episode
-from twinloop.render.annotate_draw import (
+from twinloop.render.annotate import (
+    AnnotationSettings,
+    InstanceTable,
+    annotate_episode,
     depth_picture,
     draw_annotations,
     flow_picture,
     instance_picture,
     normals_picture,
 )
-from twinloop.render.instances import InstanceTable
 
 needs_gl = pytest.mark.skipif(not probe_renderer("gl").available, reason="the gl renderer does not work here")
 

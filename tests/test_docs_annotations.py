@@ -10,8 +10,8 @@ import yaml
 from twinloop.dataset.annotation_reader import CameraAnnotations
 from twinloop.dataset.annotations import TABLES
 from twinloop.render.annotate import ANNOTATIONS, AnnotationSettings
-from twinloop.render.instances import CLASSES
-from twinloop.render.visibility import MOST_RAYS
+from twinloop.render.annotate.instances import CLASSES
+from twinloop.render.annotate.visibility import MOST_RAYS
 
 PAGE = (Path(__file__).parent.parent / "docs" / "annotations.md").read_text()
 SHARED = {"number", "frame_index", "camera"}

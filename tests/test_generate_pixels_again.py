@@ -18,7 +18,7 @@ from twinloop.dataset.recorded import write_log_dataset
 from twinloop.dataset.validate import validate
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
 from twinloop.generate.coverage import dataset_coverage, rendered_documents
-from twinloop.generate.pixels_config import chosen_episodes, picture_size
+from twinloop.generate.render_settings import chosen_episodes, picture_size
 from twinloop.hardware import virtual_log
 
 HERE = Path(__file__).parent
@@ -235,7 +235,7 @@ def test_a_renderer_that_is_not_there_comes_with_the_command_that_adds_it(states
     def missing(name):
         return probe.ProbeResult(name=name, available=False, detail="no libEGL", remedy="apt-get install libegl1")
 
-    monkeypatch.setattr("twinloop.generate.pixels.probe_renderer", missing)
+    monkeypatch.setattr("twinloop.generate.pixels.dataset.probe_renderer", missing)
     with pytest.raises(
         MissingDependencyError, match=r"gl does not work here \(no libEGL\). To add it: apt-get install"
     ):

@@ -16,7 +16,7 @@ from twinloop.core.errors import TwinloopError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
-from twinloop.generate import pixels as second_pass
+from twinloop.generate.pixels import dataset as second_pass
 
 HERE = Path(__file__).parent
 FRAGILE = f"{HERE / '_fragile.py'}:Fragile"
@@ -116,9 +116,9 @@ def test_a_run_that_is_killed_goes_on(states, unbroken, tmp_path, monkeypatch):
     output = tmp_path / "images"
     code = (
         "import time\nfrom pathlib import Path\nfrom twinloop.generate import RenderConfig, render_dataset\n"
-        "from twinloop.generate import pixels\nrender = pixels._Pass.record\n"
+        "from twinloop.generate.pixels import dataset\nrender = dataset._Pass.record\n"
         "def slowly(self, index):\n    time.sleep(0.1)\n    return render(self, index)\n"
-        "pixels._Pass.record = slowly\n"
+        "dataset._Pass.record = slowly\n"
         f"render_dataset(Path({str(states)!r}), Path({str(output)!r}), RenderConfig(**{PICTURES.model_dump()!r}))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=HERE.parent)

@@ -12,7 +12,7 @@ from twinloop.core.errors import InputError
 from twinloop.loop.agreement import BEGIN, DEPTH_TARGET_M, END, IOU_TARGET, poses, run_bench_renderers
 from twinloop.render import probe_renderer
 from twinloop.render.agreement import SMALLEST, agreement, difference
-from twinloop.render.instances import InstanceTable
+from twinloop.render.annotate import InstanceTable
 from twinloop.twin import load_twin
 
 SIZE = 100

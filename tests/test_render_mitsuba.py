@@ -12,7 +12,7 @@ from _scenes import clutter, table_twin
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.render import SceneStates, decode_srgb, encode_srgb, open_renderer, probe_renderer
 from twinloop.render.mitsuba import MitsubaQuality, MitsubaRenderer
-from twinloop.render.mitsuba_variants import choose_variant
+from twinloop.render.mitsuba.variants import choose_variant
 from twinloop.simulate import InitialState
 from twinloop.twin import load_twin
 from twinloop.twin.load import builtin_names
@@ -256,7 +256,7 @@ def test_what_cannot_be_done_is_said(kinds: mujoco.MjModel, monkeypatch: pytest.
     closed.close()
     with pytest.raises(InputError, match="This renderer was closed"):
         closed.render(SceneStates(qpos=kinds.qpos0))
-    monkeypatch.setattr("twinloop.render.mitsuba.can_denoise", lambda: False)
+    monkeypatch.setattr("twinloop.render.mitsuba.renderer.can_denoise", lambda: False)
     assert not MitsubaRenderer(kinds, height=8, width=8)._denoises
     with pytest.raises(MissingDependencyError, match=r"Denoising needs pyoidn\. .*pip install 'twinloop\[path\]'"):
         MitsubaRenderer(kinds, quality=MitsubaQuality(denoise=True))

@@ -12,9 +12,9 @@ from _worlds import make_world
 from twinloop.render import SceneStates, decode_srgb, open_renderer, probe_renderer
 from twinloop.render.light import linear_of
 from twinloop.render.mitsuba import MitsubaQuality, MitsubaRenderer
-from twinloop.render.mitsuba_lights import WHITE_LUX, Exposure
-from twinloop.render.mitsuba_materials import roughness_of_shininess
-from twinloop.render.mitsuba_sky import luminance, surrounding_light
+from twinloop.render.mitsuba.lights import WHITE_LUX, Exposure
+from twinloop.render.mitsuba.materials import roughness_of_shininess
+from twinloop.render.mitsuba.sky import luminance, surrounding_light
 
 DARK = '<visual><headlight active="0"/><map zfar="100"/></visual><statistic center="0 0 0" extent="1"/>'
 MATT = '<asset><material name="matt" rgba="1 1 1 1" specular="0" shininess="0"/></asset>'

@@ -8,11 +8,11 @@ import mujoco
 import numpy as np
 import pytest
 
-import twinloop.render.mitsuba_variants as variants
+import twinloop.render.mitsuba.variants as variants
 from twinloop.core.errors import MissingDependencyError
-from twinloop.render.mitsuba_shapes import Surface, surface
-from twinloop.render.mitsuba_sky import seen_sky
-from twinloop.render.mitsuba_textures import Mapping, cube_coordinates, look_up_cube, mapping_of
+from twinloop.render.mitsuba.shapes import Surface, surface
+from twinloop.render.mitsuba.sky import seen_sky
+from twinloop.render.mitsuba.textures import Mapping, cube_coordinates, look_up_cube, mapping_of
 
 SHAPES = """
 <mujoco>

@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.render import open_renderer, probe_renderer, rays_embree
+from twinloop.render import open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics, world_from_camera
 from twinloop.render.protocol import SceneStates
-from twinloop.render.rays import CASTERS, open_caster, visible_geoms
-from twinloop.render.rays_motion import BodyMotion, slerp
-from twinloop.render.rays_mujoco import MujocoCaster
-from twinloop.render.rays_shapes import CHORD, triangles
+from twinloop.render.rays.caster import CASTERS, open_caster, visible_geoms
+from twinloop.render.rays.embree import EmbreeCaster
+from twinloop.render.rays.motion import BodyMotion, slerp
+from twinloop.render.rays.mujoco import MujocoCaster
+from twinloop.render.triangles import CHORD, triangles
 from twinloop.twin import load_twin
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, rotate
 
@@ -54,7 +55,7 @@ def shapes() -> mujoco.MjModel:
 def caster(engine: str, model: mujoco.MjModel, **options):
     if engine == "embree":
         pytest.importorskip("embreex")
-        return rays_embree.EmbreeCaster(model, **options)
+        return EmbreeCaster(model, **options)
     return MujocoCaster(model, **options)
 
 

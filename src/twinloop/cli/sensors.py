@@ -34,7 +34,7 @@ class SensorsShow:
 
     def run(self) -> Outcome:
         """Show."""
-        from twinloop.generate.pixels_config import picture_size
+        from twinloop.generate.render_settings import picture_size
         from twinloop.loop.sensors import show_sensor
 
         figures = show_sensor(

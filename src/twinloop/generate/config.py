@@ -28,7 +28,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamDistribution
 from twinloop.core.seeds import MOST_EPISODES
-from twinloop.generate.pixels_config import RenderConfig
+from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import OPTIONS, Constraint, Plan, adaptive_options, read_identified, section_plan
 from twinloop.tasks import open_task
 from twinloop.twin import Twin, builtin_names, load_twin

@@ -22,7 +22,7 @@ from twinloop.core.files import write_text
 from twinloop.core.seeds import uniforms
 from twinloop.render import RENDERERS, Observed, SceneStates, open_renderer, probe_renderer
 from twinloop.render.agreement import CHANNELS_COMPARED, Agreement, Difference, agreement, difference
-from twinloop.render.instances import InstanceTable
+from twinloop.render.annotate import InstanceTable
 from twinloop.twin import Twin, builtin_names, load_twin
 
 IOU_TARGET, DEPTH_TARGET_M = 0.97, 0.002

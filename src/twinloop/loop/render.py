@@ -11,7 +11,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.generate import RenderConfig, render_config, render_dataset
-from twinloop.generate.pixels_config import CLEAN, DEVICE, picture_size
+from twinloop.generate.render_settings import CLEAN, DEVICE, picture_size
 from twinloop.loop.generate import checked_workers, render_line, timed_rate
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render.instances import InstanceTable
+from twinloop.render.annotate import InstanceTable
 
 CHANNELS_COMPARED = ("rgb", "depth", "geom", "normal")
 SMALLEST = 100

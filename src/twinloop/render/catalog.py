@@ -101,7 +101,7 @@ RENDERERS: dict[str, RendererEntry] = {
         quality="twinloop.render.mitsuba:MitsubaQuality",
         seconds=5.0,
         automatic=False,
-        found="twinloop.render.mitsuba_variants:working_variants",
+        found="twinloop.render.mitsuba:working_variants",
         optional=("pyoidn",),
     ),
 }

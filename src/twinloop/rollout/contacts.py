@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.annotations import PREFIX, table
-from twinloop.render.instances import InstanceTable
+from twinloop.render.annotate import InstanceTable
 from twinloop.rollout.substeps import Restepper
 from twinloop.twin import Twin
 

@@ -17,8 +17,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.dataset.side_tables import about
 from twinloop.render.light import linear_of
 from twinloop.render.protocol import Fields, SceneStates
-from twinloop.render.rays import RayCaster, open_caster
-from twinloop.render.rays_motion import BodyMotion
+from twinloop.render.rays import BodyMotion, RayCaster, open_caster
 from twinloop.rollout.depth import frame_chance, sensor_settings
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.substeps import Restepper

@@ -112,7 +112,7 @@ class SensorSpec(_Strict):
 class TwinSpec(_Strict):
     """A twin as written by a person: a model file, the rate, the robot, and the parameters with their ranges.
 
-    ``classes`` gives bodies, or geoms of the world, a class in semantic pictures other than `render.instances` would.
+    ``classes`` gives bodies, or geoms of the world, a class in semantic pictures other than `render.annotate` would.
     """
 
     schema_: int = Field(alias="schema", default=SCHEMA, le=SCHEMA)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.intrinsics import Intrinsics
-from twinloop.render.instances import DRAWN_GROUPS, InstanceTable
+from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable
 
 Array = NDArray[np.float64]
 _GEOM = mujoco.mjtGeom

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from twinloop.dataset.annotation_pictures import encode_depth, encode_flow, encode_normals, encode_png
 from twinloop.dataset.annotations import PREFIX, table
-from twinloop.render.annotate_frame import FrameTruth, KeypointRows, ObjectRows, quaternions
-from twinloop.render.flow import forward_flow
-from twinloop.render.instances import InstanceTable
+from twinloop.render.annotate.flow import forward_flow
+from twinloop.render.annotate.frame import FrameTruth, KeypointRows, ObjectRows, quaternions
+from twinloop.render.annotate.instances import InstanceTable
 
 Columns = defaultdict[str, list[Any]]
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.generate.pixels_config import CLEAN, DEVICE, RenderConfig
+from twinloop.generate.render_settings import CLEAN, DEVICE, RenderConfig
 from twinloop.rollout.camera import KIND, camera_sensors
 from twinloop.twin import Twin
 from twinloop.twin.equipped import equipped

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.render.protocol import Fields
-from twinloop.render.rays_motion import BodyMotion
+from twinloop.render.rays.motion import BodyMotion
 
 REMEDY = "pip install 'twinloop[rays]'"
 
@@ -113,13 +113,13 @@ def visible_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
 
 
 def _mujoco(model: mujoco.MjModel, fields: Fields | None) -> RayCaster:
-    from twinloop.render.rays_mujoco import MujocoCaster
+    from twinloop.render.rays.mujoco import MujocoCaster
 
     return MujocoCaster(model, fields)
 
 
 def _embree(model: mujoco.MjModel, fields: Fields | None) -> RayCaster:
-    from twinloop.render.rays_embree import EmbreeCaster
+    from twinloop.render.rays.embree import EmbreeCaster
 
     return EmbreeCaster(model, fields)
 

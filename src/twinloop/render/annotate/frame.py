@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from twinloop.render.boxes import Blobs, box_corners, is_drawn, visible_boxes
+from twinloop.render.annotate.boxes import Blobs, box_corners, is_drawn, visible_boxes
+from twinloop.render.annotate.flow import View
+from twinloop.render.annotate.instances import InstanceTable
+from twinloop.render.annotate.keypoints import KeypointRows, Keypoints
+from twinloop.render.annotate.visibility import hidden_pixels
 from twinloop.render.cameras import intrinsics, opencv_pose, transforms
-from twinloop.render.flow import View
-from twinloop.render.instances import InstanceTable
-from twinloop.render.keypoints import KeypointRows, Keypoints
 from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.scene import PosedScene, camera_ids
-from twinloop.render.visibility import hidden_pixels
 
 Array = NDArray[np.float64]
 _SHAPE = ("geom_", "body_", "mat_rgba")  # fields that say what shapes there are begin so

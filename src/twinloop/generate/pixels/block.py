@@ -17,13 +17,13 @@ from twinloop.core.files import read_json, write_json
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces
-from twinloop.generate.pixels_carry import carry_videos
-from twinloop.generate.pixels_config import RenderConfig
-from twinloop.generate.pixels_memory import RememberingRenderer
-from twinloop.generate.pixels_sensors import Eyes, eyes
-from twinloop.generate.pixels_source import source_plan, stored_episode
-from twinloop.generate.pixels_tables import EpisodeTables, Opened, TableFiles
-from twinloop.generate.pixels_views import CleanView, SensedView, View
+from twinloop.generate.pixels.carry import carry_videos
+from twinloop.generate.pixels.memory import RememberingRenderer
+from twinloop.generate.pixels.sensors import Eyes, eyes
+from twinloop.generate.pixels.source import source_plan, stored_episode
+from twinloop.generate.pixels.tables import EpisodeTables, Opened, TableFiles
+from twinloop.generate.pixels.views import CleanView, SensedView, View
+from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import Plan
 from twinloop.render import Renderer, open_renderer
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.dataset.spec import CameraSpec
-from twinloop.generate.pixels_source import StoredEpisode
+from twinloop.generate.pixels.source import StoredEpisode
 from twinloop.render import Fields, Renderer, SceneStates
 from twinloop.rollout.camera_shots import CameraShots
 

@@ -12,8 +12,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render.flow import View
-from twinloop.render.instances import DRAWN_GROUPS, Instance
+from twinloop.render.annotate.flow import View
+from twinloop.render.annotate.instances import DRAWN_GROUPS, Instance
 
 MOST_RAYS = 4096  # per thing and picture: a fraction then errs by less than a hundredth, in a few ms; our choice
 _TOUCHING = 1e-4  # m, and part of the distance: what lies within this lies as near; above single precision's rounding

@@ -6,7 +6,7 @@ white surface that faces all its lights, and one that all lights with shadows mi
 renderer shows them. From then on light is linear: twice the colour is twice the light.
 
 - Ambient colours, and half of the headlight's diffuse colour (the mean cosine towards the camera), come from all
-  around: see `mitsuba_sky.surrounding_light`.
+  around: see `sky.surrounding_light`.
 - A directional light is a disc far away, as large as its bulb (``light_bulbradius`` at ``light_pos``) is for who stands
   in the middle of the model.
 - Points and spots are bulbs of that radius. A classic one is as bright as in the classic renderer at the distance
@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.render.light import linear_of
-from twinloop.render.mitsuba_sky import luminance
+from twinloop.render.mitsuba.sky import luminance
 
 Array = NDArray[np.float64]
 WHITE_LUX = 500.0  # the light of an office desk, EN 12464-1

@@ -18,8 +18,8 @@ from twinloop.render.scene import PosedScene, camera_ids
 from twinloop.render.splats import Splats
 
 if TYPE_CHECKING:
-    from twinloop.render.warp_trace import Tracer
-    from twinloop.render.warp_worlds import Worlds
+    from twinloop.render.warp.trace import Tracer
+    from twinloop.render.warp.worlds import Worlds
 
 REMEDY = "pip install 'twinloop[warp]'"
 
@@ -130,7 +130,7 @@ class WarpRenderer:
 
     def _batches(self, count: int) -> Iterator[NDArray[np.intp]]:
         """Frames that are traced together."""
-        from twinloop.render.warp_worlds import OF_ALL
+        from twinloop.render.warp.worlds import OF_ALL
 
         size = self._quality.batch or (1024 if self._device.is_cuda else 8)
         for frames in self._posed.alike(OF_ALL, count):
@@ -138,8 +138,8 @@ class WarpRenderer:
 
     def _ready(self) -> tuple[Worlds, list[Tracer]]:
         """What is on the device, put there with the first picture."""
-        from twinloop.render.warp_trace import Tracer
-        from twinloop.render.warp_worlds import Worlds
+        from twinloop.render.warp.trace import Tracer
+        from twinloop.render.warp.worlds import Worlds
 
         if self._worlds is None:
             self._posed.set_fields(None)

@@ -14,7 +14,7 @@ import numpy as np
 import warp as wp  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
-from twinloop.render.warp_worlds import Worlds
+from twinloop.render.warp.worlds import Worlds
 
 wp.set_module_options({"enable_backward": False})
 _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)

@@ -14,8 +14,8 @@ from twinloop.render.cameras import intrinsics
 from twinloop.render.light import decode_srgb
 from twinloop.render.scene import PosedScene, camera_ids
 from twinloop.render.splats import Splats
-from twinloop.render.warp_normals import surface_normals
-from twinloop.render.warp_worlds import Worlds
+from twinloop.render.warp.normals import surface_normals
+from twinloop.render.warp.worlds import Worlds
 
 _COLOUR = {"rgb", "linear"}
 

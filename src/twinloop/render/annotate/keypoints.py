@@ -8,8 +8,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render.flow import SAME_M, SAME_PART, View
-from twinloop.render.instances import DRAWN_GROUPS, InstanceTable
+from twinloop.render.annotate.flow import SAME_M, SAME_PART, View
+from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable
 
 Array = NDArray[np.float64]
 _CORNERED = ("object", "target", "distractor")

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 from twinloop.dataset.annotation_pictures import encode_png
 from twinloop.dataset.side_tables import about
-from twinloop.generate.pixels_source import StoredEpisode
-from twinloop.generate.pixels_views import CleanView, SensedView, View
+from twinloop.generate.pixels.source import StoredEpisode
+from twinloop.generate.pixels.views import CleanView, SensedView, View
 from twinloop.render import Fields, Renderer, SceneStates
 from twinloop.render.annotate import AnnotationSettings, annotate_episode
 from twinloop.render.cameras import intrinsics

@@ -8,8 +8,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render.mitsuba_textures import Mapping, cube_coordinates, sheet_coordinates, wrapped_coordinates
-from twinloop.render.rays_shapes import triangles
+from twinloop.render.mitsuba.textures import Mapping, cube_coordinates, sheet_coordinates, wrapped_coordinates
+from twinloop.render.triangles import triangles
 
 Array = NDArray[np.float64]
 _KIND = mujoco.mjtGeom

@@ -1,6 +1,6 @@
 """Path tracing with Mitsuba 3: light that bounces, soft shadows, physically based materials.
 
-What 1.0 means, and how lights and materials of MuJoCo are taken, is said in `mitsuba_lights` and `mitsuba_materials`.
+What 1.0 means, and how lights and materials of MuJoCo are taken, is said in `lights` and `materials`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.light import encode_srgb
-from twinloop.render.mitsuba_cameras import Camera
-from twinloop.render.mitsuba_denoise import REMEDY, can_denoise, denoise
-from twinloop.render.mitsuba_scene import MitsubaScene
-from twinloop.render.mitsuba_sky import seen_sky
-from twinloop.render.mitsuba_variants import AUTO, choose_variant
+from twinloop.render.mitsuba.cameras import Camera
+from twinloop.render.mitsuba.denoise import REMEDY, can_denoise, denoise
+from twinloop.render.mitsuba.scene import MitsubaScene
+from twinloop.render.mitsuba.sky import seen_sky
+from twinloop.render.mitsuba.variants import AUTO, choose_variant
 from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size, new_channels
 from twinloop.render.scene import PosedScene, camera_ids
 

@@ -18,7 +18,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
 from twinloop.generate.config import GenerateConfig, load_plan
-from twinloop.generate.pixels_config import RenderConfig, chosen_episodes
+from twinloop.generate.render_settings import RenderConfig, chosen_episodes
 from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan
 from twinloop.render import SceneStates

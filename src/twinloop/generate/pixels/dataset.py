@@ -21,10 +21,10 @@ from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.side_tables import side_table_names
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.generate.coverage import rendered_documents
-from twinloop.generate.pixels_block import Block, Reached, render_block, visual_model
-from twinloop.generate.pixels_config import RenderConfig
-from twinloop.generate.pixels_sensors import Eyes, eyes
-from twinloop.generate.pixels_source import RenderSource, episode_record, open_source, stored_episode
+from twinloop.generate.pixels.block import Block, Reached, render_block, visual_model
+from twinloop.generate.pixels.sensors import Eyes, eyes
+from twinloop.generate.pixels.source import RenderSource, episode_record, open_source, stored_episode
+from twinloop.generate.render_settings import RenderConfig
 from twinloop.render import choose_renderer, probe_renderer
 from twinloop.render.annotate import annotations_document
 from twinloop.render.catalog import renderer_entry

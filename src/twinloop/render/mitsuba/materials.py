@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.render.light import linear_of
-from twinloop.render.mitsuba_textures import linear, texture_of
+from twinloop.render.mitsuba.textures import linear, texture_of
 
 # MuJoCo's own colour of geoms: what is coloured by its material has it.
 _PLAIN = np.array([0.5, 0.5, 0.5, 1.0], dtype=np.float32)

@@ -14,12 +14,12 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render import mitsuba_lights, mitsuba_materials
-from twinloop.render.mitsuba_lights import Exposure, Lamp
-from twinloop.render.mitsuba_materials import Look, Wardrobe
-from twinloop.render.mitsuba_shapes import Surface, surface
-from twinloop.render.mitsuba_sky import ENVIRONMENT, luminance, sky_faces, surrounding_light
-from twinloop.render.mitsuba_textures import Mapping, mapping_of
+from twinloop.render.mitsuba import lights, materials
+from twinloop.render.mitsuba.lights import Exposure, Lamp
+from twinloop.render.mitsuba.materials import Look, Wardrobe
+from twinloop.render.mitsuba.shapes import Surface, surface
+from twinloop.render.mitsuba.sky import ENVIRONMENT, luminance, sky_faces, surrounding_light
+from twinloop.render.mitsuba.textures import Mapping, mapping_of
 
 _GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
 _KEPT = 1024  # surfaces remembered
@@ -89,7 +89,7 @@ class MitsubaScene:
             InputError: a texture that is no picture, or a shape that has no triangles.
         """
         things = [self._thing(model, data, geom) for geom in visible_geoms(model)]
-        lamps = list(mitsuba_lights.lamps(model, data, self._exposure, away=20.0 * self.far))
+        lamps = list(lights.lamps(model, data, self._exposure, away=20.0 * self.far))
         light = surrounding_light(self.faces, self._exposure.surrounding(model))
         kind = (bool(light.any()), *(thing.kind for thing in things), *(lamp.kind for lamp in lamps))
         if kind != self._kind:
@@ -129,7 +129,7 @@ class MitsubaScene:
         for thing in things:
             parts[f"geom{thing.geom}"] = self._mesh(thing)
         for lamp in lamps:
-            parts |= {lamp.name: self._disc(lamp)} if lamp.disc else mitsuba_lights.descriptions(mitsuba, lamp)
+            parts |= {lamp.name: self._disc(lamp)} if lamp.disc else lights.descriptions(mitsuba, lamp)
         self.scene = mitsuba.load_dict(parts)
         self.shines = any(thing.look.emission > 0.0 for thing in things)
         self.veiled = any(thing.look.opacity < 1.0 for thing in things)
@@ -149,9 +149,9 @@ class MitsubaScene:
 
     def _mesh(self, thing: Thing) -> Any:
         properties = self._mitsuba.Properties()
-        properties["bsdf"] = self._mitsuba.load_dict(mitsuba_materials.bsdf(self._mitsuba, thing.look))
+        properties["bsdf"] = self._mitsuba.load_dict(materials.bsdf(self._mitsuba, thing.look))
         if thing.look.emission > 0.0:
-            properties["emitter"] = self._mitsuba.load_dict(mitsuba_materials.emitter(self._mitsuba, thing.look))
+            properties["emitter"] = self._mitsuba.load_dict(materials.emitter(self._mitsuba, thing.look))
         normals = None if thing.surface.flat else thing.normals
         return _loose_triangles(self._mitsuba, f"geom{thing.geom}", thing.corners, normals, thing.uv, properties)
 
@@ -188,7 +188,7 @@ class MitsubaScene:
     def _write_look(self, name: str, look: Look, before: Look) -> None:
         if look == before:
             return
-        for end, value in mitsuba_materials.parameters(look).items():
+        for end, value in materials.parameters(look).items():
             full = self._names[name, end]
             self._values[full] = self._mitsuba.Color3f(*value.tolist()) if np.ndim(value) == 1 else value
 
@@ -196,7 +196,7 @@ class MitsubaScene:
         if np.array_equal(lamp.points, before.points) and np.array_equal(lamp.light, before.light):
             return
         if not lamp.disc:
-            for name, value in mitsuba_lights.parameters(self._mitsuba, lamp).items():
+            for name, value in lights.parameters(self._mitsuba, lamp).items():
                 self._values[name] = value
             return
         self._values[f"{lamp.name}.vertex_positions"] = lamp.points.astype(np.float32).ravel()
@@ -211,7 +211,7 @@ def _weight(light: NDArray[np.float32]) -> float:
 
 def visible_geoms(model: mujoco.MjModel) -> list[int]:
     """Ids of the geoms that MuJoCo's visualizer shows."""
-    alpha = np.array([mitsuba_materials.shown_rgba(model, geom)[3] for geom in range(model.ngeom)])
+    alpha = np.array([materials.shown_rgba(model, geom)[3] for geom in range(model.ngeom)])
     return np.flatnonzero((model.geom_group < _GROUPS) & (alpha > 0.0)).tolist()
 
 

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.annotations import document
-from twinloop.render.annotate_frame import FrameTruth, Truth
-from twinloop.render.annotate_tables import EpisodeRows, table_names
-from twinloop.render.instances import InstanceTable
+from twinloop.render.annotate.frame import FrameTruth, Truth
+from twinloop.render.annotate.instances import InstanceTable
+from twinloop.render.annotate.tables import EpisodeRows, table_names
 from twinloop.render.protocol import Fields, Renderer, SceneStates
 from twinloop.twin import Twin
 

@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.render.mitsuba_textures import linear, look_up_cube
+from twinloop.render.mitsuba.textures import linear, look_up_cube
 
 Image = NDArray[np.float32]
 _ROWS, _COLUMNS = 16, 32

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.intrinsics import Intrinsics
 from twinloop.dataset.annotation_reader import CameraAnnotations, poses
-from twinloop.render.boxes import box_corners
+from twinloop.render.annotate.boxes import box_corners
 
 Picture = NDArray[np.uint8]
 Point = NDArray[np.float64]

@@ -1,0 +1,14 @@
+"""Pass two: pixels from stored states, by any renderer, as a dataset of its own."""
+
+from twinloop.generate.pixels.block import visual_model
+from twinloop.generate.pixels.dataset import check_render, render_dataset
+from twinloop.generate.pixels.source import StoredEpisode, source_plan, stored_episode
+
+__all__ = [
+    "StoredEpisode",
+    "check_render",
+    "render_dataset",
+    "source_plan",
+    "stored_episode",
+    "visual_model",
+]

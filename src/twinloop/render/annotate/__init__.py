@@ -1,0 +1,24 @@
+"""The truth about every picture, computed from any renderer's ids and distances, and pictures of it for people."""
+
+from twinloop.render.annotate.draw import (
+    depth_picture,
+    draw_annotations,
+    flow_picture,
+    instance_picture,
+    normals_picture,
+)
+from twinloop.render.annotate.episode import ANNOTATIONS, AnnotationSettings, annotate_episode, annotations_document
+from twinloop.render.annotate.instances import InstanceTable
+
+__all__ = [
+    "ANNOTATIONS",
+    "AnnotationSettings",
+    "InstanceTable",
+    "annotate_episode",
+    "annotations_document",
+    "depth_picture",
+    "draw_annotations",
+    "flow_picture",
+    "instance_picture",
+    "normals_picture",
+]

@@ -1,0 +1,31 @@
+"""One variant tried in a process of its own: ``python -m twinloop.render.mitsuba.trial NAME LIBRARY``."""
+
+from __future__ import annotations
+
+import sys
+
+from twinloop.render.mitsuba.variants import Variant
+
+
+def main(name: str, library: str) -> int:
+    """Trace a lit sheet; 0 when its light is what it has to be."""
+    mitsuba = Variant(name=name, library=library).load()
+    scene = mitsuba.load_dict(
+        {
+            "type": "scene",
+            "sheet": {"type": "rectangle"},
+            "light": {"type": "constant", "radiance": 1.0},
+            "integrator": {"type": "path"},
+            "sensor": {
+                "type": "perspective",
+                "to_world": mitsuba.ScalarTransform4f().look_at([0, 0, 1], [0, 0, 0], [0, 1, 0]),
+                "film": {"type": "hdrfilm", "width": 8, "height": 8},
+            },
+        }
+    )
+    light = float(sum(mitsuba.TensorXf(mitsuba.render(scene, spp=16)).array) / (8 * 8 * 3))
+    return 0 if abs(light - 0.5) < 0.05 else 1  # a default diffuse sheet returns half of what comes in, but for noise
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

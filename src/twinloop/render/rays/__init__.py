@@ -1,0 +1,12 @@
+"""Rays cast into a model whose bodies move, by any of several engines, imported when a caster is opened."""
+
+from twinloop.render.rays.caster import CASTERS, Hits, RayCaster, open_caster
+from twinloop.render.rays.motion import BodyMotion
+
+__all__ = [
+    "CASTERS",
+    "BodyMotion",
+    "Hits",
+    "RayCaster",
+    "open_caster",
+]

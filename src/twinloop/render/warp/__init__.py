@@ -1,0 +1,8 @@
+"""The batch ray tracer of ``mujoco_warp``, which is imported when a renderer is opened."""
+
+from twinloop.render.warp.renderer import WarpQuality, WarpRenderer
+
+__all__ = [
+    "WarpQuality",
+    "WarpRenderer",
+]
