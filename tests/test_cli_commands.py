@@ -257,3 +257,13 @@ def test_an_output_that_is_a_file_is_refused_before_the_work(capsys, log, tmp_pa
     assert code == 2
     assert "Choose another --output" in errors
     assert taken.read_text() == "mine"
+
+
+def test_a_reader_that_has_seen_enough_ends_the_program_quietly():
+    """As `twinloop generate --help | head -1` does; the pipe is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "twinloop", "generate", "--help"]
+    with os.fdopen(writing, "w") as closed:
+        done = subprocess.run(command, stdout=closed, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (141, "")

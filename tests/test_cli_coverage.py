@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from twinloop.cli.main import main
+from twinloop.loop.coverage import hole_line
 
 FILE = {
     "scene": {"robot": "so101", "task": "pick_and_place"},
@@ -86,3 +87,9 @@ def test_a_dataset_in_which_nothing_varied_has_nothing_to_cover(tmp_path, capsys
     assert main(["generate", str(file), "--output", str(tmp_path / "batch"), "--workers", "1"]) == 0
     assert main(["coverage", str(tmp_path / "batch")]) == 2
     assert "Nothing was drawn per episode" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(("by_chance", "said"), [(436.8, "leave 440 such"), (0.0312, "leave 0.031 such")])
+def test_a_hole_is_told_in_plain_numbers(by_chance, said):
+    hole = {"names": ["a", "b"], "low": [0, 1], "high": [2, 3], "probability": 0.9, "by_chance": by_chance}
+    assert said in hole_line(hole)

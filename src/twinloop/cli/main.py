@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -21,6 +22,7 @@ from twinloop.core.files import dumps
 from twinloop.loop.runs import finite
 
 _INTERRUPTED = 130
+_UNHEARD = 141  # as a program that SIGPIPE ends
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 _RESUME = " What was finished is whole; the same command with --resume goes on from there."
 _DESCRIPTION = "Closes the loop between robots and their simulations: identify, randomize, simulate, verify."
@@ -74,4 +76,11 @@ def _say(text: str) -> None:
 
 def run() -> None:
     """The entry point of the ``twinloop`` program."""
-    sys.exit(main())
+    try:
+        try:
+            sys.exit(main())
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever reads has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(_UNHEARD)

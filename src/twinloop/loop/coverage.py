@@ -82,9 +82,10 @@ def hole_line(hole: Mapping[str, Any] | None) -> str:
         f"{name} in [{low:.4g}, {high:.4g}]"
         for name, low, high in zip(hole["names"], hole["low"], hole["high"], strict=True)
     )
+    by_chance = float(f"{hole['by_chance']:.2g}")
     return (
         f"Largest hole: {spans}, {hole['probability']:.0%} of that pair; independent draws leave "
-        f"{hole['by_chance']:.2g} such holes in all pairs."
+        f"{by_chance:g} such holes in all pairs."
     )
 
 
