@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import ReadingSpec
 from twinloop.dataset.validate import validate
-from twinloop.generate import generate_states, replay_episode, resolve
+from twinloop.generate import RenderConfig, generate_states, render_dataset, replay_episode, resolve
 from twinloop.generate import states as generating
 from twinloop.rollout import BodySensors
 from twinloop.twin import load_twin
@@ -33,6 +34,7 @@ SMALL = {
     "scene": {"twin": "felt.yaml", "task": "pick_and_place"},
     "rollout": {"parallel_envs": 2, "episodes_per_env": 2, "sensors": "all"},
 }
+FRAGILE = Path(__file__).parent / "_fragile.py"
 KEYS = {"wrist_imu": "imu", "wrist_force": "force_torque", "servos": "servo"}
 
 
@@ -188,3 +190,19 @@ def test_an_episode_without_its_readings_is_not_admitted(made, tmp_path):
         pytest.raises(DatasetError, match=r"observation.imu.wrist_imu has shape \(0, 0\); the dataset wants \(T, 6\)"),
     ):
         writer.commit_block(0, [record])
+
+
+def test_pictures_come_with_the_samples_of_what_they_are_pictures_of(made, tmp_path):
+    _, reader = made
+    settings = {"renderer": f"{FRAGILE}:Fragile", "height": 16, "width": 24, "cameras": ["front"]}
+    for name, chosen in (("whole", None), ("late", "2:4")):
+        render_dataset(reader.path, tmp_path / name, RenderConfig(**settings, episodes=chosen))
+    for name, first in (("whole", 0), ("late", 2)):
+        rendered = DatasetReader(tmp_path / name)
+        assert rendered.side_tables == sorted(f"readings/{sensor}" for sensor in KEYS)
+        for table in rendered.side_tables:
+            for index in range(len(rendered)):
+                rows, source = rendered.side_rows(table, index), reader.side_rows(table, first + index)
+                assert set(rows["episode_index"].to_pylist()) == {index}
+                assert rows.drop_columns(["episode_index"]).equals(source.drop_columns(["episode_index"]))
+                assert rows.schema == source.schema

@@ -17,6 +17,8 @@ from twinloop.dataset.spec import ReadingSpec
 from twinloop.rollout import BodySensors, Reading, reading_columns, reporting_sensors
 from twinloop.twin import Twin
 
+SAMPLES = "readings/"  # a sensor's side table is named so, and as the sensor
+
 Felt: TypeAlias = dict[str, list[pa.Table]]
 """Every sample of each sensor, by the name of its side table: one part per episode."""
 
@@ -55,7 +57,7 @@ def _feature_name(twin: Twin, name: str) -> str:
 
 
 def _table_name(name: str) -> str:
-    return f"readings/{name}"
+    return SAMPLES + name
 
 
 def _samples(number: int, reading: Reading) -> pa.Table:

@@ -17,7 +17,7 @@ from twinloop.core.files import read_json, write_json
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces
-from twinloop.generate.pixels.carry import carry_videos
+from twinloop.generate.pixels.carry import carry_samples, carry_videos
 from twinloop.generate.pixels.memory import RememberingRenderer
 from twinloop.generate.pixels.sensors import Eyes, eyes
 from twinloop.generate.pixels.source import source_plan, stored_episode
@@ -149,7 +149,7 @@ def _pieces(job: Block, report: Callable[[Any], None], files: TableFiles) -> Ite
                 frames = {name: taken for view in views for name, taken in view.frames(rows).items()}
                 finished = len(rows)
                 yield Piece(frames=frames, start=start, length=length)
-            files.add(tables.of(episode, views))
+            files.add(carry_samples(reader, index) | tables.of(episode, views))
     report(Reached(steps=finished, episode=job.indices[-1], rows=range(0)))
 
 

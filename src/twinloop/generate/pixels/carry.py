@@ -1,4 +1,4 @@
-"""Videos that a dataset has already, carried over to a new one without encoding them again."""
+"""What a dataset has already, carried over: videos, without encoding them again, and what its sensors felt."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from twinloop.core.errors import DatasetError
 from twinloop.dataset import layout
@@ -16,6 +17,7 @@ from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.statistics import pixel_histogram, sample_indices
 from twinloop.dataset.video import EncodedEpisode, EncodedVideo
+from twinloop.generate.readings import SAMPLES
 
 
 def carry_videos(
@@ -30,6 +32,16 @@ def carry_videos(
         DatasetError: a file is missing or damaged, or they were encoded in ways that do not go into one file.
     """
     return {camera.name: _carry(reader, indices, camera, folder / f"{camera.name}.mp4") for camera in cameras}
+
+
+def carry_samples(reader: DatasetReader, index: int) -> dict[str, pa.Table]:
+    """Every sample that the body sensors of an episode took: the side tables of its readings, as they are stored.
+
+    Raises:
+        DatasetError: a file is damaged.
+    """
+    names = [name for name in reader.side_tables if name.startswith(SAMPLES)]
+    return {name: reader.side_rows(name, index).drop_columns(["episode_index"]) for name in names}
 
 
 def _carry(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec, path: Path) -> EncodedVideo:
