@@ -7,8 +7,7 @@ import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -20,7 +19,7 @@ from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.gl_normals import light_along_axes, normals_of_colours
 from twinloop.render.light import decode_srgb
 from twinloop.render.primitives import PRIMITIVES, ROUND, hits
-from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size, new_channels
+from twinloop.render.protocol import Fields, Observed, Renderer, SceneStates, check_channels, check_size, new_channels
 from twinloop.render.scene import PosedScene, camera_ids
 
 REMEDY = "apt-get install --no-install-recommends libegl1 libgl1 (or your system's EGL and OpenGL libraries)"
@@ -57,7 +56,7 @@ class GlQuality:
     max_geoms: int = 10_000
 
 
-class GlRenderer:
+class GlRenderer(Renderer):
     """Rasterizes with MuJoCo's classic renderer in an EGL context of its own.
 
     It works although ``mujoco`` was imported without ``MUJOCO_GL``, and never sets that variable: where the GL
@@ -99,10 +98,6 @@ class GlRenderer:
         context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR.value  # keeps its precision far away
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, context)
         self._context = context
-
-    def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
-        """Colour pictures of every state from every camera; see `Renderer.render`."""
-        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
@@ -219,14 +214,6 @@ class GlRenderer:
             with window.as_current():
                 context.free()
         window.free()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __del__(self) -> None:
         self.close()

@@ -90,7 +90,8 @@ class Renderer(Protocol):
     """Makes pictures of one compiled model, from cameras chosen when it was opened.
 
     The same states and fields give the same pixels, whatever was rendered before. ``channels`` are those of
-    `CHANNELS` that it can make. Not safe to share between threads.
+    `CHANNELS` that it can make. Not safe to share between threads. A class that inherits from this one needs only
+    `observe` and `close`.
     """
 
     name: str
@@ -110,7 +111,7 @@ class Renderer(Protocol):
         Raises:
             InputError: the states do not fit the model, or a field is unknown, misshapen or fixed at compile time.
         """
-        ...
+        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
@@ -127,11 +128,13 @@ class Renderer(Protocol):
         """Free what the renderer holds; a second call does nothing."""
         ...
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 def check_size(height: int, width: int) -> None:

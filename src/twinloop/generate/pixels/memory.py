@@ -6,18 +6,17 @@ import hashlib
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.files import sha256_json, write_bytes
-from twinloop.render import Fields, Frames, Observed, Renderer, SceneStates
+from twinloop.render import Fields, Observed, Renderer, SceneStates
 
 
-class RememberingRenderer:
+class RememberingRenderer(Renderer):
     """A renderer that writes every frame into a folder, and takes from there what it has made before.
 
     A frame is named by what it depends on: state, fields, channels, cameras, size, and ``context``, which names the
@@ -29,10 +28,6 @@ class RememberingRenderer:
         self.name, self.cameras, self.channels = inner.name, inner.cameras, inner.channels
         self.height, self.width = inner.height, inner.width
         self._context = sha256_json([dict(context), list(inner.cameras), inner.height, inner.width])
-
-    def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
-        """See `Renderer.render`."""
-        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
@@ -75,11 +70,3 @@ class RememberingRenderer:
     def close(self) -> None:
         """See `Renderer.close`."""
         self._inner.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -8,8 +8,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import mujoco
 import numpy as np
@@ -23,7 +22,7 @@ from twinloop.render.mitsuba.denoise import REMEDY, can_denoise, denoise
 from twinloop.render.mitsuba.scene import MitsubaScene
 from twinloop.render.mitsuba.sky import seen_sky
 from twinloop.render.mitsuba.variants import AUTO, choose_variant
-from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size, new_channels
+from twinloop.render.protocol import Fields, Observed, Renderer, SceneStates, check_channels, check_size, new_channels
 from twinloop.render.scene import PosedScene, camera_ids
 
 _WAVE = 1 << 23  # samples per pass: of 64 samples at 640×480, which would need 19.7 million paths in memory at once
@@ -52,7 +51,7 @@ class MitsubaQuality:
             raise InputError(f"Paths of at most {self.max_depth} segments see nothing. Ask for at least 1, better 6.")
 
 
-class MitsubaRenderer:
+class MitsubaRenderer(Renderer):
     """Traces paths of light; ``depth``, ``geom`` and ``normal`` are those of the surface in the middle of each pixel.
 
     The same state, fields, seed and variant give the same picture; variants differ in their noise. There is no
@@ -94,10 +93,6 @@ class MitsubaRenderer:
         options = {"height": height, "width": width, "near": near, "far": self._scene.far}
         self._cameras = {name: Camera(self._mitsuba, **options) for name in self.cameras}
         self._integrators: dict[tuple[bool, bool], Any] = {}
-
-    def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
-        """Colour pictures of every state from every camera; see `Renderer.render`."""
-        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
@@ -179,14 +174,6 @@ class MitsubaRenderer:
         """Free the scene; a second call does nothing."""
         self._scene = None
         self._cameras.clear()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _write_surfaces(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.render.protocol import Fields, Frames, Observed, SceneStates, check_channels, check_size, new_channels
+from twinloop.render.protocol import Fields, Observed, Renderer, SceneStates, check_channels, check_size, new_channels
 from twinloop.render.scene import PosedScene, camera_ids
 from twinloop.render.splats import Splats
 
@@ -40,7 +40,7 @@ class WarpQuality:
     moving: str = ""
 
 
-class WarpRenderer:
+class WarpRenderer(Renderer):
     """Traces one ray per pixel through a bounding volume hierarchy; the frames of a call are its worlds.
 
     The first picture of a kind of scene compiles its kernels (5 to 30 s on two cores), which Warp keeps on disk.
@@ -91,10 +91,6 @@ class WarpRenderer:
         self._splats = splats
         self._worlds: Worlds | None = None
         self._tracers: list[Tracer] = []
-
-    def render(self, states: SceneStates, fields: Fields | None = None) -> Frames:
-        """Colour pictures of every state from every camera; see `Renderer.render`."""
-        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
@@ -164,14 +160,6 @@ class WarpRenderer:
     def close(self) -> None:
         """Free what is on the device; a second call does nothing."""
         self._worlds, self._tracers = None, []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _checked_rays(camera: str, rays: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
