@@ -157,3 +157,15 @@ def test_progress_and_json_are_said(states, tmp_path, capsys):
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["episodes"] == 9
     assert figures["sizes"] == {"side": "24x16"}
+
+
+def test_what_was_there_before_counts_for_nothing_in_the_rate(states, tmp_path, capsys):
+    from twinloop.cli.main import main
+
+    words = ["render", str(states), "--renderer", FRAGILE, "--size", "24x16", "--episodes", "9", "--json"]
+    words += ["--output", str(tmp_path / "x"), "--workers", "1"]
+    assert main(words) == main([*words, "--resume"]) == 0
+    first, again = (json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{"))
+    assert again["episodes"] == first["episodes"] == 9
+    assert first["pictures_per_second"] > 0
+    assert again["pictures_per_second"] == again["episodes_per_second"] == 0

@@ -2,7 +2,7 @@
 
 from twinloop.generate.config import GenerateConfig, read_config, resolve
 from twinloop.generate.engines import open_engine
-from twinloop.generate.pixels import check_render, render_dataset
+from twinloop.generate.pixels import check_render, episode_record, render_dataset
 from twinloop.generate.render_settings import RenderConfig, render_config
 from twinloop.generate.replay import ReplayResult, replay_aside, replay_episode
 from twinloop.generate.states import generate_states
@@ -12,6 +12,7 @@ __all__ = [
     "RenderConfig",
     "ReplayResult",
     "check_render",
+    "episode_record",
     "generate_states",
     "open_engine",
     "read_config",

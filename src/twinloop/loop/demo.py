@@ -14,10 +14,10 @@ from rich.console import Console
 
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.dataset.registry import RealDataUnavailableError
-from twinloop.generate import GenerateConfig, RenderConfig, render_dataset, resolve
+from twinloop.generate import GenerateConfig, RenderConfig, resolve
 from twinloop.generate.config import load_plan
 from twinloop.hardware.virtual_log import virtual_log
-from twinloop.loop.generate import checked_workers, opened, render_line, states_line, states_pass, timed_rate
+from twinloop.loop.generate import checked_workers, opened, pictures_pass, render_line, states_line, states_pass
 from twinloop.loop.identify import Identified, fit
 from twinloop.loop.logs import Log, open_public
 from twinloop.loop.pages import dataset_section, draws_section
@@ -153,9 +153,7 @@ def _config(output: Path, seed: int) -> GenerateConfig:
 
 def _render(output: Path, workers: int) -> dict[str, Any]:
     settings = RENDERS[choose_renderer()]
-    began = time.perf_counter()
-    rendered = render_dataset(output / "states", output / "images", settings, workers=workers)
-    return {**rendered, "output": str(output / "images"), **timed_rate(rendered, time.perf_counter() - began)}
+    return pictures_pass(output / "states", output / "images", settings, workers=workers, resume=False)
 
 
 def _fill(

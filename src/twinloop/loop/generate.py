@@ -17,6 +17,7 @@ from twinloop.core.profile import Profile
 from twinloop.dataset.target import committed, is_address, local_path
 from twinloop.generate import (
     GenerateConfig,
+    RenderConfig,
     check_render,
     generate_states,
     open_engine,
@@ -27,6 +28,8 @@ from twinloop.generate.states import batches
 from twinloop.loop.coverage import draws_lines
 from twinloop.loop.timing import profile_figures, profile_table
 from twinloop.twin import load_twin
+
+_NOTHING = {"attempted": 0, "episodes": 0, "frames": 0}  # done before a run that does not go on
 
 
 def run_generate(
@@ -59,15 +62,7 @@ def run_generate(
             "--keep all, narrow the randomization, or check the twin with `twinloop twin check`."
         )
     if config.render is not None and images is not None:
-        began = time.perf_counter()
-        rendered = render_dataset(
-            local_path(output),
-            images,
-            config.render,
-            workers=checked_workers(workers),
-            resume=resume,
-        )
-        figures["render"] = {**rendered, "output": str(images), **timed_rate(rendered, time.perf_counter() - began)}
+        figures["render"] = pictures_pass(local_path(output), images, config.render, workers=workers, resume=resume)
         console.print(render_line(figures["render"]))
     return figures
 
@@ -112,7 +107,7 @@ def states_pass(
 ) -> dict[str, Any]:
     """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl`` (in a store to ``log/``), never into the data."""
     began, workers = time.perf_counter(), engine.workers
-    before = _done_so_far(output) if resume else {"attempted": 0, "episodes": 0, "frames": 0}
+    before = _done_so_far(output) if resume else _NOTHING
     result = generate_states(config, output, engine=engine, resume=resume, profile=profile)
     seconds = time.perf_counter() - began
     timing = {
@@ -166,14 +161,20 @@ def _views(figures: Mapping[str, Any]) -> str:
     return made + kept
 
 
-def timed_rate(rendered: Mapping[str, Any], seconds: float) -> dict[str, float]:
-    """Rates of a rendering pass."""
-    frames = rendered["frames"] / seconds
+def pictures_pass(source: Path, target: Path, settings: RenderConfig, *, workers: int, resume: bool) -> dict[str, Any]:
+    """Pass two, timed; what a run that goes on had committed before counts for nothing."""
+    began = time.perf_counter()
+    before = _done_so_far(target) if resume else _NOTHING
+    rendered = render_dataset(source, target, settings, workers=checked_workers(workers), resume=resume)
+    seconds = time.perf_counter() - began
+    frames = (rendered["frames"] - before["frames"]) / seconds
     return {
+        **rendered,
+        "output": str(target),
         "seconds": seconds,
         "frames_per_second": frames,
         "pictures_per_second": frames * len(rendered["cameras"]),
-        "episodes_per_second": rendered["episodes"] / seconds,
+        "episodes_per_second": (rendered["episodes"] - before["episodes"]) / seconds,
     }
 
 

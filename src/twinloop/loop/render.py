@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.core.errors import InputError
-from twinloop.generate import RenderConfig, render_config, render_dataset
+from twinloop.generate import RenderConfig, render_config
 from twinloop.generate.render_settings import CLEAN, DEVICE, picture_size
-from twinloop.loop.generate import checked_workers, render_line, timed_rate
+from twinloop.loop.generate import pictures_pass, render_line
 
 
 def run_render(
@@ -26,9 +25,7 @@ def run_render(
 ) -> dict[str, Any]:
     """Render a dataset into a new one and print its figures; beside the source where no place is named."""
     target = output or dataset.with_name(f"{dataset.resolve().name}-{_suffix(settings)}")
-    began = time.perf_counter()
-    rendered = render_dataset(dataset, target, settings, workers=checked_workers(workers), resume=resume)
-    figures = {**rendered, "output": str(target), **timed_rate(rendered, time.perf_counter() - began)}
+    figures = pictures_pass(dataset, target, settings, workers=workers, resume=resume)
     console.print(render_line(figures))
     return figures
 

@@ -2,11 +2,12 @@
 
 from twinloop.generate.pixels.block import visual_model
 from twinloop.generate.pixels.dataset import check_render, render_dataset
-from twinloop.generate.pixels.source import StoredEpisode, source_plan, stored_episode
+from twinloop.generate.pixels.source import StoredEpisode, episode_record, source_plan, stored_episode
 
 __all__ = [
     "StoredEpisode",
     "check_render",
+    "episode_record",
     "render_dataset",
     "source_plan",
     "stored_episode",
