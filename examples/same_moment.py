@@ -55,7 +55,7 @@ def four_ways(moment: Moment) -> dict[str, NDArray[np.uint8]]:
     episode = stored_episode(reader, moment.episode, plan.twin, model)
     known = reader.annotations(moment.episode, moment.camera)
     pinhole = known.intrinsics[moment.frame]
-    state, fields = episode.states.take([moment.frame]), episode.looks([moment.frame])
+    state, fields = episode.states.take([moment.frame]), episode.fields([moment.frame])
     pictures = {}
     for label, renderer, quality in (
         ("clean: gl", "gl", STILL),

@@ -214,7 +214,7 @@ def refused(capsys, *words) -> tuple[int, str]:
         (["--quality", "shadows"], "--quality shadows: give KEY=VALUE"),
         (["--quality", "shadow_mpa=4"], "Unknown quality setting 'shadow_mpa'"),
         (["--samples", "0"], "samples: Input should be greater than or equal to 1"),
-        (["--looks", "0"], "looks: Input should be greater than or equal to 1"),
+        (["--subframes", "0"], "subframes: Input should be greater than or equal to 1"),
         (["--sensors", "device", "front=ideal"], "give one word for all cameras, or CAMERA=DEVICE for each"),
         (["--sensors", "front=uvc_webcm"], "Unknown device 'uvc_webcm'"),
         (["--episodes", "3:99"], "has 12, numbered 0 to 11"),

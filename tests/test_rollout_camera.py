@@ -12,8 +12,8 @@ from twinloop.core.params import SeedPath
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import TwinCamera, camera_sensors
-from twinloop.rollout.camera_motion import PictureMotion, looks_needed
-from twinloop.rollout.camera_shots import CameraShots, World
+from twinloop.rollout.camera_motion import PictureMotion, subframes_needed
+from twinloop.rollout.camera_shots import CameraShots, MovingWorld
 from twinloop.twin import load_twin
 from twinloop.twin.equipped import equipped
 from twinloop.twin.spec import SensorSpec
@@ -79,13 +79,13 @@ def draw():
         renderer.close()
 
 
-def sliding(twin, speed: float, steps: int = 20) -> World:
+def sliding(twin, speed: float, steps: int = 20) -> MovingWorld:
     """The bar passes the middle at time 1/3 s with a speed in m/s."""
-    return World(
+    return MovingWorld(
         model=twin.model,
         time=np.arange(steps) * STEP,
         poses=lambda times: SceneStates(qpos=speed * (times - 1 / 3)[:, None]),
-        looks=lambda steps: {},
+        fields=lambda steps: {},
     )
 
 
@@ -202,8 +202,8 @@ def test_motion_in_pictures_is_that_of_the_pinhole(rail):
     fast = SceneStates(qpos=np.array([[-0.3], [0.3]]))  # at the ends of it the bar is not where anybody looks
     assert motion.pixels(fast, {}, pinhole) == pytest.approx(0.6 * focal() / 0.999)
     assert motion.pixels(states.take([0, 0]), {}, pinhole) < 1e-9
-    assert [looks_needed(p, 16) for p in (0.0, 0.2, 0.5, 3.0, 99.0)] == [1, 1, 2, 4, 16]
-    assert looks_needed(99.0, 1) == 1
+    assert [subframes_needed(p, 16) for p in (0.0, 0.2, 0.5, 3.0, 99.0)] == [1, 1, 2, 4, 16]
+    assert subframes_needed(99.0, 1) == 1
 
 
 def test_another_device_before_a_camera_keeps_what_was_simulated(rail):

@@ -164,5 +164,5 @@ def test_what_is_no_shutter_is_refused():
         Shutter(kind="rollin")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match=r"readout of -0\.1 s is none"):
         Shutter(readout=-0.1)
-    with pytest.raises(InputError, match="0 looks at the world shows nothing"):
+    with pytest.raises(InputError, match="0 subframes shows nothing"):
         subframe_times(Shutter(), 0)

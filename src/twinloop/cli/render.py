@@ -39,7 +39,7 @@ class Render:
     """The truth beside the pictures, with commas: see docs/annotations.md; or all."""
     sensors: tuple[str, ...] = ("clean",)
     """clean: as rendered; device: as the twin's own cameras see; or CAMERA=DEVICE for each."""
-    looks: int = 16
+    subframes: int = 16
     """Drawings at most for one picture that a sensor takes of something that moves; 1: no blur, no rolling shutter."""
     json: bool = False
     """End with one line of JSON on standard output."""
@@ -57,7 +57,7 @@ class Render:
             quality=self.quality,
             annotations=self.annotations,
             sensors=self.sensors,
-            looks=self.looks,
+            subframes=self.subframes,
         )
         out = console(json=self.json)
         figures = run_render(

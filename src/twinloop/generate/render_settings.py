@@ -33,7 +33,7 @@ class RenderConfig(BaseModel):
         sensors: ``clean`` pictures as they are rendered; ``device``: as the twin's own cameras see them
             (``sensors:`` in its YAML), with the readings of its depth cameras and lidars beside; or the name of a
             device for all cameras, or a mapping from cameras to ``clean``, ``device`` or names of devices.
-        looks: how often the world is looked at while a sensor takes one picture of something that moves, at most;
+        subframes: moments at which one picture of something that moves is drawn, through a sensor, at most;
             1: neither motion blur nor rolling shutter.
     """
 
@@ -49,7 +49,7 @@ class RenderConfig(BaseModel):
     quality: dict[str, bool | int | float | str] = {}
     annotations: list[str] | Literal["all"] = []
     sensors: str | dict[str, str] = CLEAN
-    looks: int = Field(default=16, ge=1, le=64)
+    subframes: int = Field(default=16, ge=1, le=64)
 
     @property
     def settings(self) -> dict[str, Any]:

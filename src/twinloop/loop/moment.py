@@ -12,7 +12,7 @@ from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.render import Fields, SceneStates
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera_motion import PictureMotion
-from twinloop.rollout.camera_shots import World
+from twinloop.rollout.camera_shots import MovingWorld
 from twinloop.rollout.substeps import Restepper
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.protocol import state_poses
@@ -38,12 +38,14 @@ class MovingTwin:
         found = rollout(open_backend(nthread=1), twin, self.table, initial, commands[None], len(commands))
         states = found.states[0]
         again = Restepper(twin, self.table, states, commands, initial.command[0])
-        self.world = World(model=twin.model, time=states[:-1, 0], poses=again.poses_at, looks=_looks(twin, self.table))
+        self.world = MovingWorld(
+            model=twin.model, time=states[:-1, 0], poses=again.poses_at, fields=_fields(twin, self.table)
+        )
         self.states = SceneStates(**state_poses(twin.model, states[:-1]))
 
     def busiest(self, camera: str, *, height: int, width: int) -> float:
         """A time in s at which much moves in the pictures of a camera."""
-        motion, fields = PictureMotion(self.twin.model, camera), self.world.looks(np.array([0]))
+        motion, fields = PictureMotion(self.twin.model, camera), self.world.fields(np.array([0]))
         pinhole = intrinsics(self.twin.model, camera, height=height, width=width, fields=fields)
         first = int(np.searchsorted(self.world.time, _EARLIEST))
         moved = np.array(
@@ -60,11 +62,11 @@ def _commands(twin: Twin, seed: int) -> NDArray[np.float64]:
     return twin.units.to_si(teleop_commands(twin, seed=seed, episodes=[0], seconds=_SECONDS)[0])
 
 
-def _looks(twin: Twin, table: ParamTable) -> Callable[[NDArray[np.intp]], Fields]:
+def _fields(twin: Twin, table: ParamTable) -> Callable[[NDArray[np.intp]], Fields]:
     arrays = {name: values[0] for name, values in twin.fields(table, visual=True).arrays.items()}
 
-    def looks(steps: NDArray[np.intp]) -> Fields:
+    def fields(steps: NDArray[np.intp]) -> Fields:
         del steps  # nothing changes
         return arrays
 
-    return looks
+    return fields

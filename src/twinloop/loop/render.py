@@ -46,7 +46,7 @@ def settings_from_words(
     quality: Sequence[str],
     annotations: str,
     sensors: Sequence[str],
-    looks: int,
+    subframes: int,
 ) -> RenderConfig:
     """The settings that a command line asks for.
 
@@ -64,7 +64,7 @@ def settings_from_words(
         "cameras": list(cameras) or None,
         "episodes": episodes,
         "samples": samples,
-        "looks": looks,
+        "subframes": subframes,
     }
     own, everywhere = _pairs(sizes)
     values["sizes"] = own

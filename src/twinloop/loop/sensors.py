@@ -137,7 +137,7 @@ def _camera_stages(
     """The moment clean, then after each stage, and what the robot gets at that moment."""
     twin = moving.twin
     camera = TwinCamera.of(
-        twin, moving.table, sensor, height=height, width=width, fields=moving.world.looks(np.array([0]))
+        twin, moving.table, sensor, height=height, width=width, fields=moving.world.fields(np.array([0]))
     )
     with (
         open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera.camera]) as plain,
@@ -154,14 +154,13 @@ def _camera_stages(
         shots = CameraShots(camera, moving.world, draw)
         first, now = np.searchsorted(moving.world.time, [time - _FOLLOWED, time])
         delivered = shots.pictures(range(int(first), int(now) + 1))[-1]
-        shutter, times = shots.looks_at(time)
-        looks = draw(*_of_view(moving, camera, [time]))
-        bent = looks if camera.remap.identity else camera.remap.apply(looks)
+        shutter, times = shots.subframes_at(time)
+        drawn = draw(*_of_view(moving, camera, [time]))
+        bent = drawn if camera.remap.identity else camera.remap.apply(drawn)
         stages += [("lens", encode_srgb(bent[0])), ("lens: its spot", encode_srgb(blurred(bent, camera.lens.blur)[0]))]
         light = shots.light(time)
-        shown = (
-            f"shutter: {1e3 * shutter.exposure_time:.3g} ms, readout {1e3 * shutter.skew:.3g} ms, {len(times)} looks"
-        )
+        exposure, readout = 1e3 * shutter.exposure_time, 1e3 * shutter.skew
+        shown = f"shutter: {exposure:.3g} ms, readout {readout:.3g} ms, {len(times)} subframes"
         stages.append((shown, encode_srgb(light)))
         stages += shots.stages(light, time)
     age = time - float(shots.captures.taken[0, now])

@@ -1,9 +1,10 @@
 """A twin's camera from its parameters: what has to be drawn for it, when, and what becomes of that.
 
 What a renderer draws is a pinhole at the camera's place, wide enough for its lens (`sensors.camera.view`), at moments
-between its first row's and its last row's exposure (`sensors.camera.shutter`). The lens bends each of these looks, the
-shutter makes one picture of light of them, and the sensor develops it (`sensors.camera.chain`). What stands before the
-robot at a control step is the newest picture that had been taken and delivered (`sensors.camera.capture`).
+between its first row's and its last row's exposure (`sensors.camera.shutter`). The lens bends each of these
+subframes, the shutter makes one picture of light of them, and the sensor develops it (`sensors.camera.chain`).
+What stands before the robot at a control step is the newest picture that had been taken and delivered
+(`sensors.camera.capture`).
 """
 
 from __future__ import annotations
@@ -136,10 +137,10 @@ class TwinCamera:
         """The shutter with an exposure."""
         return replace(self.shutter, exposure_time=seconds)
 
-    def light(self, looks: NDArray[np.float32], shutter: Shutter) -> NDArray[np.float32]:
-        """Linear light on the sensor ``(height, width, 3)`` of looks at the view ``(count, h', w', 3)``."""
-        picture = combine(looks, shutter, lens=None if self.remap.identity else self.remap)
-        # A spot reaches over rows that are read within microseconds, so the picture is spread and not every look.
+    def light(self, subframes: NDArray[np.float32], shutter: Shutter) -> NDArray[np.float32]:
+        """Linear light on the sensor ``(height, width, 3)`` of subframes of the view ``(count, h', w', 3)``."""
+        picture = combine(subframes, shutter, lens=None if self.remap.identity else self.remap)
+        # A spot reaches over rows that are read within microseconds, so the picture is spread and not every subframe.
         return blurred(picture[None], self.lens.blur)[0]
 
     def to_json(self) -> dict[str, Any]:

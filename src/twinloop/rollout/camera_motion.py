@@ -13,8 +13,8 @@ from twinloop.render import Fields, SceneStates
 from twinloop.render.cameras import opencv_pose
 from twinloop.render.scene import PosedScene, camera_ids
 
-STILL = 0.25  # pixels; what moves less looks the same in one look
-_STRIDE = 1.0  # pixels between two looks; of larger ones an edge is seen in steps
+STILL = 0.25  # pixels; what moves less looks the same in one subframe
+_STRIDE = 1.0  # pixels between two subframes; of larger ones an edge is seen in steps
 _NEAR = 0.02  # m; what is nearer than that lies at the lens
 # Points of a box, in halves of its sides, and directions in a view, in halves of its picture: what is small shows at
 # its own points, what is large or lies behind at the points where it is looked at.
@@ -22,8 +22,8 @@ _LATTICE = np.array([[x, y, z] for x in (-1.0, 0.0, 1.0) for y in (-1.0, 0.0, 1.
 _GRID = np.array([[x, y] for x in np.linspace(-1.0, 1.0, 5) for y in np.linspace(-1.0, 1.0, 5)])
 
 
-def looks_needed(pixels: float, most: int) -> int:
-    """How many looks a picture needs in which something moves so far."""
+def subframes_needed(pixels: float, most: int) -> int:
+    """How many subframes a picture needs in which something moves so far."""
     if pixels < STILL or most == 1:
         return 1
     return min(most, 1 + math.ceil(pixels / _STRIDE))

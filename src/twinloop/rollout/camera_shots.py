@@ -11,33 +11,33 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.render import Fields, SceneStates
 from twinloop.rollout.camera import TwinCamera
-from twinloop.rollout.camera_motion import PictureMotion, looks_needed
+from twinloop.rollout.camera_motion import PictureMotion, subframes_needed
 from twinloop.sensors.camera.shutter import Shutter, subframe_times
 
-MOST_LOOKS = 16  # at a picture while it is taken; beyond that nothing changes that one sees at 640×480
+MOST_SUBFRAMES = 16  # of a picture; beyond that nothing changes that one sees at 640×480
 
 Draw = Callable[[SceneStates, Fields], NDArray[np.float32]]
 """Linear light ``(n, h', w', 3)`` of the camera's view in every state."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class World:
+class MovingWorld:
     """What a camera looks at: where everything is at any times, and how it looks at control steps.
 
     ``time`` ``(nstep,)`` are the true times of the control steps in s, rising; ``poses`` takes times ``(k,)``,
-    ``looks`` numbers of control steps and gives model fields, of all or one by one.
+    ``fields`` numbers of control steps and gives model fields, of all or one by one.
     """
 
     model: mujoco.MjModel
     time: NDArray[np.float64]
     poses: Callable[[NDArray[np.float64]], SceneStates]
-    looks: Callable[[NDArray[np.intp]], Fields]
+    fields: Callable[[NDArray[np.intp]], Fields]
 
     def at(self, times: ArrayLike) -> tuple[SceneStates, Fields]:
         """States and fields at times ``(k,)``; a time before the beginning counts as the beginning."""
         asked = np.atleast_1d(np.asarray(times, dtype=np.float64))
         steps = np.clip(np.searchsorted(self.time, asked, side="right") - 1, 0, len(self.time) - 1)
-        return self.poses(asked), self.looks(steps)
+        return self.poses(asked), self.fields(steps)
 
 
 class CameraShots:
@@ -47,7 +47,7 @@ class CameraShots:
     taken follows from how far things move in it: see `camera_motion`.
     """
 
-    def __init__(self, camera: TwinCamera, world: World, draw: Draw, *, most: int = MOST_LOOKS) -> None:
+    def __init__(self, camera: TwinCamera, world: MovingWorld, draw: Draw, *, most: int = MOST_SUBFRAMES) -> None:
         self.camera, self.world = camera, world
         self._draw, self._most = draw, most
         self._sensor = camera.open()
@@ -84,18 +84,18 @@ class CameraShots:
 
     def light(self, time: float) -> NDArray[np.float32]:
         """Linear light on the sensor of the next capture, taken at a time in s, ``(height, width, 3)``."""
-        shutter, times = self.looks_at(time)
+        shutter, times = self.subframes_at(time)
         states, fields = self.world.at(times)
-        looks = self._draw(states, self.camera.view_fields(self.world.model, fields))
-        return self.camera.light(looks, shutter)
+        subframes = self._draw(states, self.camera.view_fields(self.world.model, fields))
+        return self.camera.light(subframes, shutter)
 
-    def looks_at(self, time: float) -> tuple[Shutter, NDArray[np.float64]]:
-        """The shutter of the next capture, and the times of the looks at the world that it needs, in s."""
+    def subframes_at(self, time: float) -> tuple[Shutter, NDArray[np.float64]]:
+        """The shutter of the next capture, and the times of the subframes that it needs, in s."""
         shutter = self.camera.exposed(self._sensor.gathers(time) or 0.0)
         count = 1
         if self._motion is not None and shutter.span > 0.0:
             begin = time - shutter.middle
             states, fields = self.world.at([begin, begin + shutter.span])
             fields = self.camera.view_fields(self.world.model, fields)
-            count = looks_needed(self._motion.pixels(states, fields, self.camera.view), self._most)
+            count = subframes_needed(self._motion.pixels(states, fields, self.camera.view), self._most)
         return shutter, time - shutter.middle + subframe_times(shutter, count)

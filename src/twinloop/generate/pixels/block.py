@@ -19,7 +19,7 @@ from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces
 from twinloop.generate.pixels.carry import carry_samples, carry_videos
 from twinloop.generate.pixels.memory import RememberingRenderer
-from twinloop.generate.pixels.sensors import Eyes, eyes
+from twinloop.generate.pixels.sensors import SensorChoice, choose_sensors
 from twinloop.generate.pixels.source import source_plan, stored_episode
 from twinloop.generate.pixels.tables import EpisodeTables, Opened, TableFiles
 from twinloop.generate.pixels.views import CleanView, SensedView, View
@@ -132,14 +132,14 @@ def _stored(done: Path) -> Made:
 
 def _pieces(job: Block, report: Callable[[Any], None], files: TableFiles) -> Iterator[Piece]:
     reader, model, size = DatasetReader(job.source), visual_model(job.source), _piece(job)
-    seen_by = eyes(job.settings, job.plan.twin, [camera.name for camera in job.cameras])
+    chosen = choose_sensors(job.settings, job.plan.twin, [camera.name for camera in job.cameras])
     finished = 0
     with ExitStack() as stack:
         opened = functools.partial(_opened, job, model, stack)
-        views = _views(job, seen_by, opened)
-        tables = EpisodeTables(opened, job.settings.annotation_settings, seen_by.ranging)
+        views = _views(job, chosen, opened)
+        tables = EpisodeTables(opened, job.settings.annotation_settings, chosen.ranging)
         for index in job.indices:
-            episode = stored_episode(reader, index, seen_by.twin, model, replaced=seen_by.replaced)
+            episode = stored_episode(reader, index, chosen.twin, model, replaced=chosen.replaced)
             for view in views:
                 view.begin(episode)
             length = len(episode.record)
@@ -160,13 +160,13 @@ def _piece(job: Block) -> int:
     return max(1, int(min(limits)))
 
 
-def _views(job: Block, seen_by: Eyes, opened: Opened) -> list[View]:
+def _views(job: Block, chosen: SensorChoice, opened: Opened) -> list[View]:
     """What takes the pictures: one renderer for the clean cameras of each size, one for each sensor."""
     views: list[View] = []
     sizes: dict[tuple[int, int], list[str]] = {}
     for camera in job.cameras:
-        if camera.name in seen_by.sensors:
-            sensor, most = seen_by.sensors[camera.name], job.settings.looks
+        if camera.name in chosen.sensors:
+            sensor, most = chosen.sensors[camera.name], job.settings.subframes
             views.append(SensedView(_alone(opened, camera.name), sensor, camera, most=most))
         else:
             sizes.setdefault((camera.height, camera.width), []).append(camera.name)

@@ -22,7 +22,7 @@ from twinloop.dataset.side_tables import side_table_names
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.generate.coverage import rendered_documents
 from twinloop.generate.pixels.block import Block, Reached, render_block, visual_model
-from twinloop.generate.pixels.sensors import Eyes, eyes
+from twinloop.generate.pixels.sensors import SensorChoice, choose_sensors
 from twinloop.generate.pixels.source import RenderSource, episode_record, open_source, stored_episode
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.render import choose_renderer, probe_renderer
@@ -38,7 +38,7 @@ _BLOCK_SECONDS = 240.0  # a block that would take longer holds fewer
 _WORTH_KEEPING = 0.25  # s; frames that cost more are kept on the disk as they are made, which costs 0.05 s
 _PIXELS = 640 * 480  # of the picture that a renderer's cost is said for
 _MOST_LOST = 3  # blocks that end their processes twice before the renderer is taken to be broken
-_LOOKS = 4  # at the world for a picture through a sensor, on average: most of an episode moves slowly
+_SUBFRAMES = 4  # of a picture through a sensor, on average: most of an episode moves slowly
 PICTURES = "pictures"  # key in Provenance.extra: how each camera's pictures were made
 
 
@@ -83,7 +83,7 @@ def check_render(settings: RenderConfig, twin: Twin) -> str:
         MissingDependencyError: the renderer does not work here.
     """
     cameras = [camera.name for camera in settings.specs(twin)]
-    eyes(settings, twin, cameras)
+    choose_sensors(settings, twin, cameras)
     wanted = settings.annotation_settings
     name = choose_renderer() if settings.renderer == "auto" else settings.renderer
     renderer_entry(name).settings(settings.settings)
@@ -118,16 +118,16 @@ class _Pass:
         return tuple(camera for camera in self.source.reader.spec.cameras if camera.name not in anew)
 
     @cached_property
-    def eyes(self) -> Eyes:
-        """Whose eyes they are seen through."""
-        return eyes(self.settings, self.source.twin, [camera.name for camera in self.cameras])
+    def chosen(self) -> SensorChoice:
+        """Through which sensors they are seen."""
+        return choose_sensors(self.settings, self.source.twin, [camera.name for camera in self.cameras])
 
     @property
     def seconds(self) -> float:
         """Roughly what one step of all cameras costs."""
-        sensed = min(_LOOKS, self.settings.looks)
+        sensed = min(_SUBFRAMES, self.settings.subframes)
         pixels = sum(
-            camera.height * camera.width * (sensed if camera.name in self.eyes.sensors else 1)
+            camera.height * camera.width * (sensed if camera.name in self.chosen.sensors else 1)
             for camera in self.cameras
         )
         return renderer_entry(self.renderer).seconds * pixels / _PIXELS
@@ -205,12 +205,12 @@ class _Pass:
 
     def _seen_through(self, index: int, camera: CameraSpec) -> dict[str, Any]:
         """What a reader needs to know of the sensor that a camera was seen through; nothing where it was none."""
-        name = self.eyes.sensors.get(camera.name)
+        name = self.chosen.sensors.get(camera.name)
         if name is None:
             return {}
         model, reader = visual_model(self.source.reader.path), self.source.reader
-        episode = stored_episode(reader, index, self.eyes.twin, model, replaced=self.eyes.replaced)
-        device = self.eyes.twin.devices[name].name
+        episode = stored_episode(reader, index, self.chosen.twin, model, replaced=self.chosen.replaced)
+        device = self.chosen.twin.devices[name].name
         return {"device": device, **episode.camera(name, camera).to_json()}
 
     @cached_property
@@ -232,7 +232,7 @@ class _Pass:
             "width": self.settings.width,
             "sizes": {camera.name: f"{camera.width}x{camera.height}" for camera in self.cameras},
             "renderer": self.renderer,
-            "sensors": dict(self.eyes.sensors),
+            "sensors": dict(self.chosen.sensors),
             "tables": sorted(side_table_names(writer.path)),
             "parent": self.source.reader.spec.name,
             "parent_content": self.source.content,

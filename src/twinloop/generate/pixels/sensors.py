@@ -1,4 +1,4 @@
-"""Through whose eyes a rendering sees: the twin's own sensors, or devices that are put before its cameras."""
+"""Which sensors a rendering sees through: the twin's own sensors, or devices that are put before its cameras."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twinloop.twin.spec import SensorSpec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eyes:
+class SensorChoice:
     """What sees: the twin with its sensors, and the sensor of each camera that is not clean.
 
     ``replaced`` are the sensors that are not the twin's own: what an episode drew for the others is not theirs.
@@ -27,8 +27,8 @@ class Eyes:
     ranging: tuple[str, ...] = ()
 
 
-def eyes(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -> Eyes:
-    """Who sees, of the cameras that are rendered.
+def choose_sensors(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -> SensorChoice:
+    """The sensors, of the cameras that are rendered.
 
     Raises:
         UnknownNameError: a camera that is not rendered, or a device that does not exist.
@@ -53,7 +53,7 @@ def eyes(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -> Eyes:
         )
     others = {camera: word for camera, word in asked.items() if word not in (CLEAN, DEVICE)}
     if not others:
-        return Eyes(twin=twin, sensors=found, ranging=ranging)
+        return SensorChoice(twin=twin, sensors=found, ranging=ranging)
     specs = {own.get(camera, camera): SensorSpec(device=device, camera=camera) for camera, device in others.items()}
     changed = equipped(twin, specs)
     for name in specs:
@@ -61,7 +61,7 @@ def eyes(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -> Eyes:
         if device.kind != KIND:
             raise InputError(f"The device {device.name} is a {device.kind}, and no {KIND}: it makes no pictures.")
     found |= {spec.camera: name for name, spec in specs.items()}
-    return Eyes(twin=changed, sensors=found, replaced=tuple(specs), ranging=ranging)
+    return SensorChoice(twin=changed, sensors=found, replaced=tuple(specs), ranging=ranging)
 
 
 def ranging_sensors(twin: Twin) -> tuple[str, ...]:

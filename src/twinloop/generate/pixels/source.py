@@ -23,7 +23,7 @@ from twinloop.generate.replay import root_config
 from twinloop.randomize import Plan
 from twinloop.render import SceneStates
 from twinloop.rollout.camera import TwinCamera
-from twinloop.rollout.camera_shots import World
+from twinloop.rollout.camera_shots import MovingWorld
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.substeps import Restepper
@@ -118,15 +118,15 @@ class StoredEpisode:
         return SceneStates(**state_poses(self.twin.model, self.record.states[:-1]))
 
     @functools.cached_property
-    def world(self) -> World:
+    def world(self) -> MovingWorld:
         """What a camera of this episode looks at, between the control steps too."""
         command = self.record.provenance.extra[INITIAL_COMMAND]
         again = Restepper(self.twin, self.table, self.record.states, self.record.commands, command)
-        return World(model=self.model, time=self.record.states[:-1, 0], poses=again.poses_at, looks=self.looks)
+        return MovingWorld(model=self.model, time=self.record.states[:-1, 0], poses=again.poses_at, fields=self.fields)
 
     def camera(self, sensor: str, size: CameraSpec) -> TwinCamera:
         """One of the twin's camera sensors in this episode's world."""
-        first = {name: value[0] if self.changing else value for name, value in self.looks([0]).items()}
+        first = {name: value[0] if self.changing else value for name, value in self.fields([0]).items()}
         return TwinCamera.of(
             self.twin, self.table, sensor, height=size.height, width=size.width, model=self.model, fields=first
         )
@@ -142,7 +142,7 @@ class StoredEpisode:
         kinds = [self.twin.params[name].quantity for name in self.table.steps]
         return any(kind.fields and (kind.visual or kind.seen) for kind in kinds)
 
-    def looks(self, steps: ArrayLike) -> dict[str, NDArray]:
+    def fields(self, steps: ArrayLike) -> dict[str, NDArray]:
         """The model fields that pictures show: of all frames, or of the frames at these control steps one by one."""
         if not self.changing:
             return self._constant

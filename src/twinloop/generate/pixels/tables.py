@@ -130,7 +130,7 @@ class EpisodeTables:
         channels = [name for name in DEPTH_CHANNELS if name in renderer.channels]
         for start in range(0, len(episode.states), _FRAMES):
             steps = np.arange(start, min(start + _FRAMES, len(episode.states)))
-            fields = episode.looks(steps)
+            fields = episode.fields(steps)
             seen = renderer.observe(episode.states.take(steps), fields, channels=channels)[camera]
             first = {name: value[0] if episode.changing else value for name, value in fields.items()}
             pinhole = intrinsics(episode.model, camera, height=height, width=width, fields=first)
@@ -144,4 +144,4 @@ def moments(episode: StoredEpisode, view: View) -> tuple[SceneStates, Fields]:
     """Where everything was, and how it looked, when each picture of a view was taken."""
     if isinstance(view, SensedView) and view.shots is not None:
         return episode.world.at(view.shots.captures.taken[0])
-    return episode.states, episode.looks(np.arange(len(episode.states)))
+    return episode.states, episode.fields(np.arange(len(episode.states)))

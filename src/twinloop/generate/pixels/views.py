@@ -42,7 +42,7 @@ class CleanView:
         """See `View`."""
         assert self._episode is not None  # noqa: S101 - our own invariant: begun first
         states = self._episode.states.take(slice(rows.start, rows.stop))
-        return self.renderer.render(states, self._episode.looks(rows))
+        return self.renderer.render(states, self._episode.fields(rows))
 
 
 class SensedView:
@@ -52,7 +52,7 @@ class SensedView:
         opened: a renderer of the camera's view, by height and width; the lens of another world may want another.
         sensor: the name of the sensor.
         camera: size of the delivered pictures.
-        most: looks at the world while a picture is taken, at most.
+        most: subframes of a picture, at most.
     """
 
     def __init__(self, opened: Callable[[int, int], Renderer], sensor: str, camera: CameraSpec, *, most: int) -> None:

@@ -62,24 +62,24 @@ class Shutter:
 
 
 def subframe_times(shutter: Shutter, count: int) -> NDArray[np.float64]:
-    """When to look at the world, ``(count,)`` in s after the picture's beginning; one look is at its middle.
+    """When to draw subframes, ``(count,)`` in s after the picture's beginning; a single one is at its middle.
 
     The first and the last are the ends of `Shutter.span`; between two, light is taken to change linearly.
 
     Raises:
-        InputError: no look at all.
+        InputError: no subframe at all.
     """
     if count < 1:
-        raise InputError(f"A picture of {count} looks at the world shows nothing. Take one or more.")
+        raise InputError(f"A picture of {count} subframes shows nothing. Take one or more.")
     if count == 1:
         return np.array([shutter.middle])
     return np.linspace(0.0, shutter.span, count)
 
 
 def row_weights(shutter: Shutter, count: int, height: int) -> NDArray[np.float64]:
-    """What each of the looks of `subframe_times` adds to each row, ``(height, count)``; every row sums to 1.
+    """What each of the subframes of `subframe_times` adds to each row, ``(height, count)``; every row sums to 1.
 
-    It is the mean over the row's exposure of the function that is 1 at that look, 0 at its neighbours, and linear
+    It is the mean over the row's exposure of the function that is 1 at that subframe, 0 at its neighbours, and linear
     between, in closed form; without exposure, that function's value when the row begins.
     """
     times = subframe_times(shutter, count)
@@ -106,24 +106,24 @@ def _hat_integral(at: NDArray[np.float64]) -> NDArray[np.float64]:
 def combine(light: NDArray[np.float32], shutter: Shutter, *, lens: Remap | None = None) -> NDArray[np.float32]:
     """The picture ``(height, width, c)`` of light seen at `subframe_times`, ``(count, height, width, c)``, linear.
 
-    Rows are the sensor's: what was drawn for a lens is seen through it, each look only by the rows that are exposed
-    then. Where nothing moves the picture is what every look shows, to the bit.
+    Rows are the sensor's: what was drawn for a lens is seen through it, each subframe only by the rows that are exposed
+    then. Where nothing moves the picture is what every subframe shows, to the bit.
 
     Args:
         lens: what the light has yet to pass, ``(count, h', w', c)`` before it; None: it has.
     """
-    looks = np.asarray(light, dtype=np.float32)
-    height, width = looks.shape[1:3] if lens is None else lens.size
-    weights = row_weights(shutter, len(looks), height)
+    subframes = np.asarray(light, dtype=np.float32)
+    height, width = subframes.shape[1:3] if lens is None else lens.size
+    weights = row_weights(shutter, len(subframes), height)
     begun = (weights > 0.0).argmax(axis=1)
-    picture = np.empty((height, width, looks.shape[3]), dtype=np.float32)
-    base = picture if len(looks) == 1 else np.empty_like(picture)
-    for number, (look, weight) in enumerate(zip(looks, weights.T, strict=True)):
+    picture = np.empty((height, width, subframes.shape[3]), dtype=np.float32)
+    base = picture if len(subframes) == 1 else np.empty_like(picture)
+    for number, (subframe, weight) in enumerate(zip(subframes, weights.T, strict=True)):
         (rows,) = np.nonzero(weight > 0.0)
         if not len(rows):
             continue
         part, new = slice(rows[0], rows[-1] + 1), slice(*np.searchsorted(begun, [number, number + 1]))
-        seen = look[part] if lens is None else lens.apply(look[None], rows=part)[0]
+        seen = subframe[part] if lens is None else lens.apply(subframe[None], rows=part)[0]
         base[new] = picture[new] = seen[new.start - part.start :]
         old = slice(part.start, new.start)
         share = weight[old, None, None].astype(np.float32)
