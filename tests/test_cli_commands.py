@@ -259,6 +259,16 @@ def test_an_output_that_is_a_file_is_refused_before_the_work(capsys, log, tmp_pa
     assert taken.read_text() == "mine"
 
 
+def test_doctor_names_a_package_of_every_extra():
+    import tomllib
+
+    from twinloop.loop.doctor import _EXTRAS
+
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    told = {command.partition("[")[2].rstrip("]'") for command in _EXTRAS.values()}
+    assert told == set(project["optional-dependencies"]) - {"demo", "dev", "slow"}
+
+
 def test_a_reader_that_has_seen_enough_ends_the_program_quietly():
     """As `twinloop generate --help | head -1` does; the pipe is closed before anything is written."""
     reading, writing = os.pipe()
