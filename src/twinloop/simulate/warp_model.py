@@ -19,6 +19,7 @@ from twinloop.core.params import ParamTable
 from twinloop.simulate.warp_device import Graphs
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
+from twinloop.twin.quantities.lookup import still_geoms
 from twinloop.twin.quantities.rotation import quat_multiply
 
 wp.config.log_level = wp.LOG_WARNING  # its greeting would land in the output of every command
@@ -80,7 +81,7 @@ class WarpModel:
         self.version = 0
         self._expanded: set[str] = set()
         self._scratch: Any = None
-        self._still = _still_geoms(self.host)
+        self._still = still_geoms(self.host)
 
     @property
     def scratch(self) -> Any:
@@ -154,13 +155,6 @@ class WarpModel:
         specs = {field.name: field.type for field in dataclasses.fields(owner)}
         shape = getattr(specs.get(attribute), "shape", ())
         return specs[attribute] if shape and shape[0] == "*" else None
-
-
-def _still_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Geoms fixed to the world, other than those carried by a mocap body."""
-    body = model.geom_bodyid
-    fixed = (model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0)
-    return np.flatnonzero(fixed)
 
 
 def _matrix(quaternion: torch.Tensor) -> torch.Tensor:

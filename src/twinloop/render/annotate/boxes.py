@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.intrinsics import Intrinsics
 from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable
+from twinloop.twin.quantities.rotation import matrix
 
 Array = NDArray[np.float64]
 _GEOM = mujoco.mjtGeom
@@ -45,7 +46,7 @@ class Blobs:
                     continue
                 centre, half = _of_geom(model, geom)
                 if instance.body:  # a geom of the world is its own frame
-                    turn = _matrix(model.geom_quat[geom])
+                    turn = matrix(model.geom_quat[geom])
                     centre, half = centre @ turn.T + model.geom_pos[geom], turn @ half
                 centres.append(centre)
                 axes.append(half)
@@ -171,9 +172,3 @@ def _mesh_corners(model: mujoco.MjModel, mesh: int) -> Array:
     # MuJoCo's mesh_graph: numbers of vertices and faces, then vert_edgeadr, then vert_globalid.
     count = int(model.mesh_graph[graph])
     return vertices[model.mesh_graph[graph + 2 + count : graph + 2 + 2 * count]]
-
-
-def _matrix(quaternion: Array) -> Array:
-    matrix = np.empty(9)
-    mujoco.mju_quat2Mat(matrix, quaternion)
-    return matrix.reshape(3, 3)

@@ -10,7 +10,7 @@ from twinloop.render.protocol import Fields
 from twinloop.render.rays.caster import Hits, rays
 from twinloop.render.rays.motion import BodyMotion
 from twinloop.render.scene import PosedScene
-from twinloop.twin.quantities.rotation import quat_multiply, rotate
+from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
 
 
 class MujocoCaster:
@@ -62,12 +62,12 @@ class MujocoCaster:
         model, data = self._model, self._data
         position, turn = motion.at(np.arange(model.nbody), when)
         data.xpos[:], data.xquat[:] = position, turn
-        data.xmat[:] = _axes(turn)
+        data.xmat[:] = matrix(turn).reshape(-1, 9)
         data.xipos[:] = position + rotate(turn, model.body_ipos)
-        data.ximat[:] = _axes(quat_multiply(turn, model.body_iquat))
+        data.ximat[:] = matrix(quat_multiply(turn, model.body_iquat)).reshape(-1, 9)
         position, turn = position[model.geom_bodyid], turn[model.geom_bodyid]
         data.geom_xpos[:] = position + rotate(turn, model.geom_pos)
-        data.geom_xmat[:] = _axes(quat_multiply(turn, model.geom_quat))
+        data.geom_xmat[:] = matrix(quat_multiply(turn, model.geom_quat)).reshape(-1, 9)
 
     def _cast_now(
         self,
@@ -90,9 +90,3 @@ class MujocoCaster:
                 )
         met = geom >= 0
         hits.distance[rows[met]], hits.geom[rows[met]], hits.normal[rows[met]] = distance[met], geom[met], normal[met]
-
-
-def _axes(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation matrices ``(n, 9)`` of quaternions ``(n, 4)``."""
-    columns = [rotate(quaternion, np.broadcast_to(axis, (len(quaternion), 3))) for axis in np.eye(3)]
-    return np.stack(columns, axis=-1).reshape(-1, 9)

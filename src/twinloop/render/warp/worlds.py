@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.render.protocol import SceneStates
 from twinloop.render.scene import PosedScene
+from twinloop.twin.quantities.lookup import still_geoms
 from twinloop.twin.quantities.rotation import quat_multiply, rotate
 
 _POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir", "flexvert_xpos")
@@ -53,7 +54,7 @@ class Worlds:
         self._mjw, self._posed, self._size = mjw, posed, size
         carried = (posed.model.cam_mode == _FIXED).all() and (posed.model.light_mode == _FIXED).all()
         self._moving = moving and carried and not posed.model.nflex
-        self._still = _still_geoms(posed.model)
+        self._still = still_geoms(posed.model)
         self._loaded: dict[str, NDArray] = {}
         try:
             self.model: Any = mjw.put_model(posed.model)
@@ -140,9 +141,3 @@ class Worlds:
         lensed = sensor[:, 1] > 0.0
         pixels = np.divide([width, height], sensor, out=np.ones(sensor.shape), where=lensed[:, None])
         return values * (pixels if name == "cam_sensorsize" else np.tile(pixels, 2))
-
-
-def _still_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Geoms fixed to the world, other than those that a mocap body carries."""
-    body = model.geom_bodyid
-    return np.flatnonzero((model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0))

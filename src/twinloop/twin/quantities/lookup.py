@@ -60,6 +60,12 @@ def _is_body(model: mujoco.MjModel, body: int, family: str, *, by_hand: bool) ->
     return not mocap and (still if family == "body" else not still and not free and mass)
 
 
+def still_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
+    """Ids of the geoms fixed to the world, other than those that a mocap body carries."""
+    body = model.geom_bodyid
+    return np.flatnonzero((model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0))
+
+
 def has_quantity(model: mujoco.MjModel, quantity: Quantity, name: str) -> bool:
     """Whether an object has the quantity: only a position servo has a gain, only a body with mass a centre of mass."""
     return quantity.lacks is None or not quantity.lacks(model, name)

@@ -40,5 +40,6 @@ def rotate(quaternion: ArrayLike, vector: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rotation matrix of one quaternion; its columns are the turned axes."""
-    return rotate(quaternion, np.eye(3)).T
+    """The rotation matrices ``(…, 3, 3)`` of quaternions ``(…, 4)``; their columns are the turned axes."""
+    axes = np.broadcast_to(np.eye(3), (*quaternion.shape[:-1], 3, 3))
+    return rotate(quaternion[..., None, :], axes).swapaxes(-1, -2)
