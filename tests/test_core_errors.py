@@ -13,7 +13,7 @@ from twinloop.core.errors import (
     TwinloopError,
     UnknownNameError,
 )
-from twinloop.core.pool import ordered_map
+from twinloop.core.pool import LocalProcesses
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,8 @@ def refuse(item):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_an_error_in_a_worker_arrives_as_itself(workers):
-    with pytest.raises(UnknownNameError, match="Unknown item '3'. Existing: one"):
-        list(ordered_map(refuse, [3], workers=workers))
+    with (
+        LocalProcesses(workers) as engine,
+        pytest.raises(UnknownNameError, match="Unknown item '3'. Existing: one"),
+    ):
+        list(engine.map(refuse, [3]))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import os
 import time
+from collections.abc import Callable, Iterable, Iterator
 
 import mujoco
 import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.pool import ordered_map
+from twinloop.core.pool import LocalProcesses
 from twinloop.render import Frames, SceneStates, open_renderer, probe_renderer
 
 SCENE = """
@@ -51,6 +52,11 @@ def die(number: int) -> Frames:
 def wrong(number: int) -> Frames:
     with open_renderer("gl", model(), height=32, width=48) as renderer:
         return renderer.render(SceneStates(qpos=np.zeros((1, 1 + number))))
+
+
+def ordered_map(function: Callable, items: Iterable[int], *, workers: int) -> Iterator[tuple]:
+    with LocalProcesses(workers) as engine:
+        yield from engine.map(function, items)
 
 
 def test_two_workers_make_the_pictures_that_one_makes_in_the_same_order() -> None:

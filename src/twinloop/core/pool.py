@@ -93,14 +93,6 @@ class LocalProcesses:
             self._pool.shutdown(cancel_futures=True)
 
 
-def ordered_map(
-    function: Callable[[Item], Result], items: Iterable[Item], *, workers: int
-) -> Iterator[tuple[Item, Result]]:
-    """Yield every item with ``function(item)`` in order, on ``workers`` local processes; see `Engine.map`."""
-    with LocalProcesses(workers) as engine:
-        yield from engine.map(function, items)
-
-
 def _in_order(
     pool: ProcessPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
 ) -> Iterator[tuple[Item, Result]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import mujoco
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -164,6 +164,3 @@ def sensor_params(devices: Mapping[str, Device]) -> Iterator[ParamSpec]:
                 yield ParamSpec(
                     name=quantity.path(name), nominal=said.value, range=said.range, op=said.op, source=said.source
                 )
-
-
-KINDS: tuple[str, ...] = get_args(DeviceKind)
