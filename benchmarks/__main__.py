@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import camera, envs, generate, gpu, render, scale, scenes, writer
+from benchmarks import camera, envs, generate, gpu, path, render, scale, scenes, writer
 from twinloop.core.files import write_json
 from twinloop.core.pool import cores
 
@@ -24,6 +24,7 @@ def main() -> None:
         "render": render.run(),
         "scenes": scenes.run(),
         "camera": camera.run(),
+        "path": path.run(path.AIMED, frames=1),
         "scale": scale.run([("swing", 10_000, cores())]),
     }
     made, wrote, played = figures["generate"], figures["writer"], figures["envs"]
@@ -57,8 +58,22 @@ def main() -> None:
     for name, row in figures["camera"]["rows"].items():
         fast = f"{row['ratio']:.1f} times as fast as numpy" if "ratio" in row else "numpy; numba is not here"
         cost = f"{row.get('compiled_ms', row['numpy_ms']):.1f}"
-        target = f"{figures['camera']['target_ms']:.0f}" if name == "uvc_webcam" else ""
-        table.add_row(f"camera {name}, 640x480, processor ms a picture", cost, fast, target)
+        table.add_row(f"camera {name}, 640x480, processor ms a picture", cost, fast, "")
+    webcam = figures["camera"]["webcam"]
+    table.add_row(
+        f"camera uvc_webcam with its lens, 640x480, ms a picture by the clock on {webcam['cores']} cores",
+        f"{webcam['clock_ms']:.1f}",
+        f"{webcam['processor_ms']:.1f} ms of processor time",
+        f"{figures['camera']['target_ms']:.0f}",
+    )
+    for row in figures["path"]["rows"]:
+        kind = f"{row['variant']}, {row['samples']} samples{', denoised' if row['denoise'] else ''}"
+        table.add_row(
+            f"path-traced picture, 640x480, {kind}, s by the clock on {figures['path']['cores']} cores",
+            f"{row['wall_s']:.2f}" if "wall_s" in row else "none here",
+            f"{row['processor_s']:.2f} s of processor time" if "wall_s" in row else row["skipped"],
+            f"{row['target_s']:.0f}",
+        )
     for row in figures["gpu"].get("rows", ()):
         table.add_row(
             f"episodes on a GPU, {row['worlds']} worlds, steps/s against the bare mujoco_warp loop",
@@ -76,9 +91,9 @@ def main() -> None:
     for size, row in figures["render"]["sizes"].items():
         low, high = row["ratio_spread"]
         table.add_row(
-            f"rendering a dataset with gl at {size}, frames/s against the bare loop",
+            f"rendering a dataset with gl at {size}, frames/s against bare loops",
             f"{row['ratio']:.2f}",
-            f"{low:.2f} to {high:.2f}; {row['thread_ratio']:.2f} by the drawing thread's processor time",
+            f"{low:.2f} to {high:.2f}; {row['frames_per_s']:.0f} frames/s after {row['start_s']:.1f} s",
             f"{figures['render']['target']:.2f}",
         )
     if "skipped" in figures["gpu"]:
