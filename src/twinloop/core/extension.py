@@ -42,7 +42,10 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
 
 def raised(error: Exception) -> str:
     """What a user's code raised, in one line: type, message, and the line of the file that raised it."""
-    frames = traceback.extract_tb(error.__traceback__)
+    # A syntax error says itself where it is.
+    frames = (
+        list[traceback.FrameSummary]() if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
+    )
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}{place}"

@@ -47,7 +47,7 @@ class DatasetReader:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not (self.path / layout.INFO).is_file():
-            raise DatasetError(f"{self.path} is not a LeRobot dataset: {layout.INFO} is missing.")
+            raise DatasetError(f"{self.path} is not a LeRobot dataset: {_lacking(self.path)}.")
         self.info, self._episodes = self._read_consistently()
 
     def __len__(self) -> int:
@@ -345,3 +345,12 @@ def _why(template: str) -> str:
     if template == layout.STATES_PATH:
         return "it is a recorded episode, and only simulated ones have states."
     return "it is a simulated episode, and only recorded ones have a log."
+
+
+def _lacking(path: Path) -> str:
+    """What makes a path no dataset, and what to give instead."""
+    if not path.exists():
+        return "there is no such folder. Check the path"
+    if not path.is_dir():
+        return "it is a file. Give the folder that holds meta/, data/ and twinloop/"
+    return f"{layout.INFO} is missing. Give the folder that `twinloop generate`, `render` or `import` wrote"

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Protocol
 
+from twinloop.core.errors import DatasetError
 from twinloop.dataset import layout
 from twinloop.dataset.admission import begin
 from twinloop.dataset.progress import Progress
@@ -49,10 +50,16 @@ class FolderTarget:
 
     Raises:
         DatasetLockedError: another writer has the folder open.
-        DatasetError: no folder can be written there.
+        DatasetError: no folder can be written there, or it lies inside another dataset.
     """
 
     def __init__(self, path: Path) -> None:
+        for above in path.resolve().parents:
+            if (above / layout.INFO).is_file():
+                raise DatasetError(
+                    f"{path} lies inside the dataset {above}, and would be taken for a part of it. Choose a folder "
+                    "beside it."
+                )
         self.path, self.name = path, str(path)
         self._lock = FolderLock(path)
 

@@ -48,8 +48,12 @@ def run_bench_renderers(
         frames: states of each twin: its home, then positions of its joints drawn from their ranges.
 
     Raises:
-        InputError: fewer than two renderers to compare, or a page without the marks.
+        InputError: no states, fewer than two renderers to compare, or a page without the marks.
     """
+    if frames < 1:
+        raise InputError(f"--frames {frames}: renderers are compared on at least one state.")
+    if page is not None:
+        _around(page)
     chosen = tuple(renderers) or tuple(name for name in RENDERERS if probe_renderer(name).available)
     if len(chosen) < 2:
         raise InputError(f"{', '.join(chosen) or 'None'} works here; two are needed to compare. See `twinloop doctor`.")
@@ -128,9 +132,18 @@ def _markdown(tables: Iterator[_Lines], *, frames: int, height: int, width: int)
 
 
 def _write(page: Path, text: str) -> None:
-    content = page.read_text() if page.exists() else ""
-    before, begin, rest = content.partition(BEGIN)
+    before, after = _around(page)
+    write_text(page, f"{before}{BEGIN}\n{text}\n{END}{after}")
+
+
+def _around(page: Path) -> tuple[str, str]:
+    """What stands before and after the place for the tables.
+
+    Raises:
+        InputError: the page has no such place.
+    """
+    before, begin, rest = (page.read_text() if page.is_file() else "").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
         raise InputError(f"{page} has no place for the tables. Put these two lines into it: {BEGIN} and {END}.")
-    write_text(page, f"{before}{BEGIN}\n{text}\n{END}{after}")
+    return before, after

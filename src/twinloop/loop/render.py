@@ -66,26 +66,29 @@ def settings_from_words(
         "samples": samples,
         "subframes": subframes,
     }
-    own, everywhere = _pairs(sizes)
+    own, everywhere = _pairs(sizes, "--size")
     values["sizes"] = own
     if everywhere:
         values["width"], values["height"] = picture_size(everywhere[-1])
-    named, alone = _pairs(quality)
+    named, alone = _pairs(quality, "--quality")
     if alone:
         raise InputError(f"--quality {alone[0]}: give KEY=VALUE, as in shadow_map=2048.")
     values["quality"] = {key: _scalar(text) for key, text in named.items()}
     names = [name.strip() for name in annotations.split(",") if name.strip()]
     values["annotations"] = "all" if names == ["all"] else names
-    own, everywhere = _pairs(sensors)
+    own, everywhere = _pairs(sensors, "--sensors")
     values["sensors"] = own or (everywhere[-1] if everywhere else CLEAN)
     if own and everywhere:
         raise InputError(f"--sensors {' '.join(sensors)}: give one word for all cameras, or CAMERA=DEVICE for each.")
     return render_config(values, where="what is asked for")
 
 
-def _pairs(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Words with an equals sign as a mapping, and the others."""
+def _pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]]:
+    """Words with an equals sign as a mapping, and the others; refused where two of them say the same thing."""
     parts = [word.partition("=") for word in words]
+    said = [key if sign else "" for key, sign, _ in parts]
+    if (option != "--quality" and said.count("") > 1) or any(key and said.count(key) > 1 for key in said):
+        raise InputError(f"{option} {' '.join(words)} says the same thing twice. Keep one.")
     return {key: value for key, sign, value in parts if sign}, [word for word in words if "=" not in word]
 
 

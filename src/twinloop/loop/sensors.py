@@ -99,6 +99,10 @@ def list_devices(console: Console) -> dict[str, Any]:
 def _chosen(twin: Twin, camera: str | None, sensor: str | None, device: str | None) -> tuple[Twin, str]:
     """The twin with the sensor that is meant, and its name."""
     if sensor is not None:
+        if camera is not None:
+            raise InputError(
+                f"--camera {camera} and --sensor {sensor}: a sensor has its own camera. Name one of the two."
+            )
         if sensor not in twin.devices:
             raise UnknownNameError("sensor", sensor, twin.devices, where=f"twin {twin.name}")
         if device is not None:

@@ -40,7 +40,7 @@ class RendererEntry:
     def load(self) -> Callable[..., Renderer]:
         """Import its class; ``mujoco_warp`` and GL only come in when it is opened."""
         path, _, name = self.location.rpartition(":")
-        if path.endswith(".py"):
+        if is_own(self.location):
             return cast("Callable[..., Renderer]", load_class("renderer", self.location, [*RENDERERS, AUTO]))
         return cast("Callable[..., Renderer]", getattr(importlib.import_module(path), name))
 
@@ -67,13 +67,15 @@ class RendererEntry:
             if name not in known:
                 raise UnknownNameError("quality setting", name, known, where=f"renderer {self.location}")
             if not _alike(value, known[name].default):
-                raise InputError(f"{name} is written like {known[name].default!r}; given {value!r}.")
+                own = known[name].default
+                like = "true or false, or left out" if own is None else f"written like {own!r}"
+                raise InputError(f"{name} is {like}; given {value!r}.")
         return kind(**given) if kind else None
 
 
 def _alike(value: Any, own: Any) -> bool:
     """Whether a value may stand for a setting's own."""
-    if isinstance(own, bool) or isinstance(value, bool):
+    if own is None or isinstance(own, bool) or isinstance(value, bool):  # None: true, false, or as it is best here
         return isinstance(value, bool) and isinstance(own, bool | None)
     wanted = {int: int, float: (int, float), str: str}.get(type(own), object)
     return isinstance(value, wanted)
@@ -107,17 +109,23 @@ RENDERERS: dict[str, RendererEntry] = {
 }
 
 
+def is_own(name: str) -> bool:
+    """Whether a name is that of a renderer of a user's own, ``path/to/file.py:ClassName``."""
+    return name.rpartition(":")[0].endswith(".py")
+
+
 def renderer_entry(name: str) -> RendererEntry:
     """The entry of a renderer, also of one of a user's own, ``path/to/file.py:ClassName``.
 
     Raises:
         UnknownNameError: there is no renderer of that name.
     """
-    if name.rpartition(":")[0].endswith(".py"):
+    if is_own(name):
         own = RendererEntry(location=name, packages=("mujoco",), remedy=f"mend {name.rpartition(':')[0]}")
         return dataclasses.replace(own, seconds=getattr(own.load(), "seconds", own.seconds))
     if name not in RENDERERS:
-        raise UnknownNameError("renderer", name, [*RENDERERS, AUTO])
+        where = "the built-in renderers; one of your own is written path/to/file.py:ClassName" if ".py" in name else ""
+        raise UnknownNameError("renderer", name, [*RENDERERS, AUTO], where=where)
     return RENDERERS[name]
 
 

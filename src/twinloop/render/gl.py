@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import MissingDependencyError
+from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.intrinsics import Intrinsics
 from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.gl_normals import light_along_axes, normals_of_colours
@@ -29,6 +29,18 @@ _SEGMENT, _IDCOLOR = _FLAG.mjRND_SEGMENT.value, _FLAG.mjRND_IDCOLOR.value
 _PRETTY = [flag.value for flag in (_FLAG.mjRND_SHADOW, _FLAG.mjRND_REFLECTION, _FLAG.mjRND_SKYBOX, _FLAG.mjRND_HAZE)]
 _PLANE, _BOX = mujoco.mjtGeom.mjGEOM_PLANE.value, mujoco.mjtGeom.mjGEOM_BOX.value
 _FROM_IDS = {"depth", "geom", "normal"}
+
+# What the drawing library takes: 16384 is the largest texture of llvmpipe and of GPUs; fewer than 3 slices or 2 stacks
+# enclose nothing; geoms weigh 0.2 kB each.
+_LIMITS = (
+    ("shadow_map", 0, 16_384),
+    ("samples", 0, 64),
+    ("shadow_lights", 0, 100),
+    ("shadow_reach", 0.01, 1000.0),
+    ("slices", 3, 1000),
+    ("stacks", 2, 1000),
+    ("max_geoms", 1, 10_000_000),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +66,12 @@ class GlQuality:
     slices: int = 20
     stacks: int = 12
     max_geoms: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name, low, high in _LIMITS:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise InputError(f"{name} = {value:g} in the quality of gl. Choose one from {low:g} to {high:g}.")
 
 
 class GlRenderer(Renderer):

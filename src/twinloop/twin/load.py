@@ -238,15 +238,25 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
             raise UnknownNameError("joint unit", unit, JOINT_UNITS, where=f"{where}: robot.units")
 
 
+# What a device of a kind is fastened to, where it is no site.
+_PLACES = {"camera": "camera", "depth": "camera", "servo": ""}
+
+
 def _check_sensors(spec: TwinSpec, devices: Mapping[str, Device], model: mujoco.MjModel, where: str) -> None:
     """A camera looks from a camera of the model, what is carried sits at a site; a servo's feedback is the robot's."""
     for name, device in devices.items():
-        if device.kind == "servo":
+        needed = _PLACES.get(device.kind, "site")
+        for other in ("camera", "site"):
+            if other != needed and getattr(spec.sensors[name], other):
+                held = f"takes a {needed}" if needed else "belongs to the robot, and takes no place"
+                raise InputError(
+                    f"{where}: sensors.{name}.{other}: a device of kind {device.kind} {held}. Remove {other}"
+                    + (f", and give `{needed}:` instead." if needed else ".")
+                )
+        if not needed:
             continue
         kind, count, accessor = (
-            ("camera", model.ncam, model.camera)
-            if device.kind in ("camera", "depth")
-            else ("site", model.nsite, model.site)
+            ("camera", model.ncam, model.camera) if needed == "camera" else ("site", model.nsite, model.site)
         )
         place = getattr(spec.sensors[name], kind) or name
         existing = [accessor(i).name for i in range(count)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from twinloop.core.errors import TwinloopError
+from twinloop.core.extension import raised
 from twinloop.core.files import read_json, write_json
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
@@ -26,6 +28,7 @@ from twinloop.generate.pixels.views import CleanView, SensedView, View
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import Plan
 from twinloop.render import Renderer, open_renderer
+from twinloop.render.catalog import is_own
 
 _DONE = "done.json"
 # Frames held at a time beside those that the encoders work on: enough that a call costs nothing beside its frames.
@@ -96,11 +99,27 @@ def render_block(job: Block, report: Callable[[Any], None]) -> Made:
     videos = carry_videos(DatasetReader(job.source), job.indices, job.carried, job.folder)
     paths = {camera.name: job.folder / f"{camera.name}.mp4" for camera in job.cameras}
     files = TableFiles(job.folder)
-    videos |= encode_pieces(_pieces(job, report, files), job.cameras, paths, fps=job.fps)
+    with _own_renderer(job.renderer):
+        videos |= encode_pieces(_pieces(job, report, files), job.cameras, paths, fps=job.fps)
     made = Made(videos=videos, tables=files.close())
     _store(done, made)
     shutil.rmtree(job.folder / "frames", ignore_errors=True)
     return made
+
+
+@contextmanager
+def _own_renderer(name: str) -> Iterator[None]:
+    """Say of a user's own renderer what it raised and where; ours are not expected to raise."""
+    try:
+        yield
+    except TwinloopError:
+        raise
+    except Exception as error:
+        if not is_own(name):
+            raise
+        raise TwinloopError(
+            f"The renderer {name} failed: {raised(error)}. Mend it; with --resume what was finished is not made again."
+        ) from error
 
 
 def _store(done: Path, made: Made) -> None:

@@ -8,6 +8,7 @@ quantity's default, which is an ideal sensor's.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
@@ -90,6 +91,9 @@ def read_devices(file: Path) -> dict[str, Device]:
 def _whole(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """A device's row on top of those that it is based on."""
     row, above = rows[name], (*above, name)
+    for key in ("settings", "values"):
+        if not isinstance(row.get(key, {}), dict):
+            raise InputError(f"{file}: {name}.{key} is a mapping, `NAME: {{value: …, source: …}}`; given {row[key]!r}.")
     base = row.get("base")
     if base is None:
         return {**row, "name": name}
@@ -127,22 +131,48 @@ def twin_devices(
 
     Raises:
         UnknownNameError: a device that does not exist, or a setting that it does not have.
-        InputError: a sensor named as a joint is.
+        InputError: a sensor named as a joint is or as no parameter can be, or a setting's value of another type.
     """
     devices = {}
     for name, spec in sensors.items():
+        if not name or "/" in name:
+            raise InputError(
+                f"{where}: sensors.{name} is no name of a sensor, whose parameters are sensor/NAME/…. Give it some "
+                "letters and no slash."
+            )
         if robot is not None and name in robot.joints:
             raise InputError(
                 f"{where}: sensors.{name} is named as a joint is, whose encoder's parameters are sensor/{name}/…. "
                 "Choose another name."
             )
         device = find_device(spec.device, where=f"{where}: sensors.{name}", folder=folder)
-        for key in spec.settings:
+        for key, value in spec.settings.items():
             if key not in device.settings:
                 raise UnknownNameError("setting", key, device.settings, where=f"{where}: sensors.{name}")
+            _check_setting(value, device.settings[key].value, where=f"{where}: sensors.{name}.settings.{key}")
         own = {key: Setting(value=value, source=f"{where}: sensors.{name}") for key, value in spec.settings.items()}
         devices[name] = device.model_copy(update={"settings": {**device.settings, **own}})
     return devices
+
+
+def _check_setting(value: Any, own: Any, *, where: str) -> None:
+    """Refuse a value that is not written as the device's own; which values there are, its formulas say."""
+    if isinstance(own, bool):
+        right, wanted = isinstance(value, bool), "true or false"
+    elif isinstance(own, str):
+        right, wanted = isinstance(value, str), "a text"
+    elif isinstance(own, list):
+        right, wanted = isinstance(value, list) and all(_is_number(item) for item in value), "a list of numbers"
+    else:
+        whole = isinstance(own, int)
+        right = _is_number(value) and not (whole and value % 1)
+        wanted = "a whole number" if whole else "a number"
+    if not right:
+        raise InputError(f"{where} is {wanted}, as the device's own {own!r:.60}; given {value!r}.")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def mark_sensors(mjspec: mujoco.MjSpec, devices: Mapping[str, Device]) -> None:

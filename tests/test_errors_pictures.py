@@ -1,0 +1,173 @@
+"""What is wrong about pictures to be made is refused by its name, before anything is drawn, and nothing is lost."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from twinloop.core.errors import DatasetError, InputError, MissingDependencyError, TwinloopError, UnknownNameError
+from twinloop.core.files import sha256_tree
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
+from twinloop.loop.agreement import run_bench_renderers
+from twinloop.loop.render import settings_from_words
+from twinloop.loop.sensors import show_sensor
+from twinloop.render import open_renderer
+from twinloop.render.catalog import renderer_entry
+from twinloop.twin import load_twin
+
+WORDS = {"renderer": "auto", "cameras": (), "sizes": ("64x48",), "episodes": None, "samples": None, "quality": (),
+         "annotations": "", "sensors": ("clean",), "subframes": 4}  # fmt: skip
+NOWHERE = Console(file=io.StringIO())
+PREAMBLE = "import numpy as np\nfrom twinloop.render.protocol import new_channels\n"
+TIRED = (
+    PREAMBLE
+    + """
+class Tired:
+    name, channels, seconds, calls = "tired", ("rgb",), 0.001, 0
+
+    def __init__(self, model, *, height=240, width=320, cameras=None, quality=None):
+        self.cameras, self.height, self.width = tuple(cameras or [model.camera(0).name]), height, width
+
+    def observe(self, states, fields=None, *, channels=("rgb",)):
+        Tired.calls += 1
+        if Tired.calls > 1:
+            raise RuntimeError("the lamp burnt out")
+        seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
+        for out in seen.values():
+            out["rgb"][:] = np.random.default_rng(0).integers(0, 255, out["rgb"].shape)
+        return seen
+
+    def render(self, states, fields=None):
+        return {name: seen["rgb"] for name, seen in self.observe(states, fields).items()}
+
+    def close(self): ...
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *what): ...
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def states(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("states") / "states"
+    value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 1}}
+    generate_states(resolve(value, where="test", folder=folder, keep="all"), folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"sizes": ("640",)}, "'640' is no size of a picture. Give width x height as in 640x480"),
+        ({"sizes": ("0x0",)}, "'0x0' is no size of a picture"),
+        ({"sizes": ("64x48", "32x32")}, "--size 64x48 32x32 says the same thing twice. Keep one."),
+        ({"sizes": ("front=64x48", "front=32x32")}, "--size front=64x48 front=32x32 says the same thing twice"),
+        ({"sensors": ("clean", "device")}, "--sensors clean device says the same thing twice"),
+        ({"sensors": ("clean", "front=ideal")}, "give one word for all cameras, or CAMERA=DEVICE for each"),
+        ({"quality": ("shadow_map",)}, "--quality shadow_map: give KEY=VALUE"),
+        ({"samples": 0}, r"samples: Input should be greater than or equal to 1 \(given: 0\)"),
+    ],
+)
+def test_words_that_cannot_be_meant_are_refused(words, message):
+    with pytest.raises(InputError, match=message):
+        settings_from_words(**{**WORDS, **words})
+
+
+@pytest.mark.parametrize(
+    ("renderer", "quality", "message"),
+    [
+        ("gl", {"shadow_map": -3}, "shadow_map = -3 in the quality of gl. Choose one from 0 to 16384"),
+        ("gl", {"shadow_map": 999_999}, "shadow_map = 999999 in the quality of gl"),
+        ("gl", {"samples": 1000}, "samples = 1000 in the quality of gl. Choose one from 0 to 64"),
+        ("gl", {"shadow_reach": float("nan")}, "shadow_reach = nan in the quality of gl"),
+        ("gl", {"shadow_map": "big"}, "shadow_map is written like 512; given 'big'"),
+        ("gl", {"shadow": 1}, "Unknown quality setting 'shadow' .*Nearest existing: shadow_map"),
+    ],
+)
+def test_a_quality_that_cannot_be_is_refused_before_anything_is_drawn(renderer, quality, message):
+    with pytest.raises(InputError, match=message):
+        renderer_entry(renderer).settings(quality)
+
+
+def test_yes_or_no_is_not_taken_from_a_word():
+    with pytest.raises(InputError, match="denoise is true or false, .*; given 'maybe'"):
+        renderer_entry("mitsuba").settings({"denoise": "maybe"})
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "error", "message"),
+    [
+        ("x = 3", ":X", UnknownNameError, "Unknown renderer class 'X' in .*mine.py. None exist here."),
+        ("x = 3", "", UnknownNameError, "one of your own is written path/to/file.py:ClassName"),
+        ("def f(:", ":X", InputError, r"mine.py does not run: SyntaxError: invalid syntax \(mine.py, line 1\)$"),
+        ("raise RuntimeError('kaput')", ":X", InputError, r"does not run: RuntimeError: kaput \(.*mine.py:1\)$"),
+    ],
+)
+def test_a_renderer_file_that_holds_none_says_so(tmp_path, text, name, error, message):
+    file = tmp_path / "mine.py"
+    file.write_text(text)
+    with pytest.raises(error, match=message):
+        open_renderer(f"{file}{name}", load_twin("cube_toss").model)
+
+
+def test_a_renderer_that_cannot_be_opened_is_said_not_to_work(states, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("class X:\n    def __init__(self, model, **kw):\n        raise RuntimeError('not ready')")
+    with pytest.raises(MissingDependencyError, match=r"does not work here \(RuntimeError: not ready\)"):
+        render_dataset(states, tmp_path / "x", RenderConfig(renderer=f"{file}:X"))
+
+
+def test_what_a_renderer_of_ones_own_raises_is_named_with_its_line(states, tmp_path):
+    file = tmp_path / "tired.py"
+    file.write_text(TIRED)
+    settings = RenderConfig(cameras=["front"], height=48, width=64, renderer=f"{file}:Tired")
+    before = sha256_tree(states)
+    with pytest.raises(
+        TwinloopError, match=r"tired.py:Tired failed: RuntimeError: the lamp burnt out \(.*tired.py:\d+\)"
+    ):
+        render_dataset(states, tmp_path / "x", settings)
+    assert sha256_tree(states) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("nothing", "nothing is not a LeRobot dataset: there is no such folder. Check the path."),
+        ("file", "file is not a LeRobot dataset: it is a file. Give the folder that holds meta/"),
+        (".", "info.json is missing. Give the folder that `twinloop generate`"),
+    ],
+)
+def test_what_is_no_dataset_says_what_it_is(tmp_path, place, message):
+    (tmp_path / "file").write_text("hello")
+    with pytest.raises(DatasetError, match=message):
+        DatasetReader(tmp_path / place)
+
+
+@pytest.mark.parametrize("place", ["inside", "twinloop/inside"])
+def test_no_dataset_is_written_into_another_one(states, place):
+    before = sha256_tree(states)
+    with pytest.raises(
+        DatasetError, match=r"lies inside the dataset .*states, and would be taken .* Choose a folder beside"
+    ):
+        render_dataset(states, states / place, RenderConfig(height=48, width=64))
+    assert sha256_tree(states) == before
+
+
+def test_a_sensor_is_shown_from_its_own_camera_alone(tmp_path):
+    with pytest.raises(InputError, match="--camera front and --sensor wrist: a sensor has its own camera. Name one of"):
+        show_sensor("so101_tabletop", camera="front", sensor="wrist", device=None, size=(64, 48), renderer="auto",
+                    output=tmp_path / "x.png", console=NOWHERE)  # fmt: skip
+
+
+def test_renderers_are_compared_on_a_state_and_written_where_there_is_a_place(tmp_path):
+    with pytest.raises(InputError, match="--frames 0: renderers are compared on at least one state"):
+        run_bench_renderers(NOWHERE, frames=0)
+    for page in (tmp_path, tmp_path / "none.md"):
+        with pytest.raises(InputError, match="has no place for the tables. Put these two lines into it: <!--"):
+            run_bench_renderers(NOWHERE, page=page)

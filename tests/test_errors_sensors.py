@@ -1,0 +1,85 @@
+"""What is wrong about a twin's sensors and their devices is refused by its key, before anything is looked at."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from twinloop.core.errors import InputError
+from twinloop.twin import load_twin
+from twinloop.twin.devices import device_presets
+
+MINE = "my: {kind: camera, description: mine}\n"
+PLACES = {"camera": {"camera": "front"}, "depth": {"camera": "front"}, "servo": {}}
+
+
+def sensor(name="eye", **changes):
+    return {"sensors": {name: {"device": "uvc_webcam", "camera": "front", **changes}}}
+
+
+def settings(**values):
+    return sensor(settings=values)
+
+
+def load(tmp_path, twin):
+    file = tmp_path / "twin.yaml"
+    file.write_text(yaml.safe_dump({"base": "so101_tabletop", "name": "x", **twin}))
+    return load_twin(file)
+
+
+@pytest.mark.parametrize(
+    ("twin", "message"),
+    [
+        (sensor(""), "is no name of a sensor, whose parameters are sensor/NAME/"),
+        (sensor("a/b"), "sensors.a/b is no name of a sensor"),
+        (sensor("elbow_flex"), "sensors.elbow_flex is named as a joint is"),
+        (sensor(device="webcam"), "Unknown device 'webcam' in .*sensors.eye. Nearest existing: uvc_webcam"),
+        (sensor(camera="frnt"), "Unknown camera 'frnt' in .*sensors.eye. Nearest existing: front"),
+        (sensor(site="tcp"), "sensors.eye.site: a device of kind camera takes a camera. Remove site"),
+        (
+            sensor(device="bmi055"),
+            "sensors.eye.camera: a device of kind imu takes a site. Remove camera, and give `site",
+        ),
+        (sensor(device="sts3215_feedback"), "kind servo belongs to the robot, and takes no place. Remove camera.$"),
+        (settings(lens="fish"), "Unknown setting 'lens' in .*sensors.eye. Existing: .*codec"),
+        (settings(bits="ten"), r"sensors.eye.settings.bits is a whole number, as the device's own 10; given 'ten'"),
+        (settings(bits=9.5), r"settings.bits is a whole number, as the device's own 10; given 9.5"),
+        (settings(bits=True), r"settings.bits is a whole number, .*; given True"),
+        (settings(mains_hz=float("nan")), r"settings.mains_hz is a whole number, as the device's own 50; given nan"),
+        (settings(codec=3), "settings.codec is a text, as the device's own 'mjpeg'; given 3"),
+        (settings(tone_curve="gamma"), "settings.tone_curve is a list of numbers, .*; given 'gamma'"),
+        (
+            {"params": [{"name": "sensor/front/gain", "source": "x", "nominal": -1}]},
+            r"sensor/front/gain = -1 .* outside its physical bounds \[1, 256\]",
+        ),
+    ],
+)
+def test_a_wrong_sensor_is_named_with_what_would_be_right(tmp_path, twin, message):
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, twin)
+
+
+@pytest.mark.parametrize("device", device_presets())
+def test_no_setting_of_any_device_takes_a_value_of_another_kind(tmp_path, device):
+    preset = device_presets()[device]
+    place = PLACES.get(preset.kind, {"site": "tcp"})
+    for key, setting in preset.settings.items():
+        wrong = 3 if isinstance(setting.value, str) else "rubbish"
+        with pytest.raises(InputError, match=rf"sensors.eye.settings.{key} is (a|true)"):
+            load(tmp_path, {"sensors": {"eye": {"device": device, **place, "settings": {key: wrong}}}})
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("- a", "holds no devices. Write one mapping per device"),
+        (MINE + "eye: {base: my, values: [1]}", r"eye.values is a mapping, `NAME: {value: …, source: …}`; given \[1\]"),
+        (MINE + "eye: {base: mine}", "Unknown device 'mine' in .*base of eye. Existing: my"),
+        (MINE.replace("}", ", values: {gainn: {value: 1, source: x}}}"), "Unknown camera quantity 'gainn'"),
+        (MINE.replace("}", ", values: {gain: {value: 1}}}"), "values.gain.source: Field required"),
+    ],
+)
+def test_a_wrong_file_of_devices_is_named_with_its_key(tmp_path, rows, message):
+    (tmp_path / "mine.yaml").write_text(rows)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path, sensor(device="mine.yaml:eye"))
