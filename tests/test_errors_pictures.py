@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -16,6 +17,8 @@ from twinloop.loop.render import settings_from_words
 from twinloop.loop.sensors import show_sensor
 from twinloop.render import open_renderer
 from twinloop.render.catalog import renderer_entry
+from twinloop.sensors.camera.chain import develop
+from twinloop.sensors.camera.model import CameraModel
 from twinloop.twin import load_twin
 
 WORDS = {"renderer": "auto", "cameras": (), "sizes": ("64x48",), "episodes": None, "samples": None, "quality": (),
@@ -171,3 +174,12 @@ def test_renderers_are_compared_on_a_state_and_written_where_there_is_a_place(tm
     for page in (tmp_path, tmp_path / "none.md"):
         with pytest.raises(InputError, match="has no place for the tables. Put these two lines into it: <!--"):
             run_bench_renderers(NOWHERE, page=page)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("mosaic", ["none", "bggr"])
+def test_light_that_is_no_number_is_refused(wrong, mosaic):
+    light = np.full((1, 48, 64, 3), 0.5, np.float32)
+    light[0, 3, 5, 1] = wrong
+    with pytest.raises(InputError, match="Light that is nan or infinite cannot be developed. Give finite numbers"):
+        develop(light, CameraModel(mosaic=mosaic), time=[0.0], numbers=[0])

@@ -193,6 +193,10 @@ def _check(light: NDArray[np.float32], model: CameraModel) -> None:
         raise InputError(
             f"Light of shape {light.shape} is no pictures. Give captures, height, width and three colours."
         )
+    if light.size and not -np.inf < light.min() <= light.max() < np.inf:  # compiled code would look up its place
+        raise InputError(
+            "Light that is nan or infinite cannot be developed. Give finite numbers, 1 where sRGB is white."
+        )
     if model.mosaic != "none" and min(light.shape[1:3]) < _LEAST:
         raise InputError(
             f"A mosaic of {light.shape[2]}x{light.shape[1]} pixels cannot be developed. Both sides must be {_LEAST} or "
