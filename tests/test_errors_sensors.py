@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from twinloop.core.errors import InputError
+from twinloop.rollout.depth import depth_model
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
 
@@ -77,9 +78,20 @@ def test_no_setting_of_any_device_takes_a_value_of_another_kind(tmp_path, device
         (MINE + "eye: {base: mine}", "Unknown device 'mine' in .*base of eye. Existing: my"),
         (MINE.replace("}", ", values: {gainn: {value: 1, source: x}}}"), "Unknown camera quantity 'gainn'"),
         (MINE.replace("}", ", values: {gain: {value: 1}}}"), "values.gain.source: Field required"),
+        (
+            MINE.replace("}", ", values: {gain: {value: 1, source: x, range: [2, 1]}}}"),
+            r"values.gain: the range must be \[low, high\], given \[2.0, 1.0\]",
+        ),
     ],
 )
 def test_a_wrong_file_of_devices_is_named_with_its_key(tmp_path, rows, message):
     (tmp_path / "mine.yaml").write_text(rows)
     with pytest.raises(InputError, match=message):
         load(tmp_path, sensor(device="mine.yaml:eye"))
+
+
+@pytest.mark.parametrize("wrong", [{"baseline": -0.05}, {"unit": 0.0}, {"max_depth": 0.0}, {"subpixel": -1}])
+def test_a_depth_camera_with_too_small_a_setting_is_refused(tmp_path, wrong):
+    twin = load(tmp_path, {"sensors": {"eye": {"device": "d435", "camera": "front", "settings": wrong}}})
+    with pytest.raises(InputError, match=f"The device of eye: {next(iter(wrong))} = .* Give more"):
+        depth_model(twin, twin.table(), "eye")

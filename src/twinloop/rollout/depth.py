@@ -95,7 +95,7 @@ def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
 
     Raises:
         UnknownNameError: no such sensor, or a device whose setting ``model`` is none of `DepthModelName`.
-        InputError: another kind of sensor.
+        InputError: another kind of sensor, or a setting that is too small.
     """
     values = twin.sensor_values(table, sensor)
     settings = sensor_settings(twin, sensor, "depth")
@@ -104,6 +104,9 @@ def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
         raise UnknownNameError("depth model", name, get_args(DepthModelName), where=f"the device of {sensor}: model")
     model, spec = _MODELS[name]
     known = {key: settings[key] for key in spec.__dataclass_fields__ if key in settings}
+    for key, value in known.items():
+        if value < 0 or (value == 0 and key in ("baseline", "unit", "max_depth")):
+            raise InputError(f"The device of {sensor}: {key} = {value:g} is none that a depth camera has. Give more.")
     shared = {key: value[0] if table.nworld == 1 else value for key, value in values.items()}
     return model(spec=spec(**known), **{key: shared[key] for key in model.__dataclass_fields__ if key in shared})
 

@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import mujoco
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.twin.quantities.kinds import DeviceKind
@@ -36,6 +36,12 @@ class Rated(_Strict):
     source: str
     range: tuple[float, float] | None = None
     op: Literal["absolute", "scale", "add"] = "absolute"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.range and not self.range[0] <= self.range[1]:
+            raise ValueError(f"the range must be [low, high], given {list(self.range)}")
+        return self
 
 
 class Setting(_Strict):
