@@ -15,10 +15,6 @@ from twinloop.render.protocol import Fields, SceneStates
 # Uploaded or built once when a renderer is opened: writing them later would change nothing. Renderers take
 # anew what `PosedScene.take_anew` names.
 _FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
-# ``mj_multiRay`` of MuJoCo 4.0 looks at a body only where a ray meets the volume around its colliding geoms, as they
-# were compiled: what is only seen, or took another shape since, would be missed. A volume (centre, half sizes in m)
-# that no ray misses.
-_EVERYWHERE = (0.0, 0.0, 0.0, 1e4, 1e4, 1e4)
 _BUILT_ANEW = frozenset({"tex_data", "geom_dataid"})
 
 
@@ -58,7 +54,10 @@ class PosedScene:
         self._compiled: dict[str, NDArray] = {}
         self._changing: dict[str, NDArray] = {}
         self._anew: set[str] = set()
-        self.model.bvh_aabb[model.body_bvhadr[model.body_bvhnum > 0]] = _EVERYWHERE
+        # mj_multiRay (MuJoCo 4.0) looks at a body, and at each of its colliding geoms, only where a ray meets the
+        # volume that these had when compiled: what is only seen, or took another shape since, would be missed. Of
+        # bodies without a hierarchy of volumes it looks at every geom.
+        self.model.body_bvhadr[:] = -1
         bodies = np.flatnonzero(model.body_mocapid >= 0)
         self._mocap = bodies[np.argsort(model.body_mocapid[bodies])]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
+from twinloop.core.srgb import linear_of
 from twinloop.dataset.side_tables import about
-from twinloop.render.light import linear_of
 from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.rays import BodyMotion, RayCaster, open_caster
 from twinloop.rollout.depth import frame_chance, sensor_settings

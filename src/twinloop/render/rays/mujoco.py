@@ -26,9 +26,6 @@ class MujocoCaster:
         posed = PosedScene(model)
         posed.set_fields(fields)
         self._model, self._data, self._slices = posed.model, posed.data, slices
-        # Within a body mj_multiRay (MuJoCo 4.0) looks at a colliding geom only where a ray meets the volume that it had
-        # when compiled, and misses one that grew. Of bodies without a hierarchy of volumes it looks at every geom.
-        self._model.body_bvhadr[:] = -1
         mujoco.mj_kinematics(self._model, self._data)
         self._groups = mujoco.MjvOption().geomgroup.astype(np.uint8)
 

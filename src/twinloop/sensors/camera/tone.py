@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.srgb import display_of, linear_of
 from twinloop.sensors.camera.model import CameraModel
 
 TONE_BINS = 4096  # of the table that says where in the steps to begin looking
@@ -19,10 +20,7 @@ def display_of_linear(linear: ArrayLike, model: CameraModel) -> NDArray[np.float
     ``contrast`` c as x^c / (x^c + (1 − x)^c), which keeps black, white and the middle, then ``brightness`` added.
     """
     x = np.clip(np.asarray(linear, dtype=np.float64), 0.0, 1.0)
-    if model.tone_curve:
-        x = np.interp(x, model.tone_curve[0::2], model.tone_curve[1::2])
-    else:
-        x = np.where(x <= 0.0031308, 12.92 * x, 1.055 * x ** (1 / 2.4) - 0.055)
+    x = np.interp(x, model.tone_curve[0::2], model.tone_curve[1::2]) if model.tone_curve else display_of(x)
     return np.clip(_steep(x**model.gamma, model.contrast) + model.brightness, 0.0, 1.0)
 
 
@@ -33,7 +31,7 @@ def linear_of_display(display: ArrayLike, model: CameraModel) -> NDArray[np.floa
     if model.tone_curve:
         inside = np.interp(inside, model.tone_curve[1::2], model.tone_curve[0::2])
     else:
-        inside = np.where(inside <= 0.04045, inside / 12.92, ((inside + 0.055) / 1.055) ** 2.4)
+        inside = linear_of(inside)
     return np.where(x < 0.0, -np.inf, np.where(x > 1.0, np.inf, inside))
 
 
