@@ -23,11 +23,43 @@ def frozen(array: ArrayLike) -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Signal:
+    """What else a log holds, at times of its own: ``values`` ``(T, k)`` in SI at ``time`` ``(T,)``, a name per column.
+
+    ``unit`` is one for all columns, or "" where they differ (a pose: m and the quaternion wxyz).
+    """
+
+    time: NDArray[np.float64]
+    values: NDArray[np.float64]
+    columns: tuple[str, ...]
+    unit: str
+
+    def __post_init__(self) -> None:
+        for name in ("time", "values"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Episode:
-    """One recorded episode of a robot, real or virtual.
+    """One recorded episode of a robot or of a thing that moves by itself, real or virtual.
 
     ``action[t]`` is the command issued at ``time[t]``, ``state[t]`` the joint positions measured then; both are
-    ``(T, n)`` in the log's own units, which ``units`` maps to radians.
+    ``(T, n)`` in the log's own units, which ``units`` maps to radians. ``command`` says what a command is: a joint
+    position in those units, a torque (N·m, N), or nothing that this log holds. A thing without joints has n = 0.
+
+    ``signals`` is what was measured besides, by name; these names mean the same in every log:
+
+    - ``joint_velocity`` ``(T, n)`` rad/s, ``joint_torque`` N·m: a column per joint, named after it;
+    - ``pose/BODY`` ``(T, 7)``: position in the world in m, quaternion wxyz;
+    - ``twist/BODY`` ``(T, 6)``: linear velocity in the world's axes (m/s), angular velocity in the body's own (rad/s);
+    - ``acceleration/SITE`` (specific force, m/s²), ``angular_velocity/SITE`` (rad/s), ``wrench/SITE`` (force N, torque
+      N·m), in the site's axes;
+    - ``motor`` ``(T, nu)``: throttle of each rotor, 0 to 1; ``enabled`` ``(T, 1)``: 1 where the motors were on.
+
+    ``conditions`` are numbers that held for the whole episode (a firmware gain, a mass hung on), by name, in SI.
 
     Raises:
         LogError: empty, NaN, mismatched lengths, or time that does not increase; names the frame and column.
@@ -42,11 +74,16 @@ class Episode:
     source: Source = "real"
     origin: str = ""
     robot_type: str = ""
+    command: Literal["position", "torque", "none"] = "position"
+    signals: Mapping[str, Signal] = field(default_factory=dict[str, Signal])
+    conditions: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def __post_init__(self) -> None:
         for name in ("time", "action", "state"):
             object.__setattr__(self, name, frozen(getattr(self, name)))
         self._check()
+        for name, signal in self.signals.items():
+            self._check_signal(name, signal)
 
     @property
     def joints(self) -> tuple[str, ...]:
@@ -72,16 +109,35 @@ class Episode:
                     f"{where}: {name} of {self.joints[column]} is {values[frame, column]} at frame {frame} "
                     f"({len(bad)} such values). Remove those frames or fill them before importing."
                 )
-        if not np.isfinite(self.time).all():
-            raise LogError(f"{where}: a timestamp is not finite at frame {int(np.argmin(np.isfinite(self.time)))}.")
-        backwards = np.flatnonzero(np.diff(self.time) <= 0)
-        if len(backwards):
-            at = int(backwards[0]) + 1
-            before, after = self.time[at - 1 : at + 1]
+        _check_time(self.time, where)
+
+    def _check_signal(self, name: str, signal: Signal) -> None:
+        where = f"Signal {name} of episode {self.index} of {self.origin or 'the log'}"
+        shape = (len(signal.time), len(signal.columns))
+        if signal.values.shape != shape:
+            raise LogError(f"{where} has shape {signal.values.shape}, expected {shape} (frames, columns).")
+        bad = np.argwhere(~np.isfinite(signal.values))
+        if len(bad):
+            frame, column = bad[0]
             raise LogError(
-                f"{where}: time does not increase at frame {at} ({before:.6f} s, then {after:.6f} s). "
-                "Sort the rows or remove duplicates before importing."
+                f"{where}: {signal.columns[column]} is {signal.values[frame, column]} at frame {frame} "
+                f"({len(bad)} such values). Leave those frames out: a signal has times of its own."
             )
+        _check_time(signal.time, where)
+
+
+def _check_time(time: NDArray[np.float64], where: str) -> None:
+    """Refuse times that are not finite or do not increase."""
+    if not np.isfinite(time).all():
+        raise LogError(f"{where}: a timestamp is not finite at frame {int(np.argmin(np.isfinite(time)))}.")
+    backwards = np.flatnonzero(np.diff(time) <= 0)
+    if len(backwards):
+        at = int(backwards[0]) + 1
+        before, after = time[at - 1 : at + 1]
+        raise LogError(
+            f"{where}: time does not increase at frame {at} ({before:.6f} s, then {after:.6f} s). "
+            "Sort the rows or remove duplicates before importing."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
