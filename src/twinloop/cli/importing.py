@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +19,7 @@ class Import:
     """A LeRobot v2.1 or v3.0 folder, an Arrow or CSV file, or the name of a public set."""
     output: Path
     """Folder of the dataset."""
-    reading: Reading = Reading()
+    reading: Reading = field(default_factory=Reading)
     task: str = ""
     """What the robot was doing, where the log does not say: a sentence for language-conditioned policies."""
     json: bool = False
