@@ -36,3 +36,92 @@ def best_lag(
     grid = np.arange(0.0, min(longest, inputs.shape[1] - 1) + step / 2, step)
     errors = np.array([mae(delayed(inputs, lag), outputs) for lag in grid])
     return grid[np.argmin(errors, axis=0)]
+
+
+def correlation_at_lags(
+    inputs: ArrayLike, outputs: ArrayLike, *, earliest: int, latest: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Normalized cross-correlation of every input with every output, by FFT.
+
+    Args:
+        inputs: ``(nframe, n)``.
+        outputs: ``(nframe, m)``.
+        earliest: first lag in frames; negative where outputs may come before inputs.
+        latest: last lag in frames.
+
+    Returns:
+        The lags ``(nlag,)`` and the correlations ``(nlag, n, m)``, both series centred, divided by the energies of the
+        whole series: at most 1, and 0 for a series that is constant.
+    """
+    x, y = _centred(inputs), _centred(outputs)
+    nframe = len(x)
+    size = int(2 ** np.ceil(np.log2(2 * nframe)))
+    lags = np.arange(max(earliest, 1 - nframe), min(latest, nframe - 1) + 1)
+    spectrum = np.conj(np.fft.rfft(x, size, axis=0))[:, :, None] * np.fft.rfft(y, size, axis=0)[:, None, :]
+    correlation = np.fft.irfft(spectrum, size, axis=0)[lags % size]
+    energy = np.sqrt(np.sum(x**2, axis=0)[:, None] * np.sum(y**2, axis=0)[None, :])
+    return lags, np.divide(correlation, energy, out=np.zeros_like(correlation), where=energy > 0)
+
+
+def cross_lag(
+    inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest: float, sign: int = 0
+) -> tuple[float, float]:
+    """The lag in frames, finer than a frame, at which two series ``(nframe,)`` correlate most, and that correlation.
+
+    The peak among whole lags is refined by reading the correlation between them from its spectrum (the series are
+    taken to be band-limited), and by a parabola through the three finest values.
+
+    Args:
+        inputs: the series that leads where the lag is positive.
+        outputs: the series that follows.
+        earliest: first lag looked at, in frames.
+        latest: last lag looked at, in frames.
+        sign: 1 or -1 looks for the largest correlation of that sign, 0 for the largest magnitude.
+    """
+    x, y = _centred(np.asarray(inputs)[:, None])[:, 0], _centred(np.asarray(outputs)[:, None])[:, 0]
+    lags, correlation = correlation_at_lags(
+        x[:, None], y[:, None], earliest=int(np.floor(earliest)), latest=int(np.ceil(latest))
+    )
+    values = correlation[:, 0, 0]
+    oriented = np.abs(values) if sign == 0 else sign * values
+    coarse = int(lags[np.argmax(oriented)])
+    energy = float(np.sqrt(np.sum(x**2) * np.sum(y**2)))
+    if energy == 0:
+        return 0.0, 0.0
+    fine = coarse + np.arange(-_FINENESS, _FINENESS + 1) / _FINENESS
+    between = _correlation_between(x, y, fine) / energy
+    direction = float(np.sign(values[np.argmax(oriented)])) or 1.0
+    best = int(np.argmax(direction * between))
+    return _parabola_peak(fine, direction * between, best), float(between[best])
+
+
+_FINENESS = 8  # parts of a frame at which the correlation is read before the parabola
+
+
+def _centred(series: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(series, dtype=np.float64)
+    centred = values - values.mean(axis=0)
+    centred[:, np.ptp(values, axis=0) == 0] = 0.0  # the mean of equal numbers may differ from them by rounding
+    return centred
+
+
+def _correlation_between(
+    x: NDArray[np.float64], y: NDArray[np.float64], lags: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Unnormalized correlation at lags between frames, from the cross-spectrum."""
+    size = int(2 ** np.ceil(np.log2(2 * len(x))))
+    spectrum = np.conj(np.fft.rfft(x, size)) * np.fft.rfft(y, size)
+    weight = np.full(len(spectrum), 2.0)
+    weight[[0, -1]] = 1.0
+    phase = np.exp(2j * np.pi * np.outer(lags, np.arange(len(spectrum))) / size)
+    return (phase @ (weight * spectrum)).real / size
+
+
+def _parabola_peak(at: NDArray[np.float64], values: NDArray[np.float64], best: int) -> float:
+    """Where the parabola through the best value and its neighbours has its top."""
+    if not 0 < best < len(values) - 1:
+        return float(at[best])
+    left, middle, right = values[best - 1 : best + 2]
+    curvature = left - 2 * middle + right
+    shift = 0.5 * (left - right) / curvature if curvature < 0 else 0.0
+    return float(at[best] + shift * (at[1] - at[0]))
