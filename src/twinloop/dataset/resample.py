@@ -1,0 +1,163 @@
+"""Episodes at uneven times onto a uniform grid: commands held, measurements interpolated, gaps kept as gaps.
+
+Nothing is filtered: a slower grid folds what is faster than half its rate, so choose one near the log's own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.spatial.transform import Rotation, Slerp
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import Episode, Signal
+from twinloop.core.units import UnitMap
+
+GAP_FACTOR = 4.0  # a step longer than so many median steps is a gap: three frames in a row are missing (our choice)
+_TURN = 2 * math.pi
+_HELD = ("motor", "enabled")  # signals that are commands or switches: they hold until the next one
+_TWO = 2
+
+
+def median_rate(episodes: Iterable[Episode]) -> float:
+    """Frames per second of a log: one over the median of all steps, gaps and jitter having no say.
+
+    Raises:
+        InputError: no episode has two frames.
+    """
+    steps = [np.diff(episode.time) for episode in episodes if len(episode) >= _TWO]
+    if not steps:
+        raise InputError("No episode has two frames, so there is no rate. Give longer ones.")
+    return 1.0 / float(np.median(np.concatenate(steps)))
+
+
+def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Episode]:
+    """The pieces of an episode between its gaps, each with the episode's number and its own times.
+
+    Signals go to the piece during which they were measured, what is held also to those after it. Pieces of one frame
+    are left out.
+
+    Args:
+        episode: with increasing times.
+        longest_s: a longer step is a gap; by default `GAP_FACTOR` median steps.
+    """
+    steps = np.diff(episode.time)
+    if not len(steps):
+        return []
+    limit = GAP_FACTOR * float(np.median(steps)) if longest_s is None else longest_s
+    cuts = [0, *(np.flatnonzero(steps > limit) + 1), len(episode)]
+    return [_piece(episode, int(a), int(b)) for a, b in itertools.pairwise(cuts) if b - a >= _TWO]
+
+
+def resample(episode: Episode, rate_hz: float, *, longest_gap_s: float | None = None) -> list[Episode]:
+    """An episode on uniform grids of ``rate_hz``, one for each piece between gaps.
+
+    A frame of the grid has the command that held then and the measurement in between its neighbours: joint angles
+    the short way round (a log that wraps at ±180° comes out unwrapped), orientations by spherical interpolation,
+    other signals linearly; ``motor`` and ``enabled`` are held. Signals come out at the frames' times, those frames
+    left out for which nothing was measured.
+
+    Args:
+        episode: with increasing times.
+        rate_hz: frames per second of the grid, which begins at the first time of each piece.
+        longest_gap_s: see `split_gaps`.
+
+    Raises:
+        InputError: a rate that is not positive.
+    """
+    if not rate_hz > 0:
+        raise InputError(f"A rate of {rate_hz:g} Hz is no grid. Give frames per second, such as 100.")
+    return [_on_grid(piece, rate_hz) for piece in split_gaps(episode, longest_s=longest_gap_s)]
+
+
+def hold(time: ArrayLike, values: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
+    """Zero-order hold: the last of ``values`` ``(T, k)`` at or before each moment; the first before the beginning."""
+    moments = np.asarray(time, dtype=np.float64)
+    # A grid point may miss its frame's time by rounding: it counts as reached.
+    slack = 1e-9 * max(1.0, float(np.abs(moments).max(initial=0.0)))
+    row = np.searchsorted(moments, np.asarray(at, dtype=np.float64) + slack, side="right") - 1
+    return np.asarray(values, dtype=np.float64)[np.maximum(row, 0)]
+
+
+def interpolate(time: ArrayLike, values: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
+    """Linear interpolation of ``values`` ``(T, k)``, column by column; the end values hold beyond the ends."""
+    columns = np.asarray(values, dtype=np.float64)
+    made = [np.interp(at, time, column) for column in columns.T]  # pyright: ignore[reportArgumentType,reportCallIssue]
+    return np.stack(made, axis=1) if made else np.empty((np.size(at), 0))
+
+
+def interpolate_rotation(time: ArrayLike, wxyz: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
+    """Spherical interpolation of unit quaternions ``(T, 4)`` at moments within ``time``; of one sign throughout."""
+    quaternions = np.asarray(wxyz, dtype=np.float64)
+    rotations = Rotation.from_quat(quaternions, scalar_first=True)
+    moments = np.clip(np.asarray(at, dtype=np.float64), np.min(time), np.max(time))
+    if len(quaternions) < _TWO:
+        return np.repeat(quaternions, len(moments), axis=0)
+    return _same_sign(Slerp(np.asarray(time, dtype=np.float64), rotations)(moments).as_quat(scalar_first=True))
+
+
+def turn_of(units: UnitMap) -> NDArray[np.float64]:
+    """What a full turn is in each joint's own units, ``(n,)``; infinite where a joint slides or nobody says."""
+    angular = [unit.scale is not None and unit.unit not in ("m", "cm", "mm") for unit in units.joints]
+    pairs = zip(units.joints, angular, strict=True)
+    return np.array([_TURN / abs(unit.scale) if turns and unit.scale else math.inf for unit, turns in pairs])
+
+
+def unwrapped(values: ArrayLike, turns: ArrayLike) -> NDArray[np.float64]:
+    """Columns ``(T, n)`` without jumps of about a full turn, ``(n,)``; infinite turns leave a column as it is."""
+    columns = np.array(values, dtype=np.float64)
+    for column, turn in enumerate(np.asarray(turns, dtype=np.float64)):
+        if np.isfinite(turn):
+            columns[:, column] = np.unwrap(columns[:, column], period=turn)
+    return columns
+
+
+def _piece(episode: Episode, first: int, stop: int) -> Episode:
+    begin, end = episode.time[first], episode.time[stop - 1]
+    signals = {}
+    for name, signal in episode.signals.items():
+        within = (signal.time >= begin) & (signal.time <= end)
+        before = np.flatnonzero(signal.time <= begin)
+        if name in _HELD and len(before):
+            within[before[-1]] = True  # what holds at the piece's beginning
+        signals[name] = replace(signal, time=np.maximum(signal.time[within], begin), values=signal.values[within])
+    rows = slice(first, stop)
+    return replace(
+        episode, time=episode.time[rows], action=episode.action[rows], state=episode.state[rows], signals=signals
+    )
+
+
+def _on_grid(piece: Episode, rate_hz: float) -> Episode:
+    span = float(piece.time[-1] - piece.time[0])
+    at = piece.time[0] + np.arange(math.floor(span * rate_hz * (1 + 1e-12) + 1e-6) + 1) / rate_hz
+    state = interpolate(piece.time, unwrapped(piece.state, turn_of(piece.units)), at)
+    signals = {name: _signal_on_grid(name, signal, at) for name, signal in piece.signals.items()}
+    return replace(piece, time=at, action=hold(piece.time, piece.action, at), state=state, signals=signals)
+
+
+def _signal_on_grid(name: str, signal: Signal, at: NDArray[np.float64]) -> Signal:
+    if not len(signal):
+        return signal
+    slack = 1e-9 * max(1.0, abs(float(signal.time[-1])))
+    begun = at[at >= signal.time[0] - slack]
+    inside = begun[begun <= signal.time[-1] + slack]
+    if name in _HELD:
+        return replace(signal, time=begun, values=hold(signal.time, signal.values, begun))
+    if name.startswith("pose/"):
+        place = interpolate(signal.time, signal.values[:, :3], inside)
+        values = np.hstack([place, interpolate_rotation(signal.time, signal.values[:, 3:], inside)])
+    else:
+        values = interpolate(signal.time, signal.values, inside)
+    return replace(signal, time=inside, values=values)
+
+
+def _same_sign(quaternions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same rotations, each quaternion on the side of the one before."""
+    flips = np.sum(quaternions[1:] * quaternions[:-1], axis=1) < 0
+    sign = np.cumprod(np.where(flips, -1.0, 1.0))
+    return np.concatenate([quaternions[:1], quaternions[1:] * sign[:, None]])
