@@ -15,7 +15,8 @@ from twinloop.core.records import Episode
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import replay_episode, run_batch
 from twinloop.simulate import InitialState, open_backend
-from twinloop.simulate.replay import prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 

@@ -10,7 +10,8 @@ from twinloop.core.seeds import generator
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.gap import measure_gap
 from twinloop.simulate import open_backend
-from twinloop.simulate.replay import prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import delayed
 from twinloop.twin import load_twin
 
@@ -169,7 +170,7 @@ def test_replays_are_the_same_on_every_backend_and_in_portions(twin, backend, mo
     fast = replay(backend, logs, table)
     assert fast.shape == (3, 2, 25, 6)
     assert np.array_equal(fast, replay(open_backend("reference"), logs, table))
-    monkeypatch.setattr("twinloop.simulate.replay._MOST_EPISODES", 4)
+    monkeypatch.setattr("twinloop.simulate.replay._MOST_WORLDS", 4)
     assert np.array_equal(fast, replay(backend, logs, table))
     assert np.array_equal(fast[2, 1], replay(backend, logs.take([1]), table.take([2]))[0, 0])
 

@@ -17,7 +17,8 @@ from twinloop.hardware.teleop_motion import minimum_jerk, teleop_commands
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.hardware.virtual_log import virtual_log
 from twinloop.simulate import open_backend
-from twinloop.simulate.replay import prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")

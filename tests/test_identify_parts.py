@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError
 from twinloop.identify import HoldoutSpec
 from twinloop.identify.encoder import quantum, scale_from_quantum
-from twinloop.identify.solver import Block, Problem, huber, linearize, solve
+from twinloop.identify.problem import Block, Problem, eliminated, huber, linearize
+from twinloop.identify.solver import solve
 from twinloop.identify.uncertainty import uncertainty
 
 
@@ -93,7 +94,7 @@ def linear_problem(*, outliers=0.0, blocks=None, low=-10.0, width=0.02, seed=0):
         Block(columns=np.array([2, 3]), channels=np.array([1])),
     )
     problem = Problem(
-        readings=lambda points: np.einsum("efcp,wp->wefc", design, points),
+        readings=lambda points, local: np.einsum("efcp,wp->wefc", design, points),
         measured=measured,
         blocks=blocks,
         centre=np.zeros(4),
@@ -137,7 +138,7 @@ def test_parameters_that_act_as_one_are_named_together():
     twice = Problem(
         **{
             **{name: getattr(problem, name) for name in problem.__dataclass_fields__},
-            "readings": lambda points: problem.readings(points[:, [0, 0, 2, 3]] + points[:, [1, 1, 2, 3]]),
+            "readings": lambda p, local: problem.readings(p[:, [0, 0, 2, 3]] + p[:, [1, 1, 2, 3]], local),
         }
     )
     end = linearize(twice, solve(twice, np.zeros(4)).point)
@@ -157,3 +158,32 @@ def test_slopes_alone_equal_slopes_together_where_blocks_are_apart():
 
 def test_huber_is_smooth_at_its_width():
     assert huber(np.array([0.5, 1.0, 3.0])) == pytest.approx([0.125, 0.5, 2.5])
+
+
+def test_first_states_are_found_beside_the_parameters_and_do_not_bend_them():
+    """y = a t + s_w with another s in every window: the slope comes back, and so do the windows' beginnings."""
+    rng = np.random.default_rng(3)
+    time, starts = np.linspace(0.0, 1.0, 40), rng.normal(scale=0.3, size=12)
+    measured = (2.0 * time + starts[:, None])[..., None] + 1e-3 * rng.normal(size=(12, 40, 1))
+
+    def readings(points, local):
+        return (points[:, None, 0, None] * time + local)[..., None]
+
+    problem = Problem(
+        readings=readings,
+        measured=measured,
+        blocks=(Block(columns=np.arange(1), channels=np.arange(1)),),
+        centre=np.zeros(1),
+        sd=np.full(1, 5.0),
+        low=np.full(1, -10.0),
+        high=np.full(1, 10.0),
+        width=np.full(1, 1e-3),
+        local_sd=np.full(1, 1.0),
+    )
+    solution = solve(problem, np.zeros(1), iterations=30)
+    assert solution.point == pytest.approx([2.0], abs=2e-3)
+    assert solution.end.local[:, 0] == pytest.approx(starts, abs=2e-3)
+    slopes = eliminated(problem, solution.end, 0)
+    weight = 1.0 / np.maximum(np.abs(solution.end.residual), 1.0)
+    constant = (weight[..., None] * slopes).sum(axis=1)
+    assert constant == pytest.approx(0.0, abs=1.0)  # of 40 times up to 400: a constant is the beginning's

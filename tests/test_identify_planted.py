@@ -8,7 +8,8 @@ from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.simulate import open_backend
-from twinloop.simulate.replay import prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
 
 # A turret whose first joint turns about the vertical, free of gravity, and whose second lifts a weight.

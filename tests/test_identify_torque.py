@@ -7,7 +7,8 @@ from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import identify
 from twinloop.simulate import open_backend
-from twinloop.simulate.replay import prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
 
 TRUTH = {

@@ -12,7 +12,8 @@ from twinloop.core.records import Episode
 from twinloop.gap import measure_gap
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.simulate import InitialState, open_backend, rollout
-from twinloop.simulate.replay import prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
 from twinloop.twin.urdf import FULL_EFFORT_ERROR, LEAST_STEPS
 

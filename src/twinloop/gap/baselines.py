@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.simulate.replay import ReplayLogs
+from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import best_lag, delayed
 
 

@@ -13,7 +13,8 @@ from twinloop.core.records import Episode
 from twinloop.gap.baselines import baselines
 from twinloop.gap.report import GapReport
 from twinloop.simulate import Backend
-from twinloop.simulate.replay import ReplayLogs, prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.stats import Interval, bootstrap_mean, bootstrap_paired
 from twinloop.twin import Twin
 

@@ -1,6 +1,7 @@
 """Logs in, a distribution over the twin's parameters out, with honest uncertainty."""
 
-from twinloop.identify.fit import FitConfig, identify
+from twinloop.identify.config import FitConfig
+from twinloop.identify.fit import identify
 from twinloop.identify.holdout import HoldoutSpec
 from twinloop.identify.result import Estimate, IdentifyResult
 

@@ -5,21 +5,24 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.records import Episode
+from twinloop.identify.config import FitConfig
 from twinloop.identify.encoder import scale_from_quantum
 from twinloop.identify.holdout import HoldoutSpec
+from twinloop.identify.problem import Block, Problem, linearize
 from twinloop.identify.result import IdentifyResult
-from twinloop.identify.solver import Block, Problem, Solution, linearize, solve
+from twinloop.identify.solver import Solution, solve
 from twinloop.identify.space import Space, free_space
 from twinloop.identify.summary import distribution, estimates, notes, residual_summary
 from twinloop.identify.uncertainty import uncertainty
 from twinloop.simulate import Backend
-from twinloop.simulate.replay import ReplayLogs, prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.stats import Interval, best_lag, bootstrap_mean, mae
 from twinloop.twin import Twin
 
@@ -27,32 +30,6 @@ from twinloop.twin import Twin
 _FIRST_QUANTITIES = ("kp", "damping", "delay", "bias")
 _COUPLED_JOINTS = 2
 _LEAST_SUBSTEPS = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitConfig:
-    """How a fit walks; the defaults suit arms of six joints logged at 30 Hz.
-
-    Attributes:
-        walk_episodes: training episodes that the walk sees, evenly spread; the last steps see them all.
-        physics_hz: rate of the physics during the fit, at most the twin's own. On the SO-101 log 240 Hz changes the
-            error by 1 % against 480 Hz and halves the time.
-        iterations: most iterations of the walk.
-        polish: iterations on all training episodes afterwards.
-        level: confidence level of the intervals.
-        coupled: one Jacobian of all joints (True) or one block per joint; None chooses by their number.
-        quantities: quantities that are free (``kp``, ``damping``, …); None for all.
-        fixed: parameters known beforehand, SI.
-    """
-
-    walk_episodes: int = 12
-    physics_hz: float = 240.0
-    iterations: int = 20
-    polish: int = 1
-    level: float = 0.95
-    coupled: bool | None = None
-    quantities: tuple[str, ...] | None = None
-    fixed: Mapping[str, float] | None = None
 
 
 def identify(
@@ -65,43 +42,52 @@ def identify(
 ) -> IdentifyResult:
     """Fit the twin's parameters to the episodes that are not held out.
 
-    Each episode is replayed open loop from its first frame, at rest; Huber's loss keeps frames that free motion cannot
-    explain (a gripper closed on an object) from pulling. Delay starts from the shift that fits best. Where the log is
-    quantized by an encoder of known counts, ``sensor/J/scale`` is read off the quantization and not fitted.
+    Each episode, or each window of it, is replayed open loop from its first frame; Huber's loss keeps frames that the
+    twin cannot explain (a gripper closed on an object) from pulling. Delay starts from the shift that fits best. Where
+    the log is quantized by an encoder of known counts, ``sensor/J/scale`` is read off the quantization and not fitted.
 
     Raises:
         LogError, InputError: the log does not fit the twin, or the hold-out leaves nothing to train on.
     """
     began, config = time.perf_counter(), config or FitConfig()
-    logs = prepare_replay(twin, episodes)
-    training_rows, holdout_rows = (holdout or HoldoutSpec(kind="none")).split(logs.numbers)
-    training = logs.take(training_rows)
+    logs = prepare_replay(twin, episodes, config.replay)
+    numbers = list(dict.fromkeys(logs.numbers))
+    trained, held_out = ([numbers[i] for i in rows] for rows in (holdout or HoldoutSpec(kind="none")).split(numbers))
+    training, held = logs.of_episodes(trained), logs.of_episodes(held_out)
     scales = _encoder_scales(training)
-    fixed = {**scales, **(config.fixed or {})}
-    space = free_space(logs.twin, start=_starting_delays(training), fixed=fixed, only=config.quantities)
+    fixed = {**scales, **config.fixed}
+    space = free_space(
+        logs.twin,
+        start={**_starting_delays(training), **config.start},
+        fixed=[*fixed, *config.replay.conditions],
+        free=config.free,
+        only=config.quantities,
+        priors=config.priors,
+        values=fixed,
+    )
     problem, solution, worlds = _walk(backend, training, space, config)
     alone = len(problem.blocks) > 1
-    end = linearize(problem, solution.point, alone=True) if alone else solution.end
+    end = linearize(problem, solution.point, solution.end.local, alone=True) if alone else solution.end
     found = uncertainty(problem, end, space.names)
     values = {name: float(value) for name, value in space.values(solution.point).items()}
     readings = _readings(backend, training, {**fixed, **values})
     return IdentifyResult(
         distribution=distribution(space, solution.point, found, scales, training),
-        estimates=estimates(space, solution.point, found, scales, len(training), config.level),
-        joints=logs.joints,
-        log_units=tuple(unit.unit for unit in logs.units.joints),
-        training=training.numbers,
-        holdout=tuple(logs.numbers[i] for i in holdout_rows),
+        estimates=estimates(space, solution.point, found, scales, len(trained), config.level),
+        joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
+        log_units=tuple(channel.unit for channel in logs.channels),
+        training=tuple(trained),
+        holdout=tuple(held_out),
         training_error=mae(readings, training.measured),
         nominal_training_error=mae(_readings(backend, training, {}), training.measured),
-        holdout_error=_holdout_error(backend, logs.take(holdout_rows), {**fixed, **values}, config.level),
+        holdout_error=_holdout_error(backend, held, {**fixed, **values}, config.level),
         condition=found.condition,
         directions=found.directions,
         residuals=residual_summary(readings - training.measured),
         converged=solution.converged,
         worlds_replayed=worlds + alone * (len(space.names) + 1),
         seconds=time.perf_counter() - began,
-        notes=notes(logs, scales, holdout_rows),
+        notes=notes(logs, scales, held_out),
     )
 
 
@@ -111,7 +97,7 @@ def _walk(backend: Backend, training: ReplayLogs, space: Space, config: FitConfi
     Returns the problem of the last steps, where they ended, and how many worlds were replayed.
     """
     coarse = _coarse(training, config.physics_hz)
-    count = min(config.walk_episodes, len(coarse))
+    count = min(config.walk, len(coarse))
     rows = np.unique(np.linspace(0, len(coarse) - 1, count).round().astype(int))
     point, worlds = space.column("start"), 0
     first = np.flatnonzero([name.rsplit("/", 1)[-1] in _FIRST_QUANTITIES for name in space.names])
@@ -138,25 +124,38 @@ def _problem(
 ) -> Problem:
     """The fit of ``space`` to ``logs``; the Huber width of each channel is its median residual at ``point``."""
 
-    def readings(points: NDArray[np.float64]) -> NDArray[np.float64]:
-        return replay(backend, logs, space.table(points))
+    def readings(points: NDArray[np.float64], local: NDArray[np.float64]) -> NDArray[np.float64]:
+        return replay(backend, logs, space.table(points), local)
 
-    n = len(logs.joints)
-    size = np.nanmedian(np.abs(readings(point[None])[0] - logs.measured), axis=(0, 1))
+    size = np.nanmedian(np.abs(readings(point[None], _no_local(logs)[None])[0] - logs.measured), axis=(0, 1))
     least = 1e-9 + 1e-6 * np.nanmax(np.abs(logs.measured), axis=(0, 1))
-    coupled = n <= _COUPLED_JOINTS if config.coupled is None else config.coupled
+    n = len(logs.channels)
     every = Block(columns=np.arange(len(space.free)), channels=np.arange(n))
     apart = (Block(columns=space.block(j), channels=np.array([j])) for j in range(n))
     return Problem(
         readings=readings,
         measured=logs.measured,
-        blocks=(every,) if coupled else tuple(block for block in apart if len(block.columns)),
+        blocks=(every,) if _coupled(logs, space, config) else tuple(b for b in apart if len(b.columns)),
         centre=space.column("centre"),
         sd=space.column("sd"),
         low=space.column("low"),
         high=space.column("high"),
-        width=np.maximum(size, least),
+        width=np.maximum(config.width * size, least),
+        local_sd=logs.start.sd,
+        clusters=logs.clusters,
     )
+
+
+def _no_local(logs: ReplayLogs) -> NDArray[np.float64]:
+    return np.zeros((len(logs), logs.nlocal))
+
+
+def _coupled(logs: ReplayLogs, space: Space, config: FitConfig) -> bool:
+    """Whether every parameter is judged by every channel; otherwise each joint's own by its own position."""
+    if config.coupled is not None:
+        return config.coupled
+    apart = len(logs.channels) == len(logs.joints) > _COUPLED_JOINTS
+    return not (apart and not logs.nlocal and all(p.joint is not None for p in space.free))
 
 
 def _coarse(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
@@ -171,8 +170,8 @@ def _coarse(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
 
 def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
     """``sensor/J/scale`` of joints whose encoder's steps are seen in a log without units of its own."""
-    counts = logs.twin.robot.encoder_counts
-    if counts is None or logs.calibrated:
+    counts = logs.twin.robot.encoder_counts if logs.joints else None
+    if counts is None or logs.calibrated or len(logs.channels) != len(logs.joints):
         return {}
     scales = {}
     for column, unit in enumerate(logs.units.joints):
@@ -188,7 +187,7 @@ def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
 def _starting_delays(logs: ReplayLogs) -> dict[str, float]:
     """The best shift of each command less the servo's own lag (damping / kp) at nominal values."""
     twin = logs.twin
-    if twin.robot.control != "position":
+    if not logs.joints or twin.robot.control != "position" or len(logs.channels) != len(logs.joints):
         return {}
     lag = best_lag(logs.units.from_si(logs.commands), logs.measured) / twin.control_hz
     nominal = twin.table(1)

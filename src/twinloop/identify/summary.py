@@ -12,7 +12,7 @@ from twinloop.core.params import ParamDistribution
 from twinloop.identify.result import Estimate, Residuals
 from twinloop.identify.space import Space
 from twinloop.identify.uncertainty import Uncertainty
-from twinloop.simulate.replay import ReplayLogs
+from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import autocorrelation, effective_size, ljung_box, t_halfwidth
 
 # Standard error of a scale read off the quantization: the log rounds to five digits, its step is known to more.

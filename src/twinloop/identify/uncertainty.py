@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.identify.solver import PRIOR_WEIGHT, Block, Linearization, Problem
+from twinloop.identify.problem import Block, Linearization, Problem, eliminated
 from twinloop.stats import cluster_covariance
 
 # A parameter is not determined when more than this share of it lies in directions that the data leave open, …
@@ -39,8 +39,11 @@ def uncertainty(problem: Problem, here: Linearization, names: Sequence[str]) -> 
     reasons = [""] * len(names)
     directions: list[str] = []
     conditions = []
-    for block, jacobian in zip(problem.blocks, here.jacobians, strict=True):
-        curvature, scores = _curvature_and_scores(here.residual[..., block.channels], jacobian)
+    for number, block in enumerate(problem.blocks):
+        jacobian = eliminated(problem, here, number)
+        curvature, each = _curvature_and_scores(here.residual[..., block.channels], jacobian)
+        scores = np.zeros((problem.clusters.max() + 1, each.shape[1]))
+        np.add.at(scores, problem.clusters, each)
         local = _block_covariance(problem, block, curvature, scores)
         shares, named = _open_directions(problem, block, curvature, names)
         directions += named
@@ -59,7 +62,7 @@ def uncertainty(problem: Problem, here: Linearization, names: Sequence[str]) -> 
 def _curvature_and_scores(
     residual: NDArray[np.float64], jacobian: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Second derivative ``(p, p)`` of the mean Huber loss, and its gradient per episode ``(nepisode, p)``."""
+    """Second derivative ``(p, p)`` of the mean Huber loss, and its gradient per window ``(nwindow, p)``."""
     present = ~np.isnan(residual)
     error, slopes = np.where(present, residual, 0.0), np.where(present[..., None], jacobian, 0.0)
     share = 1.0 / present.sum(axis=(0, 1))
@@ -75,7 +78,7 @@ def _block_covariance(
     """Sandwich of one block; None where a single episode cannot tell how episodes differ."""
     if len(scores) == 1:
         return None
-    return cluster_covariance(curvature + np.diag(PRIOR_WEIGHT / problem.sd[block.columns] ** 2), scores)
+    return cluster_covariance(curvature + np.diag(problem.prior_weight / problem.sd[block.columns] ** 2), scores)
 
 
 def _open_directions(
@@ -84,7 +87,7 @@ def _open_directions(
     """Share of each parameter in directions where the data curve the loss less than the prior, and their names."""
     sd = problem.sd[block.columns]
     values, vectors = np.linalg.eigh(curvature * np.outer(sd, sd))
-    unknown = vectors[:, values < PRIOR_WEIGHT]
+    unknown = vectors[:, values < problem.prior_weight]
     named = []
     for direction in unknown.T:
         order = [i for i in np.argsort(-np.abs(direction)) if abs(direction[i]) > _NAMED]

@@ -16,7 +16,8 @@ from twinloop.randomize import Plan
 from twinloop.report import Report
 from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint, parameter_forest
 from twinloop.simulate import open_backend
-from twinloop.simulate.replay import prepare_replay, replay
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import Twin
 
 

@@ -47,11 +47,13 @@ class CommandPath:
         params: ParamTable,
         initial: ArrayLike,
         *,
+        earlier: ArrayLike | None = None,
         as_array: AsArray = np.asarray,
     ) -> None:
         """Begin with the motors holding ``initial`` ``(nworld, nu)``.
 
         Args:
+            earlier: commands of the control steps before, ``(nworld, k, nu)``, oldest first; they arrive on time.
             as_array: turns host arrays into those of the library that the commands come in.
         """
         self._twin, self._params, self._as_array = twin, params, as_array
@@ -64,6 +66,10 @@ class CommandPath:
         self._held = self._target(as_array(np.asarray(initial, dtype=np.float64)))
         self._xp = array_namespace(self._held)
         self._issued: list[tuple[Array, Array]] = []  # (arrival, target) per command still on its way, oldest first
+        before = np.empty((params.nworld, 0, twin.model.nu)) if earlier is None else np.asarray(earlier)
+        for step in range(-before.shape[1], 0):
+            arrival = self._delay + float(step * twin.substeps)
+            self._issued.append((arrival, self._target(as_array(np.ascontiguousarray(before[:, step])))))
 
     def _load(self, params: ParamTable) -> None:
         zeros = np.zeros(params.nworld)

@@ -57,7 +57,8 @@ def state_poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> dict[str,
     return {name: states[..., state_columns(model, int(part))] for name, part in _POSES.items()}
 
 
-_ARRAYS = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
+_ARRAYS = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command", "earlier")
+_NONE_EARLIER: NDArray[np.float64] = np.empty((0, 0, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +66,10 @@ class InitialState:
     """Where worlds begin: ``qpos`` ``(nworld, nq)``, ``qvel``, ``mocap_pos``, ``mocap_quat``, and ``command``.
 
     ``command`` ``(nworld, nu)`` is what the robot was told before the first command; the delay's history is filled
-    with it. ``notes`` are numbers ``(nworld,)`` about how the worlds came to be, for the provenance. ``refused`` says
-    why a world could not be made as its parameters ask, one text per world, or is empty. Read-only arrays.
+    with it, and then with ``earlier`` ``(nworld, k, nu)``, the commands of the last k control steps before the
+    beginning, oldest first: a world that begins in the middle of a recording. ``notes`` are numbers ``(nworld,)``
+    about how the worlds came to be, for the provenance. ``refused`` says why a world could not be made as its
+    parameters ask, one text per world, or is empty. Read-only arrays.
     """
 
     qpos: NDArray[np.float64]
@@ -74,10 +77,14 @@ class InitialState:
     mocap_pos: NDArray[np.float64]
     mocap_quat: NDArray[np.float64]
     command: NDArray[np.float64]
+    earlier: NDArray[np.float64] = field(default_factory=_NONE_EARLIER.copy)
     notes: Mapping[str, NDArray[np.float64]] = field(default_factory=dict[str, NDArray[np.float64]])
     refused: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.earlier.size:
+            nworld, nu = np.shape(self.command)
+            object.__setattr__(self, "earlier", np.empty((nworld, 0, nu)))
         for name in _ARRAYS:
             object.__setattr__(self, name, frozen(getattr(self, name)))
         object.__setattr__(self, "notes", {name: frozen(values) for name, values in self.notes.items()})

@@ -40,7 +40,7 @@ class SimulationReference:
 
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState) -> None:
         self.nworld, self.step_index = initial.nworld, 0
-        self._commands = CommandPath(twin, params, initial.command)
+        self._commands = CommandPath(twin, params, initial.command, earlier=initial.earlier)
         self._pushes = Pushes(twin, params)
         self._twin, self._params = twin, params
         self._worlds = [_begin(twin, params, initial, world) for world in range(self.nworld)]

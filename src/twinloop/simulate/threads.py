@@ -57,7 +57,7 @@ class SimulationThreads:
         nthread: int,
     ) -> None:
         self.nworld, self.step_index = initial.nworld, 0
-        self._commands = CommandPath(twin, params, initial.command)
+        self._commands = CommandPath(twin, params, initial.command, earlier=initial.earlier)
         self._pushes = Pushes(twin, params)
         self._twin, self._params, self._moved = twin, params, twin.moved(params)
         self.batch = make_batch(twin, params, initial, nthread)

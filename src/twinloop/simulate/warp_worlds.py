@@ -66,7 +66,9 @@ class WarpWorlds:
         self.arrays = Arrays.of(torch.zeros(0, device=wp.device_to_torch(device)))
         self._graphs = Graphs(device)
         self.on, self._twin, self._params, self._moved = device, twin, params, twin.moved(params)
-        self._commands = CommandPath(twin, params, initial.command, as_array=self.arrays.asarray)
+        self._commands = CommandPath(
+            twin, params, initial.command, earlier=initial.earlier, as_array=self.arrays.asarray
+        )
         self._pushes = Pushes(twin, params)
         self._drives = Drives(twin, params, as_array=self.arrays.asarray)
         with on_device(self.on):

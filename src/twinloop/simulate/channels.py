@@ -1,0 +1,253 @@
+"""What a log measured and a replay predicts: joint positions and speeds, poses and twists of bodies, inertial units.
+
+Every kind gives columns, the measured values, and the same columns predicted from a rollout, so that measured and
+predicted subtract. A pose's orientation is compared as the rotation vector that takes the measured one to the predicted
+one, in the body's axes: its measured columns are zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from twinloop.core.errors import InputError, LogError, UnknownNameError
+from twinloop.core.params import ParamTable
+from twinloop.core.records import Episode
+from twinloop.core.units import UnitMap
+from twinloop.simulate.protocol import Trajectories
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+_KINDS = ("position", "velocity", "pose/BODY", "twist/BODY", "acceleration/SITE", "angular_velocity/SITE")
+_SENSORS = {
+    "acceleration": (mujoco.mjtSensor.mjSENS_ACCELEROMETER, "m/s²"),
+    "angular_velocity": (mujoco.mjtSensor.mjSENS_GYRO, "rad/s"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One column that is measured and predicted, such as ``position/elbow`` or ``pose/cube/rx``."""
+
+    name: str
+    unit: str
+
+
+class Measure(Protocol):
+    """One kind of thing that is compared. ``records`` are the derived fields that a rollout must keep for it."""
+
+    channels: tuple[Channel, ...]
+    records: tuple[str, ...]
+
+    def measured(self, episode: Episode) -> Array:
+        """What is kept of an episode, ``(T, r)`` at its frames; NaN where nothing was measured."""
+        ...
+
+    def compare(self, kept: Array) -> Array:
+        """The measured columns ``(…, k)`` of what was kept."""
+        ...
+
+    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:
+        """The predicted columns ``(nworld, nframe, k)``; ``kept`` is ``(nworld, nframe, r)``."""
+        ...
+
+
+def measures(twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: Sequence[int]) -> tuple[Measure, ...]:
+    """What is compared, in order.
+
+    Args:
+        twin: the twin.
+        kinds: ``position``, ``velocity``, ``pose/BODY``, ``twist/BODY``, ``acceleration/SITE``,
+            ``angular_velocity/SITE``.
+        units: of the log's joints, in the twin's order; None where it has none.
+        columns: of the log, of each of the twin's joints.
+
+    Raises:
+        UnknownNameError: another kind.
+        InputError: the twin lacks the joints, the free body or the sensor.
+    """
+    return tuple(_measure(twin, kind, units, columns) for kind in kinds)
+
+
+def _measure(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int]) -> Measure:
+    family, _, name = kind.partition("/")
+    if kind in ("position", "velocity"):
+        if units is None:
+            raise InputError(f"The twin {twin.name} has no joints, so no {kind} of joints can be compared.")
+        return (JointPosition if kind == "position" else JointVelocity)(twin, units, columns)
+    if family in ("pose", "twist") and name:
+        return (BodyPose if family == "pose" else BodyTwist)(twin, name)
+    if family in _SENSORS and name:
+        return SiteSensor(twin, family, name)
+    raise UnknownNameError("kind of measurement", kind, _KINDS)
+
+
+class JointPosition:
+    """Readings of the joints' encoders, in the log's units."""
+
+    records: tuple[str, ...] = ()
+
+    def __init__(self, twin: Twin, units: UnitMap, columns: Sequence[int]) -> None:
+        self._twin, self._units, self._columns = twin, units, list(columns)
+        self.channels = tuple(Channel(name=f"position/{unit.joint}", unit=unit.unit) for unit in units.joints)
+
+    def measured(self, episode: Episode) -> Array:
+        """See `Measure`."""
+        return episode.state[:, self._columns]
+
+    def compare(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return kept
+
+    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `Measure`."""
+        offset = self._twin.column(table, "sensor", "offset")[:, None]
+        scale = self._twin.column(table, "sensor", "scale")[:, None]
+        return self._units.from_si((run.qpos[..., self._twin.encoder_qpos] - offset) / scale)
+
+
+class JointVelocity:
+    """Speeds of the joints in rad/s or m/s, as their encoders would tell them."""
+
+    records: tuple[str, ...] = ()
+
+    def __init__(self, twin: Twin, units: UnitMap, columns: Sequence[int]) -> None:
+        self._twin, self._columns = twin, list(columns)
+        self.channels = tuple(Channel(name=f"velocity/{unit.joint}", unit="rad/s") for unit in units.joints)
+
+    def measured(self, episode: Episode) -> Array:
+        """See `Measure`."""
+        return at_frames(episode, "joint_velocity")[:, self._columns]
+
+    def compare(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return kept
+
+    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `Measure`."""
+        scale = self._twin.column(table, "sensor", "scale")[:, None]
+        return run.qvel[..., self._twin.encoder_qvel] / scale
+
+
+class BodyPose:
+    """Position of a free body in m, and the rotation vector from its measured to its predicted orientation in rad."""
+
+    records: tuple[str, ...] = ()
+
+    def __init__(self, twin: Twin, body: str) -> None:
+        self._signal, self._qpos = f"pose/{body}", free_joint(twin.model, body)[0]
+        names = [("x", "m"), ("y", "m"), ("z", "m"), ("rx", "rad"), ("ry", "rad"), ("rz", "rad")]
+        self.channels = tuple(Channel(name=f"pose/{body}/{name}", unit=unit) for name, unit in names)
+
+    def measured(self, episode: Episode) -> Array:
+        """See `Measure`."""
+        return at_frames(episode, self._signal)
+
+    def compare(self, kept: Array) -> Array:
+        """See `Measure`."""
+        turned = np.where(np.isnan(kept[..., 3:6]), np.nan, 0.0)
+        return np.concatenate([kept[..., :3], turned], axis=-1)
+
+    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `Measure`."""
+        pose = run.qpos[..., self._qpos : self._qpos + 7]
+        turned = np.full((*pose.shape[:-1], 3), np.nan)
+        known = ~np.isnan(kept).any(axis=-1) & np.isfinite(pose).all(axis=-1)
+        before = Rotation.from_quat(kept[known][:, 3:], scalar_first=True)
+        after = Rotation.from_quat(pose[known][:, 3:], scalar_first=True)
+        turned[known] = (before.inv() * after).as_rotvec()
+        return np.concatenate([pose[..., :3], turned], axis=-1)
+
+
+class BodyTwist:
+    """Linear velocity of a free body in the world's axes (m/s) and its angular velocity in its own (rad/s)."""
+
+    records: tuple[str, ...] = ()
+
+    def __init__(self, twin: Twin, body: str) -> None:
+        self._signal, self._qvel = f"twist/{body}", free_joint(twin.model, body)[1]
+        names = [(f"v{axis}", "m/s") for axis in "xyz"] + [(f"w{axis}", "rad/s") for axis in "xyz"]
+        self.channels = tuple(Channel(name=f"twist/{body}/{name}", unit=unit) for name, unit in names)
+
+    def measured(self, episode: Episode) -> Array:
+        """See `Measure`."""
+        return at_frames(episode, self._signal)
+
+    def compare(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return kept
+
+    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `Measure`."""
+        return run.qvel[..., self._qvel : self._qvel + 6]
+
+
+class SiteSensor:
+    """An accelerometer or gyroscope of the model at a site; one physics step behind, and silent at the first frame."""
+
+    records: tuple[str, ...] = ("sensordata",)
+
+    def __init__(self, twin: Twin, family: str, site: str) -> None:
+        kind, unit = _SENSORS[family]
+        model = twin.model
+        sites = [model.site(i).name for i in range(model.nsite)]
+        if site not in sites:
+            raise UnknownNameError("site", site, sites, where=f"twin {twin.name}")
+        found = np.flatnonzero((model.sensor_type == int(kind)) & (model.sensor_objid == model.site(site).id))
+        if not len(found):
+            element = "accelerometer" if family == "acceleration" else "gyro"
+            raise InputError(f"The twin {twin.name} has no {element} at the site {site}. Add one to the model.")
+        self._signal, self._first = f"{family}/{site}", int(model.sensor_adr[found[0]])
+        self.channels = tuple(Channel(name=f"{family}/{site}/{axis}", unit=unit) for axis in "xyz")
+
+    def measured(self, episode: Episode) -> Array:
+        """See `Measure`."""
+        return at_frames(episode, self._signal)
+
+    def compare(self, kept: Array) -> Array:
+        """See `Measure`."""
+        silent = kept.copy()
+        silent[..., 0, :] = np.nan
+        return silent
+
+    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `Measure`."""
+        return run.records["sensordata"][..., self._first : self._first + 3]
+
+
+def at_frames(episode: Episode, name: str) -> Array:
+    """A signal at the times of an episode's frames, linearly interpolated; NaN before its first and after its last.
+
+    Raises:
+        LogError: the episode holds no such signal; names those that it has.
+    """
+    if name not in episode.signals:
+        has = ", ".join(episode.signals) or "none besides joint positions"
+        raise LogError(f"Episode {episode.index} of {episode.origin or 'the log'} has no signal {name}. It has: {has}.")
+    signal = episode.signals[name]
+    if np.array_equal(signal.time, episode.time):
+        return np.array(signal.values)
+    columns = [np.interp(episode.time, signal.time, column, left=np.nan, right=np.nan) for column in signal.values.T]
+    return np.stack(columns, axis=-1)
+
+
+def free_joint(model: mujoco.MjModel, body: str) -> tuple[int, int]:
+    """Addresses in qpos and qvel of a body's free joint.
+
+    Raises:
+        UnknownNameError: no such body.
+        InputError: it cannot move freely.
+    """
+    names = [model.body(i).name for i in range(model.nbody)]
+    if body not in names:
+        raise UnknownNameError("body", body, names[1:])
+    joint = int(model.body_jntadr[model.body(body).id])
+    if joint < 0 or model.jnt_type[joint] != int(mujoco.mjtJoint.mjJNT_FREE):
+        raise InputError(f"The body {body} has no free joint, so a measured pose cannot place it.")
+    return int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])

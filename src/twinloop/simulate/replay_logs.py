@@ -1,0 +1,250 @@
+"""Recorded episodes cut into windows that a twin can replay side by side."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, LogError
+from twinloop.core.records import Episode
+from twinloop.core.units import UnitMap, require_joints
+from twinloop.simulate.channels import Channel, Measure, at_frames, measures
+from twinloop.simulate.replay_start import Start, read_starts
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+_RATE_TOLERANCE = 0.02
+_TWO = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayOptions:
+    """What of a log is replayed, from where, and what is compared.
+
+    Attributes:
+        window: length of a window in s; None replays whole episodes.
+        stride: from one window's beginning to the next, in s; None lets windows meet.
+        start: a window's first speeds: ``rest``, or as ``measured`` (the signal ``joint_velocity`` or ``twist/BODY``
+            where the log has it, else differences of positions).
+        compare: kinds of measurement, see `channels.measures`; joint positions first where there are any.
+        contacts: keep contacts and joint stops. A log of joint positions alone says neither what lay on the table nor
+            where a calibrated joint's stops are.
+        torque: what drives a torque-controlled twin: the ``command``, or the signal ``joint_torque`` as ``measured``.
+        conditions: parameters whose value every episode states: parameter by name of the episode's condition.
+        local: unknown corrections of each window's first state, by standard deviation beforehand: ``position`` (joints
+            rad or m; free bodies m), ``rotation`` (free bodies, rad), ``velocity`` (rad/s or m/s), ``spin`` (rad/s).
+        history: s of commands before a window that delays may still let through.
+    """
+
+    window: float | None = None
+    stride: float | None = None
+    start: Literal["rest", "measured"] = "rest"
+    compare: tuple[str, ...] = ("position",)
+    contacts: bool = False
+    torque: Literal["command", "measured"] = "command"
+    conditions: Mapping[str, str] = field(default_factory=dict[str, str])
+    local: Mapping[str, float] = field(default_factory=dict[str, float])
+    history: float = 0.3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayLogs:
+    """Windows of equal rate, ready to be replayed; a window is a whole episode where none were cut.
+
+    ``twin`` is the variant at the log's rate, without contacts unless they were asked for. ``commands`` ``(nwindow,
+    nframe, nu)`` are in the actuators' units, the last one held to the longest window; ``measured`` ``(nwindow,
+    nframe, nchannel)`` is in each channel's unit, joint positions in the log's own, NaN past each window's end.
+    ``kept`` is what the measures need of the log besides. ``numbers`` are the numbers of the episodes that the windows
+    come from, ``begins`` their first moments in s. ``calibrated`` is False where the twin's joint ranges stand in for
+    a calibration that the log lacks.
+    """
+
+    twin: Twin
+    units: UnitMap
+    commands: Array
+    measured: Array
+    kept: tuple[Array, ...]
+    measures: tuple[Measure, ...]
+    start: Start
+    conditions: Mapping[str, Array]
+    numbers: tuple[int, ...]
+    begins: Array
+    calibrated: bool
+
+    @property
+    def joints(self) -> tuple[str, ...]:
+        """Joint names in column order."""
+        return self.units.names
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """What the last axis of ``measured`` is."""
+        return tuple(channel for measure in self.measures for channel in measure.channels)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Frames of each window."""
+        return np.sum(~np.isnan(self.measured).all(axis=-1), axis=1)
+
+    @property
+    def clusters(self) -> NDArray[np.intp]:
+        """The episode that each window comes from, counted from 0, ``(nwindow,)``."""
+        return np.unique(np.asarray(self.numbers), return_inverse=True)[1]
+
+    @property
+    def nlocal(self) -> int:
+        """Unknowns of each window's first state."""
+        return len(self.start.sd)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def take(self, rows: ArrayLike) -> ReplayLogs:
+        """Some of the windows, by position."""
+        index = np.asarray(rows, dtype=np.intp)
+        return replace(
+            self,
+            commands=self.commands[index],
+            measured=self.measured[index],
+            kept=tuple(values[index] for values in self.kept),
+            start=self.start.take(index),
+            conditions={name: values[index] for name, values in self.conditions.items()},
+            numbers=tuple(self.numbers[i] for i in index),
+            begins=self.begins[index],
+        )
+
+    def of_episodes(self, numbers: Sequence[int]) -> ReplayLogs:
+        """The windows of some episodes."""
+        wanted = set(numbers)
+        return self.take([row for row, number in enumerate(self.numbers) if number in wanted])
+
+
+def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions | None = None) -> ReplayLogs:
+    """Episodes against the twin's joints, in column order of the twin, cut into windows.
+
+    Where the log does not say what its units are in radians, the twin's joint ranges stand in for the calibration.
+
+    Raises:
+        LogError: no episodes, a joint or a signal that is missing, episodes of unlike units or rates, one of a single
+            frame, a condition that an episode does not state.
+        InputError: the twin lacks what is to be compared.
+    """
+    options = options or ReplayOptions()
+    if not episodes:
+        raise LogError("There is no episode to replay. Give a log with at least one.")
+    first = episodes[0]
+    joints = list(twin.robot.joints) if twin.spec.robot is not None else []
+    columns = require_joints(joints, first.joints, where=first.origin or "The log")
+    for episode in episodes:
+        if episode.units != first.units:
+            raise LogError(
+                f"Episode {episode.index} has other units or joints than episode {first.index}. Split the log."
+            )
+        if len(episode) < _TWO:
+            raise LogError(f"Episode {episode.index} has a single frame; there is nothing to replay. Leave it out.")
+    chosen = tuple(first.units.joints[i] for i in columns)
+    calibrated = all(unit.known for unit in chosen)
+    known = UnitMap(joints=chosen, source=first.units.source)
+    units = known if calibrated else twin.unit_map([unit.unit for unit in chosen])
+    replayed = _variant(twin, _log_rate(episodes), contacts=options.contacts)
+    compared = measures(replayed, options.compare, units if joints else None, columns)
+    cuts = [(e, slice(a, b)) for e in episodes for a, b in _cuts(e, options, replayed.control_hz)]
+    nframe = max(cut.stop - cut.start for _, cut in cuts)
+    commands = {e.index: _commands(replayed, e, columns, units, options) for e in episodes}
+    kept = [{e.index: measure.measured(e) for e in episodes} for measure in compared]
+    arrays = tuple(np.stack([_pad(rows[e.index][cut], nframe, hold=False) for e, cut in cuts]) for rows in kept)
+    return ReplayLogs(
+        twin=replayed,
+        units=units,
+        commands=np.stack([_pad(commands[e.index][cut], nframe, hold=True) for e, cut in cuts]),
+        measured=np.concatenate([m.compare(values) for m, values in zip(compared, arrays, strict=True)], axis=-1),
+        kept=arrays,
+        measures=compared,
+        start=read_starts(
+            replayed,
+            [(e, cut.start) for e, cut in cuts],
+            joints={e.index: units.to_si(e.state[:, columns]) for e in episodes} if joints else {},
+            columns=columns,
+            commands=commands,
+            resting=options.start == "rest",
+            sd=options.local,
+            history=math.ceil(options.history * replayed.control_hz),
+        ),
+        conditions={name: _condition([e for e, _ in cuts], key) for name, key in options.conditions.items()},
+        numbers=tuple(e.index for e, _ in cuts),
+        begins=np.array([e.time[cut.start] for e, cut in cuts]),
+        calibrated=calibrated,
+    )
+
+
+def _cuts(episode: Episode, options: ReplayOptions, hz: float) -> list[tuple[int, int]]:
+    """First frame and the one past the last of an episode's windows, while its motors are on."""
+    last = len(episode)
+    if "enabled" in episode.signals:
+        off = np.flatnonzero(at_frames(episode, "enabled")[:, 0] < 1.0)
+        last = int(off[0]) if len(off) else last
+    if last < _TWO:
+        raise LogError(f"The motors of episode {episode.index} are off from its beginning. Leave it out.")
+    if options.window is None:
+        return [(0, last)]
+    length = min(max(_TWO, round(options.window * hz) + 1), last)
+    stride = length - 1 if options.stride is None else max(1, round(options.stride * hz))
+    return [(begin, begin + length) for begin in range(0, last - length + 1, stride)]
+
+
+def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitMap, options: ReplayOptions) -> Array:
+    """What the actuators were told, ``(T, nu)`` in their units."""
+    if twin.spec.robot is None:
+        return at_frames(episode, "motor") if twin.model.nu else np.zeros((len(episode), 0))
+    if twin.robot.control == "position":
+        return units.to_si(episode.action[:, columns])
+    if options.torque == "measured":
+        return at_frames(episode, "joint_torque")[:, columns]
+    return episode.action[:, columns]
+
+
+def _condition(episodes: Sequence[Episode], key: str) -> Array:
+    for episode in episodes:
+        if key not in episode.conditions:
+            has = ", ".join(episode.conditions) or "none"
+            raise LogError(f"Episode {episode.index} does not state {key}. Its conditions are: {has}.")
+    return np.array([episode.conditions[key] for episode in episodes])
+
+
+def _pad(values: Array, nframe: int, *, hold: bool) -> Array:
+    tail = values[-1:] if hold else np.full((1, values.shape[1]), np.nan)
+    return np.concatenate([values, np.repeat(tail, nframe - len(values), axis=0)])
+
+
+def _log_rate(episodes: Sequence[Episode]) -> float:
+    rates = np.array([(len(episode) - 1) / (episode.time[-1] - episode.time[0]) for episode in episodes])
+    odd = int(np.argmax(np.abs(rates / np.median(rates) - 1.0)))
+    if abs(rates[odd] / np.median(rates) - 1.0) > _RATE_TOLERANCE:
+        raise LogError(
+            f"Episode {episodes[odd].index} runs at {rates[odd]:.2f} Hz, the log at {np.median(rates):.2f} Hz. "
+            "Resample it or leave it out."
+        )
+    return float(np.median(rates))
+
+
+def _variant(twin: Twin, log_hz: float, *, contacts: bool) -> Twin:
+    """The twin at the log's rate and about its own physics step, without contacts and joint stops unless wanted."""
+    control_hz = twin.control_hz if abs(log_hz / twin.control_hz - 1.0) < _RATE_TOLERANCE else log_hz
+    substeps = max(1, math.ceil(1.0 / (control_hz * twin.dt) - 1e-6))
+    if twin.spec.robot is not None and twin.model.nu != len(twin.robot.joints):
+        n = len(twin.robot.joints)
+        raise InputError(f"The twin {twin.name} has {twin.model.nu} actuators for {n} joints of the log.")
+    model = copy.copy(twin.model)
+    if not contacts:
+        model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+        model.jnt_limited[:] = 0  # joints alone: the flanks of gears are limits as well
+    model.opt.timestep = 1.0 / (control_hz * substeps)
+    spec = twin.spec.model_copy(update={"control_hz": control_hz, "substeps": substeps})
+    return replace(twin, spec=spec, model=model)

@@ -1,0 +1,177 @@
+"""Where windows of a log begin: positions and speeds as measured, and corrections of them that a fit may look for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from twinloop.core.errors import UnknownNameError
+from twinloop.core.params import ParamTable
+from twinloop.core.records import Episode
+from twinloop.simulate.channels import at_frames, free_joint
+from twinloop.simulate.protocol import InitialState
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+_LOCAL = ("position", "rotation", "velocity", "spin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """First states of windows, and which of their components a fit may correct.
+
+    ``rest`` holds everything but the robot's joints, whose measured ``joints`` and ``speeds`` ``(nwindow, n)`` in SI
+    still pass through the encoders' offset and scale. ``dofs`` ``(m,)`` are the components that may be corrected, of
+    the positions (in the tangent space) before ``nposition`` and of the velocities from there; ``sd`` ``(m,)`` is how
+    far off they may be.
+    """
+
+    rest: InitialState
+    joints: Array
+    speeds: Array
+    dofs: NDArray[np.intp]
+    nposition: int
+    sd: Array
+
+    def take(self, rows: NDArray[np.intp]) -> Start:
+        """Some of the windows."""
+        return replace(self, rest=self.rest.take(rows), joints=self.joints[rows], speeds=self.speeds[rows])
+
+    def states(self, twin: Twin, table: ParamTable, local: Array) -> InitialState:
+        """The first states of worlds, window by window again and again.
+
+        Args:
+            twin: the twin.
+            table: a row for each world.
+            local: corrections ``(nworld, m)``.
+        """
+        repeats = table.nworld // self.rest.nworld
+        initial = self.rest.take(np.tile(np.arange(self.rest.nworld), repeats))
+        qpos, qvel = initial.qpos.copy(), initial.qvel.copy()
+        if twin.spec.robot is not None:
+            offset, scale = (twin.column(table, "sensor", name) for name in ("offset", "scale"))
+            qpos[:, twin.joint_qpos] = np.tile(self.joints, (repeats, 1)) * scale + offset
+            qvel[:, twin.joint_qvel] = np.tile(self.speeds, (repeats, 1)) * scale
+        if len(self.sd):
+            moved = np.zeros((2, table.nworld, twin.model.nv))
+            moved[0][:, self.dofs[: self.nposition]] = local[:, : self.nposition]
+            moved[1][:, self.dofs[self.nposition :]] = local[:, self.nposition :]
+            qpos, qvel = integrated(twin.model, qpos, moved[0]), qvel + moved[1]
+        if twin.spec.robot is not None:
+            qpos = twin.with_motors(qpos)
+            qvel[:, twin.motor_qvel] = qvel[:, twin.joint_qvel]
+        return replace(initial, qpos=qpos, qvel=qvel)
+
+
+def integrated(model: mujoco.MjModel, qpos: Array, move: Array) -> Array:
+    """Positions ``(nworld, nq)`` after a move ``(nworld, nv)`` in their tangent space (see ``mj_integratePos``)."""
+    moved = qpos.copy()
+    for joint in range(model.njnt):
+        kind, at, dof = int(model.jnt_type[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
+        free = kind == int(mujoco.mjtJoint.mjJNT_FREE)
+        if not free and kind != int(mujoco.mjtJoint.mjJNT_BALL):
+            moved[:, at] += move[:, dof]
+            continue
+        if free:
+            moved[:, at : at + 3] += move[:, dof : dof + 3]
+            at, dof = at + 3, dof + 3
+        turn = Rotation.from_rotvec(move[:, dof : dof + 3])
+        turned = Rotation.from_quat(moved[:, at : at + 4], scalar_first=True) * turn
+        moved[:, at : at + 4] = turned.as_quat(scalar_first=True)
+    return moved
+
+
+def read_starts(
+    twin: Twin,
+    starts: Sequence[tuple[Episode, int]],
+    *,
+    joints: Mapping[int, Array],
+    columns: Sequence[int],
+    commands: Mapping[int, Array],
+    resting: bool,
+    sd: Mapping[str, float],
+    history: int,
+) -> Start:
+    """First states at frames of episodes.
+
+    Args:
+        twin: the twin.
+        starts: episode and frame of each window.
+        joints: positions of the robot's joints in every episode by its number, ``(T, n)`` in SI.
+        columns: of the log, of each of the twin's joints.
+        commands: what the actuators were told, ``(T, nu)``, by episode.
+        resting: begin without speed.
+        sd: which components may be corrected, see `ReplayOptions.local`.
+        history: commands kept from before a window.
+
+    Raises:
+        UnknownNameError: an unknown key in ``sd``.
+    """
+    home = InitialState.home(twin, len(starts))
+    qpos, qvel = home.qpos.copy(), home.qvel.copy()
+    bodies = _free_bodies(twin.model)
+    for body in bodies:
+        _place(twin.model, body, starts, qpos, qvel, resting=resting)
+    n = len(columns) if joints else 0
+    speeds = {e.index: _speeds(e, joints[e.index], columns) for e, _ in starts} if joints and not resting else {}
+    dofs, nposition, widths = _corrected(twin, bodies if not n else [], sd)
+    earlier = np.stack([_earlier(commands[e.index], frame, history) for e, frame in starts])
+    return Start(
+        rest=replace(home, qpos=qpos, qvel=qvel, command=earlier[:, 0], earlier=earlier[:, 1:]),
+        joints=np.stack([joints[e.index][frame] for e, frame in starts]) if n else np.zeros((len(starts), 0)),
+        speeds=np.stack([speeds[e.index][frame] for e, frame in starts]) if speeds else np.zeros((len(starts), n)),
+        dofs=dofs,
+        nposition=nposition,
+        sd=widths,
+    )
+
+
+def _free_bodies(model: mujoco.MjModel) -> list[str]:
+    free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
+    return [model.body(int(model.jnt_bodyid[joint])).name for joint in free]
+
+
+def _place(
+    model: mujoco.MjModel, body: str, starts: Sequence[tuple[Episode, int]], qpos: Array, qvel: Array, *, resting: bool
+) -> None:
+    """Put a free body where the log saw it; where it saw nothing of it, it stays at home."""
+    at, dof = free_joint(model, body)
+    for row, (episode, frame) in enumerate(starts):
+        if f"pose/{body}" in episode.signals:
+            qpos[row, at : at + 7] = at_frames(episode, f"pose/{body}")[frame]
+        if not resting and f"twist/{body}" in episode.signals:
+            qvel[row, dof : dof + 6] = at_frames(episode, f"twist/{body}")[frame]
+
+
+def _speeds(episode: Episode, positions: Array, columns: Sequence[int]) -> Array:
+    """Measured speeds, or differences of positions where the log holds none."""
+    if "joint_velocity" in episode.signals:
+        return at_frames(episode, "joint_velocity")[:, list(columns)]
+    return np.gradient(positions, episode.time, axis=0)
+
+
+def _earlier(commands: Array, frame: int, history: int) -> Array:
+    """The command in force before, and those of the last steps before the frame, ``(1 + history, nu)``."""
+    rows = np.arange(frame - history - 1, frame)
+    return commands[np.maximum(rows, 0)]
+
+
+def _corrected(twin: Twin, bodies: Sequence[str], sd: Mapping[str, float]) -> tuple[NDArray[np.intp], int, Array]:
+    """Degrees of freedom that may be corrected, how many of them positions, and their standard deviations."""
+    for key in sd:
+        if key not in _LOCAL:
+            raise UnknownNameError("correction of a first state", key, _LOCAL)
+    robot = twin.joint_qvel if twin.spec.robot is not None else np.array([], dtype=np.intp)
+    free = np.array([free_joint(twin.model, body)[1] for body in bodies], dtype=np.intp)
+    moving = np.concatenate([robot, (free[:, None] + np.arange(3)).ravel()])
+    turning = (free[:, None] + np.arange(3, 6)).ravel()
+    parts = [(moving, "position"), (turning, "rotation"), (moving, "velocity"), (turning, "spin")]
+    chosen = [(dofs, sd[key]) for dofs, key in parts if key in sd]
+    nposition = sum(len(dofs) for dofs, key in parts[:2] if key in sd)
+    columns = np.concatenate([dofs for dofs, _ in chosen]) if chosen else np.array([], dtype=np.intp)
+    return columns, nposition, np.concatenate([np.full(len(d), s) for d, s in chosen]) if chosen else np.array([])
