@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from test_dataset_logs import real
-from twinloop.core.errors import DatasetError, MissingDependencyError, UnknownNameError
+from twinloop.core.errors import DatasetError, InputError, LogError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset import registry
 
@@ -66,9 +66,6 @@ def test_every_entry_says_where_it_comes_from(entry):
         assert ".." not in Path(file).parts
         assert not upstream.startswith("/")
         assert digest is None or re.fullmatch(r"[0-9a-f]{64}", digest)
-    if entry.reader == "log":
-        assert entry.joints
-        assert entry.units
 
 
 def test_the_local_folder_is_used_as_it_is(tmp_path, monkeypatch):
@@ -154,7 +151,19 @@ def test_the_g1_set_loads_its_arms_in_radians():
     assert np.abs(episodes[0].units.to_si(episodes[0].state)).max() < np.pi
 
 
-def test_a_set_that_is_no_log_says_so():
-    real("contactnets_cube_tosses")
-    with pytest.raises(DatasetError, match="contactnets_cube_tosses is not a log of joint commands and positions"):
-        registry.load("contactnets_cube_tosses")
+def test_a_folder_of_a_sets_layout_is_read_whatever_lies_there(tmp_path):
+    with pytest.raises(InputError, match="nowhere is no folder. Give one that is laid out like the set planar_impacts"):
+        registry.load_set("planar_impacts", tmp_path / "nowhere")
+    with pytest.raises(LogError, match=r"holds no recordings of this set: it has no square_dice/\*.csv"):
+        registry.load_set("planar_impacts", tmp_path)
+    with pytest.raises(UnknownNameError, match="Unknown public data set 'planar'. Nearest existing: planar_impacts"):
+        registry.load_set("planar", tmp_path)
+    (tmp_path / "square_dice").mkdir()
+    for number in (9, 501, 70):
+        (tmp_path / "square_dice" / f"traj_{number}.csv").write_text(
+            "x,z,th,vx,vz,vth\n0,0.1,0,1,0,2\n0.1,0.2,0,1,0,3\n"
+        )
+    episodes = registry.load_set("planar_impacts", tmp_path)
+    assert [episode.index for episode in episodes] == [9, 70, 501]
+    assert episodes[1].origin == "planar_impacts: square_dice/traj_70.csv"
+    assert registry.load_set("planar_impacts", tmp_path / "square_dice")[0].state.shape == (2, 3)

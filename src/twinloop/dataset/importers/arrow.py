@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from twinloop.core.errors import DatasetError, LogError
 from twinloop.core.files import read_json
-from twinloop.core.records import Episode
 from twinloop.dataset import layout
 from twinloop.dataset.importers.columns import EpisodeBuilder
 from twinloop.dataset.importers.options import Importer, LogOptions
+from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.parquet import require_columns
 
 
@@ -23,7 +23,7 @@ def recognizes(path: Path) -> bool:
     return (path / "state.json").is_file() or bool(_splits(path))
 
 
-def read(path: Path, options: LogOptions) -> list[Episode]:
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     """The episodes of all splits, in the order of the files; joints and units must come from the caller.
 
     Raises:

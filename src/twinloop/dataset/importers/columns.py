@@ -9,9 +9,10 @@ import numpy as np
 import pyarrow as pa
 
 from twinloop.core.errors import LogError
-from twinloop.core.records import Episode, Source
+from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 from twinloop.dataset.importers.options import LogOptions, frame_times, name_columns, resolve_units
+from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.parquet import numbers, require_columns
 
 
@@ -48,7 +49,7 @@ class EpisodeBuilder:
         """The columns an episode needs."""
         return [self._options.action_key, self._options.state_key, "timestamp"]
 
-    def build(self, index: int, table: pa.Table, *, task: str = "", source: Source = "real") -> Episode:
+    def build(self, index: int, table: pa.Table, *, task: str = "", source: Source = "real") -> RawEpisode:
         """One episode from its rows.
 
         Raises:
@@ -68,7 +69,7 @@ class EpisodeBuilder:
             sample = state[:, state_columns]
             self._units = resolve_units(joints, self._options, where=self._where, sample=sample)
         time = numbers(table["timestamp"], where=f"{where}: timestamp").reshape(-1)
-        return Episode(
+        return RawEpisode(
             index=index,
             time=frame_times(time, self._fps),
             action=action[:, action_columns],

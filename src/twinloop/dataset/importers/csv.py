@@ -27,9 +27,9 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError
-from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, require_joints
 from twinloop.dataset.importers.options import Importer, LogOptions, resolve_units, stated_unit
+from twinloop.dataset.importers.raw import RawEpisode
 
 _TIMES = {"time_s": 1.0, "time_ms": 1e-3}
 _SUFFIXES = ("_range_m100_100", "_range_0_100", "_deg", "_rad", "_mm", "_cm", "_m")
@@ -40,7 +40,7 @@ def recognizes(path: Path) -> bool:
     return path.is_file() and path.suffix == ".csv"
 
 
-def read(path: Path, options: LogOptions) -> list[Episode]:
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     """The file's episodes, in order of appearance.
 
     Raises:
@@ -64,7 +64,7 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
     for number in dict.fromkeys(owner.tolist()):
         rows = owner == number
         episodes.append(
-            Episode(
+            RawEpisode(
                 index=int(number),
                 time=time[rows],
                 action=data["action"][rows],

@@ -8,10 +8,10 @@ from typing import Any
 
 from twinloop.core.errors import LogError
 from twinloop.core.files import read_json
-from twinloop.core.records import Episode
 from twinloop.dataset import layout
 from twinloop.dataset.importers.columns import EpisodeBuilder
 from twinloop.dataset.importers.options import Importer, LogOptions
+from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.parquet import read_table
 from twinloop.dataset.reader import flat_names
 
@@ -22,7 +22,7 @@ def recognizes(path: Path) -> bool:
     return info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v2")
 
 
-def read(path: Path, options: LogOptions) -> list[Episode]:
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     """The episodes that are there, in order; a folder may hold part of what its metadata describes.
 
     Raises:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from twinloop.core.errors import LogError
 from twinloop.core.files import read_json
-from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.importers.columns import EpisodeBuilder
 from twinloop.dataset.importers.options import Importer, LogOptions
+from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.reader import DatasetReader
 
 
@@ -21,7 +21,7 @@ def recognizes(path: Path) -> bool:
     return info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v3")
 
 
-def read(path: Path, options: LogOptions) -> list[Episode]:
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     """All episodes, in order: with the log's own numbers where every episode has them, else as LeRobot's files do.
 
     Raises:
@@ -34,7 +34,7 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
         raise LogError(f"{path} has no episodes.")
     if options.joints is None and all(reader.has_log(index) for index in range(len(reader))):
         given = options.units if isinstance(options.units, UnitMap) else None
-        return [_said(reader.log_episode(index, units=given), options) for index in range(len(reader))]
+        return [_said(RawEpisode.of(reader.log_episode(index, units=given)), options) for index in range(len(reader))]
     builder = EpisodeBuilder(
         str(path),
         options,
@@ -47,7 +47,7 @@ def read(path: Path, options: LogOptions) -> list[Episode]:
     return [_episode(reader, builder, index) for index in range(len(reader))]
 
 
-def _said(episode: Episode, options: LogOptions) -> Episode:
+def _said(episode: RawEpisode, options: LogOptions) -> RawEpisode:
     """The episode with what the caller says about it in place of what it says itself."""
     return replace(
         episode,
@@ -57,7 +57,7 @@ def _said(episode: Episode, options: LogOptions) -> Episode:
     )
 
 
-def _episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> Episode:
+def _episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> RawEpisode:
     task = (reader.row(index).get("tasks") or [""])[0]
     source = reader.provenance(index).source if reader.ours and not reader.appended(index) else "real"
     return builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
-from twinloop.core.records import Episode
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, require_joints
 from twinloop.dataset.calibration import calibrated_units, read_calibration
+from twinloop.dataset.importers.raw import RawEpisode
 
 # Units whose meaning in rad or m needs no calibration: (scale, offset).
 _ABSOLUTE = {
@@ -60,7 +60,7 @@ class Importer:
 
     name: str
     recognizes: Callable[[Path], bool]
-    read: Callable[[Path, LogOptions], list[Episode]]
+    read: Callable[[Path, LogOptions], list[RawEpisode]]
 
 
 def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sample: NDArray[np.float64]) -> UnitMap:

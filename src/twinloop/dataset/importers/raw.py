@@ -7,7 +7,7 @@ what is no episode. Checks that look for defects read the raw one, because a def
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +39,11 @@ class RawEpisode:
     command: Literal["position", "torque", "none"] = "position"
     signals: Mapping[str, Signal] = field(default_factory=dict[str, Signal])
     conditions: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @classmethod
+    def of(cls, episode: Episode) -> RawEpisode:
+        """What has been checked, as what is to be."""
+        return cls(**{item.name: getattr(episode, item.name) for item in fields(episode)})
 
     @property
     def joints(self) -> tuple[str, ...]:
