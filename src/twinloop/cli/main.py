@@ -13,8 +13,9 @@ from rich.markup import escape
 
 from twinloop import __version__
 from twinloop.cli.bench import Bench
-from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, Identify, Replay, Twin
+from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, Replay, Twin
 from twinloop.cli.coverage import Coverage
+from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
 from twinloop.cli.render import Render
 from twinloop.cli.sensors import Sensors
