@@ -9,13 +9,16 @@ import pytest
 from rich.console import Console
 
 from twinloop.core.errors import InputError
-from twinloop.loop.agreement import BEGIN, DEPTH_TARGET_M, END, IOU_TARGET, poses, run_bench_renderers
+from twinloop.loop.agreement import DEPTH_TARGET_M, IOU_TARGET, PLACE, poses, run_bench_renderers
+from twinloop.loop.marked import marks
 from twinloop.render import probe_renderer
 from twinloop.render.agreement import SMALLEST, agreement, difference
 from twinloop.render.annotate import InstanceTable
 from twinloop.twin import load_twin
 
 SIZE = 100
+
+BEGIN, END = marks(PLACE)
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,10 @@
-"""The command ``twinloop bench``."""
+"""The command ``twinloop bench``, one measurement each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
 import tyro
 
@@ -13,15 +13,9 @@ from twinloop.core.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
-    """How fast worlds run and are rendered on a GPU, or how far the renderers that work here agree.
+class BenchGpu:
+    """How fast worlds run and are rendered on a GPU: the ratio to the bare mujoco_warp step loop on the same model."""
 
-    `gpu` gives a ratio to the bare mujoco_warp step loop on the same model, and pictures per second; `renderers`
-    compares silhouettes, depth, ids, normals and colours of every built-in twin from every camera.
-    """
-
-    suite: tyro.conf.Positional[Literal["gpu", "renderers"]]
-    """What to measure."""
     device: str = "cuda"
     """Warp's name of the device: cuda, cuda:1, or cpu to try the same code without a GPU."""
     worlds: str = "1,4,16,64,256,1024,4096,16384"
@@ -32,19 +26,11 @@ class Bench:
     """Rounds of ours and the bare loop in turn; the table shows medians."""
     any_order: bool = False
     """Let the GPU add in any order, here and in the bare loop: faster, but a run does not repeat bit for bit."""
-    frames: int = 3
-    """renderers: states of each twin."""
-    write: Path | None = None
-    """renderers: a page that takes the tables between its two marks, such as docs/rendering.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
     def run(self) -> Outcome:
         """Measure."""
-        if self.suite == "renderers":
-            from twinloop.loop.agreement import run_bench_renderers
-
-            return run_bench_renderers(console(json=self.json), frames=self.frames, page=self.write), 0
         from twinloop.loop.bench import run_bench_gpu
         from twinloop.loop.bench_pictures import WORLDS, run_bench_pictures
 
@@ -56,6 +42,81 @@ class Bench:
         if few:
             figures["pictures"] = run_bench_pictures(shown, worlds=few, **same)
         return figures, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchRenderers:
+    """How far the renderers that work here agree: silhouettes, depth, ids, normals and colours of the built-in twins."""
+
+    frames: int = 3
+    """States of each twin."""
+    write: Path | None = None
+    """A page that takes the tables between its two marks, such as docs/rendering.md."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Compare."""
+        from twinloop.loop.agreement import run_bench_renderers
+
+        return run_bench_renderers(console(json=self.json), frames=self.frames, page=self.write), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchReal:
+    """Fit twins to public sets of real measurements and score them on what the fits have not seen.
+
+    Sets are looked for as always (TWINLOOP_DATA, then their public addresses) and split by a rule of their own; those
+    that cannot be reached are named and left out. With --train and --test, everything in one folder is fitted and
+    everything in the other is scored.
+    """
+
+    only: tuple[str, ...] = ()
+    """Names of sets; default all."""
+    train: Path | None = None
+    """Folder that holds the sets' folders, to fit on."""
+    test: Path | None = None
+    """Folder of the same layout, to score on."""
+    threads: int = 0
+    """C threads; 0 takes every core."""
+    write: Path | None = None
+    """A page that takes the table between its two marks, such as docs/real_data.md."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Fit and score."""
+        from twinloop.loop.real.run import run_bench_real
+
+        figures = run_bench_real(
+            console(json=self.json),
+            only=self.only,
+            train=self.train,
+            test=self.test,
+            nthread=self.threads,
+            page=self.write,
+        )
+        return figures, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Measurements of this machine and of the engine, one table each."""
+
+    action: (
+        Annotated[BenchGpu, tyro.conf.subcommand("gpu", prefix_name=False)]
+        | Annotated[BenchRenderers, tyro.conf.subcommand("renderers", prefix_name=False)]
+        | Annotated[BenchReal, tyro.conf.subcommand("real", prefix_name=False)]
+    )
+
+    @property
+    def json(self) -> bool:
+        """See the action."""
+        return self.action.json
+
+    def run(self) -> Outcome:
+        """Run the action."""
+        return self.action.run()
 
 
 def _numbers(text: str) -> list[int]:

@@ -18,15 +18,15 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError
-from twinloop.core.files import write_text
 from twinloop.core.seeds import uniforms
+from twinloop.loop.marked import around, markdown_table, write_between
 from twinloop.render import RENDERERS, Observed, SceneStates, open_renderer, probe_renderer
 from twinloop.render.agreement import CHANNELS_COMPARED, Agreement, Difference, agreement, difference
 from twinloop.render.annotate import InstanceTable
 from twinloop.twin import Twin, builtin_names, load_twin
 
 IOU_TARGET, DEPTH_TARGET_M = 0.97, 0.002
-BEGIN, END = "<!-- agreement: written by twinloop bench renderers -->", "<!-- end of agreement -->"
+PLACE = "twinloop bench renderers"
 _COLUMNS = ("IoU", "least IoU", "same ids", "depth", "95 %", "normal", "95 %", "colour", "95 %")
 
 
@@ -53,7 +53,7 @@ def run_bench_renderers(
     if frames < 1:
         raise InputError(f"--frames {frames}: renderers are compared on at least one state.")
     if page is not None:
-        _around(page)
+        around(page, PLACE)
     chosen = tuple(renderers) or tuple(name for name in RENDERERS if probe_renderer(name).available)
     if len(chosen) < 2:
         raise InputError(f"{', '.join(chosen) or 'None'} works here; two are needed to compare. See `twinloop doctor`.")
@@ -72,7 +72,7 @@ def run_bench_renderers(
             table.add_row(*line)
         console.print(table)
     if page is not None:
-        _write(page, _markdown(_tables(rows, each), frames=frames, height=height, width=width))
+        write_between(page, PLACE, _markdown(_tables(rows, each), frames=frames, height=height, width=width))
     return {
         "renderers": list(chosen),
         "frames": frames,
@@ -126,24 +126,5 @@ def _cells(row: Agreement) -> tuple[str, ...]:
 def _markdown(tables: Iterator[_Lines], *, frames: int, height: int, width: int) -> str:
     parts = [f"{frames} states of each built-in twin at {width}×{height}."]
     for title, head, lines in tables:
-        cells = [head, ("---",) * len(head), *lines]
-        parts.append(f"**{title}**\n\n" + "\n".join("| " + " | ".join(line) + " |" for line in cells))
+        parts.append(f"**{title}**\n\n" + markdown_table(head, lines))
     return "\n\n".join(parts)
-
-
-def _write(page: Path, text: str) -> None:
-    before, after = _around(page)
-    write_text(page, f"{before}{BEGIN}\n{text}\n{END}{after}")
-
-
-def _around(page: Path) -> tuple[str, str]:
-    """What stands before and after the place for the tables.
-
-    Raises:
-        InputError: the page has no such place.
-    """
-    before, begin, rest = (page.read_text() if page.is_file() else "").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise InputError(f"{page} has no place for the tables. Put these two lines into it: {BEGIN} and {END}.")
-    return before, after
