@@ -46,7 +46,7 @@ class BenchGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRenderers:
-    """How far the renderers that work here agree: silhouettes, depth, ids, normals and colours of the built-in twins."""
+    """How far the renderers that work here agree on silhouettes, depth, ids, normals and colours of built-in twins."""
 
     frames: int = 3
     """States of each twin."""
