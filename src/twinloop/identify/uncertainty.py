@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.identify.directions import determination
 from twinloop.identify.problem import Block, Linearization, Problem, eliminated
 from twinloop.stats import cluster_covariance
 
-# A parameter is not determined when more than this share of it lies in directions that the data leave open, …
-_OPEN_SHARE = 0.1
-# … or when its standard error is not well below what was known beforehand.
+# A parameter is not determined when its standard error is not well below what was known beforehand.
 _LEAST_GAIN = 0.5
-_NAMED = 0.25
 _NEAR_BOUND = 1e-3
 
 
@@ -45,15 +43,16 @@ def uncertainty(problem: Problem, here: Linearization, names: Sequence[str]) -> 
         scores = np.zeros((problem.clusters.max() + 1, each.shape[1]))
         np.add.at(scores, problem.clusters, each)
         local = _block_covariance(problem, block, curvature, scores)
-        shares, named = _open_directions(problem, block, curvature, names)
-        directions += named
-        conditions.append(_scaled_condition(curvature))
+        known = [names[int(column)] for column in block.columns]
+        found = determination(curvature, problem.sd[block.columns], known, least=problem.prior_weight)
+        directions += [str(direction) for direction in found.directions]
+        conditions.append(found.condition)
         for i, column in enumerate(block.columns):
             error = None if local is None else float(np.sqrt(local[i, i]))
-            reasons[column] = _reason(problem, here.point, int(column), shares[i], error)
-        known = np.flatnonzero([not reasons[column] for column in block.columns])
+            reasons[column] = _reason(problem, here.point, int(column), bool(found.open[i]), error)
+        told = np.flatnonzero([not reasons[column] for column in block.columns])
         if local is not None:
-            covariance[np.ix_(block.columns[known], block.columns[known])] = local[np.ix_(known, known)]
+            covariance[np.ix_(block.columns[told], block.columns[told])] = local[np.ix_(told, told)]
     return Uncertainty(
         covariance=covariance, reasons=tuple(reasons), directions=tuple(directions), condition=tuple(conditions)
     )
@@ -81,33 +80,9 @@ def _block_covariance(
     return cluster_covariance(curvature + np.diag(problem.prior_weight / problem.sd[block.columns] ** 2), scores)
 
 
-def _open_directions(
-    problem: Problem, block: Block, curvature: NDArray[np.float64], names: Sequence[str]
-) -> tuple[NDArray[np.float64], list[str]]:
-    """Share of each parameter in directions where the data curve the loss less than the prior, and their names."""
-    sd = problem.sd[block.columns]
-    values, vectors = np.linalg.eigh(curvature * np.outer(sd, sd))
-    unknown = vectors[:, values < problem.prior_weight]
-    named = []
-    for direction in unknown.T:
-        order = [i for i in np.argsort(-np.abs(direction)) if abs(direction[i]) > _NAMED]
-        sign = np.sign(direction[order[0]])
-        terms = [f"{sign * direction[i] * sd[i]:+.2g} {names[int(block.columns[i])]}" for i in order]
-        named.append(" ".join(terms))
-    return np.sum(unknown**2, axis=1), named
-
-
-def _scaled_condition(curvature: NDArray[np.float64]) -> float:
-    """cond(ĴᵀĴ) with every column of the Jacobian scaled to unit length; columns of zeros make it infinite."""
-    size = np.sqrt(np.diag(curvature))
-    if (size == 0).any():
-        return float("inf")
-    return float(np.linalg.cond(curvature / np.outer(size, size)))
-
-
-def _reason(problem: Problem, point: NDArray[np.float64], column: int, share: float, error: float | None) -> str:
+def _reason(problem: Problem, point: NDArray[np.float64], column: int, left_open: bool, error: float | None) -> str:
     low, high, sd = problem.low[column], problem.high[column], problem.sd[column]
-    if share > _OPEN_SHARE:
+    if left_open:
         return "the data leave it open"
     if min(point[column] - low, high - point[column]) < _NEAR_BOUND * sd:
         return "ends on its bound"
