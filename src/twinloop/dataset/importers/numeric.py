@@ -71,4 +71,4 @@ def unit_map(units: dict[str, str], *, source: str) -> UnitMap:
 
 def signal(time: NDArray[np.float64], values: NDArray[np.float64], columns: Iterable[str], unit: str) -> Signal:
     """A signal; values ``(T,)`` are one column."""
-    return Signal(time=time, values=values.reshape(len(values), -1), columns=tuple(columns), unit=unit)
+    return Signal(time=time, values=values[:, None] if values.ndim == 1 else values, columns=tuple(columns), unit=unit)
