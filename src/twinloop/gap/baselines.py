@@ -30,9 +30,10 @@ def baselines(logs: ReplayLogs, lag_logs: ReplayLogs) -> tuple[Baseline, ...]:
     hold = Baseline(
         name="hold",
         meaning="the first frame held to the end",
-        readings=np.broadcast_to(logs.measured[:, :1], logs.measured.shape),
+        readings=logs.held,
     )
-    if logs.twin.robot.control != "position":
+    positions_alone = len(logs.channels) == len(logs.joints)
+    if not positions_alone or logs.twin.robot.control != "position":
         return (hold,)
     command = logs.units.from_si(logs.commands)
     lag = best_lag(lag_logs.units.from_si(lag_logs.commands), lag_logs.measured)

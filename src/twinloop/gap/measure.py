@@ -14,7 +14,7 @@ from twinloop.gap.baselines import baselines
 from twinloop.gap.report import GapReport
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
-from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.stats import Interval, bootstrap_mean, bootstrap_paired
 from twinloop.twin import Twin
 
@@ -27,6 +27,7 @@ def measure_gap(
     *,
     backend: Backend,
     params: Params | None = None,
+    options: ReplayOptions | None = None,
     training: Sequence[Episode] | None = None,
     level: float = 0.95,
     seed: int = 0,
@@ -38,6 +39,8 @@ def measure_gap(
         episodes: the episodes to measure on, held out from whatever ``params`` were fitted to.
         backend: where the replays run.
         params: identified parameters, SI values by name or a distribution, of which the estimate is taken.
+        options: how the episodes are cut into windows and what is compared; whole episodes and joint positions
+            without it.
         training: episodes on which the baseline's delay is chosen; without them it is chosen on ``episodes``
             themselves, which favours the baseline, and is said so.
         level: confidence level of the intervals, which are bootstrapped over episodes.
@@ -48,29 +51,32 @@ def measure_gap(
         UnknownNameError, BoundsError: a parameter that the twin has not, or a value outside its bounds.
         InputError: the replay diverges with these parameters.
     """
-    logs = prepare_replay(twin, episodes)
-    lag_logs = logs if training is None else prepare_replay(twin, training)
+    logs = prepare_replay(twin, episodes, options)
+    lag_logs = logs if training is None else prepare_replay(twin, training, options)
     values = dict(params.estimate) if isinstance(params, ParamDistribution) else params
     guesses = baselines(logs, lag_logs)
     errors = {guess.name: _episode_errors(guess.readings, logs) for guess in guesses}
     errors["nominal"] = _twin_errors(backend, logs, {})
     if values is not None:
         errors["identified"] = _twin_errors(backend, logs, values)
-    means = {name: _mean(table, logs.lengths, level, seed) for name, table in errors.items()}
-    chosen_on = "the measured episodes themselves" if training is None else f"{len(lag_logs)} training episodes"
+    lengths = logs.by_episode(logs.lengths)
+    means = {name: _mean(table, lengths, level, seed) for name, table in errors.items()}
+    chosen_on = (
+        "the measured episodes themselves" if training is None else f"{len(lag_logs.episodes)} training episodes"
+    )
     return GapReport(
-        joints=logs.joints,
-        log_units=tuple(unit.unit for unit in logs.units.joints),
-        episodes=logs.numbers,
+        joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
+        log_units=tuple(channel.unit for channel in logs.channels),
+        episodes=logs.episodes,
         twins={name: means[name] for name in ("nominal", "identified") if name in means},
         baselines={guess.name: means[guess.name] for guess in guesses},
         meanings={
             guess.name: guess.meaning + (f" (chosen on {chosen_on})" if guess.name == "delay" else "")
             for guess in guesses
         },
-        improvement=_improvement(errors, logs.lengths, level, seed),
+        improvement=_improvement(errors, lengths, level, seed),
         episode_errors=errors,
-        lengths=logs.lengths,
+        lengths=lengths,
         source=", ".join(sorted({episode.source for episode in episodes})),
     )
 
@@ -88,10 +94,11 @@ def _twin_errors(backend: Backend, logs: ReplayLogs, values: Mapping[str, float]
 
 def _episode_errors(readings: NDArray[np.float64], logs: ReplayLogs) -> NDArray[np.float64]:
     """Mean absolute error of every episode, ``(nepisode, n)``."""
-    return np.nanmean(np.abs(readings - logs.measured), axis=1)
+    size = np.abs(readings - logs.measured)
+    return logs.by_episode(np.nansum(size, axis=1)) / logs.by_episode(np.sum(~np.isnan(size), axis=1))
 
 
-def _mean(errors: NDArray[np.float64], lengths: NDArray[np.int64], level: float, seed: int) -> Interval:
+def _mean(errors: NDArray[np.float64], lengths: NDArray[np.float64], level: float, seed: int) -> Interval:
     """Mean over frames of all episodes with its interval; a single episode has none (NaN)."""
     if len(errors) > 1:
         return bootstrap_mean(errors, weights=lengths, level=level, seed=seed)
@@ -100,7 +107,7 @@ def _mean(errors: NDArray[np.float64], lengths: NDArray[np.int64], level: float,
 
 
 def _improvement(
-    errors: Mapping[str, NDArray[np.float64]], lengths: NDArray[np.int64], level: float, seed: int
+    errors: Mapping[str, NDArray[np.float64]], lengths: NDArray[np.float64], level: float, seed: int
 ) -> Interval | None:
     if "identified" not in errors or len(lengths) == 1:
         return None

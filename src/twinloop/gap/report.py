@@ -31,7 +31,7 @@ class GapReport:
     meanings: Mapping[str, str]
     improvement: Interval | None
     episode_errors: Mapping[str, NDArray[np.float64]]
-    lengths: NDArray[np.int64]
+    lengths: NDArray[np.float64]
     source: str
 
     @property

@@ -53,6 +53,10 @@ class Measure(Protocol):
         """The measured columns ``(…, k)`` of what was kept."""
         ...
 
+    def held(self, kept: Array) -> Array:
+        """The columns ``(…, nframe, k)`` that would be predicted if the first frame lasted."""
+        ...
+
     def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:
         """The predicted columns ``(nworld, nframe, k)``; ``kept`` is ``(nworld, nframe, r)``."""
         ...
@@ -105,6 +109,10 @@ class JointPosition:
         """See `Measure`."""
         return kept
 
+    def held(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return first_held(kept)
+
     def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         offset = self._twin.column(table, "sensor", "offset")[:, None]
@@ -128,6 +136,10 @@ class JointVelocity:
     def compare(self, kept: Array) -> Array:
         """See `Measure`."""
         return kept
+
+    def held(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return first_held(kept)
 
     def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
@@ -154,15 +166,28 @@ class BodyPose:
         turned = np.where(np.isnan(kept[..., 3:6]), np.nan, 0.0)
         return np.concatenate([kept[..., :3], turned], axis=-1)
 
+    def held(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return _pose_columns(first_held(kept), kept)
+
     def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
-        pose = run.qpos[..., self._qpos : self._qpos + 7]
-        turned = np.full((*pose.shape[:-1], 3), np.nan)
-        known = ~np.isnan(kept).any(axis=-1) & np.isfinite(pose).all(axis=-1)
-        before = Rotation.from_quat(kept[known][:, 3:], scalar_first=True)
-        after = Rotation.from_quat(pose[known][:, 3:], scalar_first=True)
-        turned[known] = (before.inv() * after).as_rotvec()
-        return np.concatenate([pose[..., :3], turned], axis=-1)
+        return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], kept)
+
+
+def _pose_columns(pose: Array, kept: Array) -> Array:
+    """Positions, and the rotation vectors from the kept poses to these, ``(…, 6)``; NaN where nothing was kept."""
+    turned = np.full((*pose.shape[:-1], 3), np.nan)
+    known = ~np.isnan(kept).any(axis=-1) & np.isfinite(pose).all(axis=-1)
+    before = Rotation.from_quat(kept[known][:, 3:], scalar_first=True)
+    after = Rotation.from_quat(pose[known][:, 3:], scalar_first=True)
+    turned[known] = (before.inv() * after).as_rotvec()
+    return np.concatenate([pose[..., :3], turned], axis=-1)
+
+
+def first_held(kept: Array) -> Array:
+    """The first frame of ``(…, nframe, k)``, for as long as something was measured."""
+    return np.where(np.isnan(kept), np.nan, kept[..., :1, :])
 
 
 class BodyTwist:
@@ -182,6 +207,10 @@ class BodyTwist:
     def compare(self, kept: Array) -> Array:
         """See `Measure`."""
         return kept
+
+    def held(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return first_held(kept)
 
     def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
@@ -215,6 +244,10 @@ class SiteSensor:
         silent = kept.copy()
         silent[..., 0, :] = np.nan
         return silent
+
+    def held(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return first_held(kept)
 
     def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""

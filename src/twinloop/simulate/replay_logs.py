@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import mujoco
 import numpy as np
@@ -94,9 +94,20 @@ class ReplayLogs:
         return np.sum(~np.isnan(self.measured).all(axis=-1), axis=1)
 
     @property
+    def episodes(self) -> tuple[int, ...]:
+        """Numbers of the episodes, each once, in increasing order."""
+        return tuple(sorted(set(self.numbers)))
+
+    @property
     def clusters(self) -> NDArray[np.intp]:
-        """The episode that each window comes from, counted from 0, ``(nwindow,)``."""
+        """The episode that each window comes from, as a position in ``episodes``, ``(nwindow,)``."""
         return np.unique(np.asarray(self.numbers), return_inverse=True)[1]
+
+    def by_episode(self, values: NDArray[Any]) -> Array:
+        """Sums of ``(nwindow, …)`` over the windows of each episode, ``(nepisode, …)``."""
+        sums = np.zeros((len(self.episodes), *values.shape[1:]))
+        np.add.at(sums, self.clusters, values)
+        return sums
 
     @property
     def nlocal(self) -> int:
@@ -105,6 +116,12 @@ class ReplayLogs:
 
     def __len__(self) -> int:
         return len(self.numbers)
+
+    @property
+    def held(self) -> Array:
+        """What would have been measured if the first frame of each window lasted, ``(nwindow, nframe, nchannel)``."""
+        pairs = zip(self.measures, self.kept, strict=True)
+        return np.concatenate([measure.held(kept) for measure, kept in pairs], axis=-1)
 
     def take(self, rows: ArrayLike) -> ReplayLogs:
         """Some of the windows, by position."""
