@@ -55,11 +55,11 @@ def measure_gap(
     lag_logs = logs if training is None else prepare_replay(twin, training, options)
     values = dict(params.estimate) if isinstance(params, ParamDistribution) else params
     guesses = baselines(logs, lag_logs)
-    errors = {guess.name: _episode_errors(guess.readings, logs) for guess in guesses}
+    errors = {guess.name: logs.episode_errors(guess.readings) for guess in guesses}
     errors["nominal"] = _twin_errors(backend, logs, {})
     if values is not None:
         errors["identified"] = _twin_errors(backend, logs, values)
-    lengths = logs.by_episode(logs.lengths)
+    lengths = logs.episode_lengths
     means = {name: _mean(table, lengths, level, seed) for name, table in errors.items()}
     chosen_on = (
         "the measured episodes themselves" if training is None else f"{len(lag_logs.episodes)} training episodes"
@@ -89,13 +89,7 @@ def _twin_errors(backend: Backend, logs: ReplayLogs, values: Mapping[str, float]
             f"The twin {logs.twin.name} diverges in episode {lost} with these parameters. "
             "More substeps in the twin's YAML, or less extreme parameters, keep it finite."
         )
-    return _episode_errors(readings, logs)
-
-
-def _episode_errors(readings: NDArray[np.float64], logs: ReplayLogs) -> NDArray[np.float64]:
-    """Mean absolute error of every episode, ``(nepisode, n)``."""
-    size = np.abs(readings - logs.measured)
-    return logs.by_episode(np.nansum(size, axis=1)) / logs.by_episode(np.sum(~np.isnan(size), axis=1))
+    return logs.episode_errors(readings)
 
 
 def _mean(errors: NDArray[np.float64], lengths: NDArray[np.float64], level: float, seed: int) -> Interval:

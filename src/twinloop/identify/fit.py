@@ -205,8 +205,8 @@ def _holdout_error(backend: Backend, logs: ReplayLogs, values: Mapping[str, floa
     """Mean absolute error of the held-out episodes per joint; bounded only where there are two to compare."""
     if not len(logs):
         return None
-    errors = np.nanmean(np.abs(_readings(backend, logs, values) - logs.measured), axis=1)
-    if len(logs) == 1:
+    errors = logs.episode_errors(_readings(backend, logs, values))
+    if len(errors) == 1:
         unknown = np.full(errors.shape[1], np.nan)
         return Interval(estimate=errors[0], low=unknown, high=unknown, level=level, method="one episode, no interval")
-    return bootstrap_mean(errors, weights=logs.lengths, level=level)
+    return bootstrap_mean(errors, weights=logs.episode_lengths, level=level)

@@ -103,7 +103,17 @@ class ReplayLogs:
         """The episode that each window comes from, as a position in ``episodes``, ``(nwindow,)``."""
         return np.unique(np.asarray(self.numbers), return_inverse=True)[1]
 
-    def by_episode(self, values: NDArray[Any]) -> Array:
+    @property
+    def episode_lengths(self) -> Array:
+        """Frames of each episode's windows, ``(nepisode,)``."""
+        return self._by_episode(self.lengths)
+
+    def episode_errors(self, readings: Array) -> Array:
+        """Mean absolute error of readings ``(nwindow, nframe, nchannel)`` in every episode, ``(nepisode, nchannel)``."""
+        size = np.abs(readings - self.measured)
+        return self._by_episode(np.nansum(size, axis=1)) / self._by_episode(np.sum(~np.isnan(size), axis=1))
+
+    def _by_episode(self, values: NDArray[Any]) -> Array:
         """Sums of ``(nwindow, …)`` over the windows of each episode, ``(nepisode, …)``."""
         sums = np.zeros((len(self.episodes), *values.shape[1:]))
         np.add.at(sums, self.clusters, values)
