@@ -11,7 +11,7 @@ from rich.console import Console
 
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport, measure_gap
-from twinloop.identify import HoldoutSpec, IdentifyResult, identify
+from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
 from twinloop.loop.gap import describe
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section, identify_section
@@ -48,23 +48,39 @@ class Identified:
         identify_section(report, self.result)
 
 
-def fit(twin: Twin, log: Log, holdout: str | None) -> Identified:
+def fit(twin: Twin, log: Log, holdout: str | None, config: FitConfig | None = None) -> Identified:
     """Fit the training episodes and measure the held-out ones."""
     spec = HoldoutSpec.parse(holdout)
-    result = identify(twin, log.episodes, backend=open_backend(), holdout=spec)
+    config = config or FitConfig()
+    result = identify(twin, log.episodes, backend=open_backend(), holdout=spec, config=config)
     held = [episode for episode in log.episodes if episode.index in set(result.holdout)]
     training = [episode for episode in log.episodes if episode.index in set(result.training)]
     gap = None
     if held:
-        gap = measure_gap(twin, held, backend=open_backend(), params=result.distribution, training=training)
+        gap = measure_gap(
+            twin,
+            held,
+            backend=open_backend(),
+            params=result.distribution,
+            options=config.replay,
+            training=training,
+        )
     return Identified(twin=twin, log=log, result=result, gap=gap, held_out=held)
 
 
-def run_identify(reference: str, log: Log, output: Path, *, holdout: str | None, console: Console) -> dict[str, Any]:
+def run_identify(
+    reference: str,
+    log: Log,
+    output: Path,
+    *,
+    holdout: str | None,
+    console: Console,
+    config: FitConfig | None = None,
+) -> dict[str, Any]:
     """Print and store what a log says about a twin."""
     twin = load_twin(reference)
     claim_output(output)
-    found = fit(twin, log, holdout)
+    found = fit(twin, log, holdout, config)
     console.print(f"Data: {log.label}")
     console.print(found.result.text(), soft_wrap=True)
     if found.gap is not None:
