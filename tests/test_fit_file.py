@@ -49,7 +49,7 @@ def test_flags_replace_what_the_file_says(tmp_path):
         (
             "priors: {'a/*': {spraed: 1}}",
             UnknownNameError,
-            r"'priors.a/\*.spraed'.*Nearest existing: priors.a/\*.spread",
+            r"'priors.a/\*.spraed'.*existing: priors.a/\*.spread",
         ),
         ("walk: many", InputError, "walk: Input should be a valid integer"),
         ("- 3", InputError, "is not a mapping of options"),
