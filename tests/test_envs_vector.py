@@ -8,9 +8,9 @@ import pytest
 import yaml
 from gymnasium.vector import AutoresetMode
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.core.params import ParamDistribution
 from twinloop.envs import IDS, TwinVectorEnv
 from twinloop.randomize import Plan, default_draws, section_plan
 from twinloop.rollout import run_batch

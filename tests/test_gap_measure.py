@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import BoundsError, InputError, LogError, UnknownNameError
-from twinloop.core.params import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import JointUnit, UnitMap

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.stats import qmc
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.params import ParamDistribution
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Draw, Plan, default_draws, identified_draws, make_design
 from twinloop.randomize.distributions import Choice, Uniform

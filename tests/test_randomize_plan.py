@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import BoundsError, InputError, UnitsError, UnknownNameError
-from twinloop.core.params import ParamDistribution
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws, identified_draws, parse_randomization
 from twinloop.randomize.distributions import (

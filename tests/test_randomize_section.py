@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.core.params import ParamDistribution
 from twinloop.generate import resolve
 from twinloop.generate.config import load_plan
 from twinloop.randomize import default_draws, section_plan

@@ -1,11 +1,10 @@
-"""Records of parameter values: those of many worlds, what seeds the chance within them, and what is known of them."""
+"""Records of parameter values: those of many worlds, and what seeds the chance within them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -155,77 +154,3 @@ def _put_seeds(old: SeedPath | None, index: NDArray[np.intp], new: SeedPath | No
     episodes, attempts = old.episodes.copy(), old.attempts.copy()
     episodes[index], attempts[index] = new.episodes, new.attempts
     return SeedPath.of(old.run_seed, episodes, attempts)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ParamDistribution:
-    """What identification knows: a normal distribution over transformed parameters.
-
-    ``mean`` and ``covariance`` live in the space of ``transforms`` (``"identity"`` or ``"log"``, one per name);
-    ``low`` and ``high`` are physical bounds in SI. ``determined[i]`` is False where the data do not tell the
-    parameter: its interval must not be printed, and its range comes from elsewhere.
-    """
-
-    names: tuple[str, ...]
-    transforms: tuple[str, ...]
-    mean: NDArray[np.float64]
-    covariance: NDArray[np.float64]
-    low: NDArray[np.float64]
-    high: NDArray[np.float64]
-    determined: tuple[bool, ...]
-    clusters: int
-    twin_hash: str = ""
-    data_hash: str = ""
-
-    def __post_init__(self) -> None:
-        for name in ("mean", "covariance", "low", "high"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
-
-    @property
-    def estimate(self) -> dict[str, float]:
-        """Point estimates by name, in SI units."""
-        rows = zip(self.names, self.transforms, self.mean, strict=True)
-        return {name: float(np.exp(value) if kind == "log" else value) for name, kind, value in rows}
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
-        return {
-            "schema": 1,
-            "names": list(self.names),
-            "transforms": list(self.transforms),
-            "mean": self.mean.tolist(),
-            "covariance": self.covariance.tolist(),
-            "low": self.low.tolist(),
-            "high": self.high.tolist(),
-            "determined": list(self.determined),
-            "clusters": self.clusters,
-            "twin_hash": self.twin_hash,
-            "data_hash": self.data_hash,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> ParamDistribution:
-        """The inverse of `to_json`.
-
-        Raises:
-            InputError: something is missing; names it.
-        """
-        wanted = ("names", "transforms", "mean", "covariance", "low", "high", "determined", "clusters")
-        missing = [key for key in wanted if key not in value]
-        if missing:
-            raise InputError(
-                f"The identified distribution lacks {', '.join(missing)}. "
-                "Give the result that `identify` wrote, unchanged."
-            )
-        return cls(
-            names=tuple(value["names"]),
-            transforms=tuple(value["transforms"]),
-            mean=np.array(value["mean"]),
-            covariance=np.array(value["covariance"]),
-            low=np.array(value["low"]),
-            high=np.array(value["high"]),
-            determined=tuple(bool(flag) for flag in value["determined"]),
-            clusters=int(value["clusters"]),
-            twin_hash=value.get("twin_hash", ""),
-            data_hash=value.get("data_hash", ""),
-        )

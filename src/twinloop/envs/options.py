@@ -10,8 +10,8 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.params import ParamDistribution
 from twinloop.randomize import Plan, read_identified, section_plan
 from twinloop.tasks import Task
 from twinloop.twin import Twin

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.core.params import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.gap.baselines import baselines
 from twinloop.gap.report import GapReport

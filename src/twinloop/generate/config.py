@@ -24,9 +24,9 @@ from pydantic import (
     model_serializer,
 )
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
-from twinloop.core.params import ParamDistribution
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import OPTIONS, Constraint, Plan, adaptive_options, read_identified, section_plan

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.params import ParamDistribution
+from twinloop.core.distribution import ParamDistribution
 from twinloop.stats import Interval
 
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.files import sha256_bytes
-from twinloop.core.params import ParamDistribution
 from twinloop.identify.result import Estimate, Residuals
 from twinloop.identify.space import Space
 from twinloop.identify.uncertainty import Uncertainty
@@ -44,6 +44,8 @@ def distribution(
         clusters=len(logs),
         twin_hash=space.twin.hash,
         data_hash=sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
+        prior_mean=np.concatenate([space.column("centre"), np.full(len(scales), np.nan)]),
+        prior_sd=np.concatenate([space.column("sd"), np.full(len(scales), np.nan)]),
     )
 
 

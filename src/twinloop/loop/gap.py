@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from twinloop.core.params import ParamDistribution
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.gap import measure_gap
 from twinloop.loop.logs import Log

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.core.params import ParamDistribution, ParamTable
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport
 from twinloop.identify import IdentifyResult

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.core.params import ParamDistribution
 from twinloop.randomize.adaptive import AdaptiveDraw
 from twinloop.randomize.config import parse_randomization
 from twinloop.randomize.constraints import Constraint

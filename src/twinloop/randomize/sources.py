@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
-from twinloop.core.params import ParamDistribution
 from twinloop.randomize.distributions import MultivariateNormal, Uniform
 from twinloop.randomize.draws import Draw, JointDraw
 from twinloop.twin import Twin

@@ -1,0 +1,223 @@
+"""What identification knows of parameters, and how far it can be trusted: the record that later steps draw from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import frozen
+
+Status = Literal["calibrated", "capped", "uncalibrated"]
+
+
+def _nothing() -> NDArray[np.float64]:
+    return np.zeros(0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualNoise:
+    """What the identified twin leaves unexplained in each channel, ``(nchannel,)`` each.
+
+    ``sd`` is in the channel's unit, ``rho`` the autocorrelation from one frame to the next at ``hz``. ``structured`` is
+    the part of the residuals' variance that repeats with the motion from clip to clip: that part is no noise but
+    physics that the twin lacks, and ``sd`` is without it.
+    """
+
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    sd: NDArray[np.float64]
+    rho: NDArray[np.float64]
+    structured: NDArray[np.float64]
+    hz: float
+
+    def __post_init__(self) -> None:
+        for name in ("sd", "rho", "structured"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "channels": list(self.channels),
+            "units": list(self.units),
+            "sd": self.sd.tolist(),
+            "rho": self.rho.tolist(),
+            "structured": self.structured.tolist(),
+            "hz": self.hz,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ResidualNoise:
+        """The inverse of `to_json`."""
+        return cls(
+            channels=tuple(value["channels"]),
+            units=tuple(value["units"]),
+            sd=np.array(value["sd"], dtype=np.float64),
+            rho=np.array(value["rho"], dtype=np.float64),
+            structured=np.array(value["structured"], dtype=np.float64),
+            hz=float(value["hz"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RangeCalibration:
+    """The factor on the covariance with which draws cover real clips, and what it could not do.
+
+    ``kappa`` is in force, ``needed`` what ``clips`` calibration clips asked for at ``level`` (infinity where there were
+    too few), ``cap`` the most that is allowed and ``cap_reason`` why. ``model_error`` ``(nchannel,)`` is how far
+    clips lie outside the ranges even so, in the channels' units: physics that is missing, not spread.
+    """
+
+    kappa: float
+    status: Status
+    level: float
+    clips: int
+    needed: float
+    cap: float
+    cap_reason: str
+    model_error: NDArray[np.float64]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model_error", frozen(self.model_error))
+
+    @property
+    def label(self) -> str:
+        """In words, for everybody who draws from it."""
+        if self.status == "uncalibrated":
+            least = math.ceil(self.level / (1 - self.level) - 1e-9)
+            return f"UNCALIBRATED: {self.clips} calibration clips, {self.level:.0%} needs at least {least}"
+        if self.status == "capped":
+            needed = f"{self.needed:.3g}" if math.isfinite(self.needed) else "more than any"
+            return f"capped at kappa {self.cap:.3g} ({self.cap_reason}), {self.clips} clips ask for {needed}"
+        return f"calibrated on {self.clips} clips for {self.level:.0%}"
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files; an infinite ``needed`` is null."""
+        return {
+            "kappa": self.kappa,
+            "status": self.status,
+            "level": self.level,
+            "clips": self.clips,
+            "needed": self.needed if math.isfinite(self.needed) else None,
+            "cap": self.cap,
+            "cap_reason": self.cap_reason,
+            "model_error": self.model_error.tolist(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> RangeCalibration:
+        """The inverse of `to_json`."""
+        return cls(
+            kappa=float(value["kappa"]),
+            status=value["status"],
+            level=float(value["level"]),
+            clips=int(value["clips"]),
+            needed=math.inf if value["needed"] is None else float(value["needed"]),
+            cap=float(value["cap"]),
+            cap_reason=str(value["cap_reason"]),
+            model_error=np.array(value["model_error"], dtype=np.float64),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParamDistribution:
+    """What identification knows: a normal distribution over transformed parameters.
+
+    ``mean`` and ``covariance`` live in the space of ``transforms`` (``"identity"`` or ``"log"``, one per name);
+    ``low`` and ``high`` are physical bounds in SI. ``determined[i]`` is False where the data do not tell the
+    parameter: its interval must not be printed, and its range is the prior one. ``prior_mean`` and ``prior_sd``
+    (transformed, NaN where there was none) are what was believed beforehand; empty where a file does not say. ``noise``
+    is what the fit leaves over, ``calibration`` the factor on the covariance that clips of their own ask for.
+    """
+
+    names: tuple[str, ...]
+    transforms: tuple[str, ...]
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    determined: tuple[bool, ...]
+    clusters: int
+    twin_hash: str = ""
+    data_hash: str = ""
+    prior_mean: NDArray[np.float64] = field(default_factory=_nothing)
+    prior_sd: NDArray[np.float64] = field(default_factory=_nothing)
+    noise: ResidualNoise | None = None
+    calibration: RangeCalibration | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "covariance", "low", "high", "prior_mean", "prior_sd"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @property
+    def estimate(self) -> dict[str, float]:
+        """Point estimates by name, in SI units."""
+        rows = zip(self.names, self.transforms, self.mean, strict=True)
+        return {name: float(np.exp(value) if kind == "log" else value) for name, kind, value in rows}
+
+    @property
+    def kappa(self) -> float:
+        """The factor on the covariance that was calibrated; 1, the estimate's own uncertainty, where none was."""
+        return 1.0 if self.calibration is None else self.calibration.kappa
+
+    @property
+    def undetermined(self) -> tuple[str, ...]:
+        """Names that the data do not tell."""
+        return tuple(name for name, known in zip(self.names, self.determined, strict=True) if not known)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "names": list(self.names),
+            "transforms": list(self.transforms),
+            "mean": self.mean.tolist(),
+            "covariance": self.covariance.tolist(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "determined": list(self.determined),
+            "clusters": self.clusters,
+            "twin_hash": self.twin_hash,
+            "data_hash": self.data_hash,
+            "prior_mean": [value if math.isfinite(value) else None for value in self.prior_mean.tolist()],
+            "prior_sd": [value if math.isfinite(value) else None for value in self.prior_sd.tolist()],
+            "noise": None if self.noise is None else self.noise.to_json(),
+            "calibration": None if self.calibration is None else self.calibration.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ParamDistribution:
+        """The inverse of `to_json`.
+
+        Raises:
+            InputError: something is missing; names it.
+        """
+        wanted = ("names", "transforms", "mean", "covariance", "low", "high", "determined", "clusters")
+        missing = [key for key in wanted if key not in value]
+        if missing:
+            raise InputError(
+                f"The identified distribution lacks {', '.join(missing)}. "
+                "Give the result that `identify` wrote, unchanged."
+            )
+        noise, calibration = value.get("noise"), value.get("calibration")
+        return cls(
+            names=tuple(value["names"]),
+            transforms=tuple(value["transforms"]),
+            mean=np.array(value["mean"]),
+            covariance=np.array(value["covariance"]),
+            low=np.array(value["low"]),
+            high=np.array(value["high"]),
+            determined=tuple(bool(flag) for flag in value["determined"]),
+            clusters=int(value["clusters"]),
+            twin_hash=value.get("twin_hash", ""),
+            data_hash=value.get("data_hash", ""),
+            prior_mean=np.array(value.get("prior_mean", []), dtype=np.float64),
+            prior_sd=np.array(value.get("prior_sd", []), dtype=np.float64),
+            noise=None if noise is None else ResidualNoise.from_json(noise),
+            calibration=None if calibration is None else RangeCalibration.from_json(calibration),
+        )
