@@ -1,0 +1,182 @@
+"""Velocities that are not the derivative of positions: another sign, unit, column, axes or clock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.transform import Rotation
+
+from twinloop.dataset.log_checks.expectations import LogRecord
+from twinloop.dataset.log_checks.factors import VELOCITIES, name_factor
+from twinloop.dataset.log_checks.finding import Finding
+from twinloop.dataset.log_checks.series import Series, increasing
+from twinloop.stats import cross_lag, slope_change
+
+_ALIKE = 0.6  # correlation from which two series are the same quantity
+_UNLIKE = 0.3  # below it a velocity is another thing's
+_MOVES_S = 0.02  # rad or m by which a joint has to move in an episode
+_SKEW_S, _SKEW_FRAMES = 0.05, 3.0  # filters of drives delay velocities by 10 to 30 ms
+_SPLIT = 0.5
+_TURNED = 0.5  # a velocity of the wrong sign is -1 times the derivative, whatever filters it
+_FEWEST = 16
+
+
+def check_velocities(record: LogRecord, series: Series) -> Iterator[Finding]:
+    """``joint_velocity`` against the joints' positions."""
+    signal = record.signals.get("joint_velocity")
+    if signal is None or not record.units.known:
+        return
+    velocity = series.of(signal)
+    if velocity is None:
+        return
+    position = record.units.to_si(series.state)
+    moved, mean = series.moves(position), series.mean(velocity) * series.stride * series.dt
+    for column, name in enumerate(signal.columns):
+        if name in record.joints:
+            joint = record.joints.index(name)
+            if np.ptp(position[:, joint]) > _MOVES_S:
+                yield from _compare(
+                    record, series, f"joint_velocity/{name}", moved[:, joint], mean[:, column], "rad/s or m/s"
+                )
+
+
+def check_twists(record: LogRecord) -> Iterator[Finding]:
+    """``twist/BODY`` against ``pose/BODY``: linear velocity in the world's axes, angular in the body's own."""
+    for name, pose in record.signals.items():
+        twist = record.signals.get(f"twist/{name.removeprefix('pose/')}")
+        if not name.startswith("pose/") or twist is None or pose.values.shape[1] != 7 or twist.values.shape[1] != 6:
+            continue
+        if pose.time.shape != twist.time.shape or not np.array_equal(pose.time, twist.time, equal_nan=True):
+            continue
+        time, rows = increasing(pose.time)
+        if len(time) < _FEWEST:
+            continue
+        dt = float(np.median(np.diff(time)))
+        place = pose.values[rows]
+        rates = twist.values[rows]
+        if not np.isfinite(place).all() or not np.isfinite(rates).all():
+            continue
+        steps = np.diff(time) < 2 * dt
+        yield from _linear(record, twist_name := f"twist/{name.removeprefix('pose/')}", time, place, rates, steps)
+        yield from _angular(record, name, twist_name, time, place, rates, steps)
+
+
+def _compare(record, series: Series, name: str, moved, mean, unit: str) -> Iterator[Finding]:
+    """One column's integral against the movement, ``(N,)`` each in rad or m."""
+    dt = series.dt
+    if np.ptp(mean) == 0:
+        yield _finding(record, name, series.time[0], "velocity_constant", "warning",
+            f"is {mean[0] / (series.stride * dt):.4g} throughout while the joint moves.",
+            "Leave the signal out; velocities follow from the positions.")  # fmt: skip
+        return
+    lag, correlation = cross_lag(moved, mean, earliest=-0.2 / dt, latest=0.2 / dt)
+    shift = round(lag)
+    x, y = (moved[: len(moved) - shift], mean[shift:]) if shift >= 0 else (moved[-shift:], mean[:shift])
+    change = slope_change(x, y, least=max(8, len(x) // 20))
+    parts = [(0, len(x), float(x @ y / max(x @ x, 1e-300)))]
+    if change.gain > _SPLIT and change.before * change.after < 0:
+        parts = [(0, change.index, change.before), (change.index, len(x), change.after)]
+    elif abs(correlation) < _UNLIKE:
+        yield _finding(record, name, series.time[0], "velocity_unlike", "warning",
+            f"is not the derivative of the position (largest correlation {correlation:.2f}).",
+            "Check the column; velocities follow from the positions without it.", correlation=correlation)  # fmt: skip
+        return
+    for first, stop, slope in parts:
+        strength = _correlation(x[first:stop], y[first:stop])
+        if abs(strength) >= _ALIKE:
+            yield from _judge(record, name, float(series.time[first]), slope, strength, unit)
+    if abs(correlation) >= _ALIKE and abs(lag * dt) > max(_SKEW_S, _SKEW_FRAMES * dt):
+        yield _finding(record, name, series.time[0], "signal_skew", "warning",
+            f"is {1e3 * lag * dt:+.0f} ms behind the position's derivative (correlation {abs(correlation):.2f}).",
+            f"--shift {name.partition('/')[0]}={-lag * dt:.3f} brings it onto the joints' clock.",
+            lag_s=lag * dt)  # fmt: skip
+
+
+def _judge(record, name: str, begin: float, slope: float, strength: float, unit: str) -> Iterator[Finding]:
+    if slope < -_TURNED:
+        yield _finding(record, name, begin, "velocity_sign", "error",
+            f"is {slope:.3g} times the derivative of the position (correlation {strength:.2f}): the sign is wrong.",
+            f"--flip {name}", slope=slope, correlation=strength)  # fmt: skip
+    factor = name_factor(abs(slope), VELOCITIES)
+    if factor is not None:
+        yield _finding(record, name, begin, "velocity_unit", "error",
+            f"is {abs(slope):.4g} times the derivative of the position: {factor}.",
+            f"Give it in {unit}, or the positions in the unit that they are in (--units).",
+            slope=slope, correlation=strength)  # fmt: skip
+
+
+def _linear(record, name: str, time, place, rates, steps) -> Iterator[Finding]:
+    gone = np.diff(place[:, :3], axis=0)[steps]
+    expected = ((rates[1:, :3] + rates[:-1, :3]) / 2 * np.diff(time)[:, None])[steps]
+    if np.sum(gone**2) == 0 or np.abs(gone).sum() < _MOVES_S:
+        return
+    x, y = gone.ravel(), expected.ravel()
+    strength = _correlation(x, y)
+    slope = float(x @ y / (x @ x))
+    if strength > _ALIKE or strength < -_ALIKE:
+        yield from _judge(record, f"{name} linear", float(time[0]), slope, strength, "m/s")
+    elif strength < _UNLIKE:
+        yield _finding(record, f"{name} linear", time[0], "velocity_unlike", "warning",
+            f"is not the derivative of the pose's position (correlation {strength:.2f}).",
+            "Linear velocity is expected in the world's axes.", correlation=strength)  # fmt: skip
+
+
+def _angular(record, pose: str, twist: str, time, place, rates, steps) -> Iterator[Finding]:
+    """Which reading of quaternion and angular velocity agrees: order, axes, sign, unit."""
+    dt = np.diff(time)[:, None]
+    measured = ((rates[1:, 3:] + rates[:-1, 3:]) / 2 * dt)[steps]
+    if np.sqrt(np.sum(measured**2)) < _MOVES_S:
+        return
+    readings = {
+        "": turning(place[:, 3:], body=True)[steps],
+        "xyzw": turning(place[:, [6, 3, 4, 5]], body=True)[steps],
+        "world": turning(place[:, 3:], body=False)[steps],
+    }
+    errors = {}
+    for name, turn in readings.items():
+        errors[name] = 1 - _correlation(turn.ravel(), measured.ravel())
+    best = min(errors, key=errors.__getitem__)
+    figures = {f"correlation_{name or 'wxyz'}": 1 - error for name, error in errors.items()}
+    if errors[""] > 0.2 and errors[best] < 0.5 * errors[""] and 1 - errors[best] > _ALIKE:
+        if best == "xyzw":
+            yield _finding(record, pose, time[0], "quaternion_order", "error",
+                "turns as its angular velocity says only if it is read as xyzw "
+                f"(correlation {1 - errors[best]:.2f} instead of {1 - errors['']:.2f}).",
+                "--quaternions xyzw", **figures)  # fmt: skip
+        else:
+            yield _finding(record, twist, time[0], "twist_axes", "error",
+                f"angular velocity fits the pose in the world's axes (correlation {1 - errors[best]:.2f}), not in the "
+                f"body's ({1 - errors['']:.2f}).", "Turn it into the body's axes.", **figures)  # fmt: skip
+        return
+    x, y = readings[""].ravel(), measured.ravel()
+    strength, slope = _correlation(x, y), float(x @ y / max(x @ x, 1e-300))
+    if abs(strength) > _ALIKE:
+        yield from _judge(record, f"{twist} angular", float(time[0]), slope, strength, "rad/s")
+
+
+def turning(wxyz: NDArray[np.float64], *, body: bool) -> NDArray[np.float64]:
+    """Rotation vectors ``(T − 1, 3)`` from each orientation to the next, in the body's or the world's axes."""
+    norm = np.linalg.norm(wxyz, axis=1, keepdims=True)
+    rotations = Rotation.from_quat(np.where(norm > 0, wxyz, [1, 0, 0, 0]), scalar_first=True)
+    earlier, later = rotations[:-1], rotations[1:]
+    return ((earlier.inv() * later) if body else (later * earlier.inv())).as_rotvec()
+
+
+def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    energy = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / energy if energy > 0 else 0.0
+
+
+def _finding(record, column, begin, kind, severity, evidence: str, remedy: str, **figures: float) -> Finding:
+    return Finding(
+        kind=kind,
+        severity=severity,
+        column=column,
+        episodes=(record.index,),
+        begin_s=float(begin),
+        evidence=evidence,
+        remedy=remedy,
+        figures=figures,
+    )
