@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import TypedDict, Unpack
 
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
@@ -12,6 +13,7 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.importers import arrow, crazyflie, csv, lerobot_v3, lerobot_v21
 from twinloop.dataset.importers.options import Importer, LogOptions
 from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.importers.ros import importer as ros
 
 ENTRY_POINTS = "twinloop.importers"  # where an installed package offers an `Importer` of its own
 
@@ -25,78 +27,60 @@ def importers() -> tuple[Importer, ...]:
         lerobot_v21.IMPORTER,
         arrow.IMPORTER,
         csv.IMPORTER,
+        ros.IMPORTER,
         crazyflie.IMPORTER,
     )
 
 
-def load_log(
-    path: Path | str,
-    *,
-    units: UnitMap | str | Sequence[str] | None = None,
-    calibration: Path | str | None = None,
-    joints: Sequence[str] | None = None,
-    task: str = "",
-    robot_type: str = "",
-    origin: str = "",
-) -> list[Episode]:
+class Said(TypedDict, total=False):
+    """What a caller may say about a log that does not say it itself.
+
+    ``units``: the unit of every joint, or one per joint (see `LogOptions`). ``calibration``: LeRobot's
+    ``calibration.json``, which gives ±100 and 0–100 their radians. ``joints``: names of the joint columns where the log
+    has none; a selection where it has. ``task``, ``robot_type``: in place of what the log says. ``origin``: what the
+    episodes say they come from; by default the path. ``topics``: the topics of a ROS recording by role (``state``,
+    ``command``, ``imu:SITE``, …). ``description``: a YAML file that says what a table's columns are.
+    """
+
+    units: UnitMap | str | Sequence[str] | None
+    calibration: Path | str | None
+    joints: Sequence[str] | None
+    task: str
+    robot_type: str
+    origin: str
+    topics: Mapping[str, str]
+    description: Path | str | None
+
+
+def load_log(path: Path | str, **said: Unpack[Said]) -> list[Episode]:
     """The episodes of a robot log, whatever its format.
 
     Args:
-        path: a LeRobot v2.1 or v3.0 folder, an Arrow folder or file, a CSV file, a Crazyflie's µSD log.
-        units: the unit of every joint, or one per joint, where the log does not say (see `LogOptions`).
-        calibration: LeRobot's ``calibration.json``, which gives ±100 and 0–100 their radians.
-        joints: names of the joint columns where the log has none; a selection where it has.
-        task: what the robot was doing, in place of what the log says.
-        robot_type: the robot, in place of what the log says.
-        origin: what the episodes say they come from; by default the path.
+        path: a LeRobot v2.1 or v3.0 folder, an Arrow folder or file, a CSV file, a ROS recording, a robomimic HDF5
+            file, a Crazyflie's µSD log.
+        **said: what the log does not say, see `Said`.
 
     Raises:
         InputError: nothing is there, or no format recognises it.
         UnitsError: the log does not say its units; the message is the question to answer.
-        LogError: empty, NaN, time that does not increase, a missing joint.
+        LogError: empty, NaN, time that does not increase, a missing joint, several topics that may be meant.
         DatasetError: a damaged file; names it.
+        MissingDependencyError: the format needs a package that is not installed; names it.
     """
-    raw = read_raw(
-        path,
-        units=units,
-        calibration=calibration,
-        joints=joints,
-        task=task,
-        robot_type=robot_type,
-        origin=origin,
-    )
-    return [episode.episode() for episode in raw]
+    return [episode.episode() for episode in read_raw(path, **said)]
 
 
-def read_raw(
-    path: Path | str,
-    *,
-    units: UnitMap | str | Sequence[str] | None = None,
-    calibration: Path | str | None = None,
-    joints: Sequence[str] | None = None,
-    task: str = "",
-    robot_type: str = "",
-    origin: str = "",
-) -> list[RawEpisode]:
+def read_raw(path: Path | str, **said: Unpack[Said]) -> list[RawEpisode]:
     """As `load_log`, with NaN, repeated times and whatever else is wrong left as it is.
 
     Raises:
-        InputError: nothing is there, or no format recognises it.
-        UnitsError: the log does not say its units; the message is the question to answer.
-        LogError: no episode, or a missing joint.
-        DatasetError: a damaged file; names it.
+        TwinloopError: as `load_log`, but for what is wrong with values and times.
     """
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path} does not exist.")
-    options = LogOptions(
-        units=units,
-        calibration=None if calibration is None else Path(calibration),
-        joints=joints,
-        task=task,
-        robot_type=robot_type,
-        origin=origin,
-    )
+    files = {key: Path(file) for key in ("calibration", "description") if (file := said.get(key)) is not None}
+    options = LogOptions(**{**said, **files})  # pyright: ignore[reportArgumentType]
     known = importers()
     for importer in known:
         if importer.recognizes(path):

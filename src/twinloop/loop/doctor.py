@@ -30,6 +30,8 @@ _EXTRAS = {
     "ray": "pip install 'twinloop[ray]'",
     "s3fs": "pip install 'twinloop[s3]'",
     "gymnasium": "pip install 'twinloop[gym]'",
+    "rosbags": "pip install 'twinloop[ros]'",
+    "h5py": "pip install 'twinloop[hdf5]'",
 }
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,8 @@ class LogOptions:
     ``units`` is a unit map, one unit name for every joint, or one per joint (`rad`, `deg`, `m`, `cm`, `mm`,
     `range_m100_100`, `range_0_100`). ``joints`` names the columns where the log does not, and selects and orders
     them where it does. ``calibration`` is LeRobot's ``calibration.json``. ``origin`` is what the episodes say they
-    come from, by default the path.
+    come from, by default the path. ``topics`` gives the topics of a ROS recording their roles (see `ros.topics`).
+    ``description`` is a YAML file that says what a table's columns are (see `describe`).
     """
 
     units: UnitMap | str | Sequence[str] | None = None
@@ -50,6 +51,8 @@ class LogOptions:
     task: str = ""
     robot_type: str = ""
     origin: str = ""
+    topics: Mapping[str, str] = field(default_factory=dict[str, str])
+    description: Path | None = None
     action_key: str = "action"
     state_key: str = "observation.state"
 

@@ -24,6 +24,7 @@ class RawEpisode:
 
     ``time`` ``(T,)`` and ``state`` ``(T, n)`` belong together, and ``action`` ``(T, n)`` too, unless ``action_time``
     ``(K,)`` says that commands have times of their own: then ``action`` is ``(K, n)``. Both count from the same zero.
+    ``notes`` say how the file was read, where there was a choice.
     """
 
     index: int
@@ -39,6 +40,7 @@ class RawEpisode:
     command: Literal["position", "torque", "none"] = "position"
     signals: Mapping[str, Signal] = field(default_factory=dict[str, Signal])
     conditions: Mapping[str, float] = field(default_factory=dict[str, float])
+    notes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, episode: Episode) -> RawEpisode:
