@@ -20,7 +20,7 @@ from twinloop.core.errors import InputError, LogError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
-from twinloop.simulate.protocol import Trajectories
+from twinloop.simulate.open_loop import Motion
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -57,7 +57,7 @@ class Measure(Protocol):
         """The columns ``(…, nframe, k)`` that would be predicted if the first frame lasted."""
         ...
 
-    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:
+    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:
         """The predicted columns ``(nworld, nframe, k)``; ``kept`` is ``(nworld, nframe, r)``."""
         ...
 
@@ -113,7 +113,7 @@ class JointPosition:
         """See `Measure`."""
         return first_held(kept)
 
-    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         offset = self._twin.column(table, "sensor", "offset")[:, None]
         scale = self._twin.column(table, "sensor", "scale")[:, None]
@@ -141,7 +141,7 @@ class JointVelocity:
         """See `Measure`."""
         return first_held(kept)
 
-    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return run.qvel[..., self._twin.encoder_qvel] / scale
@@ -170,7 +170,7 @@ class BodyPose:
         """See `Measure`."""
         return _pose_columns(first_held(kept), kept)
 
-    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], kept)
 
@@ -212,7 +212,7 @@ class BodyTwist:
         """See `Measure`."""
         return first_held(kept)
 
-    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         return run.qvel[..., self._qvel : self._qvel + 6]
 
@@ -249,7 +249,7 @@ class SiteSensor:
         """See `Measure`."""
         return first_held(kept)
 
-    def predicted(self, run: Trajectories, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         return run.records["sensordata"][..., self._first : self._first + 3]
 

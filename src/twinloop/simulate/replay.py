@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
+from twinloop.simulate.open_loop import open_loop
 from twinloop.simulate.protocol import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
-from twinloop.simulate.rollout import rollout
 
 _MOST_WORLDS = 600  # at once, of windows of 300 frames: about 100 MB of states
 _USUAL_FRAMES = 300
+_LIKE = 1.25  # windows up to so many times as long as the shortest run beside it
 
 
 def replay(
@@ -19,7 +22,8 @@ def replay(
 ) -> NDArray[np.float64]:
     """What would have been measured, ``(nworld, nwindow, nframe, nchannel)`` in the channels' units.
 
-    The first frame is the measured one with its corrections. A world that diverges reads infinity from then on.
+    The first frame is the measured one with its corrections. A world that diverges reads infinity from then on, and
+    nothing (NaN) is read where windows much shorter than the longest have ended.
 
     Args:
         backend: where the worlds run.
@@ -30,20 +34,39 @@ def replay(
     nworld, nwindow, nframe = params.nworld, len(logs), logs.commands.shape[1]
     if local is None:
         local = np.zeros((nworld, nwindow, logs.nlocal))
-    most = max(1, int(_MOST_WORLDS * max(1.0, _USUAL_FRAMES / nframe)) // nwindow)
-    if nworld > most:  # in portions, so that memory stays flat
-        portions = [np.arange(i, min(i + most, nworld)) for i in range(0, nworld, most)]
-        return np.concatenate([replay(backend, logs, params.take(rows), local[rows]) for rows in portions])
+    readings = np.full((nworld, nwindow, nframe, len(logs.channels)), np.nan)
+    for rows in _alike_in_length(logs.ends):
+        windows = logs.take(rows).trimmed()
+        length = windows.commands.shape[1]
+        most = max(1, int(_MOST_WORLDS * max(1.0, _USUAL_FRAMES / length)) // len(rows))
+        for begin in range(0, nworld, most):  # in portions, so that memory stays flat
+            worlds = np.arange(begin, min(begin + most, nworld))
+            part = _replay(backend, windows, params.take(worlds), local[np.ix_(worlds, rows)])
+            readings[begin : begin + most, rows, :length] = part
+    return readings
+
+
+def _alike_in_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
+    """Windows in groups of about the same length, so that none runs far beyond its end."""
+    order = np.argsort(lengths, kind="stable")
+    while len(order):
+        count = int(np.searchsorted(lengths[order], _LIKE * lengths[order[0]], side="right"))
+        yield np.sort(order[:count])
+        order = order[count:]
+
+
+def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64]) -> NDArray[np.float64]:
+    nworld, nwindow = params.nworld, len(logs)
     table = _with_conditions(logs, params)
     initial = logs.start.states(logs.twin, table, local.reshape(nworld * nwindow, -1))
     commands = np.tile(logs.commands[:, :-1], (nworld, 1, 1))
     records = tuple(dict.fromkeys(name for measure in logs.measures for name in measure.records))
-    run = rollout(backend, logs.twin, table, initial, commands, nframe - 1, record=records)
+    run = open_loop(backend, logs.twin, table, initial, commands, record=records)
     columns = []
     for measure, kept in zip(logs.measures, logs.kept, strict=True):
         columns.append(measure.predicted(run, table, np.tile(kept, (nworld, 1, 1))))
     readings = np.concatenate(columns, axis=-1)
-    for world in np.flatnonzero(~run.valid):
+    for world in np.flatnonzero(run.invalid_step >= 0):
         readings[world, run.invalid_step[world] :] = np.inf
     return readings.reshape(nworld, nwindow, *readings.shape[1:])
 

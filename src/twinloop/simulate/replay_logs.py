@@ -99,6 +99,12 @@ class ReplayLogs:
         return tuple(sorted(set(self.numbers)))
 
     @property
+    def ends(self) -> NDArray[np.int64]:
+        """Frames of each window up to the last one in which something was measured; at least two."""
+        seen = np.any(~np.isnan(self.measured), axis=-1)
+        return np.maximum(self.measured.shape[1] - np.argmax(seen[:, ::-1], axis=1), _TWO)
+
+    @property
     def clusters(self) -> NDArray[np.intp]:
         """The episode that each window comes from, as a position in ``episodes``, ``(nwindow,)``."""
         return np.unique(np.asarray(self.numbers), return_inverse=True)[1]
@@ -109,7 +115,7 @@ class ReplayLogs:
         return self._by_episode(self.lengths)
 
     def episode_errors(self, readings: Array) -> Array:
-        """Mean absolute error of readings ``(nwindow, nframe, nchannel)`` in every episode, ``(nepisode, nchannel)``."""
+        """Mean absolute error of readings ``(nwindow, nframe, nchannel)`` by episode, ``(nepisode, nchannel)``."""
         size = np.abs(readings - self.measured)
         return self._by_episode(np.nansum(size, axis=1)) / self._by_episode(np.sum(~np.isnan(size), axis=1))
 
@@ -145,6 +151,16 @@ class ReplayLogs:
             conditions={name: values[index] for name, values in self.conditions.items()},
             numbers=tuple(self.numbers[i] for i in index),
             begins=self.begins[index],
+        )
+
+    def trimmed(self) -> ReplayLogs:
+        """The same windows without the frames that lie past the end of all of them."""
+        frames = slice(0, int(self.ends.max(initial=_TWO)))
+        return replace(
+            self,
+            commands=self.commands[:, frames],
+            measured=self.measured[:, frames],
+            kept=tuple(values[:, frames] for values in self.kept),
         )
 
     def of_episodes(self, numbers: Sequence[int]) -> ReplayLogs:
