@@ -7,7 +7,6 @@ all frames and up to 200 deg/s; all joints still (below 3 deg/s) in 20 to 30 % o
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 
 import mujoco
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
+from twinloop.hardware.limits import Clearance
 from twinloop.sensors.encoder import STS3215_RESOLUTION
 from twinloop.twin import Twin
 
@@ -29,7 +29,6 @@ _PAUSE, _LEAD_IN, _GRASP = (0.05, 0.4), (0.2, 0.7), (0.25, 0.5)  # seconds
 _SHORTEST = 0.25  # seconds of the shortest move
 # Torque robots: part of the torque range, and seconds per change.
 _TORQUE_REACH, _TORQUE_TIME = 0.1, (0.2, 1.0)
-_CLEARANCE = 0.025  # metres that a path keeps from everything: an arm sags by two degrees under its own weight
 _PATH_POINTS, _TRIES = 10, 60
 
 
@@ -126,11 +125,8 @@ class _FreeSpace:
     """Where an arm may go: poses ``(n,)`` of the robot's joints and straight paths that touch nothing new."""
 
     def __init__(self, twin: Twin) -> None:
-        self._twin, self._model = twin, copy.copy(twin.model)
-        self._model.geom_margin[:] = _CLEARANCE
-        self._data = mujoco.MjData(self._model)
-        qpos, _ = twin.home()
-        self._qpos, self.home = qpos, qpos[twin.joint_qpos]
+        self._clearance = Clearance(twin)
+        self.home = twin.home()[0][twin.joint_qpos]
         low, high = twin.joint_ranges.T
         self.half = (high - low) / 2
         self._low, self._high = low + 0.05 * self.half, high - 0.05 * self.half
@@ -139,7 +135,6 @@ class _FreeSpace:
         self._grip = twin.robot.gripper
         names = twin.robot.joints
         self.arm = np.array([self._grip is None or name != self._grip.joint for name in names])
-        self._usual = self._touching(self.home)
 
     def reach(
         self,
@@ -167,12 +162,5 @@ class _FreeSpace:
 
     def _is_free(self, start: NDArray[np.float64], goal: NDArray[np.float64]) -> bool:
         parts = np.linspace(1.0, 0.0, _PATH_POINTS)  # the goal first: it is what most often is in the way
-        return all(self._touching(start + part * (goal - start)) <= self._usual for part in parts)
-
-    def _touching(self, pose: NDArray[np.float64]) -> set[tuple[int, int]]:
-        """Pairs of shapes closer than the clearance, the hand as it is at home."""
-        self._data.qpos[:] = self._qpos
-        self._data.qpos[self._twin.joint_qpos] = np.where(self.arm, pose, self.home)
-        mujoco.mj_kinematics(self._model, self._data)
-        mujoco.mj_collision(self._model, self._data)
-        return {(int(a), int(b)) for a, b in self._data.contact.geom}
+        poses = (np.where(self.arm, start + part * (goal - start), self.home) for part in parts)
+        return all(self._clearance.is_free(pose) for pose in poses)

@@ -1,0 +1,144 @@
+"""How a robot may be moved without harm: range, speed, acceleration, torque, and clear of everything around it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.records import frozen
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+# Metres that a path keeps from everything: an arm sags by two degrees under its own weight.
+CLEARANCE = 0.025
+# Part of each joint's half range that stays unused at either end: a calibration by hand is off by one to two degrees
+# of 100 (LeRobot's sweep), and an arm overshoots.
+RANGE_MARGIN = 0.05
+# Shares of what the servo could do. 0.6 of the STS3215's no-load speed (5.3 rad/s) is 3.2 rad/s, the fastest that a
+# person moved one (so101_pick_place_tape: 200 deg/s); above it the motor has no torque left to follow a command.
+SPEED_SHARE, ACCELERATION_SHARE = 0.6, 0.6
+# Root mean square over stall torque. Heat goes with its square; hobby servos are rated at a third to a half of stall.
+TORQUE_SHARE = 0.5
+# A damping is a motor's back-EMF, and says how fast it turns, where it gives what servos do unloaded: up to 10 rad/s
+# (STS3215 4.7 to 5.3, XL330 10.8). Elsewhere: what joints of collaborative arms are rated for (Franka: 2.2 to
+# 2.6 rad/s, 7.5 to 15 rad/s²), a slide of a parallel hand in m/s, and for an arm that swings freely under torques
+# twice the speed of a half-metre pendulum falling from upright; our choice.
+_SERVO_SPEED, _SPEED, _SLIDE_SPEED, _ACCELERATION, _SWING_SPEED = 10.0, 2.0, 0.2, 10.0, 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class MotionLimits:
+    """What commands and the motion that follows may be, per joint ``(n,)`` in SI units.
+
+    ``low`` and ``high`` bound the commands: positions of a position-controlled robot, torques of another. ``speed`` and
+    ``acceleration`` bound both commands and motion (of a torque-controlled robot the motion alone). ``torque`` bounds
+    the root mean square of the drives' torque; ``clearance`` is the distance in m kept from everything.
+    """
+
+    low: Array
+    high: Array
+    speed: Array
+    acceleration: Array
+    torque: Array
+    clearance: float = CLEARANCE
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high", "speed", "acceleration", "torque"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    def usage(self, commands: ArrayLike, hz: float) -> Array:
+        """Largest part of the speed and of the acceleration that commands ``(…, T, n)`` use, ``(…,)``."""
+        rate = np.diff(np.asarray(commands, dtype=np.float64), axis=-2) * hz
+        speed = np.abs(rate) / self.speed
+        acceleration = np.abs(np.diff(rate, axis=-2)) * hz / self.acceleration
+        return np.maximum(speed.max(axis=(-2, -1)), acceleration.max(axis=(-2, -1)))
+
+
+def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SPEED_SHARE) -> MotionLimits:
+    """Limits from a twin's ranges, dampings, inertias and torques; see the shares above.
+
+    Args:
+        twin: the robot's twin.
+        margin: part of each joint's half range left unused at either end.
+        speed: share of the no-load speed, and of the acceleration that the torque gives at home.
+    """
+    torque, inertia, damping = _torque(twin), _inertia(twin), twin.model.dof_damping[twin.joint_qvel]
+    swings = twin.robot.control == "torque"
+    no_load = np.divide(torque, damping, out=np.full_like(torque, np.inf), where=damping > 0)
+    servo = (no_load < _SERVO_SPEED) & _hinges(twin)
+    usual = _SWING_SPEED if swings else np.where(_hinges(twin), _SPEED, _SLIDE_SPEED)
+    fastest = np.where(servo, speed * no_load, usual)
+    given = speed / SPEED_SHARE * ACCELERATION_SHARE * torque / inertia
+    hardest = np.where(servo, given, np.inf if swings else np.minimum(given, _ACCELERATION))
+    if swings:
+        low, high = TORQUE_SHARE * twin.model.actuator_ctrlrange.T
+    else:
+        low, high = twin.joint_ranges.T
+        low, high = low + margin * (high - low) / 2, high - margin * (high - low) / 2
+        home = twin.home()[1]
+        low, high = np.minimum(low, home), np.maximum(high, home)
+    return MotionLimits(low=low, high=high, speed=fastest, acceleration=hardest, torque=TORQUE_SHARE * torque)
+
+
+def _torque(twin: Twin) -> Array:
+    """Largest torque of each drive, infinite where nothing says."""
+    model = twin.model
+    limited = model.actuator_forcelimited.astype(bool)
+    torque = np.where(limited, np.abs(model.actuator_forcerange).max(axis=1), np.inf)
+    if twin.robot.control == "torque":
+        torque = np.minimum(torque, np.abs(model.actuator_ctrlrange).max(axis=1))
+    return torque
+
+
+def _inertia(twin: Twin) -> Array:
+    """Inertia that each drive feels at home, its rotor included, kg·m² or kg."""
+    data = mujoco.MjData(twin.model)
+    data.qpos[:] = twin.home()[0]
+    mujoco.mj_forward(twin.model, data)
+    matrix = np.zeros((twin.model.nv, twin.model.nv))
+    mujoco.mj_fullM(twin.model, data, matrix)
+    return np.diag(matrix)[twin.joint_qvel]
+
+
+def _hinges(twin: Twin) -> NDArray[np.bool_]:
+    joints = [twin.model.joint(name) for name in twin.robot.joints]
+    return np.array([joint.type[0] == mujoco.mjtJoint.mjJNT_HINGE for joint in joints])
+
+
+class Clearance:
+    """Whether an arm, everything else being at home, comes close to something that it is not close to at home."""
+
+    def __init__(self, twin: Twin, clearance: float = CLEARANCE) -> None:
+        self._twin, self._model = twin, copy.copy(twin.model)
+        self._model.geom_margin[:] = clearance
+        self._data = mujoco.MjData(self._model)
+        self._qpos, _ = twin.home()
+        self._usual = self.touching(self._qpos[twin.joint_qpos])
+
+    def touching(self, pose: Array) -> set[tuple[int, int]]:
+        """Pairs of shapes closer than the clearance at a pose ``(n,)`` of the robot's joints."""
+        self._data.qpos[:] = self._qpos
+        self._data.qpos[self._twin.joint_qpos] = pose
+        mujoco.mj_kinematics(self._model, self._data)
+        mujoco.mj_collision(self._model, self._data)
+        return {(int(a), int(b)) for a, b in self._data.contact.geom}
+
+    def is_free(self, pose: Array) -> bool:
+        """Whether nothing is close at a pose but what is so at home."""
+        return self.touching(pose) <= self._usual
+
+    def first_touch(self, poses: Array) -> tuple[int, str] | None:
+        """The first of some poses ``(T, n)`` at which something comes close, and what; None where nothing does."""
+        for number, pose in enumerate(poses):
+            new = self.touching(pose) - self._usual
+            if new:
+                return number, " and ".join(self._name(geom) for geom in min(new))
+        return None
+
+    def _name(self, geom: int) -> str:
+        body = self._model.body(int(self._model.geom_bodyid[geom])).name
+        return self._model.geom(geom).name or f"a shape of {body}"
