@@ -10,7 +10,7 @@ from typing import TypedDict, Unpack
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
-from twinloop.dataset.importers import arrow, crazyflie, csv, lerobot_v3, lerobot_v21
+from twinloop.dataset.importers import arrow, crazyflie, csv, lerobot_v3, lerobot_v21, robomimic
 from twinloop.dataset.importers.options import Importer, LogOptions
 from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.importers.ros import importer as ros
@@ -28,6 +28,7 @@ def importers() -> tuple[Importer, ...]:
         arrow.IMPORTER,
         csv.IMPORTER,
         ros.IMPORTER,
+        robomimic.IMPORTER,
         crazyflie.IMPORTER,
     )
 
