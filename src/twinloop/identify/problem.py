@@ -77,8 +77,13 @@ class Problem:
         return float(np.mean(self.frame_weight))
 
     def residual(self, points: Array, local: Array) -> Array:
-        """Replayed minus measured, in Huber widths, ``(nworld, nwindow, nframe, nchannel)``."""
-        return (self.readings(points, local) - self.measured) / self.width
+        """Replayed minus measured, in Huber widths, ``(nworld, nwindow, nframe, nchannel)``.
+
+        NaN where nothing was measured; infinite where something was and the twin has no number for it.
+        """
+        readings = self.readings(points, local)
+        residual = (readings - self.measured) / self.width
+        return np.where(np.isnan(readings) & ~np.isnan(self.measured), np.inf, residual)
 
     def losses(self, residual: Array, points: Array, local: Array) -> Array:
         """Loss of every block at every point, ``(nworld, nblock)``."""
@@ -113,16 +118,23 @@ def huber(residual: Array) -> Array:
     return np.where(size <= 1.0, 0.5 * size**2, size - 0.5)
 
 
-def linearize(problem: Problem, point: Array, local: Array | None = None, *, alone: bool = False) -> Linearization:
-    """Residual and slopes at a point by one-sided differences, in one batch; a step never crosses a bound.
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A point and its surroundings, to be replayed: ``points`` ``(n, p)`` and ``local`` ``(n, nwindow, m)``.
 
-    Args:
-        problem: the fit.
-        point: where, ``(p,)``.
-        local: corrections of the first states, ``(nwindow, m)``; None for none.
-        alone: perturb every parameter in a world of its own. Otherwise blocks share worlds, which is cheaper by their
-            number, and the little that one joint's parameter moves another joint counts as the latter's own.
+    Row 0 is the point itself, then come the parameters' perturbations and the corrections'. ``world`` ``(p,)`` is the
+    row that perturbs each parameter, ``step`` ``(p,)`` and ``local_step`` ``(m,)`` by how much.
     """
+
+    points: Array
+    local: Array
+    world: NDArray[np.intp]
+    step: Array
+    local_step: Array
+
+
+def probe(problem: Problem, point: Array, local: Array | None = None, *, alone: bool = False) -> Probe:
+    """What has to be replayed to know the slopes at a point; a step never crosses a bound. See `linearize`."""
     local = problem.no_local if local is None else local
     world, m = _worlds(problem, alone=alone), len(problem.local_sd)
     step = _DIFFERENCE * problem.sd
@@ -133,19 +145,50 @@ def linearize(problem: Problem, point: Array, local: Array | None = None, *, alo
     corrections = np.repeat(local[None], 1 + depth + m, axis=0)
     local_step = _DIFFERENCE * problem.local_sd
     corrections[1 + depth + np.arange(m), :, np.arange(m)] += local_step[:, None]
-    residual = problem.residual(points, corrections)
-    jacobians = tuple(
-        np.moveaxis(residual[world[b.columns]][..., b.channels] - residual[0][..., b.channels], 0, -1) / step[b.columns]
-        for b in problem.blocks
-    )
+    return Probe(points=points, local=corrections, world=world, step=step, local_step=local_step)
+
+
+def linearization(problem: Problem, probed: Probe, residual: Array) -> Linearization:
+    """Residual and slopes by one-sided differences, from the ``residual`` of a probe.
+
+    A parameter whose perturbation diverges has no slope: it stays where it is until the rest has moved.
+    """
+    here, depth = residual[0], int(probed.world.max(initial=0))
+
+    def slopes(rows: Array, step: Array) -> Array:
+        with np.errstate(invalid="ignore"):  # infinity less infinity
+            slope = np.moveaxis(rows, 0, -1) / step
+        lost = np.isinf(slope).any(axis=tuple(range(slope.ndim - 1)))
+        return np.where(lost, 0.0, slope)
+
+    with np.errstate(invalid="ignore"):
+        jacobians = tuple(
+            slopes(residual[probed.world[b.columns]][..., b.channels] - here[..., b.channels], probed.step[b.columns])
+            for b in problem.blocks
+        )
+        own = slopes(residual[1 + depth :] - here, probed.local_step)
     return Linearization(
-        point=point,
-        local=local,
-        residual=residual[0],
+        point=probed.points[0],
+        local=probed.local[0],
+        residual=here,
         jacobians=jacobians,
-        local_jacobian=np.moveaxis(residual[1 + depth :] - residual[0], 0, -1) / local_step,
-        losses=problem.losses(residual[:1], points[:1], corrections[:1])[0],
+        local_jacobian=own,
+        losses=problem.losses(residual[:1], probed.points[:1], probed.local[:1])[0],
     )
+
+
+def linearize(problem: Problem, point: Array, local: Array | None = None, *, alone: bool = False) -> Linearization:
+    """Residual and slopes at a point by one-sided differences, in one batch.
+
+    Args:
+        problem: the fit.
+        point: where, ``(p,)``.
+        local: corrections of the first states, ``(nwindow, m)``; None for none.
+        alone: perturb every parameter in a world of its own. Otherwise blocks share worlds, which is cheaper by their
+            number, and the little that one joint's parameter moves another joint counts as the latter's own.
+    """
+    probed = probe(problem, point, local, alone=alone)
+    return linearization(problem, probed, problem.residual(probed.points, probed.local))
 
 
 def _worlds(problem: Problem, *, alone: bool) -> NDArray[np.intp]:

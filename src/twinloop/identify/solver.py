@@ -1,23 +1,27 @@
 """Levenberg–Marquardt over batched replays: bounds, Huber loss, a weak prior, blocks, corrected first states.
 
 Every trial step of every block runs in one batch. A step is kept only if the total loss of all channels falls, so that
-the coupling that a block-diagonal Jacobian leaves out cannot mislead.
+the coupling that a block-diagonal Jacobian leaves out cannot mislead. A walk is a generator that asks for residuals, so
+that many walks, from different starts, can have theirs replayed in one batch (`solve_together`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.identify.problem import Linearization, Problem, linearize, normal_equations
+from twinloop.identify.problem import Linearization, Problem, linearization, normal_equations, probe
 
 Array = NDArray[np.float64]
 
 _FACTORS = np.array([0.1, 1.0, 10.0, 100.0])
-_LEAST_DAMPING, _MOST_DAMPING = 1e-6, 1e4
+_FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 1e-6, 1e4
 _REJECTIONS = 3
+_MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,49 +38,181 @@ class Solution:
         """The estimate."""
         return self.end.point
 
+    @property
+    def loss(self) -> float:
+        """Total loss at the end."""
+        return float(self.end.losses.sum())
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the twin could not be replayed where the walk began, so that it never moved."""
+        return not np.isfinite(self.loss)
+
 
 @dataclass(frozen=True, kw_only=True)
-class _Trial:
-    """Points to try and their corrections, ``(k, p)`` and ``(k, nwindow, m)``."""
+class Descent:
+    """How far a walk is: enough to go on from with the same end.
+
+    ``damping`` is that of each block, ``rejections`` how many steps in a row were not kept, ``iteration`` counts both.
+    """
+
+    point: Array
+    local: Array
+    damping: Array
+    history: tuple[float, ...] = ()
+    replays: int = 0
+    rejections: int = 0
+    iteration: int = 0
+    converged: bool = False
+
+
+Watch = Callable[[Descent], None]
+
+
+class _Ask(NamedTuple):
+    """Points whose residuals a walk wants, and their corrections: ``(k, p)`` and ``(k, nwindow, m)``."""
 
     points: Array
     local: Array
 
 
+class _Trial(NamedTuple):
+    """The first row of ``points`` and ``local`` is a step that lowers the loss, None where none does."""
+
+    tried: _Ask | None
+    damping: Array
+
+
+_Walk = Generator[_Ask, Array, Solution]
+
+
 def solve(
-    problem: Problem, start: Array, local: Array | None = None, *, iterations: int = 15, tolerance: float = 2e-3
+    problem: Problem,
+    start: Array | Descent,
+    local: Array | None = None,
+    *,
+    iterations: int = 15,
+    tolerance: float = 2e-3,
+    watch: Watch | None = None,
 ) -> Solution:
-    """Walk downhill from ``start`` until the total loss falls by less than ``tolerance`` (relative) in two steps."""
-    here = linearize(problem, np.clip(start, problem.low, problem.high), local)
-    damping = np.full(len(problem.blocks), 1e-2)
-    history = [float(here.losses.sum())]
-    each = max(len(b.columns) for b in problem.blocks) + len(problem.local_sd) + 1
-    replays, rejections, converged = each, 0, False
-    for _ in range(iterations):
-        trial, damping = _best_trial(problem, here, damping)
-        replays += len(_FACTORS) + 1
-        if trial is None:
-            rejections += 1
-            if rejections == _REJECTIONS:
-                converged = True
-                break
-            continue
-        rejections = 0
-        here = linearize(problem, trial.points[0], trial.local[0])
-        replays += each
-        history.append(float(here.losses.sum()))
-        if len(history) > 2 and history[-3] - history[-1] < tolerance * history[-1]:
-            converged = True
+    """Walk downhill from ``start`` until the total loss falls by less than ``tolerance`` (relative) in two steps.
+
+    Args:
+        problem: the fit.
+        start: where to begin, ``(p,)``, or how far an earlier walk had come.
+        local: corrections of the first states to begin with, ``(nwindow, m)``.
+        iterations: most steps, kept or not.
+        tolerance: see above.
+        watch: is told after every step how far the walk is.
+    """
+    walks = solve_together(
+        problem, [begin(problem, start, local)], iterations=iterations, tolerance=tolerance, watch=_alone(watch)
+    )
+    return walks[0]
+
+
+def _alone(watch: Watch | None) -> Callable[[int, Descent], None] | None:
+    return None if watch is None else lambda _, descent: watch(descent)
+
+
+def begin(problem: Problem, start: Array | Descent, local: Array | None = None) -> Descent:
+    """A walk that has not moved yet, its start inside the bounds; one that is under way stays as it is."""
+    if isinstance(start, Descent):
+        return start
+    return Descent(
+        point=np.clip(start, problem.low, problem.high),
+        local=problem.no_local if local is None else local,
+        damping=np.full(len(problem.blocks), _FIRST_DAMPING),
+    )
+
+
+def solve_together(
+    problem: Problem,
+    starts: Sequence[Descent],
+    *,
+    iterations: int = 15,
+    tolerance: float = 2e-3,
+    watch: Callable[[int, Descent], None] | None = None,
+) -> list[Solution]:
+    """Walks from many starts, each as `solve` would go, with what they ask for replayed in one batch.
+
+    ``watch`` is told the number of the walk and how far it is.
+    """
+
+    def told(number: int) -> Watch:
+        return lambda descent: watch(number, descent) if watch else None
+
+    walks = {
+        number: _walk(problem, start, iterations=iterations, tolerance=tolerance, watch=told(number))
+        for number, start in enumerate(starts)
+    }
+    asked = {number: next(walk) for number, walk in walks.items()}
+    solutions: dict[int, Solution] = {}
+    while asked:
+        for number, residual in _answers(problem, asked):
+            try:
+                asked[number] = walks[number].send(residual)
+            except StopIteration as end:
+                solutions[number] = end.value
+                del asked[number]
+    return [solutions[number] for number in range(len(starts))]
+
+
+def _answers(problem: Problem, asked: dict[int, _Ask]) -> list[tuple[int, Array]]:
+    """Residuals for some of what was asked: as much as fits into one batch, at least one walk's."""
+    most, chosen, worlds = max(1, _MOST_NUMBERS // max(problem.measured.size, 1)), [], 0
+    for number, ask in sorted(asked.items()):
+        if chosen and worlds + len(ask.points) > most:
             break
-    return Solution(end=here, history=tuple(history), replays=replays, converged=converged)
+        chosen.append(number)
+        worlds += len(ask.points)
+    points, local = (np.concatenate([asked[number][part] for number in chosen]) for part in (0, 1))
+    ends = np.cumsum([len(asked[number].points) for number in chosen])
+    return list(zip(chosen, np.split(problem.residual(points, local), ends[:-1]), strict=True))
 
 
-def _best_trial(problem: Problem, here: Linearization, damping: Array) -> tuple[_Trial | None, Array]:
+def _walk(problem: Problem, start: Descent, *, iterations: int, tolerance: float, watch: Watch) -> _Walk:
+    here, replays = yield from _look(problem, start.point, start.local)
+    now = start if start.history else replace(start, history=(float(here.losses.sum()),), replays=replays)
+    if not np.isfinite(now.history[0]):
+        return Solution(end=here, history=now.history, replays=now.replays, converged=False)
+    while now.iteration < iterations and not now.converged:
+        before = now.history
+        trial = yield from _best_trial(problem, here, now.damping)
+        now = replace(now, iteration=now.iteration + 1, damping=trial.damping, replays=now.replays + len(_FACTORS) + 1)
+        if trial.tried is None:
+            rejections = now.rejections + 1
+            now = replace(now, rejections=rejections, converged=rejections == _REJECTIONS)
+        else:
+            here, replays = yield from _look(problem, trial.tried.points[0], trial.tried.local[0])
+            history = (*before, float(here.losses.sum()))
+            slow = len(history) > 2 and history[-3] - history[-1] < tolerance * history[-1]
+            now = replace(
+                now,
+                point=here.point,
+                local=here.local,
+                history=history,
+                replays=now.replays + replays,
+                rejections=0,
+                converged=slow,
+            )
+        watch(now)
+    return Solution(end=here, history=now.history, replays=now.replays, converged=now.converged)
+
+
+def _look(problem: Problem, point: Array, local: Array) -> Generator[_Ask, Array, tuple[Linearization, int]]:
+    """The surroundings of a point, and how many worlds they took."""
+    probed = probe(problem, point, local)
+    residual = yield _Ask(probed.points, probed.local)
+    return linearization(problem, probed, residual), len(probed.points)
+
+
+def _best_trial(problem: Problem, here: Linearization, damping: Array) -> Generator[_Ask, Array, _Trial]:
     """The best step among several dampings, chosen block by block, if the total loss agrees; and the next damping."""
     levels = np.clip(_FACTORS[:, None] * damping, _LEAST_DAMPING, _MOST_DAMPING)
     steps = [_step(problem, here, level) for level in levels]
-    tried = _Trial(points=np.array([point for point, _ in steps]), local=np.array([local for _, local in steps]))
-    losses = _losses(problem, tried)
+    tried = _Ask(np.array([point for point, _ in steps]), np.array([local for _, local in steps]))
+    losses = problem.losses((yield tried), *tried)
     uniform = losses.sum(axis=1)
     best, raised = int(np.argmin(uniform)), np.minimum(damping * 30.0, _MOST_DAMPING)
     better = losses.min(axis=0) < here.losses
@@ -86,16 +222,12 @@ def _best_trial(problem: Problem, here: Linearization, damping: Array) -> tuple[
         for b in np.flatnonzero(better):
             columns = problem.blocks[b].columns
             mixed[columns] = tried.points[choice[b], columns]
-        together = _Trial(points=mixed[None], local=here.local[None])
-        if _losses(problem, together).sum() < min(here.losses.sum(), uniform[best]):
-            return together, np.where(better, levels[choice, np.arange(len(damping))], raised)
+        together = _Ask(mixed[None], here.local[None])
+        if problem.losses((yield together), *together).sum() < min(here.losses.sum(), uniform[best]):
+            return _Trial(together, np.where(better, levels[choice, np.arange(len(damping))], raised))
     if uniform[best] < here.losses.sum():
-        return _Trial(points=tried.points[[best]], local=tried.local[[best]]), levels[best]
-    return None, raised
-
-
-def _losses(problem: Problem, trial: _Trial) -> Array:
-    return problem.losses(problem.residual(trial.points, trial.local), trial.points, trial.local)
+        return _Trial(_Ask(tried.points[[best]], tried.local[[best]]), levels[best])
+    return _Trial(None, raised)
 
 
 def _step(problem: Problem, here: Linearization, damping: Array) -> tuple[Array, Array]:
