@@ -11,7 +11,9 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_tree
 from twinloop.core.records import Episode
 from twinloop.dataset import registry
-from twinloop.dataset.logs import load_log
+from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.log_checks.mending import Mending
+from twinloop.dataset.logs import read_raw
 from twinloop.dataset.recorded import write_log_dataset
 
 
@@ -37,6 +39,26 @@ class Log:
         }
 
 
+@dataclass(frozen=True, kw_only=True)
+class RawLog:
+    """A `Log` whose episodes are as their files have them, whatever their defects."""
+
+    name: str
+    label: str
+    hash: str
+    episodes: tuple[RawEpisode, ...]
+    licence: str = ""
+
+    def checked(self, mending: Mending | None = None) -> Log:
+        """The log that other rooms work with, mended on request.
+
+        Raises:
+            LogError: what is wrong with an episode.
+        """
+        episodes = (mending or Mending()).episodes(self.episodes)
+        return Log(name=self.name, label=self.label, hash=self.hash, episodes=tuple(episodes), licence=self.licence)
+
+
 def open_log(
     reference: str,
     *,
@@ -50,6 +72,22 @@ def open_log(
     Raises:
         UnknownNameError, LogError, UnitsError, DatasetError: see the message.
     """
+    return open_raw(reference, units=units, joints=joints, calibration=calibration, task=task).checked()
+
+
+def open_raw(
+    reference: str,
+    *,
+    units: str | None = None,
+    joints: str | None = None,
+    calibration: Path | None = None,
+    task: str = "",
+) -> RawLog:
+    """As `open_log`, with whatever is wrong left as it is.
+
+    Raises:
+        UnknownNameError, UnitsError, DatasetError: see the message.
+    """
     path = Path(reference)
     if path.exists():
         return _from_path(path, units=units, joints=joints, calibration=calibration, task=task)
@@ -57,7 +95,7 @@ def open_log(
         raise InputError(f"{reference} does not exist. Check the path, or name one of: {', '.join(registry.SETS)}.")
     if units or joints or calibration:
         raise InputError(f"{reference} is a public set, whose units are known. Leave --units, --joints, --calibration.")
-    log = open_public(reference)
+    log = _public(reference)
     return log if not task else replace(log, episodes=tuple(replace(episode, task=task) for episode in log.episodes))
 
 
@@ -68,9 +106,13 @@ def open_public(name: str) -> Log:
         UnknownNameError: no such set.
         RealDataUnavailableError: it is neither in the data folder nor to be downloaded.
     """
-    episodes, located = registry.load(name)
+    return _public(name).checked()
+
+
+def _public(name: str) -> RawLog:
+    episodes, located = registry.load_raw(name)
     checked = "SHA-256 verified" if located.verified else "hash recorded, not verified"
-    return Log(
+    return RawLog(
         name=name,
         label=f"real log {name}, {located.origin} ({checked})",
         hash=located.hash,
@@ -79,13 +121,13 @@ def open_public(name: str) -> Log:
     )
 
 
-def _from_path(path: Path, *, units: str | None, joints: str | None, calibration: Path | None, task: str) -> Log:
+def _from_path(path: Path, *, units: str | None, joints: str | None, calibration: Path | None, task: str) -> RawLog:
     unit_list = units.split(",") if units and "," in units else units
-    episodes = load_log(
+    episodes = read_raw(
         path, units=unit_list, joints=joints.split(",") if joints else None, calibration=calibration, task=task
     )
     kind = {"real": "real log", "sim": "simulated log"}.get(episodes[0].source, f"{episodes[0].source} log")
-    return Log(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
+    return RawLog(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
 
 
 def import_log(
@@ -96,9 +138,15 @@ def import_log(
     joints: str | None,
     calibration: Path | None,
     task: str,
+    mending: Mending | None = None,
 ) -> dict[str, Any]:
-    """Write a log as a LeRobot v3.0 dataset; returns its figures."""
-    log = open_log(reference, units=units, joints=joints, calibration=calibration, task=task)
+    """Write a log as a LeRobot v3.0 dataset, mended on request; returns its figures."""
+    log = open_raw(reference, units=units, joints=joints, calibration=calibration, task=task)
+    return import_episodes(log.checked(mending), output)
+
+
+def import_episodes(log: Log, output: Path) -> dict[str, Any]:
+    """Write the episodes of a log as a LeRobot v3.0 dataset; returns its figures."""
     write_log_dataset(log.episodes, output, data_hash=log.hash, licence=log.licence)
     first = log.episodes[0]
     rates = sorted((len(e) - 1) / (e.time[-1] - e.time[0]) for e in log.episodes if len(e) > 1)

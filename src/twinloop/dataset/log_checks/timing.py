@@ -16,7 +16,8 @@ _SLOWEST_S, _IMPOSSIBLE_S, _FASTEST_S = 0.5, 10.0, 2e-5
 _UNEVEN = 0.2  # of a step, between the 5th and the 95th percentile: replay needs a grid (our choice)
 _RATE_TOLERANCE = 0.02  # what replay allows between episodes (simulate/replay.py)
 _REPEATED = 0.01  # part of the moving frames; a bus that is read faster than it answers repeats frames
-_FEWEST_REPEATS = 3
+_FEWEST_REPEATS, _FEWEST_FRAMES = 3, 8
+_MOTION = 3  # smallest steps ever seen
 
 
 def check_timing(record: LogRecord) -> Iterator[Finding]:
@@ -143,32 +144,38 @@ def _steps(found, name: str, steps, median: float) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _repeated_frames(record: LogRecord) -> Iterator[Finding]:
-    """Frames equal to the one before while the robot moves on both sides of them."""
+def repeated_rows(record: LogRecord) -> tuple[NDArray[np.intp], int]:
+    """Frames equal to the one before while the robot moves on both sides of them, and how many frames are in motion.
+
+    Motion is at least three of the smallest steps ever seen: slower, an encoder repeats itself rightly.
+    """
     state = record.state
-    if len(state) < 8 or not state.shape[1]:
-        return
+    if len(state) < _FEWEST_FRAMES or not state.shape[1]:
+        return np.empty(0, dtype=np.intp), 0
     step = np.abs(np.diff(state, axis=0))
     grains = [column[column > 0].min() if (column > 0).any() else np.inf for column in step.T]
-    size = np.max(step / np.asarray(grains), axis=1)  # in smallest steps ever seen
+    size = np.max(step / np.asarray(grains), axis=1)
     same = ~np.any(step > 0, axis=1)
     if getattr(record, "action_time", None) is None and record.command != "none" and len(record.action) == len(state):
         same &= ~np.any(np.diff(record.action, axis=0) != 0, axis=1)
     moving = np.zeros(len(size), dtype=np.bool_)
-    moving[1:-1] = np.minimum(size[:-2], size[2:]) >= 3
-    repeats = np.flatnonzero(same & moving)
-    if len(repeats) >= max(_FEWEST_REPEATS, _REPEATED * moving.sum()):
-        row = int(repeats[0]) + 1
+    moving[1:-1] = np.minimum(size[:-2], size[2:]) >= _MOTION
+    return np.flatnonzero(same & moving) + 1, int(moving.sum())
+
+
+def _repeated_frames(record: LogRecord) -> Iterator[Finding]:
+    rows, moving = repeated_rows(record)
+    if len(rows) >= max(_FEWEST_REPEATS, _REPEATED * moving):
         yield Finding(
             kind="repeated_frames",
             severity="warning",
             column="",
             episodes=(record.index,),
-            begin_s=float(record.time[row]),
-            evidence=f"{len(repeats)} frames ({100 * len(repeats) / moving.sum():.1f} % of those in motion) repeat the "
-            f"frame before, first frame {row}.",
+            begin_s=float(record.time[rows[0]]),
+            evidence=f"{len(rows)} frames ({100 * len(rows) / moving:.1f} % of those in motion) repeat the frame before, "
+            f"first frame {rows[0]}.",
             remedy="--drop-duplicates leaves them out; the recorder reads faster than the robot answers.",
-            figures={"count": float(len(repeats)), "part": float(len(repeats) / moving.sum()), "frame": float(row)},
+            figures={"count": float(len(rows)), "part": len(rows) / moving, "frame": float(rows[0])},
         )
 
 
