@@ -63,6 +63,8 @@ OTHER_PRIORS: Mapping[str, Prior] = {
     "*/mass": Prior(spread=0.2),
     "*/inertia/*": Prior(spread=0.3),
     "*/com/*": Prior(spread=0.02),
+    "*/log_cholesky/t?": Prior(spread=0.02),
+    "*/log_cholesky/*": Prior(spread=0.3),
     "joint/*/load_friction": Prior(spread=0.1),
     "joint/*/stiction": Prior(spread=3.0, relative=True, least=0.02),
     "timing/*": Prior(spread=0.02),

@@ -15,7 +15,8 @@ from twinloop.twin.spec import ParamSpec
 def prepare(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
     """Make room in a model for the parameters that will be declared of it."""
     declared = [split_path(spec.name) for spec in specs]
-    _free_centres_of_mass(mjspec, [target for _, target, quantity in declared if quantity.startswith("com/")])
+    moved = ("com/", "log_cholesky/")
+    _free_centres_of_mass(mjspec, [target for _, target, quantity in declared if quantity.startswith(moved)])
     _add_payload_bodies(mjspec, [target for _, target, quantity in declared if quantity == "payload"])
 
 

@@ -10,6 +10,7 @@ import mujoco
 import numpy as np
 
 from twinloop.twin.quantities.kinds import Compute, Quantity, assign
+from twinloop.twin.quantities.log_cholesky import INERTIAL_FIELDS, log_cholesky, object_log_cholesky
 from twinloop.twin.quantities.rigid import no_com, no_mass, no_size, no_size_along, object_body
 
 _SIZE_FIELDS = ("geom_size", "geom_pos", "body_ipos", "body_inertia")
@@ -116,6 +117,7 @@ def _no_drag(model: mujoco.MjModel, name: str) -> str:
 
 BODIES: tuple[Quantity, ...] = (
     *inertial("object", object_body, mass_writes=("body_mass", "body_inertia")),
+    *log_cholesky("object", object_log_cholesky, fields=INERTIAL_FIELDS),
     *_size(),
     Quantity(
         family="object",

@@ -6,6 +6,7 @@ import mujoco
 
 from twinloop.twin.quantities.bodies import inertial
 from twinloop.twin.quantities.kinds import Quantity, assign
+from twinloop.twin.quantities.log_cholesky import INERTIAL_FIELDS, link_log_cholesky, log_cholesky
 from twinloop.twin.quantities.rigid import link_body
 
 PAYLOAD = "payload/{}"  # the body that holds a link's payload, see `preparation.add_payload_bodies`
@@ -20,6 +21,7 @@ def _no_payload(model: mujoco.MjModel, name: str) -> str:
 
 LINKS: tuple[Quantity, ...] = (
     *inertial("link", link_body, mass_writes=("body_mass", "body_inertia", "body_gravcomp")),
+    *log_cholesky("link", link_log_cholesky, fields=(*INERTIAL_FIELDS, "body_gravcomp")),
     Quantity(
         family="link",
         quantity="payload",
