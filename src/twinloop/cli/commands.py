@@ -84,6 +84,8 @@ class Generate:
     """Run seed, instead of the file's."""
     workers: int = 0
     """Processes; 0 takes every core, of this machine or the cluster. The bytes written do not depend on it."""
+    randomize_from: Path | None = None
+    """Folder of an identify run: draw from what it found, instead of the file's randomization; see docs/ranges.md."""
     resume: bool = False
     """Go on from a run that was stopped."""
     keep: Literal["success", "all"] = "success"
@@ -112,6 +114,7 @@ class Generate:
             backend=self.backend,
             engine=self.engine,
             profile=self.profile,
+            randomize_from=self.randomize_from,
             console=console(json=self.json),
         )
         return figures, 0

@@ -170,6 +170,14 @@ class ParamDistribution:
         """Names that the data do not tell."""
         return tuple(name for name, known in zip(self.names, self.determined, strict=True) if not known)
 
+    @property
+    def model_error(self) -> str:
+        """How far real clips lie outside the calibrated ranges, by channel, in words; "" where they do not."""
+        if self.calibration is None or self.noise is None:
+            return ""
+        rows = zip(self.noise.channels, self.noise.units, self.calibration.model_error, strict=True)
+        return ", ".join(f"{name} {error:.3g} {unit}" for name, unit, error in rows if error > 0)
+
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 1)."""
         return {

@@ -67,6 +67,8 @@ def card(
     ]
     if spec.readings:
         sections.append("## Readings\n\n" + _readings(spec))
+    if spec.ranges:
+        sections.append("## Ranges\n\n" + "\n".join(f"- {line}" for line in spec.ranges))
     if spec.cameras:
         rows = [
             f"- `{c.key}`: {c.width}×{c.height}, H.264, a key frame at least every second frame" for c in spec.cameras

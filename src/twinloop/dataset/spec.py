@@ -71,7 +71,8 @@ class DatasetSpec:
     joint columns to SI. ``block_size`` is how many attempted episode numbers one file covers. ``success`` says
     whether frames carry ``next.success``. ``unsteady`` says that the control loop keeps no exact time: frames
     then carry ``observation.time``, the true time of each in s, beside LeRobot's nominal timestamps. ``readings`` are
-    what further sensors report at each frame.
+    what further sensors report at each frame. ``ranges`` is what a reader must know of the ranges that worlds
+    were drawn from, a line each.
     """
 
     name: str
@@ -89,6 +90,7 @@ class DatasetSpec:
     unsteady: bool = False
     licence: str = ""
     readings: tuple[ReadingSpec, ...] = ()
+    ranges: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.fps < 1:
@@ -130,6 +132,7 @@ class DatasetSpec:
             "unsteady": self.unsteady,
             "licence": self.licence,
             **({"readings": [vars(reading) for reading in self.readings]} if self.readings else {}),
+            **({"ranges": list(self.ranges)} if self.ranges else {}),
         }
 
     @classmethod
@@ -148,7 +151,7 @@ class DatasetSpec:
                 ReadingSpec(name=row["name"], columns=tuple(row["columns"]), units=tuple(row["units"]))
                 for row in fields.get("readings", ())
             )
-            for key in ("joints", "extra_state"):
+            for key in ("joints", "extra_state", "ranges"):
                 fields[key] = tuple(fields.get(key, ()))
             return cls(**fields)
 

@@ -142,6 +142,6 @@ class EnvOptions:
             episodes=0,
             where=_WHERE,
             identified=identified,
-            kappa=options.get("kappa", 1.0),
+            kappa=options.get("kappa"),
             named=lambda: getattr(task, "constraints", {}),
         )

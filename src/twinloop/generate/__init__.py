@@ -2,6 +2,7 @@
 
 from twinloop.generate.config import GenerateConfig, read_config, resolve
 from twinloop.generate.engines import open_engine
+from twinloop.generate.identified import identified_ranges
 from twinloop.generate.pixels import check_render, episode_record, render_dataset
 from twinloop.generate.render_settings import RenderConfig, render_config
 from twinloop.generate.replay import ReplayResult, replay_aside, replay_episode
@@ -14,6 +15,7 @@ __all__ = [
     "check_render",
     "episode_record",
     "generate_states",
+    "identified_ranges",
     "open_engine",
     "read_config",
     "render_config",

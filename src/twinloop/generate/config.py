@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +27,14 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.core.seeds import MOST_EPISODES
+from twinloop.generate.identified import drawn_from, identified_section
 from twinloop.generate.render_settings import RenderConfig
-from twinloop.randomize import OPTIONS, Constraint, Plan, adaptive_options, read_identified, section_plan
+from twinloop.randomize import (
+    Constraint,
+    Plan,
+    adaptive_options,
+    section_plan,
+)
 from twinloop.tasks import open_task
 from twinloop.twin import Twin, builtin_names, load_twin
 from twinloop.twin.spec import describe, load_yaml
@@ -159,6 +164,7 @@ def read_config(
     seed: int | None = None,
     backend: str | None = None,
     keep: Literal["success", "all"] = "success",
+    randomize_from: Path | None = None,
 ) -> GenerateConfig:
     """The resolved configuration of a generate file.
 
@@ -168,12 +174,16 @@ def read_config(
         seed: instead of the file's.
         backend: how the worlds run, instead of the file's ``rollout.backend``.
         keep: keep successes, or everything, marked.
+        randomize_from: an identify run to draw from, instead of the file's ``randomization``; its design, constraints
+            and kappa stay in force.
 
     Raises:
         InputError: a key or value is wrong; names file and key.
     """
-    value = load_yaml(path)
-    return resolve(value, where=str(path), folder=path.parent, episodes=episodes, seed=seed, backend=backend, keep=keep)
+    value, folder = load_yaml(path), path.parent
+    if randomize_from is not None and isinstance(value, dict):
+        value = {**value, "randomization": drawn_from(value.get("randomization"), randomize_from, where=str(path))}
+    return resolve(value, where=str(path), folder=folder, episodes=episodes, seed=seed, backend=backend, keep=keep)
 
 
 def resolve(
@@ -196,7 +206,7 @@ def resolve(
         file = file.model_copy(update={"rollout": file.rollout.model_copy(update={"backend": backend})})
     if episodes is not None and episodes < 1:
         raise InputError(f"--episodes {episodes}: at least one episode is needed.")
-    identified, kappa = _identified(file, where, folder)
+    identified, kappa = identified_section(file.randomization, where, folder)
     config = GenerateConfig(
         file=file.model_copy(update={"render": None}),
         render=file.render,
@@ -222,31 +232,6 @@ def _check_rounds(config: GenerateConfig, where: str) -> None:
             f"{where}: randomization.adaptive.every {config.round_size} divides into batches of {config.batch_size} "
             f"worlds only. Choose a multiple of {wanted}."
         )
-
-
-def _identified(file: GenerateFile, where: str, folder: Path) -> tuple[dict[str, Any] | None, float]:
-    """Read ``randomization: {identified: RUN}`` into the configuration itself, so that it stands alone."""
-    section = file.randomization
-    if not isinstance(section, dict) or "identified" not in section:
-        return None, 1.0
-    extra = set(section) - (set(OPTIONS) - {"default"})
-    if extra:
-        raise InputError(
-            f"{where}: randomization.identified draws what it determined, and default ranges for the rest; remove "
-            f"{', '.join(sorted(extra))}."
-        )
-    run = section["identified"]
-    if not isinstance(run, str) or not run:
-        raise InputError(
-            f"{where}: randomization.identified is the folder that `twinloop identify --output` wrote; given {run!r}."
-        )
-    result = read_identified(folder / run)
-    kappa = section.get("kappa", 1.0)
-    if isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf:
-        raise InputError(
-            f"{where}: randomization.kappa is a number from 0, a factor on the covariance; given {kappa!r}."
-        )
-    return result["distribution"], float(kappa)
 
 
 def _task_reference(task: str, folder: Path) -> str:

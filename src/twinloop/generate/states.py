@@ -21,6 +21,7 @@ from twinloop.generate.adaptive import rounds_left
 from twinloop.generate.batches import Batch, Outcome, dataset_units, work, work_here
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.coverage import draw_figures
+from twinloop.generate.identified import identified_ranges
 from twinloop.generate.readings import Felt, reading_specs
 from twinloop.randomize import Plan
 from twinloop.rollout import software_versions
@@ -177,6 +178,7 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
         block_size=config.block_size,
         unsteady=_unsteady(plan),
         readings=reading_specs(twin, config.file.rollout.sensors),
+        ranges=tuple(identified_ranges(config.identified, config.kappa, twin)),
     )
 
 

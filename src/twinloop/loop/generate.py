@@ -20,6 +20,7 @@ from twinloop.generate import (
     RenderConfig,
     check_render,
     generate_states,
+    identified_ranges,
     open_engine,
     read_config,
     render_dataset,
@@ -44,10 +45,14 @@ def run_generate(
     backend: str | None = None,
     engine: str = "local",
     profile: bool = False,
+    randomize_from: Path | None = None,
     console: Console,
 ) -> dict[str, Any]:
     """Generate what a YAML file asks for and print its figures."""
-    config = read_config(file, episodes=episodes, seed=seed, keep=keep, backend=backend)
+    config = read_config(file, episodes=episodes, seed=seed, keep=keep, backend=backend, randomize_from=randomize_from)
+    ranges = identified_ranges(config.identified, config.kappa, load_twin(config.twin)) if config.identified else []
+    for line in ranges:
+        console.print(f"Ranges: {line}", soft_wrap=True)
     images = _images_folder(config, output, resume=resume)
     with opened(config, engine, workers=workers) as place:
         figures = states_pass(config, output, place, resume=resume, profile=Profile() if profile else None)
@@ -64,7 +69,7 @@ def run_generate(
     if config.render is not None and images is not None:
         figures["render"] = pictures_pass(local_path(output), images, config.render, workers=workers, resume=resume)
         console.print(render_line(figures["render"]))
-    return figures
+    return {**figures, "ranges": ranges} if ranges else figures
 
 
 def _images_folder(config: GenerateConfig, output: str, *, resume: bool) -> Path | None:

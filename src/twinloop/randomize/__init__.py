@@ -7,7 +7,7 @@ from twinloop.randomize.designs import make_design
 from twinloop.randomize.options import OPTIONS, adaptive_options, parse_adaptive, parse_constraints
 from twinloop.randomize.plan import Draw, JointDraw, Plan
 from twinloop.randomize.section import section_plan
-from twinloop.randomize.sources import default_draws, identified_draws, read_identified
+from twinloop.randomize.sources import default_draws, identified_draws, identified_notes, read_identified
 
 __all__ = [
     "OPTIONS",
@@ -19,6 +19,7 @@ __all__ = [
     "adaptive_options",
     "default_draws",
     "identified_draws",
+    "identified_notes",
     "make_design",
     "parse_adaptive",
     "parse_constraints",

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import BoundsError, InputError
+from twinloop.core.seeds import uniforms
 from twinloop.randomize.distributions import Distribution, MultivariateNormal, Weighable, describe
 from twinloop.twin import Twin
 
 Operation = Literal["absolute", "scale", "add"]
 Scope = Literal["run", "episode", "step"]
+_PROBE = 2000
 _MAX_REJECTIONS = 1000  # a distribution with a part in a thousand within bounds is a mistake; our choice
 
 
@@ -149,13 +151,11 @@ class JointDraw:
         Raises:
             BoundsError: no trial of an episode lay inside the physical bounds.
         """
-        params = [twin.params[name] for name in self.names]
-        low, high = np.array([p.low for p in params]), np.array([p.high for p in params])
-        values = np.empty((count, len(params)))
+        values = np.empty((count, len(self.names)))
         waiting = np.arange(count)
         for trial in range(_MAX_REJECTIONS):
             candidates = self.absolute(self.distribution.sample(u(trial, waiting)))
-            inside = ((candidates >= low) & (candidates <= high)).all(axis=1)
+            inside = self._inside(twin, candidates)
             values[waiting[inside]] = candidates[inside]
             waiting = waiting[~inside]
             if not len(waiting):
@@ -164,6 +164,16 @@ class JointDraw:
             f"{_MAX_REJECTIONS} joint draws of {self.names[0]} and {len(self.names) - 1} more all left their physical "
             "bounds. Widen the bounds in the twin or look at the identified mean."
         )
+
+    def acceptance(self, twin: Twin) -> float:
+        """The part of candidates that lie inside all physical bounds, by a probe that no episode's draw is part of."""
+        u = uniforms(0, "acceptance/" + "+".join(self.names), np.arange(_PROBE), size=self.size)
+        return float(np.mean(self._inside(twin, self.absolute(self.distribution.sample(u)))))
+
+    def _inside(self, twin: Twin, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+        params = [twin.params[name] for name in self.names]
+        low, high = np.array([p.low for p in params]), np.array([p.high for p in params])
+        return np.all((values >= low) & (values <= high), axis=1)
 
     @property
     def size(self) -> int:

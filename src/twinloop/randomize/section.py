@@ -31,7 +31,7 @@ def section_plan(
     episodes: int,
     where: str,
     identified: ParamDistribution | None = None,
-    kappa: float = 1.0,
+    kappa: float | None = None,
     named: Callable[[], Mapping[str, Constraint]] = no_constraints,
 ) -> Plan:
     """The plan of a ``randomization:`` section.

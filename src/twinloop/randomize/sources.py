@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,22 @@ from twinloop.randomize.distributions import MultivariateNormal, Uniform
 from twinloop.randomize.draws import Draw, JointDraw
 from twinloop.twin import Twin
 
+_NOT_DETERMINED = "not determined by the data, prior range"
 
-def default_draws(twin: Twin, *, skip: Iterable[str] = ()) -> list[Draw]:
-    """A uniform draw for every parameter that declares a default range, except those in ``skip``."""
-    skipped = set(skip)
+
+def default_draws(twin: Twin, *, skip: Iterable[str] = (), undetermined: Iterable[str] = ()) -> list[Draw]:
+    """A uniform draw for every parameter that declares a default range, except those in ``skip``.
+
+    Those in ``undetermined`` say in their source that data could have narrowed them and did not.
+    """
+    skipped, untold = set(skip), set(undetermined)
     return [
         Draw(
             names=(param.name,),
             distribution=Uniform(low=param.default_range[0], high=param.default_range[1]),
             op=param.op,
             scope=param.scope,
-            source=param.source,
+            source=f"{_NOT_DETERMINED}: {param.source}" if param.name in untold else param.source,
         )
         for param in twin.params.values()
         if param.default_range is not None and param.name not in skipped
@@ -47,30 +52,123 @@ def read_identified(path: Path) -> dict[str, Any]:
 
 
 def identified_draws(
-    twin: Twin, distribution: ParamDistribution, *, kappa: float = 1.0, skip: Iterable[str] = ()
+    twin: Twin, distribution: ParamDistribution, *, kappa: float | None = None, skip: Iterable[str] = ()
 ) -> list[Draw | JointDraw]:
-    """Draws from an identified distribution; what the data did not determine keeps the twin's default range.
+    """Draws from an identified distribution; what the data did not determine keeps its prior range.
+
+    That is the twin's default range, or the fit's prior where it declares none; without either it keeps its nominal
+    value. Joint draws are drawn again until they lie inside the physical bounds.
 
     Args:
-        kappa: factor on the covariance; 1 draws from the estimate's own uncertainty, more allows for model error.
-        skip: parameters whose default ranges are left out.
+        kappa: factor on the covariance; None takes the one that was calibrated, 1 where none was. 1 draws from the
+            estimate's own uncertainty, more allows for model error.
+        skip: parameters whose prior ranges are left out.
 
     Raises:
         InputError: nothing was determined, or ``kappa`` is no number from 0.
     """
-    if isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf:
+    if kappa is not None and (
+        isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf
+    ):
         raise InputError(f"kappa must be a number ≥ 0, a factor on the covariance; given {kappa!r}.")
-    keep = np.flatnonzero(distribution.determined)
-    if not len(keep):
+    factor = distribution.kappa if kappa is None else kappa
+    if not any(distribution.determined):
         raise InputError("Identification determined no parameter, so there is nothing to draw from. See its report.")
-    names = tuple(distribution.names[i] for i in keep)
+    joint = _joint(distribution, factor)
+    left_out = {*joint.names, *skip}
+    priors = [_prior_draw(distribution, i) for i in _without_range(twin, distribution) if _has_prior(distribution, i)]
+    return [
+        joint,
+        *(draw for draw in priors if draw.names[0] not in left_out),
+        *default_draws(twin, skip=left_out, undetermined=distribution.undetermined),
+    ]
+
+
+def _joint(distribution: ParamDistribution, kappa: float) -> JointDraw:
+    """What was determined, together."""
+    keep = np.flatnonzero(distribution.determined)
     covariance = kappa * distribution.covariance[np.ix_(keep, keep)]
-    joint = JointDraw(
-        names=names,
+    return JointDraw(
+        names=tuple(distribution.names[i] for i in keep),
         distribution=MultivariateNormal(
             mean=tuple(distribution.mean[keep].tolist()), covariance=tuple(map(tuple, covariance.tolist()))
         ),
         transforms=tuple(distribution.transforms[i] for i in keep),
-        source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}",
+        source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}"
+        + _label(distribution, kappa),
     )
-    return [joint, *default_draws(twin, skip=(*names, *skip))]
+
+
+def identified_notes(
+    twin: Twin, distribution: ParamDistribution, *, kappa: float | None = None, skip: Sequence[str] = ()
+) -> list[str]:
+    """What a reader of worlds from `identified_draws` must know: κ, its calibration, and what was not determined."""
+    factor = distribution.kappa if kappa is None else kappa
+    calibrated = _label(distribution, factor) or ", never calibrated: the ranges are the estimate's own uncertainty"
+    first = (
+        f"{sum(distribution.determined)} parameters are drawn together as identified from {distribution.clusters} "
+        f"episodes, kappa {factor:g}{calibrated}. {_joint(distribution, factor).acceptance(twin):.1%} of the draws lie "
+        "inside the physical bounds; the others are drawn again."
+    )
+    notes = [first]
+    bare = _without_range(twin, distribution)
+    rows = [i for i, name in enumerate(distribution.names) if name in distribution.undetermined and name not in skip]
+    declared = [distribution.names[i] for i in rows if i not in bare and distribution.names[i] in twin.params]
+    ranged = [_range_text(twin, name) for name in declared]
+    prior = [_prior_text(distribution, i) for i in bare if i in rows and _has_prior(distribution, i)]
+    fixed = [distribution.names[i] for i in bare if i in rows and not _has_prior(distribution, i)]
+    for what, found in (
+        ("drawn from the twin's prior ranges", ranged),
+        ("drawn from the fit's priors", prior),
+        ("without a prior range and kept nominal", fixed),
+    ):
+        if found:
+            notes.append(f"NOT DETERMINED by the data, {what}: {', '.join(found)}.")
+    if distribution.model_error:
+        notes.append(f"MODEL ERROR beyond these ranges on real clips: {distribution.model_error}.")
+    return notes
+
+
+def _label(distribution: ParamDistribution, kappa: float) -> str:
+    if kappa != distribution.kappa:
+        return ", as asked for"
+    return f", {distribution.calibration.label}" if distribution.calibration is not None else ""
+
+
+def _without_range(twin: Twin, distribution: ParamDistribution) -> list[int]:
+    """Undetermined parameters for which the twin declares no default range."""
+    return [
+        i
+        for i, name in enumerate(distribution.names)
+        if not distribution.determined[i] and name in twin.params and twin.params[name].default_range is None
+    ]
+
+
+def _has_prior(distribution: ParamDistribution, i: int) -> bool:
+    return bool(len(distribution.prior_sd)) and bool(np.isfinite(distribution.prior_sd[i]))
+
+
+def _prior_draw(distribution: ParamDistribution, i: int) -> JointDraw:
+    """The fit's prior of one parameter, within its bounds."""
+    return JointDraw(
+        names=(distribution.names[i],),
+        distribution=MultivariateNormal(
+            mean=(float(distribution.prior_mean[i]),), covariance=((float(distribution.prior_sd[i]) ** 2,),)
+        ),
+        transforms=(distribution.transforms[i],),
+        source=f"{_NOT_DETERMINED}: the fit's, {_prior_text(distribution, i)}",
+    )
+
+
+def _prior_text(distribution: ParamDistribution, i: int) -> str:
+    name, mean, sd = distribution.names[i], float(distribution.prior_mean[i]), float(distribution.prior_sd[i])
+    if distribution.transforms[i] == "log":
+        return f"{name} {math.exp(mean):.4g} within a factor of {math.exp(sd):.3g}"
+    return f"{name} {mean:.4g} ± {sd:.3g}"
+
+
+def _range_text(twin: Twin, name: str) -> str:
+    param = twin.params[name]
+    assert param.default_range is not None  # noqa: S101 - only those with one are asked for
+    low, high = param.absolute(param.default_range, param.op)
+    return f"{name} [{low:.4g}, {high:.4g}] {param.unit}".removesuffix(" 1")

@@ -1,0 +1,250 @@
+"""How far identified ranges must be widened so that what is drawn from them covers real clips, and how far they may.
+
+A clip (a whole episode) is predicted by the replay at the estimate, with a band whose half width in every frame and
+channel is q √κ σ: σ² = σ_θ² + σ_e² adds the spread of replays at parameters drawn from the distribution and the
+residual noise; q is what draws of both (autocorrelated noise included) stay within as a whole with the nominal rate, so
+that κ = 1 where the distribution is right. The score of a clip is its largest |measured − predicted| / σ, and κ the
+square of the conformal threshold of the calibration clips' scores over q.
+
+What is guaranteed (`stats.conformal`): a new clip lies inside as a whole with at least the nominal probability, however
+wrong the twin is, if it is exchangeable with the calibration clips — the same robot, load, tasks and state of wear, in
+no order — and κ is not capped. It holds over draws of the calibration clips, not for each set of them, and
+not for a single kind of clip. Bands of this kind: Diquigiovanni, Fontana & Vantini, "Conformal prediction bands for
+multivariate functional data", J. Multivariate Analysis 189, 2022.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.distribution import ParamDistribution, RangeCalibration, ResidualNoise, Status
+from twinloop.core.errors import InputError
+from twinloop.core.records import Episode
+from twinloop.identify.bands import Clips, Prediction, by_episode
+from twinloop.identify.config import FitConfig
+from twinloop.identify.noise import residual_noise
+from twinloop.simulate import Backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.stats import conformal_band, conformal_threshold, least_clips
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+
+LEVEL = 0.9
+# Standard deviations three times those of the estimate are the most that we let stand for uncertainty of parameters;
+# our choice. Nor may the range of any parameter grow wider than what was believed of it before there were data.
+MOST_KAPPA = 9.0
+_CALIBRATED: Status = "calibrated"
+_CAPPED: Status = "capped"
+_UNCALIBRATED: Status = "uncalibrated"
+_LEVELS = np.round(np.arange(0.1, 0.96, 0.05), 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoverageCurve:
+    """Part of ``clips`` test clips inside, at nominal ``levels`` ``(k,)``.
+
+    ``plain`` is with the distribution as fitted (κ = 1), ``calibrated`` with the κ of every level, capped. ``low`` and
+    ``high`` hold 95 % of what so few clips would show if the calibration holds.
+    """
+
+    levels: Array
+    plain: Array
+    calibrated: Array
+    low: Array
+    high: Array
+    clips: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "levels": self.levels.tolist(),
+            "plain": self.plain.tolist(),
+            "calibrated": self.calibrated.tolist(),
+            "low": self.low.tolist(),
+            "high": self.high.tolist(),
+            "clips": self.clips,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibratedRanges:
+    """A distribution with its noise and calibration, and how it does on test clips (None where there are none).
+
+    ``parameter_share`` ``(nchannel,)`` is the part of the predicted variance that comes from parameters; the rest is
+    residual noise. ``scores`` are those of the calibration clips by their numbers.
+    """
+
+    distribution: ParamDistribution
+    curve: CoverageCurve | None
+    parameter_share: Array
+    scores: dict[int, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files; the distribution is stored by itself."""
+        return {
+            "parameter_share": self.parameter_share.tolist(),
+            "scores": {str(number): score for number, score in self.scores.items()},
+            "curve": None if self.curve is None else self.curve.to_json(),
+        }
+
+    def text(self) -> str:
+        """Lines for a terminal."""
+        calibration, noise = self.distribution.calibration, self.distribution.noise
+        assert calibration is not None  # noqa: S101 - `calibrate` has filled both in
+        assert noise is not None  # noqa: S101
+        lines = [f"Ranges: kappa {calibration.kappa:.3g}, {calibration.label}."]
+        if calibration.status == "capped":
+            lines.append(
+                f"MODEL ERROR that no spread of parameters covers, beyond the ranges: {self.distribution.model_error}."
+            )
+        lines.append(
+            f"{'residual noise':<28}{'sd':>10} {'unit':<14}{'lag-1 r':>8}{'repeats with motion':>21}"
+            f"{'from parameters':>17}"
+        )
+        for i, name in enumerate(noise.channels):
+            part = "not known" if math.isnan(noise.structured[i]) else f"{noise.structured[i]:.0%}"
+            lines.append(
+                f"{name:<28}{noise.sd[i]:>10.3g} {noise.units[i]:<14}{noise.rho[i]:>8.3f}{part:>21}"
+                f"{self.parameter_share[i]:>17.0%}"
+            )
+        if self.curve is not None:
+            at = int(np.argmin(np.abs(self.curve.levels - calibration.level)))
+            lines.append(
+                f"Coverage of {self.curve.clips} test clips at {self.curve.levels[at]:.0%}: {self.curve.plain[at]:.0%} "
+                f"as fitted, {self.curve.calibrated[at]:.0%} calibrated (95 % of such tests would show "
+                f"{self.curve.low[at]:.0%} to {self.curve.high[at]:.0%})."
+            )
+        return "\n".join(lines)
+
+
+def calibrate(
+    twin: Twin,
+    distribution: ParamDistribution,
+    *,
+    backend: Backend,
+    training: Sequence[Episode],
+    calibration: Sequence[Episode],
+    test: Sequence[Episode] = (),
+    config: FitConfig | None = None,
+    level: float = LEVEL,
+    seed: int = 0,
+) -> CalibratedRanges:
+    """Residual noise from the training clips, κ from clips of their own, and the coverage curve from test clips.
+
+    What the data did not determine stays at its estimate here: drawn from its prior range it only widens what rollouts
+    cover. With fewer calibration clips than `stats.least_clips` κ stays 1 and the ranges are labelled uncalibrated.
+
+    Args:
+        twin: the twin that was identified.
+        distribution: the fit's.
+        backend: where worlds run.
+        training: the clips of the fit.
+        calibration: clips that neither the fit nor the test has seen; may be none.
+        test: clips for the coverage curve.
+        config: the fit's.
+        level: nominal rate.
+        seed: of draws and noise.
+
+    Raises:
+        InputError: a clip that is in two of the three parts, or nothing was determined.
+    """
+    config = config or FitConfig()
+    _check_apart(training, calibration, test)
+    fitted = prepare_replay(twin, training, config.replay)
+    point = {**config.fixed, **distribution.estimate}
+    residual = replay(backend, fitted, fitted.twin.table(1, point))[0] - fitted.measured
+    noise = residual_noise(fitted, residual)
+    ahead = Prediction(backend, distribution, noise, point, config, seed)
+    clips = ahead.clips(twin, calibration) if calibration else ahead.clips(twin, training)
+    found = _calibration(distribution, clips, noise, level, used=bool(calibration))
+    curve = None
+    if test and calibration:
+        curve = _curve(clips, ahead.clips(twin, test), found.cap)
+    return CalibratedRanges(
+        distribution=replace(distribution, noise=noise, calibration=found),
+        curve=curve,
+        parameter_share=clips.share,
+        scores=dict(zip(clips.numbers, clips.scores.tolist(), strict=True)) if calibration else {},
+    )
+
+
+def _check_apart(*parts: Sequence[Episode]) -> None:
+    seen: set[int] = set()
+    for part in parts:
+        again = sorted(seen & {episode.index for episode in part})
+        if again:
+            raise InputError(
+                f"Episode {again[0]} is in two of training, calibration and test. Calibration needs clips that neither "
+                "the fit nor the test has seen."
+            )
+        seen |= {episode.index for episode in part}
+
+
+def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
+    """The largest κ, and why: `MOST_KAPPA`, or where some range would be wider than before the data."""
+    known = np.flatnonzero(distribution.determined)
+    cap, reason = MOST_KAPPA, "three standard deviations in place of one"
+    if len(distribution.prior_sd):
+        variance = np.diag(distribution.covariance)[known]
+        ratio = distribution.prior_sd[known] ** 2 / np.where(variance > 0, variance, np.nan)
+        if np.isfinite(ratio).any() and np.nanmin(ratio) < cap:
+            name = distribution.names[known[int(np.nanargmin(ratio))]]
+            cap, reason = float(np.nanmin(ratio)), f"beyond it {name} would range wider than before the data"
+    return cap, reason
+
+
+def _calibration(
+    distribution: ParamDistribution, clips: Clips, noise: ResidualNoise, level: float, *, used: bool
+) -> RangeCalibration:
+    count = len(clips.numbers) if used else 0
+    cap, reason = kappa_cap(distribution)
+    threshold = conformal_threshold(clips.scores, level) if used else math.inf
+    needed = (threshold / clips.within(level)) ** 2
+    kappa, status = 1.0, _UNCALIBRATED
+    if count >= least_clips(level):
+        kappa, status = (cap, _CAPPED) if needed > cap else (needed, _CALIBRATED)
+    return RangeCalibration(
+        kappa=kappa,
+        status=status,
+        level=level,
+        clips=count,
+        needed=needed,
+        cap=cap,
+        cap_reason=reason,
+        model_error=_outside(clips, kappa, level) if status == _CAPPED else np.zeros(len(noise.channels)),
+    )
+
+
+def _outside(clips: Clips, kappa: float, level: float) -> Array:
+    """How far ``level`` of the clips lie outside the band at most, per channel in its unit."""
+    beyond = np.maximum(np.abs(clips.error) - clips.within(level) * math.sqrt(kappa) * clips.sd, 0.0)
+    return np.array(
+        [
+            conformal_threshold(by_episode(beyond[..., [channel]], clips.clusters), level)
+            for channel in range(beyond.shape[-1])
+        ]
+    )
+
+
+def _curve(calibration: Clips, test: Clips, cap: float) -> CoverageCurve:
+    levels = _LEVELS[[least_clips(level) <= len(calibration.numbers) for level in _LEVELS]]
+    within = np.array([calibration.within(level) for level in levels])
+    thresholds = np.array([conformal_threshold(calibration.scores, level) for level in levels])
+    low, high = conformal_band(levels, len(calibration.numbers), len(test.numbers))
+    scores = test.scores[:, None]
+    return CoverageCurve(
+        levels=levels,
+        plain=np.mean(scores <= within, axis=0),
+        calibrated=np.mean(scores <= np.minimum(thresholds, math.sqrt(cap) * within), axis=0),
+        low=low,
+        high=high,
+        clips=len(test.numbers),
+    )
