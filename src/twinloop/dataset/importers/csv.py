@@ -1,17 +1,22 @@
-"""CSV logs that say their units.
+"""CSV logs that say what they hold: in their own names, or in a YAML file beside them (see `describe`).
 
 The format: an optional header of ``# key: value`` lines, then one header row and one row per frame::
 
     # units: deg, gripper=range_0_100
     # task: pick up the cube
     # robot: so101_follower
+    # conditions: mass_kg=0.1
     episode,time_s,action/shoulder_pan,action/gripper,state/shoulder_pan,state/gripper
     0,0.0,-8.0,0.9,-7.7,0.9
 
 ``time_s`` or ``time_ms`` is required; ``episode`` is optional (without it the file is one episode). Each joint has a
 column ``action/JOINT`` and one ``state/JOINT``, in any order. Its unit is a suffix of both columns
 (``action/shoulder_pan_deg``), or stands in the ``units`` line: one unit for all, exceptions as ``JOINT=UNIT``.
-Other columns are ignored.
+
+``# command: torque`` says that actions are torques in N·m, ``# command: none`` that there are none. What else was
+measured stands in columns in SI: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``, ``qw`` … ``qz``,
+``twist/BODY/vx`` … ``wz``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``, ``wrench/SITE/fx`` … ``tz``,
+``motor/m1`` …, ``enabled``. Other columns are ignored.
 """
 
 from __future__ import annotations
@@ -26,12 +31,16 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
-from twinloop.core.errors import LogError, UnitsError
-from twinloop.core.units import UnitMap, require_joints
+from twinloop.core.errors import LogError, UnitsError, UnknownNameError
+from twinloop.core.units import UnitMap, require_joints, split_unit
+from twinloop.dataset.importers.describe import describe
+from twinloop.dataset.importers.numeric import bounded
 from twinloop.dataset.importers.options import Importer, LogOptions, resolve_units, stated_unit
 from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.importers.tables import COMMANDS, KNOWN, Layout, SignalColumns, build, numbers
 
 _TIMES = {"time_s": 1.0, "time_ms": 1e-3}
+_JOINT_SIGNALS = {"velocity": ("joint_velocity", "rad/s"), "torque": ("joint_torque", "N·m")}
 _SUFFIXES = ("_range_m100_100", "_range_0_100", "_deg", "_rad", "_mm", "_cm", "_m")
 
 
@@ -50,38 +59,101 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
             ``units`` line or the caller.
     """
     header, body = _split(path)
+    described = describe(path, options)
+    if described is not None:
+        return build(path, _parse(path, body, described.delimiter), described.layout(options), options)
     table = _parse(path, body)
     if not table.num_rows:
         raise LogError(f"{path} is empty: it has no rows.")
-    suffixed = _joint_units(path, table.column_names)
+    return build(path, table, _layout(path, header, table, options), options)
+
+
+def _layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> Layout:
+    """What the columns are, by their own names and the lines above them."""
+    command = header.get("command", "position")
+    if command not in COMMANDS:
+        raise UnknownNameError("command", command, COMMANDS, where=f"the command line of {path}")
+    signals = signal_columns(path, table.column_names)
+    free = any(not name.startswith("joint_") for name in signals)
+    suffixed = _joint_units(path, table.column_names, command, alone=free)
     joints = list(options.joints) if options.joints is not None else list(suffixed)
     require_joints(joints, list(suffixed), where=str(path))
-    time = _time(path, table)
-    data = {kind: _matrix(path, table, kind, joints, suffixed) for kind in ("action", "state")}
-    units = _units(path, header, {joint: suffixed[joint] for joint in joints}, options, sample=data["state"])
-    owner = _owner(path, table)
-    episodes = []
-    for number in dict.fromkeys(owner.tolist()):
-        rows = owner == number
-        episodes.append(
-            RawEpisode(
-                index=int(number),
-                time=time[rows],
-                action=data["action"][rows],
-                state=data["state"][rows],
-                units=units,
-                task=options.task or header.get("task", ""),
-                origin=options.origin or str(path),
-                robot_type=options.robot_type or header.get("robot", ""),
-            )
-        )
-    return episodes
+    time, scale = _time(path, table)
+    state = tuple(f"state/{joint}{suffixed[joint]}" for joint in joints)
+    sample = np.stack([numbers(path, table, column) for column in state], axis=1) if state else np.empty((0, 0))
+    chosen = {joint: suffixed[joint] for joint in joints}
+    suffix = {joint: "" if command == "torque" else chosen[joint] for joint in joints}
+    return Layout(
+        time=time,
+        time_scale=scale,
+        episode="episode" if "episode" in table.column_names else None,
+        units=_units(path, header, chosen, options, sample=sample),
+        state=state,
+        action=() if command == "none" else tuple(f"action/{joint}{suffix[joint]}" for joint in joints),
+        command=command if joints else "none",
+        signals=_of_joints(signals, joints),
+        conditions=_conditions(path, header),
+        task=header.get("task", ""),
+        robot_type=header.get("robot", ""),
+    )
+
+
+def _of_joints(signals: Mapping[str, SignalColumns], joints: Sequence[str]) -> dict[str, SignalColumns]:
+    """The signals, those of joints for the chosen ones alone."""
+    found: dict[str, SignalColumns] = {}
+    for name, columns in signals.items():
+        rows = [i for i, label in enumerate(columns.labels) if not name.startswith("joint_") or label in joints]
+        if rows:
+            picked = {key: tuple(getattr(columns, key)[i] for i in rows) for key in ("columns", "labels", "factors")}
+            found[name] = replace(columns, **picked)
+    return found
+
+
+def signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumns]:
+    """The signals that columns hold by their names, in SI.
+
+    Raises:
+        LogError: a signal lacks columns; names them.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for column in columns:
+        kind, *rest = column.split("/")
+        if kind in _JOINT_SIGNALS and rest:
+            found.setdefault(_JOINT_SIGNALS[kind][0], {})["/".join(rest)] = column
+        elif kind in KNOWN and len(rest) >= 2:
+            found.setdefault(f"{kind}/{'/'.join(rest[:-1])}", {})[rest[-1]] = column
+        elif (kind == "motor" and rest) or column == "enabled":
+            found.setdefault(kind, {})[rest[0] if rest else kind] = column
+    units = dict(_JOINT_SIGNALS.values()) | {kind: unit for kind, (_, unit) in KNOWN.items()}
+    signals: dict[str, SignalColumns] = {}
+    for name, by_label in found.items():
+        kind = name.partition("/")[0]
+        wanted = KNOWN[kind][0] if kind in KNOWN else tuple(by_label)
+        if missing := [label for label in wanted if label not in by_label]:
+            raise LogError(f"{path}: {name} has no column {', '.join(f'{name}/{label}' for label in missing)}.")
+        chosen = tuple(by_label[label] for label in wanted)
+        unit = units.get(kind, "1")
+        signals[name] = SignalColumns(columns=chosen, labels=wanted, factors=(1.0,) * len(wanted), unit=unit)
+    return signals
+
+
+def _conditions(path: Path, header: Mapping[str, str]) -> dict[str, float]:
+    """The ``conditions`` line in SI: ``mass_kg=0.5, firmware_kp=200``."""
+    found: dict[str, float] = {}
+    for item in filter(None, (part.strip() for part in header.get("conditions", "").split(","))):
+        key, _, value = item.partition("=")
+        name, _, factor = split_unit(key.strip())
+        try:
+            found[name] = float(value) * factor
+        except ValueError:
+            raise LogError(f"{path}: the conditions line says {item!r}; write NAME=NUMBER.") from None
+    return found
 
 
 def _split(path: Path) -> tuple[dict[str, str], str]:
     """The ``# key: value`` lines at the top, and the rest."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()  # Excel begins with a byte-order mark
+        lines = bounded(path).read_text(encoding="utf-8-sig").splitlines()  # Excel begins with a byte-order mark
     except UnicodeDecodeError as error:
         raise LogError(f"{path} is not text ({error}).") from error
     comments = []
@@ -91,23 +163,26 @@ def _split(path: Path) -> tuple[dict[str, str], str]:
     return {key.strip(): value.strip() for key, colon, value in pairs if colon}, "\n".join(lines) + "\n"
 
 
-def _parse(path: Path, body: str) -> pa.Table:
+def _parse(path: Path, body: str, delimiter: str = ",") -> pa.Table:
     if not body.strip():
         raise LogError(f"{path} is empty. It needs a header row and one row per frame.")
     try:
-        return pyarrow.csv.read_csv(io.BytesIO(body.encode()))
+        options = pyarrow.csv.ParseOptions(delimiter=delimiter)
+        return pyarrow.csv.read_csv(io.BytesIO(body.encode()), parse_options=options)
     except pa.ArrowInvalid as error:
         raise LogError(f"{path} is not a rectangular table of values ({error}).") from error
 
 
-def _joint_units(path: Path, columns: Sequence[str]) -> dict[str, str]:
-    """Unit suffix (or "") by joint, in the order of the state columns."""
+def _joint_units(path: Path, columns: Sequence[str], command: str, *, alone: bool) -> dict[str, str]:
+    """Unit suffix (or "") by joint, in the order of the state columns; none where a table may stand without joints."""
     found: dict[str, dict[str, str]] = {"action": {}, "state": {}}
     for column in columns:
         kind, _, rest = column.partition("/")
         if kind in found and rest:
             suffix = next((s for s in _SUFFIXES if rest.endswith(s)), "")
             found[kind][rest.removesuffix(suffix)] = suffix
+    if command == "none" or (alone and not found["state"] and not found["action"]):
+        return found["state"]
     if not found["state"] or found["state"].keys() != found["action"].keys():
         odd = sorted(found["state"].keys() ^ found["action"].keys())
         raise LogError(
@@ -116,7 +191,8 @@ def _joint_units(path: Path, columns: Sequence[str]) -> dict[str, str]:
             + f". Its columns are: {', '.join(columns)}."
         )
     for joint, suffix in found["state"].items():
-        if found["action"][joint] != suffix:
+        expected = "" if command == "torque" else suffix  # a torque is in N·m, whatever the joint's unit
+        if found["action"][joint] != expected:
             raise UnitsError(
                 f"{path}: action/{joint}{found['action'][joint]} and state/{joint}{suffix} differ in unit."
             )
@@ -132,6 +208,8 @@ def _units(
     sample: NDArray[np.float64],
 ) -> UnitMap:
     joints = list(suffixed)
+    if not joints:
+        return UnitMap(joints=(), source="a body without joints")
     line, suffixes = _stated(header, joints), {joint: suffix[1:] for joint, suffix in suffixed.items() if suffix}
     _agree(path, line, "its units line", suffixes, "the suffix of its columns")
     stated = line | suffixes
@@ -163,39 +241,11 @@ def _stated(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
     return general | {joint.strip(): unit.strip() for joint, unit in pairs if joint.strip() in joints}
 
 
-def _owner(path: Path, table: pa.Table) -> NDArray[np.float64]:
-    """The episode of each row; all zeros where there is no such column."""
-    if "episode" not in table.column_names:
-        return np.zeros(table.num_rows)
-    owner = _numbers(path, table, "episode")
-    wrong = np.flatnonzero(~((owner >= 0) & (owner == np.floor(owner)) & np.isfinite(owner)))
-    if len(wrong):
-        raise LogError(
-            f"{path}: episode is {owner[wrong[0]]:g} in row {wrong[0] + 1} below the header ({len(wrong)} such rows). "
-            "Episodes are whole numbers from 0."
-        )
-    return owner
-
-
-def _time(path: Path, table: pa.Table) -> NDArray[np.float64]:
+def _time(path: Path, table: pa.Table) -> tuple[str, float]:
     for name, scale in _TIMES.items():
         if name in table.column_names:
-            return _numbers(path, table, name) * scale
+            return name, scale
     raise LogError(f"{path} has no column time_s or time_ms. It has: {', '.join(table.column_names)}.")
-
-
-def _matrix(
-    path: Path, table: pa.Table, kind: str, joints: Sequence[str], suffixed: Mapping[str, str]
-) -> NDArray[np.float64]:
-    return np.stack([_numbers(path, table, f"{kind}/{joint}{suffixed[joint]}") for joint in joints], axis=1)
-
-
-def _numbers(path: Path, table: pa.Table, name: str) -> NDArray[np.float64]:
-    """A column as float64; an empty cell is NaN."""
-    column = table[name]
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        raise LogError(f"{path}: column {name} holds {column.type} values where numbers should be.")
-    return column.cast(pa.float64()).to_numpy()
 
 
 IMPORTER = Importer(name="csv", recognizes=recognizes, read=read)

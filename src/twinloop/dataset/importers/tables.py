@@ -1,0 +1,209 @@
+"""Tables of numbers as episodes, once it is known what each column is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError, UnknownNameError
+from twinloop.core.records import Signal
+from twinloop.core.units import UnitMap
+from twinloop.dataset.importers.numeric import as_floats, is_numeric
+from twinloop.dataset.importers.options import LogOptions
+from twinloop.dataset.importers.raw import RawEpisode
+
+Array = NDArray[np.float64]
+Command = Literal["position", "torque", "none"]
+COMMANDS: tuple[Command, ...] = ("position", "torque", "none")
+
+# Units of measured columns: (SI unit, factor to it).
+UNITS: dict[str, tuple[str, float]] = {
+    "rad": ("rad", 1.0),
+    "deg": ("rad", math.pi / 180),
+    "rev": ("rad", 2 * math.pi),
+    "m": ("m", 1.0),
+    "cm": ("m", 1e-2),
+    "mm": ("m", 1e-3),
+    "rad/s": ("rad/s", 1.0),
+    "deg/s": ("rad/s", math.pi / 180),
+    "rpm": ("rad/s", 2 * math.pi / 60),
+    "m/s": ("m/s", 1.0),
+    "mm/s": ("m/s", 1e-3),
+    "m/s^2": ("m/s²", 1.0),
+    "m/s²": ("m/s²", 1.0),
+    "g": ("m/s²", 9.80665),  # by definition (3rd CGPM, 1901)
+    "N": ("N", 1.0),
+    "Nm": ("N·m", 1.0),
+    "N·m": ("N·m", 1.0),
+    "mNm": ("N·m", 1e-3),
+    "V": ("V", 1.0),
+    "A": ("A", 1.0),
+    "mA": ("A", 1e-3),
+    "°C": ("°C", 1.0),
+    "1": ("1", 1.0),
+    "%": ("1", 1e-2),
+    "s": ("s", 1.0),
+    "ms": ("s", 1e-3),
+    "us": ("s", 1e-6),
+    "ns": ("s", 1e-9),
+}
+
+_XYZ = ("x", "y", "z")
+# Signals whose columns have a fixed meaning: labels in order, unit of all ("" where they differ).
+KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
+    "pose": (("x", "y", "z", "qw", "qx", "qy", "qz"), ""),
+    "twist": (("vx", "vy", "vz", "wx", "wy", "wz"), ""),
+    "acceleration": (_XYZ, "m/s²"),
+    "angular_velocity": (_XYZ, "rad/s"),
+    "wrench": (("fx", "fy", "fz", "tx", "ty", "tz"), ""),
+}
+_JOINTS = {"joint_velocity": ("rad/s", "m/s"), "joint_torque": ("N·m", "N")}
+_OTHERS = {"enabled": ("1",), "motor": ("1",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalColumns:
+    """The columns of one signal in order, their labels, and each one's factor to SI; ``unit`` is the SI unit of all."""
+
+    columns: tuple[str, ...]
+    labels: tuple[str, ...]
+    factors: tuple[float, ...]
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What the columns of a table are.
+
+    ``time`` is in units of ``time_scale`` seconds; ``episode`` is the column of episode numbers, if any. ``state`` and
+    ``action`` are the columns of the joints of ``units``, in order; ``action_scale`` brings torques to N·m. Without a
+    command ``action`` is empty.
+    """
+
+    time: str
+    time_scale: float
+    episode: str | None
+    units: UnitMap
+    state: tuple[str, ...]
+    action: tuple[str, ...]
+    command: Command
+    action_scale: tuple[float, ...] = ()
+    signals: Mapping[str, SignalColumns] = field(default_factory=dict[str, SignalColumns])
+    conditions: Mapping[str, float] = field(default_factory=dict[str, float])
+    task: str = ""
+    robot_type: str = ""
+
+
+def unit_factor(unit: str, *, where: str) -> tuple[str, float]:
+    """The SI unit of a measured column's unit, and the factor to it.
+
+    Raises:
+        UnknownNameError: no such unit.
+    """
+    if unit not in UNITS:
+        raise UnknownNameError("unit", unit, UNITS, where=where)
+    return UNITS[unit]
+
+
+def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, where: str) -> None:
+    """Refuse a signal whose columns or SI units are not those that its name stands for.
+
+    Raises:
+        LogError: says what the name stands for.
+    """
+    kind, _, site = name.partition("/")
+    if kind in KNOWN:
+        wanted, unit = KNOWN[kind]
+        if not site or tuple(labels) != wanted:
+            raise LogError(f"{where}: {name} has the columns {', '.join(labels)}; {kind}/NAME has {', '.join(wanted)}.")
+        if unit and set(units) != {unit}:
+            raise LogError(f"{where}: {name} is in {', '.join(sorted(set(units)))}, which cannot become {unit}.")
+    allowed = _JOINTS.get(name) or _OTHERS.get(name)
+    if allowed and not set(units) <= set(allowed):
+        raise LogError(f"{where}: {name} is in {', '.join(sorted(set(units)))}, which cannot become {allowed[0]}.")
+
+
+def build(path: Path, table: pa.Table, layout: Layout, options: LogOptions) -> list[RawEpisode]:
+    """The table's episodes, in order of appearance.
+
+    A signal's rows in which all its columns are empty were not measured then: the signal has its own times.
+
+    Raises:
+        LogError: a column is missing or holds text, an episode is no whole number.
+    """
+    time = numbers(path, table, layout.time) * layout.time_scale
+    state = _matrix(path, table, layout.state)
+    action = _matrix(path, table, layout.action) if layout.action else np.zeros_like(state)
+    if layout.action_scale:
+        action = action * layout.action_scale
+    signals = {name: _matrix(path, table, s.columns) * s.factors for name, s in layout.signals.items()}
+    owner = _owner(path, table, layout.episode)
+    return [
+        RawEpisode(
+            index=int(number),
+            time=time[rows],
+            action=action[rows],
+            state=state[rows],
+            units=layout.units,
+            task=options.task or layout.task,
+            origin=options.origin or str(path),
+            robot_type=options.robot_type or layout.robot_type,
+            command=layout.command,
+            signals=_signals(layout, signals, time, rows),
+            conditions=layout.conditions,
+        )
+        for number in dict.fromkeys(owner.tolist())
+        for rows in [owner == number]
+    ]
+
+
+def _signals(layout: Layout, values: Mapping[str, Array], time: Array, rows: NDArray[np.bool_]) -> dict[str, Signal]:
+    found: dict[str, Signal] = {}
+    for name, columns in layout.signals.items():
+        measured = rows & ~np.isnan(values[name]).all(axis=1)
+        if measured.any():
+            found[name] = Signal(
+                time=time[measured], values=values[name][measured], columns=columns.labels, unit=columns.unit
+            )
+    return found
+
+
+def _matrix(path: Path, table: pa.Table, columns: Sequence[str]) -> Array:
+    if not columns:
+        return np.empty((table.num_rows, 0))
+    return np.stack([numbers(path, table, column) for column in columns], axis=1)
+
+
+def _owner(path: Path, table: pa.Table, column: str | None) -> Array:
+    """The episode of each row; all zeros where there is no such column."""
+    if column is None:
+        return np.zeros(table.num_rows)
+    owner = numbers(path, table, column)
+    wrong = np.flatnonzero(~((owner >= 0) & (owner == np.floor(owner)) & np.isfinite(owner)))
+    if len(wrong):
+        raise LogError(
+            f"{path}: {column} is {owner[wrong[0]]:g} in row {wrong[0] + 1} below the header ({len(wrong)} such rows). "
+            "Episodes are whole numbers from 0."
+        )
+    return owner
+
+
+def numbers(path: Path, table: pa.Table, name: str) -> Array:
+    """A column as float64; an empty cell is NaN.
+
+    Raises:
+        LogError: no such column, or it holds text.
+    """
+    if name not in table.column_names:
+        raise LogError(f"{path} has no column {name}. It has: {', '.join(table.column_names)}.")
+    column = table[name]
+    if not is_numeric(column.type):
+        raise LogError(f"{path}: column {name} holds {column.type} values where numbers should be.")
+    return as_floats(column)
