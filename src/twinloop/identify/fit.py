@@ -17,8 +17,9 @@ from twinloop.identify.problem import Problem, linearize
 from twinloop.identify.result import IdentifyResult
 from twinloop.identify.solver import Solution, solve
 from twinloop.identify.space import Space
-from twinloop.identify.summary import distribution, estimates, notes, residual_summary
+from twinloop.identify.summary import distribution, estimates, evidence, notes, residual_summary
 from twinloop.identify.uncertainty import uncertainty
+from twinloop.identify.uncertainty_clusters import FrameTimes
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
@@ -56,12 +57,13 @@ def identify(
     problem, solution, worlds = _walk(backend, training, space, config)
     alone = len(problem.blocks) > 1
     end = linearize(problem, solution.point, solution.end.local, alone=True) if alone else solution.end
-    found = uncertainty(problem, end, space.names)
+    times = FrameTimes(begins=training.begins, dt=1.0 / training.twin.control_hz)
+    found = uncertainty(problem, end, space.names, times=times, level=config.level)
     values = {name: float(value) for name, value in space.values(solution.point).items()}
     readings = _readings(backend, training, {**fixed, **values})
     return IdentifyResult(
         distribution=distribution(space, solution.point, found, scales, training),
-        estimates=estimates(space, solution.point, found, scales, len(trained), config.level),
+        estimates=estimates(space, solution.point, found, scales),
         joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
         log_units=tuple(channel.unit for channel in logs.channels),
         training=tuple(trained),
@@ -72,10 +74,11 @@ def identify(
         condition=found.condition,
         directions=found.directions,
         residuals=residual_summary(readings - training.measured),
+        evidence=evidence(problem, found),
         converged=solution.converged,
         worlds_replayed=worlds + alone * (len(space.names) + 1),
         seconds=time.perf_counter() - began,
-        notes=notes(logs, scales, held_out),
+        notes=notes(logs, scales, held_out, space.names, found),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,11 @@ from twinloop.stats import Interval
 
 @dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """One parameter in SI: nominal, identified value, and its interval unless it is not determined (``reason``)."""
+    """One parameter in SI: nominal, identified value, and its interval unless it is not determined (``reason``).
+
+    ``side`` is "at most" or "at least" where the estimate lies on a bound and the interval goes one way only. ``df``
+    are the degrees of freedom of its quantile: how many clusters it rests on, about; None where none were used.
+    """
 
     name: str
     unit: str
@@ -24,6 +28,17 @@ class Estimate:
     low: float | None
     high: float | None
     reason: str = ""
+    side: str = ""
+    df: float | None = None
+
+    @property
+    def interval(self) -> str:
+        """In words: the limits, or why there are none."""
+        if self.low is None or self.high is None:
+            return f"not determined: {self.reason}"
+        if self.side:
+            return f"{self.side} {self.high if self.side == 'at most' else self.low:.4g} (on its bound)"
+        return f"[{self.low:.4g}, {self.high:.4g}]"
 
     @property
     def determined(self) -> bool:
@@ -41,20 +56,25 @@ class Estimate:
             "high": self.high,
             "determined": self.determined,
             "reason": self.reason,
+            "side": self.side,
+            "df": self.df,
         }
 
 
 @dataclass(frozen=True, kw_only=True)
 class Residuals:
-    """How correlated what the fit leaves over is, per joint: lag-1 autocorrelation, effective of all frames, p-value.
+    """What the fit leaves over of the training episodes, per channel, ``(nchannel,)`` each.
 
-    ``p_value`` is the smallest Ljung–Box p-value over the training episodes.
+    ``noise`` is its standard deviation by the median (1.4826 MAD) in the channel's unit: the sensor's noise as far as
+    the twin is right. ``rho`` is the correlation from one frame to the next, ``n_eff`` how many of all ``frames`` count
+    as independent, ``p_value`` that of Ljung and Box's test for whiteness over all windows.
     """
 
     rho: NDArray[np.float64]
     n_eff: NDArray[np.float64]
     frames: int
     p_value: NDArray[np.float64]
+    noise: NDArray[np.float64]
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
@@ -63,7 +83,68 @@ class Residuals:
             "n_eff": self.n_eff.tolist(),
             "frames": self.frames,
             "ljung_box_p": self.p_value.tolist(),
+            "noise_sd": self.noise.tolist(),
         }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """What the intervals rest on.
+
+    Attributes:
+        clusters: what counts as independent: ``episode``, ``time block``, or ``none``.
+        count: how many clusters there are.
+        length_s: of time blocks.
+        correlated_s: over how long frames' influence on the slowest parameter is correlated.
+        independent: how many such stretches the log holds.
+        parameters: free in the fit, in its largest block.
+        rank: of the clusters' scores; a sandwich of C clusters tells the spread of C − 1 directions at most.
+        method: ``sandwich``, ``score bootstrap``, ``refit bootstrap`` or ``none``.
+        draws: of the bootstrap.
+        level: of the intervals.
+    """
+
+    clusters: str
+    count: int
+    length_s: float
+    correlated_s: float
+    independent: float
+    parameters: int
+    rank: int
+    method: str
+    draws: int
+    level: float
+
+    def text(self) -> str:
+        """In words, for the head of a table."""
+        if self.clusters == "none":
+            return (
+                f"No intervals: a single episode whose residuals are correlated too long to compare its parts. Record "
+                f"at least {2 * self.parameters} episodes for {self.parameters} parameters."
+            )
+        what = f"{self.count} episodes"
+        if self.clusters == "time block":
+            what = f"{self.count} blocks of {self.length_s:.2g} s (too few episodes for {self.parameters} parameters)"
+        said = f"Intervals {self.level:.0%}, clustered by {what}; {_METHODS[self.method].format(draws=self.draws)}."
+        if self.count <= self.parameters:
+            said += (
+                f" {self.count} clusters tell the spread of {self.count - 1} of {self.parameters} directions (the rank "
+                "of their sandwich), so the bootstrap is preferred."
+            )
+        elif self.method == "score bootstrap":
+            said += f" There are fewer than {2 * self.parameters} clusters, so the bootstrap is preferred."
+        return said
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return asdict(self)
+
+
+_METHODS = {
+    "sandwich": "bias-reduced sandwich (CR2) with Bell-McCaffrey degrees of freedom",
+    "score bootstrap": "one-step bootstrap of {draws} draws",
+    "refit bootstrap": "bootstrap of {draws} full refits",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,6 +168,7 @@ class IdentifyResult:
     condition: tuple[float, ...]
     directions: tuple[str, ...]
     residuals: Residuals
+    evidence: Evidence
     converged: bool
     worlds_replayed: int
     seconds: float
@@ -97,10 +179,24 @@ class IdentifyResult:
         """Identified values by name, SI: what `Twin.table` takes."""
         return self.distribution.estimate
 
+    @property
+    def correlation(self) -> NDArray[np.float64]:
+        """Of the determined parameters' errors, in the order of `determined`, ``(k, k)``."""
+        rows = np.flatnonzero(self.distribution.determined)
+        covariance = self.distribution.covariance[np.ix_(rows, rows)]
+        sd = np.sqrt(np.diag(covariance))
+        return covariance / np.outer(sd, sd)
+
+    @property
+    def determined(self) -> tuple[str, ...]:
+        """Names of the parameters that the data tell."""
+        known = zip(self.distribution.names, self.distribution.determined, strict=True)
+        return tuple(name for name, told in known if told)
+
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """A plain form for files (schema 2, which adds evidence, correlation, noise, sides and degrees of freedom)."""
         return {
-            "schema": 1,
+            "schema": 2,
             "distribution": self.distribution.to_json(),
             "estimates": [estimate.to_json() for estimate in self.estimates],
             "joints": list(self.joints),
@@ -113,6 +209,9 @@ class IdentifyResult:
             "condition": list(self.condition),
             "not_determined_directions": list(self.directions),
             "residuals": self.residuals.to_json(),
+            "evidence": self.evidence.to_json(),
+            "determined": list(self.determined),
+            "correlation": self.correlation.tolist(),
             "converged": self.converged,
             "worlds_replayed": self.worlds_replayed,
             "seconds": self.seconds,
@@ -122,12 +221,15 @@ class IdentifyResult:
     def text(self) -> str:
         """The result as a table for a terminal."""
         held = f"held out {len(self.holdout)}" if self.holdout else "NOTHING HELD OUT: training error only"
-        lines = [f"Identified on {len(self.training)} episodes, {held}; intervals 95 %, clustered by episode.", ""]
+        lines = [f"Identified on {len(self.training)} episodes, {held}.", self.evidence.text(), ""]
         lines.append(f"{'parameter':<36}{'unit':<12}{'nominal':>10}{'identified':>12}  interval")
-        for row in self.estimates:
-            interval = f"[{row.low:.4g}, {row.high:.4g}]" if row.determined else f"not determined: {row.reason}"
-            lines.append(f"{row.name:<36}{row.unit:<12}{row.nominal:>10.4g}{row.value:>12.4g}  {interval}")
-        lines += ["", *self._error_lines(), *self.notes]
+        lines += [
+            f"{row.name:<36}{row.unit:<12}{row.nominal:>10.4g}{row.value:>12.4g}  {row.interval}"
+            for row in self.estimates
+        ]
+        condition = ", ".join(f"{value:.2g}" for value in self.condition)
+        lines += ["", *self._error_lines(), "", *self._residual_lines(), "", *self._correlation_lines()]
+        lines += [f"Condition of the scaled normal matrix: {condition}.", *self.notes]
         if self.directions:
             lines += ["", "Not determined by these data:", *(f"  {direction}" for direction in self.directions)]
         return "\n".join(lines)
@@ -142,6 +244,27 @@ class IdentifyResult:
             before, after = self.nominal_training_error[i], self.training_error[i]
             lines.append(f"{joint:<24}{self.log_units[i]:<18}{before:>10.3f}{after:>10.3f}  {held}")
         return lines
+
+    def _residual_lines(self) -> list[str]:
+        left = self.residuals
+        lines = [f"{'left over in training':<24}{'unit':<18}{'noise (sd)':>10}{'lag-1':>8}{'n_eff':>9}  Ljung-Box p"]
+        for i, joint in enumerate(self.joints):
+            effective = f"{left.n_eff[i]:.0f} of {left.frames}"
+            p = "too short" if np.isnan(left.p_value[i]) else f"{left.p_value[i]:.2g}"
+            figures = f"{left.noise[i]:>10.3g}{left.rho[i]:>8.3f}  {effective}"
+            lines.append(f"{joint:<24}{self.log_units[i]:<18}{figures}  {p}")
+        return lines
+
+    def _correlation_lines(self) -> list[str]:
+        """Pairs of parameters that are told apart badly."""
+        table, names = self.correlation, self.determined
+        pairs = [(i, j) for i in range(len(names)) for j in range(i) if abs(table[i, j]) > _CORRELATED]
+        pairs = sorted(pairs, key=lambda pair: -abs(table[pair]))[:_PAIRS]
+        return [f"Correlated {table[i, j]:+.2f}: {names[j]} and {names[i]}" for i, j in pairs]
+
+
+# Printed: what shares more than four fifths of its variance, and no more of it than a reader takes in.
+_CORRELATED, _PAIRS = 0.9, 6
 
 
 def _bounds(low: float, high: float) -> str:

@@ -9,15 +9,20 @@ from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.files import sha256_bytes
-from twinloop.identify.result import Estimate, Residuals
+from twinloop.identify.problem import Problem
+from twinloop.identify.result import Estimate, Evidence, Residuals
 from twinloop.identify.space import Space
 from twinloop.identify.uncertainty import Uncertainty
 from twinloop.simulate.replay_logs import ReplayLogs
-from twinloop.stats import autocorrelation, effective_size, ljung_box, t_halfwidth
+from twinloop.stats import effective_size, ljung_box, pooled_autocorrelation
 
 # Standard error of a scale read off the quantization: the log rounds to five digits, its step is known to more.
 _QUANTUM_ERROR = 1e-4
 _LJUNG_BOX_LAGS = 10
+_NORMAL_MAD = 1.4826  # of a normal distribution: standard deviation over median absolute deviation
+# Standard errors that a walk may end short of its optimum before it is said.
+_UNFINISHED = 0.3
+_FEW_DF = 3.0
 _NO_CALIBRATION = (
     "The log gives no calibration: the twin's joint ranges stand in for it, and sensor offset and scale are identified."
 )
@@ -54,29 +59,24 @@ def _transformed(value: float, space: Space, name: str) -> float:
 
 
 def estimates(
-    space: Space,
-    point: NDArray[np.float64],
-    found: Uncertainty,
-    scales: Mapping[str, float],
-    clusters: int,
-    level: float,
+    space: Space, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float]
 ) -> tuple[Estimate, ...]:
-    """Every identified parameter in SI; intervals are symmetric where the solver walks, then transformed back."""
-    half = t_halfwidth(found.covariance, max(clusters, 2), level=level)
-    centre, low, high = (space.values(point + shift) for shift in (0.0, -half, half))
+    """Every identified parameter in SI; limits are those where the solver walks, transformed back."""
+    centre, low, high = (space.values(each) for each in (point, found.low, found.high))
     rows = []
-    for name, reason in zip(space.names, found.reasons, strict=True):
+    for i, (name, reason) in enumerate(zip(space.names, found.reasons, strict=True)):
         param = space.twin.params[name]
-        limits = (max(float(low[name]), param.low), min(float(high[name]), param.high))
         rows.append(
             Estimate(
                 name=name,
                 unit=param.unit,
                 nominal=param.nominal,
                 value=float(centre[name]),
-                low=None if reason else limits[0],
-                high=None if reason else limits[1],
+                low=None if reason else max(float(low[name]), param.low),
+                high=None if reason else min(float(high[name]), param.high),
                 reason=reason,
+                side=found.sides[i],
+                df=None if np.isnan(found.df[i]) else float(found.df[i]),
             )
         )
     for name, value in scales.items():
@@ -88,25 +88,42 @@ def estimates(
     return tuple(rows)
 
 
-def residual_summary(residual: NDArray[np.float64]) -> Residuals:
-    """How correlated residuals ``(nepisode, nframe, n)`` are in time; NaN past each episode's end."""
-    channels = range(residual.shape[-1])
-    clips = [[episode[~np.isnan(episode[:, j]), j] for episode in residual] for j in channels]
-    long_enough = [[clip for clip in column if len(clip) > _LJUNG_BOX_LAGS] for column in clips]
-    return Residuals(
-        rho=np.array([float(np.mean([autocorrelation(clip)[1] for clip in column])) for column in clips]),
-        n_eff=np.array([sum(effective_size(clip) for clip in column) for column in clips]),
-        frames=int(sum(len(clip) for clip in clips[0])),
-        p_value=np.array(
-            [
-                min((ljung_box(clip, lags=_LJUNG_BOX_LAGS).p_value for clip in column), default=np.nan)
-                for column in long_enough
-            ]
-        ),
+def evidence(problem: Problem, found: Uncertainty) -> Evidence:
+    """What the intervals rest on."""
+    clusters = found.clusters
+    return Evidence(
+        clusters="none" if clusters is None else clusters.kind,
+        count=0 if clusters is None else clusters.count,
+        length_s=0.0 if clusters is None else clusters.length,
+        correlated_s=float("nan") if clusters is None else clusters.correlated,
+        independent=float("nan") if clusters is None else clusters.independent,
+        parameters=max(len(block.columns) for block in problem.blocks),
+        rank=found.rank,
+        method=found.method,
+        draws=found.draws,
+        level=found.level,
     )
 
 
-def notes(logs: ReplayLogs, scales: Mapping[str, float], holdout: Sequence[int]) -> tuple[str, ...]:
+def residual_summary(residual: NDArray[np.float64]) -> Residuals:
+    """How large and how correlated residuals ``(nwindow, nframe, nchannel)`` are; NaN where nothing was measured."""
+    channels = range(residual.shape[-1])
+    clips = [[window[~np.isnan(window[:, j]), j] for window in residual] for j in channels]
+    rho = [pooled_autocorrelation(column) for column in clips]
+    frames = [sum(len(clip) for clip in column) for column in clips]
+    tested = [[clip for clip in column if len(clip) > _LJUNG_BOX_LAGS] for column in clips]
+    return Residuals(
+        rho=np.array(rho),
+        n_eff=np.array([effective_size(n, r) for n, r in zip(frames, rho, strict=True)]),
+        frames=max(frames),
+        p_value=np.array([ljung_box(c, lags=_LJUNG_BOX_LAGS).p_value if c else np.nan for c in tested]),
+        noise=_NORMAL_MAD * np.nanmedian(np.abs(residual - np.nanmedian(residual, axis=(0, 1))), axis=(0, 1)),
+    )
+
+
+def notes(
+    logs: ReplayLogs, scales: Mapping[str, float], holdout: Sequence[int], names: Sequence[str], found: Uncertainty
+) -> tuple[str, ...]:
     """What a reader must know beside the figures."""
     said = []
     if not logs.calibrated:
@@ -115,4 +132,14 @@ def notes(logs: ReplayLogs, scales: Mapping[str, float], holdout: Sequence[int])
         said.append(f"Scale of {len(scales)} joints read off the encoder's steps in the log, not fitted.")
     if not holdout:
         said.append(_NOT_HELD_OUT)
+    short = np.nan_to_num(found.unfinished)
+    if short.max(initial=0.0) > _UNFINISHED:
+        worst = int(np.argmax(short))
+        said.append(
+            f"The walk ended {short[worst]:.1f} standard errors short of its optimum in {names[worst]}: give it more "
+            "iterations."
+        )
+    thin = [n for n, df, why in zip(names, found.df, found.reasons, strict=True) if not why and df < _FEW_DF]
+    if thin:
+        said.append(f"Two or three clusters decide {', '.join(thin)}: excite it in more of the log.")
     return tuple(said)

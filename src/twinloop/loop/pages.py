@@ -78,8 +78,8 @@ def identify_section(page: Report, result: IdentifyResult) -> None:
     page.section(
         "What the log says about the twin",
         f"{known} of {len(result.estimates)} parameters are determined by {len(result.training)} training episodes; "
-        "the others are printed without an interval, because the data do not tell them. Intervals are 95 %, clustered "
-        "by episode: residuals are correlated in time, and intervals that ignore it are far too narrow.",
+        "the others are printed without an interval, because the data do not tell them. "
+        f"{result.evidence.text()} Residuals are correlated in time, and intervals that ignore it are far too narrow.",
     )
     rows = result.estimates
     nan = float("nan")
@@ -94,24 +94,11 @@ def identify_section(page: Report, result: IdentifyResult) -> None:
     )
     page.plot(figure, "Dots are estimates with their intervals, diamonds the nominal values of the twin.")
     page.table(
-        ["parameter", "unit", "nominal", "identified", "95 % interval"],
-        [
-            [
-                r.name,
-                r.unit,
-                f"{r.nominal:.4g}",
-                f"{r.value:.4g}",
-                _interval(r.low, r.high) or f"not determined: {r.reason}",
-            ]
-            for r in rows
-        ],
+        ["parameter", "unit", "nominal", "identified", f"{result.evidence.level:.0%} interval"],
+        [[r.name, r.unit, f"{r.nominal:.4g}", f"{r.value:.4g}", r.interval] for r in rows],
     )
     for note in result.notes:
         page.text(note)
-
-
-def _interval(low: float | None, high: float | None) -> str:
-    return "" if low is None or high is None else f"{low:.4g} to {high:.4g}"
 
 
 def draws_section(page: Report, plan: Plan, table: ParamTable) -> None:

@@ -1,7 +1,15 @@
 """Every interval, test and resampling; knows nothing of robots."""
 
 from twinloop.stats.allan import AllanCurve, AllanNoise, allan_curve, allan_noise
-from twinloop.stats.bootstrap import bootstrap, bootstrap_mean, bootstrap_paired
+from twinloop.stats.blocks import block_frames, integrated_time, time_blocks
+from twinloop.stats.bootstrap import (
+    bootstrap,
+    bootstrap_mean,
+    bootstrap_paired,
+    cluster_weights,
+    score_bootstrap,
+    stretched_percentile,
+)
 from twinloop.stats.change import Change, Trend, level_change, linear_trend, slope_change
 from twinloop.stats.cluster import cluster_covariance, least_squares_covariance, t_halfwidth
 from twinloop.stats.conformal import conformal_band, conformal_threshold, coverage, least_clips
@@ -11,7 +19,9 @@ from twinloop.stats.metrics import mae, rmse, skill
 from twinloop.stats.multiplicity import benjamini_hochberg, holm
 from twinloop.stats.paired import PairedTest, paired_test
 from twinloop.stats.proportion import clopper_pearson, wilson
-from twinloop.stats.series import LjungBox, autocorrelation, effective_size, ljung_box
+from twinloop.stats.sandwich import Sandwich, bias_reduced_sandwich
+from twinloop.stats.series import LjungBox, autocorrelation, effective_size, ljung_box, pooled_autocorrelation
+from twinloop.stats.warp import warped_correlation
 
 __all__ = [
     "AllanCurve",
@@ -20,17 +30,21 @@ __all__ = [
     "Interval",
     "LjungBox",
     "PairedTest",
+    "Sandwich",
     "Trend",
     "allan_curve",
     "allan_noise",
     "autocorrelation",
     "benjamini_hochberg",
     "best_lag",
+    "bias_reduced_sandwich",
+    "block_frames",
     "bootstrap",
     "bootstrap_mean",
     "bootstrap_paired",
     "clopper_pearson",
     "cluster_covariance",
+    "cluster_weights",
     "conformal_band",
     "conformal_threshold",
     "correlation_at_lags",
@@ -39,6 +53,7 @@ __all__ = [
     "delayed",
     "effective_size",
     "holm",
+    "integrated_time",
     "least_clips",
     "least_squares_covariance",
     "level_change",
@@ -46,9 +61,14 @@ __all__ = [
     "ljung_box",
     "mae",
     "paired_test",
+    "pooled_autocorrelation",
     "rmse",
+    "score_bootstrap",
     "skill",
     "slope_change",
+    "stretched_percentile",
     "t_halfwidth",
+    "time_blocks",
+    "warped_correlation",
     "wilson",
 ]

@@ -144,3 +144,65 @@ def _quantile_each(values: NDArray[np.float64], probability: NDArray[np.float64]
     at_lower = np.take_along_axis(ordered, lower[None], axis=0)[0]
     at_upper = np.take_along_axis(ordered, upper[None], axis=0)[0]
     return (1 - fraction) * at_lower + fraction * at_upper
+
+
+def score_bootstrap(
+    curvatures: ArrayLike,
+    scores: ArrayLike,
+    penalty: ArrayLike,
+    pull: ArrayLike,
+    *,
+    draws: int = 2000,
+    seed: int = 0,
+) -> NDArray[np.float64]:
+    """Errors of an M-estimate when clusters are drawn again, by one Newton step each: ``(draws, p)``.
+
+    Curvature and gradient are drawn together, so that unequal clusters count (Hu & Kalbfleisch, "The estimating
+    function bootstrap", Canadian Journal of Statistics 28, 2000). Unlike a sandwich it has full rank with few clusters.
+
+    Args:
+        curvatures: ``(C, p, p)`` of each cluster's loss.
+        scores: ``(C, p)`` gradients of each cluster's loss.
+        penalty: ``(p, p)`` curvature of a prior.
+        pull: ``(p,)`` gradient of a prior.
+        draws: how many resamples.
+        seed: the run seed of the resamples.
+    """
+    gradient = np.asarray(scores, dtype=np.float64)
+    weights = cluster_weights(len(gradient), draws, seed=seed)
+    matrix = np.tensordot(weights, np.asarray(curvatures, dtype=np.float64), axes=1) + np.asarray(penalty)
+    slope = weights @ gradient + np.asarray(pull)
+    return -np.asarray(np.linalg.solve(matrix, slope[..., None])[..., 0], dtype=np.float64)
+
+
+def cluster_weights(nclusters: int, draws: int, *, seed: int = 0) -> NDArray[np.float64]:
+    """How often each cluster is drawn in each resample, ``(draws, nclusters)``.
+
+    Raises:
+        InputError: fewer than two clusters.
+    """
+    if nclusters < _LEAST_CLUSTERS:
+        raise InputError(f"A bootstrap over {nclusters} cluster says nothing; it needs at least {_LEAST_CLUSTERS}.")
+    resamples = generator(seed, _STREAM).integers(0, nclusters, size=(draws, nclusters))
+    return np.stack([np.bincount(row, minlength=nclusters) for row in resamples]).astype(np.float64)
+
+
+def stretched_percentile(
+    values: ArrayLike, nclusters: int, df: ArrayLike, *, level: float = 0.95
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Percentile limits of bootstrap values ``(draws, …)``, stretched about their median for few clusters.
+
+    By √(C / (C − 1)) and by the ratio of Student's quantile to the normal one, as `bootstrap` widens its tails, but
+    without asking a hundred draws for a percentile that only ten thousand would have.
+
+    Args:
+        values: of the statistic in each resample.
+        nclusters: C.
+        df: degrees of freedom ``(…)``: C − 1, or fewer where clusters are unequal.
+        level: confidence level.
+    """
+    check_level(level)
+    tail = (1 + level) / 2
+    low, middle, high = np.quantile(np.asarray(values, dtype=np.float64), [1 - tail, 0.5, tail], axis=0)
+    stretch = stdtrit(np.asarray(df, dtype=np.float64), tail) / ndtri(tail) * np.sqrt(nclusters / (nclusters - 1))
+    return middle - stretch * (middle - low), middle + stretch * (high - middle)
