@@ -1,4 +1,4 @@
-"""Tiny worlds for measurements: an MJCF with some parameters, run without commands on the threads backend."""
+"""Tiny worlds for measurements: an MJCF with some parameters, run without commands."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def start(twin: Twin, nworld: int, *, qpos: object = None, qvel: object = None) 
     )
 
 
-def run(twin: Twin, values: dict, seconds: float, **begin: object) -> Trajectories:
+def run(twin: Twin, values: dict, seconds: float, *, backend: str = "threads", **begin: object) -> Trajectories:
     """Worlds with the given values, ``seconds`` long; all must stay valid."""
     nworld = max((np.size(value) for value in values.values()), default=1)
     nstep = round(seconds * HZ)
     commands = np.zeros((nworld, nstep, twin.model.nu))
     table = twin.table(nworld, values)
-    result = rollout(open_backend(), twin, table, start(twin, nworld, **begin), commands, nstep)
+    result = rollout(open_backend(backend), twin, table, start(twin, nworld, **begin), commands, nstep)
     assert result.valid.all(), result.reason
     return result

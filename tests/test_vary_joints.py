@@ -36,6 +36,20 @@ def test_damping_sets_the_time_in_which_speed_decays(tmp_path):
     np.testing.assert_allclose(decay, damping / INERTIA, rtol=5e-3)
 
 
+@pytest.mark.parametrize("backend", ["reference", "threads", pytest.param("warp:cpu", marks=pytest.mark.slow)])
+def test_quadratic_damping_slows_a_joint_the_faster_it_turns(tmp_path, backend):
+    """ω = ω₀ / (1 + b ω₀ t / I), either way round, in every backend."""
+    if backend.startswith("warp"):
+        pytest.importorskip("mujoco_warp")
+        pytest.importorskip("torch")
+    twin = hinge(tmp_path, "damping_quadratic", substeps=20)
+    damping = np.array([0.0, 0.005, 0.02])
+    for first in (3.0, -3.0):
+        speed = run(twin, {"joint/hinge/damping_quadratic": damping}, 0.5, qvel=[first], backend=backend).qvel[:, :, 0]
+        elapsed = (speed.shape[1] - 1) / HZ
+        np.testing.assert_allclose(speed[:, -1], first / (1 + damping * 3.0 * elapsed / INERTIA), rtol=5e-3)
+
+
 def test_stiffness_and_armature_set_the_period(tmp_path):
     """T = 2π √((I + armature) / k), about the spring's reference."""
     twin = hinge(tmp_path, "stiffness", "armature", "springref")

@@ -145,7 +145,7 @@ def _split(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: flo
         axis=joint.axis,
         pos=joint.pos,
         ref=link.ref,
-        damping=[model.dof_damping[dof], 0.0, 0.0],
+        damping=[model.dof_damping[dof], *model.dof_dampingpoly[dof]],
         frictionloss=(1.0 - bearing) * model.dof_frictionloss[dof],
         solref_friction=model.dof_solref[dof],
         solimp_friction=model.dof_solimp[dof],

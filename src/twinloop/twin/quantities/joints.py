@@ -58,6 +58,15 @@ JOINTS: tuple[Quantity, ...] = (
     ),
     Quantity(
         family="joint",
+        quantity="damping_quadratic",
+        unit="N·m·s²/rad²",
+        low=0.0,
+        high=1e3,
+        slots=assign("dof_dampingpoly", 0),
+        meaning="torque per speed squared, against motion; what stirs grease or air grows so",
+    ),
+    Quantity(
+        family="joint",
         quantity="frictionloss",
         unit="N·m",
         low=0.0,
