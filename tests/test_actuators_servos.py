@@ -40,7 +40,7 @@ class TestNumbers:
 
     def test_the_gain_is_the_firmwares_duty_per_error(self, name):
         servo = servo_presets()[name]
-        duty_per_rad = {"xl330": 4096 / (2 * np.pi) * 400 / 128 / 885}.get(name, 0.166 * 16)
+        duty_per_rad = {"xl330": 4096 / (2 * np.pi) * 400 / 256 / 885}.get(name, 0.166 * 16)
         torque_per_duty = servo.kt.value * servo.voltage.value / servo.resistance.value
         assert servo.kp.value == pytest.approx(duty_per_rad * torque_per_duty, rel=5e-3)
 

@@ -13,11 +13,12 @@ SKIPPED = {
     "panda_tabletop": set(),
     "so101_tabletop": set(),
     "so101_tabletop_geared": set(),
+    "xl330_pendulum": {"grasp holds"},
 }
 UNEVEN = {"so101_tabletop_geared"}  # flanks meet at other moments with another step: no clean order of convergence
 
 
-def test_there_are_five_built_in_twins():
+def test_every_built_in_twin_is_checked_here():
     assert set(builtin_names()) == set(SKIPPED)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.simulate.clock import Array, AsArray
-from twinloop.simulate.drive_wiring import Moment, Wiring
+from twinloop.simulate.drive_wiring import Moment, Motors, Wiring
 from twinloop.twin import Twin
 from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.actuators import NO_CURVE
@@ -22,10 +22,11 @@ _STRENGTH = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
 
 
 class Supply:
-    """Supply voltage that sags under load, and windings that grow warm: both scale gain and torque limit.
+    """Supply voltage that sags under load, windings that grow warm, motors other than the preset's.
 
-    Duty d and speed w of a motor follow from the step before: torque = kt/R · V · d, current I = (V d − kt w)/R. A bus
-    of resistance r feeds all motors, each with d · I. With the duties as they are that is linear in the drop,
+    All scale gain and torque limit. Duty d and speed w of a motor follow from the step before: torque = kt/R · V · d,
+    current I = (V d − kt w)/R. A bus of resistance r feeds all motors, each with d · I. With the duties as they are
+    that is linear in the drop,
 
         drop = r Σ (d² V0 − d kt w)/R / (1 + r Σ d²/R),
 
@@ -39,12 +40,6 @@ class Supply:
 
     def __init__(self, twin: Twin, wiring: Wiring) -> None:
         self._twin, self._wiring = twin, wiring
-        joints = twin.robot.joints if twin.spec.robot else []
-        motors = [servo.motor if servo else None for servo in twin.servos or (None,) * len(joints)]
-        self._known = np.array([motor is not None for motor in motors], dtype=np.float64)
-        self._kt = np.array([motor.kt if motor else 1.0 for motor in motors])
-        self._resistance = np.array([motor.resistance if motor else 1.0 for motor in motors])
-        self._nominal = np.array([motor.voltage if motor else 1.0 for motor in motors])
         self._temperature: Array = None  # of the step before, as is the voltage; none before parameters are loaded
         self._voltage: Array = None
 
@@ -59,31 +54,37 @@ class Supply:
         bus = params.get(BUS, zeros)
         if self._twin.spec.robot is None:
             return False
+        motors = Motors.of(self._twin)
 
         def column(quantity: str, default: ArrayLike | None = None) -> NDArray[np.float64]:
             return self._twin.column(params, "actuator", quantity, default)
 
         thermal, rise = column("thermal_resistance"), column("temperature_rise")
-        used = bool(np.any(bus > 0) or np.any(thermal > 0) or np.any(rise != 0))
-        if used and not self._known.any():
+        kt, cold = column("torque_constant", motors.kt), column("resistance", motors.resistance)
+        other = bool(np.any(kt != motors.kt) or np.any(cold != motors.resistance))
+        used = other or bool(np.any(bus > 0) or np.any(thermal > 0) or np.any(rise != 0))
+        if used and not motors.known.any():
             raise InputError(
-                f"{BUS} and actuator/*/thermal_resistance need the motors' constants, and {self._twin.name} names no "
-                "servo that has them. Add `robot: {servo: NAME}` to its YAML."
+                f"{BUS}, actuator/*/thermal_resistance, torque_constant and resistance need the motors' constants, and "
+                f"{self._twin.name} names no servo that has them. Add `robot: {{servo: NAME}}` to its YAML."
             )
-        known = self._known
+        known = motors.known
         values = {
             "known": np.broadcast_to(known, thermal.shape),
             "bus": bus[:, None],
-            "open": column("voltage", self._nominal),
+            "open": column("voltage", motors.voltage),
             "thermal": thermal * known,
             "time": column("thermal_time"),
             "rise": rise * known,
+            "kt": np.where(known > 0.0, kt, motors.kt),
+            "cold": np.where(known > 0.0, cold, motors.resistance),
         }
+        values["strength"] = values["kt"] / motors.kt * (motors.resistance / values["cold"])
         self._values = {name: as_array(np.ascontiguousarray(value)) for name, value in values.items()}
+        self._preset_back_emf = as_array(motors.back_emf)
         if self._temperature is None:
             self._temperature = self._values["rise"]
             self._voltage = self._values["open"]
-        self._motor_kt, self._cold = as_array(self._kt), as_array(self._resistance)
         return used
 
     def begin(self, fresh: Array) -> None:
@@ -94,24 +95,24 @@ class Supply:
 
     def apply(self, moment: Moment) -> None:
         """See `drives.Stage`."""
-        values, kt = self._values, self._motor_kt
+        values, kt, cold = self._values, self._values["kt"], self._values["cold"]
         xp = array_namespace(moment.force)
-        warm = self._cold * (1.0 + COPPER * self._temperature)
+        warm = cold * (1.0 + COPPER * self._temperature)
         speed = self._wiring.at_motors(moment.qvel)
         duty = moment.force * warm / (kt * self._voltage)
         current = (moment.force - kt * kt * speed / warm) / kt
         self._warm_up(xp, current, warm, moment.timestep)
-        warm = self._cold * (1.0 + COPPER * self._temperature)
+        warm = cold * (1.0 + COPPER * self._temperature)
         drawn = values["known"] * duty * (duty * values["open"] - kt * speed) / warm
         slope = values["known"] * duty * duty / warm
         drop = values["bus"] * _total(drawn) / (1.0 + values["bus"] * _total(slope))
         sagged = values["open"] - values["known"] * xp.clip(drop, 0.0, None)
         self._voltage = xp.maximum(sagged, _LEAST_VOLTAGE * values["open"])
-        strength = self._voltage / values["open"] * (self._cold / warm)
+        strength = values["strength"] * (self._voltage / values["open"] * (cold / warm))
         for name in _STRENGTH:
             moment.fields[name] = moment.fields[name] * strength[:, :, None]
-        lost = kt * kt * (1.0 / self._cold - 1.0 / warm)
-        lost = values["known"] * lost * self._wiring.gear * self._wiring.gear
+        moment.back_emf = values["known"] * kt * kt / warm
+        lost = (self._preset_back_emf - moment.back_emf) * self._wiring.gear * self._wiring.gear
         damping = moment.fields["dof_damping"] - self._wiring.at_dofs(lost)
         moment.fields["dof_damping"] = xp.clip(damping, 0.0, None)
 
@@ -164,7 +165,8 @@ class Friction:
     """Dry friction beyond Coulomb's: larger at rest (Stribeck), and growing with what the actuator applies.
 
     friction = frictionloss (1 + (stiction − 1) exp(−(w/ws)²)) + load_friction |torque| (Stribeck 1902; the terms of
-    Rhoban/bam's models M2 and M3). The torque is that of the step before.
+    Rhoban/bam's models M2 and M3). The torque is that of the motor's current in the step before, which is where
+    back-EMF has been taken off: a motor at its no-load speed presses on no tooth.
     """
 
     fields = ("dof_frictionloss",)
@@ -200,7 +202,9 @@ class Friction:
         part = moment.qvel / self._speed
         friction = moment.fields["dof_frictionloss"] * (1.0 + self._more * xp.exp(-(part * part)))
         if self._twin.spec.robot is not None:
-            friction = friction + self._load * xp.abs(self._wiring.at_dofs(moment.force * self._wiring.gear))
+            friction = friction + self._load * xp.abs(
+                self._wiring.at_dofs(self._wiring.motor_torque(moment) * self._wiring.gear)
+            )
         moment.fields["dof_frictionloss"] = friction
 
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.params import ParamTable
 from twinloop.simulate.clock import Array, AsArray
 from twinloop.simulate.drive_stages import Friction, LinkFeedback, SpeedLimit, Supply
-from twinloop.simulate.drive_wiring import Moment, Wiring
+from twinloop.simulate.drive_wiring import Moment, Motors, Wiring
 from twinloop.twin import Twin
 
 
@@ -58,6 +58,7 @@ class Drives:
     def __init__(self, twin: Twin, params: ParamTable, *, as_array: AsArray = np.asarray) -> None:
         self._twin, self._params, self._as_array = twin, params, as_array
         self._wiring = Wiring.of(twin, as_array)
+        self._back_emf = as_array(Motors.of(twin).back_emf)
         self._stages: tuple[Stage, ...] = (
             Supply(twin, self._wiring),
             SpeedLimit(twin, self._wiring),
@@ -125,7 +126,15 @@ class Drives:
                 stage.begin(fresh)
             force = array_namespace(force).where(fresh[:, None], 0.0 * control, force)
             self._fresh = np.zeros_like(self._fresh)
-        moment = Moment(qpos=qpos, qvel=qvel, force=force, control=control, timestep=timestep, fields=dict(self._base))
+        moment = Moment(
+            qpos=qpos,
+            qvel=qvel,
+            force=force,
+            control=control,
+            timestep=timestep,
+            back_emf=self._back_emf,
+            fields=dict(self._base),
+        )
         for stage in self._used.values():
             stage.apply(moment)
         return moment.control, moment.fields

@@ -48,6 +48,7 @@ class Servo(_Strict):
     kt: Sourced | None = None
     resistance: Sourced | None = None
     kp: Sourced | None = None
+    firmware_gain: Sourced | None = None
     viscous: Sourced | None = None
     no_load_speed: Sourced | None = None
     encoder_counts: Sourced | None = None
@@ -159,6 +160,10 @@ def nominals(robot: RobotSpec | None, servos: tuple[Servo | None, ...]) -> dict[
     for joint, actuator, servo in zip(robot.joints, robot.actuator_names, known, strict=True):
         if servo is not None and servo.motor is not None:
             values[f"actuator/{actuator}/voltage"] = servo.motor.voltage
+            values[f"actuator/{actuator}/torque_constant"] = servo.motor.kt
+            values[f"actuator/{actuator}/resistance"] = servo.motor.resistance
+        if servo is not None and servo.firmware_gain is not None:
+            values[f"actuator/{actuator}/firmware_gain"] = servo.firmware_gain.value
         counts = robot.encoder_counts or (servo.encoder_counts.value if servo and servo.encoder_counts else None)
         if counts:
             values[f"sensor/{joint}/resolution"] = 2 * math.pi / counts

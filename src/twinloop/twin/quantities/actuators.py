@@ -54,6 +54,21 @@ def _strength() -> Iterator[Quantity]:
         lacks=_lacks_limit,
         meaning="largest torque, at full duty",
     )
+    yield Quantity(
+        family="actuator",
+        quantity="firmware_gain",
+        unit="1",
+        low=1e-3,
+        high=1e6,
+        transform="log",
+        slots=(
+            Slot(field="actuator_gainprm", column=0, rule="factor"),
+            Slot(field="actuator_biasprm", column=1, rule="factor"),
+        ),
+        given=True,
+        lacks=_lacks_kp,
+        meaning="position gain as the firmware counts it; kp is proportional to it, full duty is not",
+    )
     fields = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
     yield Quantity(
         family="actuator",
@@ -89,6 +104,37 @@ def _strength() -> Iterator[Quantity]:
         meaning="speed at which the available torque, falling linearly, is nothing; for drives whose joint damping "
         "does not hold the back-EMF already",
     )
+
+
+def _motor() -> Iterator[Quantity]:
+    """Constants of the DC motor behind its gear, as a servo preset has them (see ``twin/servos.yaml``)."""
+    for quantity, unit, low, high, meaning in (
+        (
+            "torque_constant",
+            "N·m/A",
+            1e-4,
+            1e3,
+            "torque per current at the output, volts per rad/s; gain and limit go with it, back-EMF with its square",
+        ),
+        (
+            "resistance",
+            "ohm",
+            1e-3,
+            1e4,
+            "of winding, driver and wiring when cold: gain, torque limit and back-EMF damping fall as it rises",
+        ),
+    ):
+        yield Quantity(
+            family="actuator",
+            quantity=quantity,
+            unit=unit,
+            low=low,
+            high=high,
+            transform="log",
+            stage="drive",
+            given=True,
+            meaning=meaning,
+        )
 
 
 def _heat() -> Iterator[Quantity]:
@@ -134,6 +180,7 @@ def _encoder() -> Iterator[Quantity]:
 
 ACTUATORS: tuple[Quantity, ...] = (
     *_strength(),
+    *_motor(),
     *_heat(),
     Quantity(
         family="actuator",
