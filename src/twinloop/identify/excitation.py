@@ -1,0 +1,270 @@
+"""The excitation that would tell most: pieces of motion chosen and mended for their Fisher information.
+
+Pieces begin and end at rest at home, so what each tells adds up, and the best set among many drawn ones is an exact
+optimal design, found by exchange from several starts (Fedorov, Theory of Optimal Experiments, 1972; Atkinson, Donev &
+Tobias, Optimum Experimental Designs, with SAS, 2007, ch. 12). The chosen pieces are then blended with others while that
+tells more. Information is averaged over plausible parameters, because nobody knows the true ones before
+(pseudo-Bayesian design, Chaloner & Verdinelli, Statistical Science 10, 1995).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.hardware.limits import Clearance
+from twinloop.identify.excitation_shapes import SHAPES, fitted
+from twinloop.identify.excitation_trial import Trials
+from twinloop.identify.fisher import Information
+
+Array = NDArray[np.float64]
+Criterion = Literal["D", "A", "E"]
+_STARTS, _PASSES = 3, 4
+_RANDOM = 100  # random designs to compare with
+_CHILDREN = 12
+_BLENDS = (0.15, 0.5)
+_SHORTEST = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExcitationOptions:
+    """How an excitation is looked for.
+
+    Attributes:
+        duration: s of one pass.
+        repeat: how often the plan will be recorded, each pass an episode of its own.
+        piece: s of one piece; the duration is cut into whole ones.
+        pool: pieces drawn to choose from.
+        rounds: times that every chosen piece is mended.
+        criterion: what is made small of the parameters' covariance, in prior deviations: its determinant (D), its trace
+            (A) or its largest eigenvalue (E).
+        seed: of all that is drawn.
+    """
+
+    duration: float = 30.0
+    repeat: int = 4
+    piece: float = 5.0
+    pool: int = 48
+    rounds: int = 1
+    criterion: Criterion = "D"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.duration < _SHORTEST or self.piece < _SHORTEST:
+            raise InputError(
+                f"An excitation of {self.duration:g} s in pieces of {self.piece:g} s is too short to go anywhere and "
+                f"come home. Give at least {_SHORTEST:g} s of each."
+            )
+        if self.repeat < 1 or self.pool < 1 or self.rounds < 0:
+            raise InputError("repeat and pool must be at least 1, rounds at least 0.")
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces."""
+        return max(1, round(self.duration / self.piece))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excitation:
+    """A motion and what it would tell.
+
+    ``commands`` ``(T, n)`` in SI at the twin's rate; ``kinds`` of its pieces; ``told`` is the information of one pass
+    at every plausible point, ``(npoint, p, p)``. ``gain`` is the criterion averaged over points, with what was known
+    before and all passes; ``random_gain`` that of designs drawn at random from the Fourier series among the same
+    pieces, mean and best. ``following`` ``(n,)`` is how far readings lag behind commands at most. ``tried`` counts
+    motions simulated, ``refused`` those that the robot may not make.
+    """
+
+    commands: Array
+    kinds: tuple[str, ...]
+    told: Information
+    gain: float
+    random_gain: tuple[float, float]
+    following: Array
+    tried: int
+    refused: int
+
+
+@dataclass
+class _Pool:
+    """Admissible pieces ``(m, T, n)``, their kinds, what they tell ``(npoint, m, p, p)`` and their lags ``(m, n)``."""
+
+    pieces: Array
+    kinds: list[str]
+    told: Information
+    lag: Array
+
+
+def suggest(trials: Trials, before: Information, columns: Sequence[int], options: ExcitationOptions) -> Excitation:
+    """The motion within the limits that tells most about some of the parameters.
+
+    Args:
+        trials: twin, plausible parameters, noise, limits.
+        before: what is known already at every point, ``(npoint, p, p)``.
+        columns: of the parameters in question; the others are nuisances.
+        options: how it is looked for.
+
+    Raises:
+        InputError: no motion keeps the limits.
+    """
+    score = _scorer(trials.space.column("sd"), np.asarray(columns), options.criterion)
+    pool, refused = _draw_pool(trials, options)
+    tried = options.pool
+
+    def gain(chosen: Sequence[int]) -> float:
+        return score(_with(before, pool.told, chosen, options.repeat))
+
+    chosen = _exchange(gain, len(pool.pieces), options)
+    for number in range(options.rounds * options.pieces):
+        tried += _mend(trials, pool, chosen, number, gain, options)
+    commands = np.concatenate(pool.pieces[chosen])
+    told = trials.told(commands[None])
+    fine, lag = trials.admissible(commands[None])
+    if not fine[0]:
+        raise InputError(
+            "The pieces of this excitation keep the limits, one after the other they do not. Try another seed."
+        )
+    told = Information(matrix=told.matrix[:, 0], score=told.score[:, 0])
+    whole = Information(
+        matrix=before.matrix + options.repeat * told.matrix, score=before.score + options.repeat * told.score
+    )
+    return Excitation(
+        commands=commands,
+        kinds=tuple(pool.kinds[i] for i in chosen),
+        told=told,
+        gain=score(whole),
+        random_gain=_by_chance(gain, pool.kinds, options),
+        following=lag[0],
+        tried=tried,
+        refused=refused,
+    )
+
+
+def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Callable[[Information], float]:
+    """A criterion of information ``(npoint, p, p)``, larger is better; D counts nats gained on the prior."""
+    names: Mapping[Criterion, Callable[[Array], NDArray[np.floating]]] = {
+        "D": lambda part: -0.5 * np.linalg.slogdet(part)[1],
+        "A": lambda part: -np.trace(part, axis1=-2, axis2=-1),
+        "E": lambda part: -np.linalg.eigvalsh(part)[..., -1],
+    }
+    if criterion not in names:
+        raise InputError(f"There is no criterion {criterion}. Choose among D, A and E.")
+    measure, scale = names[criterion], sd[columns][:, None] * sd[columns]
+
+    def score(told: Information) -> float:
+        covariance = told.covariance(sd)[:, columns[:, None], columns] / scale
+        return float(np.mean(measure(covariance)))
+
+    return score
+
+
+def _with(before: Information, told: Information, chosen: Sequence[int], repeat: int) -> Information:
+    rows = list(chosen)
+    return Information(
+        matrix=before.matrix + repeat * told.matrix[:, rows].sum(axis=1),
+        score=before.score + repeat * told.score[:, rows].sum(axis=1),
+    )
+
+
+def _draw_pool(trials: Trials, options: ExcitationOptions) -> tuple[_Pool, int]:
+    """Pieces of every kind in turn, those that the robot may make, and how many it may not."""
+    hz, home, limits = trials.twin.control_hz, trials.home, trials.limits
+    time = np.arange(round(options.piece * hz)) / hz
+    swings = trials.twin.robot.control == "torque"
+    clearance = None if swings else Clearance(trials.twin, limits.clearance)
+    kinds, drawn = [], []
+    for number in range(options.pool):
+        kind = list(SHAPES)[number % len(SHAPES)]
+        rows = SHAPES[kind](generator(options.seed, "excitation/piece", number), time, home, limits)
+        kept = fitted(rows, home, limits, hz, clearance)
+        if kept is not None:
+            kinds.append(kind)
+            drawn.append(kept)
+    pieces = np.array(drawn).reshape(len(drawn), len(time), len(home))
+    fine, lag = trials.admissible(pieces) if len(pieces) else (np.zeros(0, dtype=bool), pieces[:, 0])
+    if not fine.any():
+        raise InputError(
+            f"None of {options.pool} motions of {trials.twin.name} keeps its limits at every plausible parameter: "
+            "range, speed, torque, or something is too near at home. Allow more, or draw a larger pool."
+        )
+    pieces, kinds = pieces[fine], [kind for kind, good in zip(kinds, fine, strict=True) if good]
+    return _Pool(pieces=pieces, kinds=kinds, told=trials.told(pieces), lag=lag[fine]), options.pool - len(kinds)
+
+
+def _exchange(gain: Callable[[Sequence[int]], float], count: int, options: ExcitationOptions) -> list[int]:
+    """The best set that exchanges of one piece find, from a greedy start and from random ones."""
+    random = generator(options.seed, "excitation/exchange", 0)
+    starts = [random.integers(count, size=options.pieces).tolist() for _ in range(_STARTS - 1)]
+    greedy: list[int] = []
+    for _ in range(options.pieces):
+        greedy.append(int(np.argmax([gain([*greedy, i]) for i in range(count)])))
+    found = [_improved(gain, start, count) for start in (greedy, *starts)]
+    return max(found, key=gain)
+
+
+def _improved(gain: Callable[[Sequence[int]], float], chosen: list[int], count: int) -> list[int]:
+    best = gain(chosen)
+    for _ in range(_PASSES):
+        before = best
+        for slot in range(len(chosen)):
+            gains = [gain([*chosen[:slot], i, *chosen[slot + 1 :]]) for i in range(count)]
+            if max(gains) > best:
+                chosen, best = [*chosen[:slot], int(np.argmax(gains)), *chosen[slot + 1 :]], max(gains)
+        if best <= before:
+            break
+    return chosen
+
+
+def _mend(
+    trials: Trials,
+    pool: _Pool,
+    chosen: list[int],
+    number: int,
+    gain: Callable[[Sequence[int]], float],
+    options: ExcitationOptions,
+) -> int:
+    """Blend one chosen piece with others, keep the best blend if it tells more; returns how many were tried."""
+    slot, random = number % len(chosen), generator(options.seed, "excitation/mend", number)
+    parent, home, hz = pool.pieces[chosen[slot]], trials.home, trials.twin.control_hz
+    clearance = None if trials.twin.robot.control == "torque" else Clearance(trials.twin, trials.limits.clearance)
+    children = []
+    for other in random.integers(len(pool.pieces), size=_CHILDREN):
+        part, scale = random.uniform(*_BLENDS), random.uniform(0.9, 1.3)
+        blend = home + scale * ((1.0 - part) * (parent - home) + part * (pool.pieces[other] - home))
+        kept = fitted(np.clip(blend, trials.limits.low, trials.limits.high), home, trials.limits, hz, clearance)
+        if kept is not None:
+            children.append(kept)
+    if not children:
+        return 0
+    fine, lag = trials.admissible(np.array(children))
+    if not fine.any():
+        return len(children)
+    pieces = np.array(children)[fine]
+    told, first = trials.told(pieces), len(pool.pieces)
+    pool.pieces = np.concatenate([pool.pieces, pieces])
+    pool.lag = np.concatenate([pool.lag, lag[fine]])
+    pool.kinds += [f"{pool.kinds[chosen[slot]]}, blended"] * len(pieces)
+    pool.told = Information(
+        matrix=np.concatenate([pool.told.matrix, told.matrix], axis=1),
+        score=np.concatenate([pool.told.score, told.score], axis=1),
+    )
+    gains = [gain([*chosen[:slot], i, *chosen[slot + 1 :]]) for i in range(first, first + len(pieces))]
+    if max(gains) > gain(chosen):
+        chosen[slot] = first + int(np.argmax(gains))
+    return len(children)
+
+
+def _by_chance(
+    gain: Callable[[Sequence[int]], float], kinds: Sequence[str], options: ExcitationOptions
+) -> tuple[float, float]:
+    """Mean and best gain of as many random Fourier series; of any pieces, where none is admissible."""
+    series = [i for i, kind in enumerate(kinds) if kind == "fourier"] or list(range(len(kinds)))
+    random = generator(options.seed, "excitation/chance", 0)
+    gains = [gain(random.choice(series, size=options.pieces).tolist()) for _ in range(_RANDOM)]
+    return float(np.mean(gains)), float(np.max(gains))

@@ -1,0 +1,146 @@
+"""How much readings tell about parameters before they are fitted: Fisher information under noise that remembers.
+
+What a fit leaves over is correlated in time: the twin errs in the same direction for many frames. The information is
+that of the estimator that a fit is, least squares over all frames, under such noise: each channel's is taken as a first
+order autoregression, Σ_ts = σ² ρ^|t−s|. Least squares with weights w = (1 − ρ)/((1 + ρ) σ²), which count effective
+frames, and a Gaussian prior of precision P has the covariance (A + P)⁻¹ (B + P) (A + P)⁻¹, with A = w JᵀJ and
+B = w² JᵀΣJ (Godambe's sandwich; Huber, Proc. 5th Berkeley Symp. 1, 1967). Both sums add over windows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.signal import lfilter
+
+from twinloop.identify.problem import Linearization, Problem, eliminated, normal_equations
+
+Array = NDArray[np.float64]
+# Residuals that hardly change within a log would count as one frame in thousands; past this the log itself cannot tell.
+_MOST_RHO = 0.999
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """What a fit leaves over, ``(nchannel,)``: ``sd`` in the channels' units, ``rho`` its lag-1 autocorrelation."""
+
+    sd: Array
+    rho: Array
+
+    @property
+    def inflation(self) -> Array:
+        """Frames that say as much as one would without correlation: (1 + ρ) / (1 − ρ)."""
+        return (1.0 + self.rho) / (1.0 - self.rho)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Information:
+    """Of windows or of sums of them: ``matrix`` A and ``score`` B of the module's text, ``(…, p, p)``."""
+
+    matrix: Array
+    score: Array
+
+    def __add__(self, other: Information) -> Information:
+        return Information(matrix=self.matrix + other.matrix, score=self.score + other.score)
+
+    def take(self, rows: NDArray[np.intp]) -> Information:
+        """Some of the windows, by position."""
+        return Information(matrix=self.matrix[rows], score=self.score[rows])
+
+    def total(self, times: float = 1.0) -> Information:
+        """The sum over windows, all of them seen so many times."""
+        return Information(matrix=times * self.matrix.sum(axis=0), score=times * self.score.sum(axis=0))
+
+    def covariance(self, sd: ArrayLike) -> Array:
+        """What the covariance of the estimate would be, ``(…, p, p)``; ``sd`` ``(p,)`` is what is known beforehand.
+
+        A parameter of standard deviation 0 is held.
+        """
+        spread = np.asarray(sd, dtype=np.float64)
+        scale = spread[:, None] * spread
+        eye = np.eye(len(spread))
+        curved = np.linalg.inv(self.matrix * scale + eye)
+        return scale * (curved @ (self.score * scale + eye) @ curved)
+
+    def gained(self, sd: ArrayLike) -> Array:
+        """What the data add to the prior's precision, ``(…, p, p)``: the information under the noise's correlation."""
+        spread = np.asarray(sd, dtype=np.float64)
+        units = np.linalg.inv(self.covariance(spread) / (spread[:, None] * spread)) - np.eye(len(spread))
+        return (units + np.swapaxes(units, -1, -2)) / (2.0 * spread[:, None] * spread)
+
+
+def no_information(count: int) -> Information:
+    """Of no data at all, about ``count`` parameters."""
+    return Information(matrix=np.zeros((count, count)), score=np.zeros((count, count)))
+
+
+def information(problem: Problem, here: Linearization, noise: Noise) -> Information:
+    """Of every window about all parameters at a point, ``(nwindow, p, p)``, the windows' first states being unknown.
+
+    Where joints are judged apart, so is their information.
+    """
+    count, nwindow = len(problem.sd), len(here.residual)
+    matrix, score = np.zeros((nwindow, count, count)), np.zeros((nwindow, count, count))
+    quiet = replace(here, residual=np.where(np.isnan(here.residual), np.nan, 0.0))  # no robust weights
+    for number, block in enumerate(problem.blocks):
+        slopes = eliminated(problem, quiet, number) * problem.width[block.channels][:, None]
+        for i, channel in enumerate(block.channels):
+            of_channel, sd = slopes[:, :, i], noise.sd[channel]
+            weight = 1.0 / (sd**2 * noise.inflation[channel])
+            at = np.ix_(np.arange(nwindow), block.columns, block.columns)
+            matrix[at] += weight * np.einsum("efp,efq->epq", of_channel, of_channel, optimize=True)
+            smeared = _correlated(of_channel, float(noise.rho[channel]))
+            score[at] += (weight * sd) ** 2 * np.einsum("efp,efq->epq", of_channel, smeared, optimize=True)
+    return Information(matrix=matrix, score=(score + np.swapaxes(score, 1, 2)) / 2)
+
+
+def _correlated(slopes: Array, rho: float) -> Array:
+    """Slopes ``(nwindow, nframe, p)`` times the correlation ρ^|t−s| along the frames."""
+    ahead = np.asarray(lfilter([1.0], [1.0, -rho], slopes, axis=1), dtype=np.float64)
+    back = np.asarray(lfilter([1.0], [1.0, -rho], slopes[:, ::-1], axis=1), dtype=np.float64)
+    return ahead + back[:, ::-1] - slopes
+
+
+def excitation(problem: Problem, here: Linearization, noise: Noise) -> Array:
+    """How far a prior deviation of each parameter moves its readings, RMS in units of the noise, ``(p,)``."""
+    moved = np.zeros(len(problem.sd))
+    for number, block in enumerate(problem.blocks):
+        slopes = (
+            here.jacobians[number] * (problem.width / noise.sd)[block.channels][:, None] * problem.sd[block.columns]
+        )
+        present = ~np.isnan(here.residual[..., block.channels])
+        square = np.sum(np.where(present[..., None], slopes, 0.0) ** 2, axis=(0, 1)) / present.sum(axis=(0, 1))[:, None]
+        moved[block.columns] = np.sqrt(square.max(axis=0))
+    return moved
+
+
+def left_over(problem: Problem, here: Linearization, least: Array) -> Noise:
+    """What would be left over after one more step of a fit, as far as it is linear: noise and missing physics.
+
+    Args:
+        problem: the fit.
+        here: near its end; the better, the less of the parameters' own error counts as noise.
+        least: standard deviation that no channel goes below, such as its encoder's, ``(nchannel,)``.
+    """
+    left = here.residual.copy()
+    for number, block in enumerate(problem.blocks):
+        equations = normal_equations(problem, here, number)
+        move = -np.linalg.solve(equations.matrix, equations.gradient).astype(np.float64)
+        left[..., block.channels] += here.jacobians[number] @ move
+        if len(problem.local_sd):
+            shift = equations.recover(move)
+            left += np.einsum("efcm,em->efc", here.local_jacobian, shift)
+    quieter = np.nanvar(left, axis=(0, 1)) < np.nanvar(here.residual, axis=(0, 1))
+    left = np.where(quieter, left, here.residual) * problem.width
+    size = np.asarray(np.sqrt(np.nanmean(left**2, axis=(0, 1))), dtype=np.float64)
+    return Noise(sd=np.maximum(size, least), rho=_lag_one(left))
+
+
+def _lag_one(left: Array) -> Array:
+    """Correlation from frame to frame about 0, because what a fit leaves constant is left as well, ``(nchannel,)``."""
+    both = ~np.isnan(left[:, 1:]) & ~np.isnan(left[:, :-1])
+    product = np.sum(np.where(both, left[:, 1:] * left[:, :-1], 0.0), axis=(0, 1))
+    square = np.sum(np.where(both, (left[:, 1:] ** 2 + left[:, :-1] ** 2) / 2, 0.0), axis=(0, 1))
+    return np.clip(np.divide(product, square, out=np.zeros_like(product), where=square > 0), 0.0, _MOST_RHO)

@@ -1,0 +1,209 @@
+"""A look at data and twin before any fit: noise, plausible parameters, and what each window tells at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import Episode
+from twinloop.core.seeds import generator
+from twinloop.core.units import UnitMap
+from twinloop.identify.assembly import at_physics, fit_problem, fit_space
+from twinloop.identify.config import FitConfig
+from twinloop.identify.fisher import Information, Noise, excitation, information, left_over
+from twinloop.identify.problem import Problem, linearize
+from twinloop.identify.solver import solve
+from twinloop.identify.space import Space, free_space
+from twinloop.simulate import Backend
+from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+# Without a log: what a survey of the SO-101 log so101_pick_place_tape finds at 30 Hz, 0.15 to 0.6 of ±100 units of the
+# five joints of the arm (3 to 11 mrad), alike from frame to frame by 0.64 to 0.96.
+USUAL_SD, USUAL_RHO, _USUAL_HZ = 0.0075, 0.9, 30.0
+_TRIES = 3
+_STILL = 3.0  # encoder counts within which a joint counts as standing still
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurveyOptions:
+    """How much is looked at.
+
+    Attributes:
+        points: plausible sets of parameters: where a few steps of a fit lead, then draws from what is known there.
+        steps: of that fit; without them the parameters' own error would count as noise.
+        seed: of the draws.
+        noise: of the readings in the log's units, instead of what those steps leave over.
+    """
+
+    points: int = 3
+    steps: int = 3
+    seed: int = 0
+    noise: Noise | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """What was looked at.
+
+    ``points`` ``(npoint, p)``; ``told`` ``(npoint, p, p)`` by all windows together; ``excited`` ``(npoint, p)``, see
+    `fisher.excitation`; ``groups`` of parameters that are judged together, by name; ``standing`` names joints that
+    never move.
+    """
+
+    twin: Twin
+    space: Space
+    points: Array
+    told: Information
+    excited: Array
+    noise: Noise
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    groups: dict[str, NDArray[np.intp]]
+    frames: int
+    episodes: int
+    standing: tuple[str, ...] = ()
+    joint_units: UnitMap | None = None
+    hz: float = 0.0
+
+    def joint_noise(self) -> Noise:
+        """That of the joints' readings in the twin's units at the twin's rate."""
+        known = {unit.joint: unit for unit in self.joint_units.joints} if self.joint_units else {}
+        sd, rho = [], []
+        for unit in self.twin.units.joints:
+            row = self.channels.index(f"position/{unit.joint}")
+            sd.append(self.noise.sd[row] * abs((known[unit.joint].scale or 1.0) / (unit.scale or 1.0)))
+            rho.append(self.noise.rho[row] ** (self.hz / self.twin.control_hz))
+        return Noise(sd=np.array(sd), rho=np.array(rho))
+
+
+def survey(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    *,
+    backend: Backend,
+    config: FitConfig | None = None,
+    options: SurveyOptions | None = None,
+) -> Survey:
+    """Look at what episodes can tell about a twin; without any, at what is known beforehand.
+
+    Raises:
+        LogError, InputError: the log does not fit the twin.
+    """
+    config, options = config or FitConfig(), options or SurveyOptions()
+    if not episodes:
+        return _without_data(twin, config, options)
+    logs = prepare_replay(twin, episodes, config.replay)
+    space, _ = fit_space(logs, config)
+    rows = np.unique(np.linspace(0, len(logs) - 1, min(config.walk, len(logs))).round().astype(int))
+    seen = at_physics(logs, config.physics_hz).take(rows)
+    problem = fit_problem(backend, seen, space, space.column("start"), config)
+    point = solve(problem, space.column("start"), iterations=options.steps).point if options.steps else problem.centre
+    problem = fit_problem(backend, seen, space, point, config)
+    noise = options.noise or left_over(problem, linearize(problem, point), _floor(logs))
+    points, told, excited = _looked(problem, point, noise, options)
+    share = float(np.sum(logs.lengths) / np.sum(seen.lengths))
+    return Survey(
+        twin=twin,
+        space=space,
+        points=points,
+        told=Information(matrix=share * told.matrix, score=share * told.score),
+        excited=excited,
+        noise=noise,
+        channels=tuple(channel.name for channel in logs.channels),
+        units=tuple(channel.unit for channel in logs.channels),
+        groups=_groups(space, problem),
+        frames=int(np.sum(logs.lengths)),
+        episodes=len(set(logs.numbers)),
+        standing=_standing(logs),
+        joint_units=logs.units,
+        hz=logs.twin.control_hz,
+    )
+
+
+def _looked(problem: Problem, first: Array, noise: Noise, options: SurveyOptions) -> tuple[Array, Information, Array]:
+    """Points, what is told and how much is moved at each; worlds that diverge are drawn again."""
+    points, told, excited = [first], [], []
+    for number in range(options.points * _TRIES):
+        point = points[0] if not told else _drawn(problem, points[0], told[0], number, options.seed)
+        here = linearize(problem, point)
+        at = information(problem, here, noise).total()
+        if told and not np.isfinite(at.matrix).all():
+            continue
+        points[len(told) :] = [point]
+        told.append(at)
+        excited.append(excitation(problem, here, noise))
+        if len(told) == options.points:
+            break
+    stacked = Information(matrix=np.stack([i.matrix for i in told]), score=np.stack([i.score for i in told]))
+    return np.array(points), stacked, np.array(excited)
+
+
+def _drawn(problem: Problem, centre: Array, told: Information, number: int, seed: int) -> Array:
+    """A draw from what is known at the centre: there the data, elsewhere the prior, decide how far it may be."""
+    root = np.linalg.cholesky(told.covariance(problem.sd) + 1e-12 * np.diag(problem.sd**2))
+    drawn = centre + root @ generator(seed, "plan/points", number).normal(size=len(centre))
+    return np.clip(drawn, problem.low, problem.high)
+
+
+def _without_data(twin: Twin, config: FitConfig, options: SurveyOptions) -> Survey:
+    space = free_space(
+        twin,
+        start=config.start,
+        fixed=list(config.fixed),
+        free=config.free,
+        only=config.quantities,
+        priors=config.priors,
+        values=config.fixed,
+    )
+    count, sd = len(space.free), space.column("sd")
+    draws = [generator(options.seed, "plan/points", i).normal(size=count) for i in range(1, options.points)]
+    points = space.column("start") + sd * np.array([np.zeros(count), *draws])
+    scale = np.array([abs(unit.scale or 1.0) for unit in twin.units.joints])
+    usual = Noise(sd=USUAL_SD / scale, rho=np.full(len(scale), USUAL_RHO ** (_USUAL_HZ / twin.control_hz)))
+    zero = np.zeros((len(points), count, count))
+    return Survey(
+        twin=twin,
+        space=space,
+        points=np.clip(points, space.column("low"), space.column("high")),
+        told=Information(matrix=zero, score=zero),
+        excited=np.zeros((len(points), count)),
+        noise=options.noise or usual,
+        channels=tuple(f"position/{joint}" for joint in twin.robot.joints),
+        units=tuple(unit.unit for unit in twin.units.joints),
+        groups={joint: space.block(j) for j, joint in enumerate(twin.robot.joints) if len(space.block(j))},
+        frames=0,
+        episodes=0,
+        joint_units=twin.units,
+        hz=twin.control_hz,
+    )
+
+
+def _groups(space: Space, problem: Problem) -> dict[str, NDArray[np.intp]]:
+    if len(problem.blocks) == 1:
+        return {"all parameters": problem.blocks[0].columns}
+    joints = space.twin.robot.joints
+    return {joints[space.free[int(b.columns[0])].joint or 0]: b.columns for b in problem.blocks}
+
+
+def _floor(logs: ReplayLogs) -> Array:
+    """Rounding to an encoder's counts, uniform over one: its standard deviation in each channel's unit."""
+    floor = 1e-9 + 1e-6 * np.nanmax(np.abs(logs.measured), axis=(0, 1))
+    counts = logs.twin.robot.encoder_counts if logs.joints else None
+    if counts is not None:
+        for row, unit in enumerate(logs.units.joints):
+            if logs.channels[row].name == f"position/{unit.joint}":
+                floor[row] = 2.0 * np.pi / counts / abs(unit.scale or 1.0) / np.sqrt(12.0)
+    return floor
+
+
+def _standing(logs: ReplayLogs) -> tuple[str, ...]:
+    """Joints whose readings stay within a few counts in every window."""
+    span = np.nanmax(logs.measured, axis=(0, 1)) - np.nanmin(logs.measured, axis=(0, 1))
+    still = span <= _STILL * np.sqrt(12.0) * _floor(logs)
+    names = [channel.name for channel in logs.channels]
+    return tuple(name.removeprefix("position/") for name, so in zip(names, still, strict=True) if so)
