@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
 
 from twinloop.identify.space import Prior
 from twinloop.simulate.replay_logs import ReplayOptions
@@ -28,8 +30,17 @@ class FitConfig:
         polish: iterations on all training windows afterwards.
         level: confidence level of the intervals.
         coupled: one Jacobian of all joints (True) or one block per joint; None chooses by their number.
-        width: where the loss turns from square to linear, by a factor on the median residual of each channel at the
-            beginning of a walk.
+        width: where the loss turns from square to linear, by a factor on the median residual of each channel, which is
+            estimated at the beginning of a walk and again on the way.
+        rescale: at most how often the noise of every sensor is estimated anew while the walk goes on.
+        bounds: narrower bounds by pattern, SI.
+        search: ``lm`` walks downhill from one start, ``multistart`` from many at once; ``cma`` is an evolution strategy
+            for landscapes so rough that slopes mislead, such as those of contact. Each ends with ``lm``.
+        starts: starts of ``multistart``, the given one and draws from the prior.
+        generations: of ``cma``, at most.
+        population: of ``cma``; None for 4 + ⌊3 ln p⌋ of p parameters.
+        seed: of the starts and of ``cma``.
+        checkpoint: file that keeps the last good state of the fit, and from which the same fit goes on.
     """
 
     replay: ReplayOptions = field(default_factory=ReplayOptions)
@@ -45,3 +56,11 @@ class FitConfig:
     level: float = 0.95
     coupled: bool | None = None
     width: float = 1.0
+    rescale: int = 2
+    bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
+    search: Literal["lm", "multistart", "cma"] = "lm"
+    starts: int = 8
+    generations: int = 60
+    population: int | None = None
+    seed: int = 0
+    checkpoint: Path | None = None

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import at_physics, fit_problem, fit_space
+from twinloop.identify.assembly import fit_space
+from twinloop.identify.bounds import narrowed
+from twinloop.identify.checkpoint import Checkpoint
 from twinloop.identify.config import FitConfig
 from twinloop.identify.holdout import HoldoutSpec
-from twinloop.identify.problem import Problem, linearize
+from twinloop.identify.problem import linearize
 from twinloop.identify.result import IdentifyResult
-from twinloop.identify.solver import Solution, solve
 from twinloop.identify.space import Space
 from twinloop.identify.summary import distribution, estimates, evidence, notes, residual_summary
 from twinloop.identify.uncertainty import uncertainty
 from twinloop.identify.uncertainty_clusters import FrameTimes
+from twinloop.identify.walk import FitProgress, walk
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.stats import Interval, bootstrap_mean, mae
 from twinloop.twin import Twin
-
-# Free first, because they explain most of a servo's lag; the rest follows from a start that is already near.
-_FIRST_QUANTITIES = ("kp", "damping", "delay", "bias")
 
 
 def identify(
@@ -37,6 +37,7 @@ def identify(
     backend: Backend,
     holdout: HoldoutSpec | None = None,
     config: FitConfig | None = None,
+    progress: Callable[[FitProgress], None] | None = None,
 ) -> IdentifyResult:
     """Fit the twin's parameters to the episodes that are not held out.
 
@@ -44,8 +45,19 @@ def identify(
     twin cannot explain (a gripper closed on an object) from pulling. Delay starts from the shift that fits best. Where
     the log is quantized by an encoder of known counts, ``sensor/J/scale`` is read off the quantization and not fitted.
 
+    An interrupt (Ctrl-C) during the walk ends it there: the result holds the best that was found, and says so.
+
+    Args:
+        twin: the twin.
+        episodes: the log.
+        backend: where it is replayed.
+        holdout: which episodes the fit must not see.
+        config: how it walks.
+        progress: is told after every step how far the walk is.
+
     Raises:
-        LogError, InputError: the log does not fit the twin, or the hold-out leaves nothing to train on.
+        LogError, InputError: the log does not fit the twin, the hold-out leaves nothing to train on, the twin cannot be
+            replayed from any start, or the checkpoint is another fit's.
     """
     began, config = time.perf_counter(), config or FitConfig()
     logs = prepare_replay(twin, episodes, config.replay)
@@ -54,7 +66,10 @@ def identify(
     training, held = logs.of_episodes(trained), logs.of_episodes(held_out)
     space, scales = fit_space(training, config)
     fixed = space.fixed
-    problem, solution, worlds = _walk(backend, training, space, config)
+    space, excluded = narrowed(space, config.bounds, config.start)
+    checkpoint = Checkpoint(config.checkpoint, _fingerprint(training, space, config))
+    walked = walk(backend, training, space, config, checkpoint, progress=progress)
+    problem, solution = walked.problem, walked.solution
     alone = len(problem.blocks) > 1
     end = linearize(problem, solution.point, solution.end.local, alone=True) if alone else solution.end
     times = FrameTimes(begins=training.begins, dt=1.0 / training.twin.control_hz)
@@ -76,38 +91,21 @@ def identify(
         residuals=residual_summary(readings - training.measured),
         evidence=evidence(problem, found),
         converged=solution.converged,
-        worlds_replayed=worlds + alone * (len(space.names) + 1),
+        worlds_replayed=walked.worlds + alone * (len(space.names) + 1),
         seconds=time.perf_counter() - began,
-        notes=notes(logs, scales, held_out, space.names, found),
+        notes=(*notes(logs, scales, held_out, space.names, found), *excluded, *walked.notes),
+        optima=tuple({n: float(v) for n, v in space.values(o.point).items()} for o in walked.optima),
     )
 
 
-def _walk(backend: Backend, training: ReplayLogs, space: Space, config: FitConfig) -> tuple[Problem, Solution, int]:
-    """From the start to the estimate: few parameters on few episodes, all on more, last steps on all episodes.
-
-    Returns the problem of the last steps, where they ended, and how many worlds were replayed.
-    """
-    logs = at_physics(training, config.physics_hz)
-    count = min(config.walk, len(logs))
-    rows = np.unique(np.linspace(0, len(logs) - 1, count).round().astype(int))
-    point, worlds = space.column("start"), 0
-    first = np.flatnonzero([name.rsplit("/", 1)[-1] in _FIRST_QUANTITIES for name in space.names])
-    if 0 < len(first) < len(space.names):
-        others = {n: float(v) for i, (n, v) in enumerate(space.values(point).items()) if i not in first}
-        small = replace(space, free=tuple(space.free[i] for i in first), fixed={**space.fixed, **others})
-        problem = fit_problem(backend, logs.take(rows[::2]), small, point[first], config)
-        early = solve(problem, point[first], iterations=6, tolerance=1e-2)
-        point, worlds = point.copy(), early.replays
-        point[first] = early.point
-    problem = fit_problem(backend, logs.take(rows), space, point, config)
-    solution = solve(problem, point, iterations=config.iterations)
-    worlds += solution.replays
-    if len(rows) < len(logs):
-        problem = fit_problem(backend, logs, space, solution.point, config)
-        polished = solve(problem, solution.point, iterations=config.polish)
-        worlds += polished.replays
-        solution = replace(polished, converged=solution.converged)
-    return problem, solution, worlds
+def _fingerprint(logs: ReplayLogs, space: Space, config: FitConfig) -> dict[str, str]:
+    """What makes a fit this one, by what a person would call it."""
+    return {
+        "twin": logs.twin.hash,
+        "data": sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
+        "parameters": ", ".join(space.names),
+        "settings": sha256_json(asdict(replace(config, checkpoint=None))),
+    }
 
 
 def _readings(backend: Backend, logs: ReplayLogs, values: Mapping[str, float]) -> NDArray[np.float64]:

@@ -153,7 +153,8 @@ class IdentifyResult:
 
     Errors are mean absolute errors per joint in the log's units, open loop from the first frame; ``holdout_error`` is
     None where nothing was held out, and the fit is then labelled so. ``condition`` and ``directions`` say what the data
-    cannot tell, see `identify.uncertainty`.
+    cannot tell, see `identify.uncertainty`. ``optima`` are the parameter values of the ends of several walks that explain
+    the data nearly alike, the reported one first.
     """
 
     distribution: ParamDistribution
@@ -173,6 +174,7 @@ class IdentifyResult:
     worlds_replayed: int
     seconds: float
     notes: tuple[str, ...] = ()
+    optima: tuple[Mapping[str, float], ...] = ()
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -216,6 +218,7 @@ class IdentifyResult:
             "worlds_replayed": self.worlds_replayed,
             "seconds": self.seconds,
             "notes": list(self.notes),
+            "optima": [dict(values) for values in self.optima],
         }
 
     def text(self) -> str:

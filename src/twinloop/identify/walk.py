@@ -1,0 +1,275 @@
+"""From the start of a fit to its estimate, stage by stage.
+
+Few parameters on few windows, then all of them, by the search that was chosen, with the noise of every sensor estimated
+anew until it stays; last steps on all training windows. Every stage is kept in the checkpoint as it goes. An interrupt
+(Ctrl-C) ends the walk where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.identify.assembly import at_physics, fit_problem
+from twinloop.identify.checkpoint import Checkpoint
+from twinloop.identify.config import FitConfig
+from twinloop.identify.findings import at_bounds, check_measured, constant_channels, lost_starts, unfinished, why_not
+from twinloop.identify.multistart import Optimum, describe_optima, distinct_optima, starting_points
+from twinloop.identify.problem import Problem, linearize
+from twinloop.identify.search_cma import Evolution, evolve
+from twinloop.identify.solver import Descent, Solution, begin, solve_together
+from twinloop.identify.space import Space
+from twinloop.simulate import Backend
+from twinloop.simulate.replay_logs import ReplayLogs
+
+Array = NDArray[np.float64]
+
+# Free first, because they explain most of a servo's lag; the rest follows from a start that is already near.
+_FIRST_QUANTITIES = ("kp", "damping", "delay", "bias")
+_FIRST_ITERATIONS, _FIRST_TOLERANCE = 6, 1e-2
+_STEADY = 1.25  # noise that changes by less than this factor is not estimated anew
+_LOCAL_POLISH = 4  # iterations that first states need on windows that the walk has not seen
+_SCANNED = np.linspace(0.0, 0.2, 11)  # s; lags of servos on a bus run to 130 ms (SO-101), of cameras to 200 ms
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitProgress:
+    """How far a fit is: its ``stage``, that stage's ``iteration`` of at most ``most``, its loss, worlds replayed."""
+
+    stage: str
+    iteration: int
+    most: int
+    loss: float
+    replays: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walked:
+    """Where a walk ended: the ``problem`` of its last steps, the solution, the worlds replayed, and what must be said.
+
+    ``optima`` are the ends that explain the data nearly alike, the reported one first.
+    """
+
+    problem: Problem
+    solution: Solution
+    worlds: int
+    optima: tuple[Optimum, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def walk(
+    backend: Backend,
+    training: ReplayLogs,
+    space: Space,
+    config: FitConfig,
+    checkpoint: Checkpoint,
+    *,
+    progress: Callable[[FitProgress], None] | None = None,
+) -> Walked:
+    """Fit ``space`` to the training windows.
+
+    Raises:
+        InputError: the twin cannot be replayed from any start; says where it diverges and what to do.
+        KeyboardInterrupt: before anything was found.
+    """
+    logs = at_physics(training, config.physics_hz)
+    stages = _Stages(backend=backend, logs=logs, space=space, config=config, checkpoint=checkpoint, progress=progress)
+    try:
+        return stages.all()
+    except KeyboardInterrupt:
+        return stages.interrupted()
+
+
+@dataclass(kw_only=True)
+class _Stages:
+    """``found`` is the best point that the stages have reached, ``worlds`` counts what was replayed."""
+
+    backend: Backend
+    logs: ReplayLogs
+    space: Space
+    config: FitConfig
+    checkpoint: Checkpoint
+    progress: Callable[[FitProgress], None] | None
+    worlds: int = 0
+    found: Array | None = None
+    notes: list[str] = field(default_factory=list[str])
+
+    def all(self) -> Walked:
+        """Every stage in turn."""
+        logs, config = self.logs, self.config
+        check_measured(logs)
+        self.notes += constant_channels(logs, self.space)
+        count = min(config.walk, len(logs))
+        rows = np.unique(np.linspace(0, len(logs) - 1, count).round().astype(int))
+        starts = self._starts(logs.take(rows))
+        if config.search != "cma":
+            starts[0] = self._first(logs.take(rows[::2]), starts[0])
+        problem = fit_problem(self.backend, logs.take(rows), self.space, starts[0], config)
+        if config.search == "cma":
+            starts = [self._evolved(problem, starts[0]).point]
+        solutions = self._descend("walk", problem, [begin(problem, start) for start in starts], config.iterations)
+        optima = distinct_optima(problem, solutions)
+        best = min(solutions, key=lambda s: s.loss)
+        problem, best = self._with_steady_noise(problem, best)
+        self.notes += [note for note in [describe_optima(self.space, problem, optima)] if note]
+        if len(rows) < len(logs):
+            problem, best = self._polished(problem, best, rows)
+        self.notes += at_bounds(self.space, best.point)
+        self.notes += unfinished(best)
+        return Walked(problem=problem, solution=best, worlds=self.worlds, optima=optima, notes=tuple(self.notes))
+
+    def interrupted(self) -> Walked:
+        """What had been found when the walk was interrupted.
+
+        Raises:
+            KeyboardInterrupt: nothing had.
+        """
+        if self.found is None:
+            raise KeyboardInterrupt
+        problem = fit_problem(self.backend, self.logs, self.space, self.found, self.config)
+        end = linearize(problem, self.found)
+        solution = Solution(end=end, history=(float(end.losses.sum()),), replays=self.worlds, converged=False)
+        kept = self.config.checkpoint
+        how = f"Run again with the checkpoint {kept}" if kept else "Give a checkpoint next time"
+        note = f"Interrupted: this is the best that had been found. {how} to go on to the end."
+        return Walked(problem=problem, solution=solution, worlds=self.worlds, notes=(*self.notes, note))
+
+    def _starts(self, logs: ReplayLogs) -> list[Array]:
+        """Where walks begin, of those starts at which the twin can be replayed."""
+        problem = _unit_problem(self.backend, logs, self.space, self.config)
+        start = self.space.column("start")
+        many = self.config.starts if self.config.search != "lm" else 1
+        start = _with_scanned_delays(problem, self.space, start, self.config)
+        points = starting_points(problem, start, many, seed=self.config.seed)
+        local = np.repeat(problem.no_local[None], len(points), axis=0)
+        residual = problem.residual(points, local)
+        self.worlds += len(points)
+        lost = np.asarray(np.isinf(residual).any(axis=(1, 2, 3)))
+        if lost.all():
+            raise InputError(why_not(logs, self.space, points[0], residual[0]))
+        if lost.any():
+            self.notes.append(lost_starts(self.space, points, lost))
+        return list(points[~lost])
+
+    def _first(self, logs: ReplayLogs, start: Array) -> Array:
+        """What explains most, alone."""
+        space = self.space
+        first = np.flatnonzero([name.rsplit("/", 1)[-1] in _FIRST_QUANTITIES for name in space.names])
+        if not 0 < len(first) < len(space.names):
+            return start
+        others = {n: float(v) for i, (n, v) in enumerate(space.values(start).items()) if i not in first}
+        small = replace(space, free=tuple(space.free[i] for i in first), fixed={**space.fixed, **others})
+        problem = fit_problem(self.backend, logs, small, start[first], self.config)
+        begun = [begin(problem, start[first])]
+        early = self._descend("first", problem, begun, _FIRST_ITERATIONS, tolerance=_FIRST_TOLERANCE, whole=False)[0]
+        point = start.copy()
+        point[first] = early.point
+        return point
+
+    def _evolved(self, problem: Problem, start: Array) -> Evolution:
+        config = self.config
+
+        def watch(now: Evolution) -> None:
+            self.found = now.point
+            self.checkpoint.keep_told("cma", now.told)
+            self._tell("cma", len(now.told), config.generations, now.loss, now.replays)
+
+        found = evolve(
+            problem,
+            start,
+            generations=config.generations,
+            population=config.population,
+            seed=config.seed,
+            told=self.checkpoint.told("cma"),
+            watch=watch,
+        )
+        self.worlds += found.replays
+        return found
+
+    def _with_steady_noise(self, problem: Problem, solution: Solution) -> tuple[Problem, Solution]:
+        """Walk on with the noise of every sensor as the walk has left it, until it stays."""
+        for number in range(self.config.rescale):
+            width = _width(problem, solution, self.config)
+            change = np.maximum(width / problem.width, problem.width / width)
+            if change.max() < _STEADY:
+                break
+            problem = replace(problem, width=width)
+            begun = [begin(problem, solution.point, solution.end.local)]
+            solution = self._descend(f"noise {number + 1}", problem, begun, self.config.iterations)[0]
+        return problem, solution
+
+    def _polished(self, walked: Problem, solution: Solution, rows: NDArray[np.intp]) -> tuple[Problem, Solution]:
+        problem = fit_problem(self.backend, self.logs, self.space, solution.point, self.config)
+        iterations, local = self.config.polish, problem.no_local
+        if len(problem.local_sd):
+            problem = replace(problem, width=walked.width)
+            local[rows] = solution.end.local
+            iterations = max(iterations, _LOCAL_POLISH)
+        polished = self._descend("polish", problem, [begin(problem, solution.point, local)], iterations)[0]
+        return problem, replace(polished, converged=solution.converged)
+
+    def _descend(
+        self,
+        stage: str,
+        problem: Problem,
+        begun: Sequence[Descent],
+        iterations: int,
+        *,
+        tolerance: float = 2e-3,
+        whole: bool = True,
+    ) -> list[Solution]:
+        """Walks together, gone on with where the checkpoint ends; ``whole`` says that they move all parameters."""
+        now = self.checkpoint.descents(stage) or list(begun)
+
+        def watch(number: int, descent: Descent) -> None:
+            now[number] = descent
+            self.checkpoint.keep_descents(stage, now)
+            least = min((d for d in now if d.history), key=lambda d: d.history[-1])
+            if whole:
+                self.found = least.point
+            self._tell(stage, descent.iteration, iterations, least.history[-1], sum(d.replays for d in now))
+
+        solutions = solve_together(problem, list(now), iterations=iterations, tolerance=tolerance, watch=watch)
+        self.worlds += sum(solution.replays for solution in solutions)
+        return solutions
+
+    def _tell(self, stage: str, iteration: int, most: int, loss: float, replays: int) -> None:
+        if self.progress is not None:
+            now = FitProgress(stage=stage, iteration=iteration, most=most, loss=loss, replays=self.worlds + replays)
+            self.progress(now)
+
+
+def _unit_problem(backend: Backend, logs: ReplayLogs, space: Space, config: FitConfig) -> Problem:
+    """The problem before any scale of residuals is known: they are in the spread of what was measured."""
+    spread = np.nanstd(logs.measured, axis=(0, 1))
+
+    problem = fit_problem(backend, logs, space, space.column("start"), config)
+    return replace(problem, width=np.where(spread > 0, spread, 1.0))
+
+
+def _width(problem: Problem, solution: Solution, config: FitConfig) -> Array:
+    size = np.nanmedian(np.abs(solution.end.residual), axis=(0, 1)) * problem.width
+    least = 1e-9 + 1e-6 * np.nanmax(np.abs(problem.measured), axis=(0, 1))
+    return np.maximum(config.width * size, least)
+
+
+def _with_scanned_delays(problem: Problem, space: Space, start: Array, config: FitConfig) -> Array:
+    """``start`` with the delays that explain most, where nothing has told them: all of a block's are shifted alike."""
+    columns = space.quantity("delay")
+    columns = columns[[space.names[i] not in config.start and start[i] == problem.centre[i] for i in columns]]
+    if not len(columns):
+        return start
+    points = np.repeat(start[None], len(_SCANNED), axis=0)
+    points[:, columns] = np.clip(_SCANNED[:, None], problem.low[columns], problem.high[columns])
+    points = np.concatenate([start[None], points])
+    local = np.repeat(problem.no_local[None], len(points), axis=0)
+    losses = problem.losses(problem.residual(points, local), points, local)
+    best = start.copy()
+    for block, loss in zip(problem.blocks, losses.T, strict=True):
+        own = np.intersect1d(block.columns, columns)
+        best[own] = points[int(np.argmin(loss)), own]
+    return best

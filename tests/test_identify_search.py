@@ -1,0 +1,180 @@
+"""Many starts, the evolution strategy and what distinguishes optima, on landscapes whose shape is known."""
+
+import numpy as np
+import pytest
+
+from twinloop.identify.multistart import describe_optima, distinct_optima, starting_points
+from twinloop.identify.problem import Block, Problem
+from twinloop.identify.search_cma import evolve
+from twinloop.identify.solver import begin, solve, solve_together
+from twinloop.identify.space import free_space
+from twinloop.twin import load_twin
+
+
+def problem_of(readings, p, *, measured=0.0, low=-10.0, high=10.0, sd=1.0, centre=0.0, width=1.0):
+    """A fit of ``readings(points) (n, k)`` to a number, one window of k frames, one channel."""
+    frames = readings(np.zeros((1, p))).shape[1]
+    return Problem(
+        readings=lambda points, local: readings(points)[:, None, :, None],
+        measured=np.full((1, frames, 1), measured),
+        blocks=(Block(columns=np.arange(p), channels=np.arange(1)),),
+        centre=np.full(p, centre),
+        sd=np.full(p, sd),
+        low=np.full(p, low),
+        high=np.full(p, high),
+        width=np.full(1, width),
+        prior_weight=1e-6,
+    )
+
+
+def rough(points):
+    """A bowl about (1, -1) with ripples 0.4 wide, its square is the loss."""
+    away = points - [1.0, -1.0]
+    bowl = np.sum(away**2, axis=1)
+    ripple = np.sum(1.0 - np.cos(2 * np.pi * away / 0.4), axis=1)
+    return np.sqrt(0.05 * bowl + 0.05 * ripple)[:, None]
+
+
+def test_slopes_mislead_on_a_rough_landscape_and_the_evolution_strategy_does_not():
+    problem = problem_of(rough, 2)
+    start = np.array([-2.3, 2.2])
+    downhill = solve(problem, start, iterations=60)
+    found = evolve(problem, start, generations=150, population=24, seed=1)
+    assert np.abs(downhill.point - [1.0, -1.0]).max() > 0.5
+    assert found.point == pytest.approx([1.0, -1.0], abs=0.02)
+    assert solve(problem, found.point).loss <= found.loss < 0.05 * downhill.loss
+    assert list(found.history) == sorted(found.history, reverse=True)
+    assert found.replays == 24 * len(found.told)
+
+
+def test_many_starts_reach_the_lowest_valley_and_the_first_is_the_given_one():
+    """(x² − 4)² + x/2: two valleys, the left one deeper; from the right one alone nobody gets there."""
+    problem = problem_of(lambda x: np.hypot(x**2 - 4.0, 1.0) + 0.2 * x, 1, sd=2.0, width=10.0)
+    points = starting_points(problem, np.array([2.5]), 8, seed=3)
+    assert points.shape == (8, 1)
+    assert points[0] == 2.5
+    alone = solve(problem, points[0], iterations=40)
+    together = solve_together(problem, [begin(problem, point) for point in points], iterations=40)
+    best = min(together, key=lambda s: s.loss)
+    assert alone.point[0] > 1.5
+    assert best.point[0] < -1.5
+    assert best.loss < alone.loss
+
+
+def test_walks_together_go_as_each_alone():
+    problem = problem_of(rough, 2)
+    points = starting_points(problem, np.zeros(2), 5, seed=0)
+    together = solve_together(problem, [begin(problem, point) for point in points], iterations=12)
+    for point, solution in zip(points, together, strict=True):
+        alone = solve(problem, point, iterations=12)
+        assert solution.history == alone.history
+        assert np.array_equal(solution.point, alone.point)
+
+
+def test_what_walks_ask_for_fits_the_memory(monkeypatch):
+    problem, most = problem_of(rough, 2), []
+    wide = Problem(
+        **{
+            **{name: getattr(problem, name) for name in problem.__dataclass_fields__},
+            "readings": lambda points, local: (most.append(len(points)), problem.readings(points, local))[1],
+        }
+    )
+    points = starting_points(problem, np.zeros(2), 9, seed=0)
+    whole = solve_together(wide, [begin(wide, point) for point in points], iterations=4)
+    assert max(most) > 20
+    most.clear()
+    monkeypatch.setattr("twinloop.identify.solver._MOST_NUMBERS", 10)
+    parts = solve_together(wide, [begin(wide, point) for point in points], iterations=4)
+    assert max(most) <= 10
+    assert [s.history for s in parts] == [s.history for s in whole]
+
+
+def test_starts_are_spread_evenly_over_the_prior_and_stay_within_bounds():
+    problem = problem_of(lambda x: x[:, :1], 3, low=-1.0, sd=2.0, centre=0.5)
+    points = starting_points(problem, np.zeros(3), 1025, seed=7)[1:]
+    assert points.min() == -1.0
+    inside = (points > -1.0).mean(axis=0)
+    assert inside == pytest.approx(0.7734, abs=0.01)  # of a normal, what lies above 0.75 deviations below its middle
+    assert not np.array_equal(points, starting_points(problem, np.zeros(3), 1025, seed=8)[1:])
+    assert np.array_equal(points, starting_points(problem, np.zeros(3), 1025, seed=7)[1:])
+
+
+@pytest.fixture(scope="module")
+def space():
+    return free_space(load_twin("cube_toss"), free=("object/cube/friction/slide", "object/cube/mass"))
+
+
+def test_two_optima_are_told_apart_and_said(space):
+    """Only the square of the first parameter's distance from 0.5 is seen: it is 0.3 or 0.7."""
+    problem = problem_of(
+        lambda x: np.stack([(x[:, 0] - 0.5) ** 2, 0.1 * x[:, 1]], axis=1), 2, measured=0.0, sd=0.5, width=0.01
+    )
+    measured = np.array([[[0.04], [-0.1]]])
+    problem = Problem(
+        **{**{name: getattr(problem, name) for name in problem.__dataclass_fields__}, "measured": measured}
+    )
+    starts = [begin(problem, np.array(p)) for p in ([0.1, 0.0], [0.9, 0.0], [0.2, -0.5])]
+    optima = distinct_optima(problem, solve_together(problem, starts, iterations=40))
+    assert sorted(round(float(o.point[0]), 2) for o in optima) == [0.3, 0.7]
+    assert sum(o.starts for o in optima) == 3
+    said = describe_optima(space, problem, optima)
+    assert said.startswith("2 optima explain the data nearly alike: loss ")
+    assert "object/cube/friction/slide 0.3" in said
+    assert "object/cube/friction/slide 0.7" in said
+    assert "object/cube/mass" not in said
+    assert "Fix one of object/cube/friction/slide" in said
+
+
+def test_a_valley_is_one_optimum(space):
+    """Only the sum is seen: ends differ, and nothing rises between them."""
+    problem = problem_of(lambda x: x.sum(axis=1, keepdims=True), 2, measured=1.0, width=0.01)
+    starts = [begin(problem, np.array(p)) for p in ([2.0, 0.0], [0.0, 2.0], [-2.0, 1.0])]
+    solutions = solve_together(problem, starts, iterations=30)
+    assert np.ptp([s.point[0] for s in solutions]) > 0.5
+    optima = distinct_optima(problem, solutions)
+    assert len(optima) == 1
+    assert optima[0].starts == 3
+    assert describe_optima(space, problem, optima) == ""
+
+
+def test_equal_seeds_search_alike_and_a_search_goes_on_where_it_was():
+    problem, start = problem_of(rough, 2), np.array([-2.0, 2.0])
+    whole = evolve(problem, start, generations=20, seed=5)
+    seen = []
+    first = evolve(problem, start, generations=8, seed=5, watch=seen.append)
+    assert [len(now.told) for now in seen] == list(range(1, 9))
+    replayed = []
+    counting = Problem(
+        **{
+            **{name: getattr(problem, name) for name in problem.__dataclass_fields__},
+            "readings": lambda points, local: (replayed.append(len(points)), problem.readings(points, local))[1],
+        }
+    )
+    rest = evolve(counting, start, generations=20, seed=5, told=first.told)
+    assert rest.told == whole.told
+    assert np.array_equal(rest.point, whole.point)
+    assert len(replayed) == 12 + 1  # the generations that are left, and the mean
+    assert evolve(problem, start, generations=3, seed=6).told != whole.told[:3]
+
+
+def test_a_single_parameter_can_be_searched_and_bounds_hold():
+    problem = problem_of(lambda x: x - 3.0, 1, high=2.0)
+    found = evolve(problem, np.zeros(1), generations=40, seed=0)
+    assert found.point == pytest.approx([2.0], abs=1e-3)
+
+
+def test_points_where_the_twin_diverges_are_left():
+    problem = problem_of(lambda x: np.where(x[:, :1] > 0.5, np.inf, x[:, :1] + x[:, 1:]), 2, measured=-1.0, width=0.1)
+    found = evolve(problem, np.array([0.4, 0.0]), generations=40, seed=2)
+    assert np.isfinite(found.loss)
+    assert found.point.sum() == pytest.approx(-1.0, abs=0.05)
+    walked = solve(problem, np.array([0.49, 0.0]), iterations=20)  # its perturbation of the first diverges
+    assert walked.point.sum() == pytest.approx(-1.0, abs=0.05)
+
+
+def test_a_start_that_diverges_does_not_move_and_says_so():
+    problem = problem_of(lambda x: np.full((len(x), 1), np.nan), 1)
+    solution = solve(problem, np.zeros(1))
+    assert solution.diverged
+    assert not solution.converged
+    assert distinct_optima(problem, [solution]) == ()
