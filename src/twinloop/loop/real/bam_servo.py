@@ -1,0 +1,126 @@
+"""A Dynamixel XL330 with a pendulum: fitted at some firmware gains, scored at others (Rhoban's BAM runs)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import Episode
+from twinloop.dataset.registry import load_set
+from twinloop.dataset.resample import resample
+from twinloop.identify import FitConfig, identify
+from twinloop.identify.space import Prior
+from twinloop.loop.real.case import Fitted, Score
+from twinloop.loop.real.means import mean_over_episodes
+from twinloop.simulate import Backend
+from twinloop.simulate.channels import at_frames
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
+from twinloop.twin import load_twin
+
+Array = NDArray[np.float64]
+
+JOINT, GAIN = "pendulum", "firmware_kp"
+_LENGTH = 0.1  # m, of the twin's arm: its parameter is the shift from there
+# Rhoban/bam, xl330, model m1: the preset has all of it but the zero of its mounting.
+PUBLISHED = {f"sensor/{JOINT}/offset": 0.0309}
+REPLAY = ReplayOptions(
+    conditions={
+        f"actuator/{JOINT}/firmware_gain": GAIN,
+        f"actuator/{JOINT}/voltage": "voltage",
+        "link/weight/mass": "mass",
+        "link/weight/com/x": "length_shift",
+    }
+)
+PRIORS = {
+    # BAM's own models of this servo have 0.366 to 0.387 and 2.8 to 4.0 ohm.
+    f"actuator/{JOINT}/torque_constant": Prior(spread=0.2),
+    f"actuator/{JOINT}/resistance": Prior(spread=0.4),
+    # Windings of motors of 10 mm: some 20 K/W and a few seconds.
+    f"actuator/{JOINT}/thermal_resistance": Prior(spread=20.0),
+    f"actuator/{JOINT}/thermal_time": Prior(spread=1.0),
+    f"joint/{JOINT}/load_friction": Prior(spread=0.3),
+    f"joint/{JOINT}/frictionloss": Prior(spread=0.01),
+    f"joint/{JOINT}/armature": Prior(spread=0.3),
+    f"sensor/{JOINT}/offset": Prior(spread=0.03),
+}
+START = {
+    f"actuator/{JOINT}/thermal_resistance": 20.0,
+    f"joint/{JOINT}/load_friction": 0.15,
+}
+
+
+class BamServo:
+    """Open loop over whole runs from their first frame, while the motor is on, at the log's own times."""
+
+    name, twin = "bam_servo", "xl330_pendulum"
+    baseline = "published model m1 of Rhoban/bam as a MuJoCo position actuator"
+    split_rule = "runs at firmware gain 200 held out"
+
+    def read(self, folder: Path) -> list[Episode]:
+        """See `RealCase`."""
+        return load_set(self.name, folder)
+
+    def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
+        """Gain 200 between the others, as the gain of the published test runs is between those of the others."""
+        held = [episode for episode in episodes if episode.conditions[GAIN] == 200.0]
+        return [episode for episode in episodes if episode.conditions[GAIN] != 200.0], held
+
+    def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
+        """See `RealCase`."""
+        twin = load_twin(self.twin)
+        config = FitConfig(
+            replay=REPLAY, free=tuple(PRIORS), priors=PRIORS, start=START, physics_hz=400.0, walk=len(training)
+        )
+        result = identify(twin, on_grid(training, twin.control_hz), backend=backend, config=config)
+        return Fitted(values=result.values, result=result)
+
+    def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
+        """Mean absolute error of the position, averaged run by run."""
+        values = PUBLISHED if fitted is None else dict(fitted.values)
+        spread = mean_over_episodes(1e3 * run_errors(values, test, backend)[:, None])
+        return [
+            Score(
+                name="mean absolute error",
+                unit="mrad",
+                value=float(spread.estimate[0]),
+                low=float(spread.low[0]),
+                high=float(spread.high[0]),
+                target=62.9,
+                source="six parameters and a gain exponent by mujoco.sysid, runs at gain 400",
+            )
+        ]
+
+
+def on_grid(episodes: Sequence[Episode], rate_hz: float) -> list[Episode]:
+    """The runs on a uniform grid, with the twin's condition for the arm's length."""
+    pieces = []
+    for episode in episodes:
+        conditions = {**episode.conditions, "length_shift": episode.conditions["length"] - _LENGTH}
+        pieces.append(replace(resample(episode, rate_hz, longest_gap_s=np.inf)[0], conditions=conditions))
+    return pieces
+
+
+def run_errors(values: dict[str, float], episodes: Sequence[Episode], backend: Backend) -> Array:
+    """Mean absolute position error of each run in rad, at its own frames while the motor is on."""
+    logs, readings = replayed(values, episodes, backend)
+    errors = []
+    for episode, row in zip(episodes, readings, strict=True):
+        on = at_frames(episode, "enabled")[:, 0] > 0.0
+        grid = episode.time[0] + np.arange(len(row)) / logs.twin.control_hz
+        errors.append(np.mean(np.abs(np.interp(episode.time[on], grid, row) - episode.state[on, 0])))
+    return np.array(errors)
+
+
+def replayed(values: dict[str, float], episodes: Sequence[Episode], backend: Backend) -> tuple[ReplayLogs, Array]:
+    """The runs through the twin, ``(nrun, nframe)`` in rad on the twin's own grid."""
+    twin = load_twin(BamServo.twin)
+    logs = prepare_replay(twin, on_grid(episodes, twin.control_hz), REPLAY)
+    return logs, replay(backend, logs, logs.twin.table(1, values))[0][..., 0]
+
+
+CASE = BamServo()
