@@ -11,6 +11,7 @@ SKIPPED = {
     "cube_toss": {"grasp holds", "realised delay"},
     "double_pendulum": {"grasp holds"},
     "panda_tabletop": set(),
+    "simple_pendulum": {"grasp holds"},
     "so101_tabletop": set(),
     "so101_tabletop_geared": set(),
     "xl330_pendulum": {"grasp holds"},

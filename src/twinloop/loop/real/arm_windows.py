@@ -1,0 +1,116 @@
+"""What the torque-controlled arms share: windows replayed open loop from the past alone, and their RMS error.
+
+An encoder's step over the frame period is 0.19 rad/s for both arms, and that times half a second is what a replay would
+be off by. So the speed that a window begins with is the slope of a parabola through the positions of the last moments,
+the window's first frame included: what anybody standing there could have known.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import Episode, Signal
+from twinloop.dataset.resample import resample
+from twinloop.loop.real.case import Score
+from twinloop.simulate import Backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
+from twinloop.stats import bootstrap
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+WINDOW = 0.5  # s, the length that the targets are stated for
+REPLAY = ReplayOptions(window=WINDOW, start="measured", torque="measured")
+_LEAST = 4  # frames that a parabola is put through
+
+
+def past_speeds(time: Array, positions: Array, span: float) -> Array:
+    """Speeds ``(T, n)`` at every frame from the positions ``(T, n)`` of the last ``span`` s up to it; NaN where few.
+
+    The slope, at the frame itself, of the parabola that fits best (the causal filter of Savitzky and Golay, for times
+    that may be uneven).
+    """
+    speeds = np.full_like(positions, np.nan)
+    begins = np.searchsorted(time, time - span - 1e-9)
+    for frame, begin in enumerate(begins):
+        if frame + 1 - begin < _LEAST:
+            continue
+        past = time[begin : frame + 1] - time[frame]
+        rows = np.stack([np.ones_like(past), past, past**2], axis=-1)
+        speeds[frame] = np.linalg.lstsq(rows, positions[begin : frame + 1], rcond=None)[0][1]
+    return speeds
+
+
+def with_past_speeds(episode: Episode, span: float) -> Episode:
+    """The episode with speeds of the past alone as ``joint_velocity``; as logged where the log is too young."""
+    logged = episode.signals["joint_velocity"]
+    speeds = past_speeds(episode.time, episode.units.to_si(episode.state), span)
+    first = np.stack([np.interp(episode.time, logged.time, column) for column in logged.values.T], axis=-1)
+    values = np.where(np.isnan(speeds), first, speeds)
+    made = Signal(time=episode.time, values=values, columns=logged.columns, unit=logged.unit)
+    return replace(episode, signals={**episode.signals, "joint_velocity": made})
+
+
+def at_rate(episodes: Sequence[Episode], span: float) -> list[Episode]:
+    """Episodes on uniform grids near their own rates, with speeds of the past; a piece after a gap is an episode too.
+
+    Pieces shorter than a window are left out. Numbers are new, 0 and up.
+    """
+    pieces = []
+    for episode in episodes:
+        rate = (len(episode) - 1) / float(episode.time[-1] - episode.time[0])
+        pieces += resample(with_past_speeds(episode, span), rate)
+    long = [piece for piece in pieces if piece.time[-1] - piece.time[0] >= WINDOW]
+    return [replace(piece, index=number) for number, piece in enumerate(long)]
+
+
+def window_errors(
+    twin: Twin, episodes: Sequence[Episode], values: Mapping[str, float], backend: Backend
+) -> tuple[Array, Array]:
+    """Mean square error of every episode's windows per joint, ``(nepisode, n)`` in rad², and how many they are."""
+    squares, windows = [], []
+    for episode in episodes:
+        logs = prepare_replay(twin, [episode], REPLAY)
+        read = replay(backend, logs, logs.twin.table(1, values))[0]
+        error = (read - logs.measured).reshape(-1, len(logs.joints))
+        squares.append(np.nanmean(error**2, axis=0))
+        windows.append(len(logs))
+    return np.array(squares), np.array(windows)
+
+
+def rms_scores(
+    squares: Array,
+    windows: Array,
+    names: Sequence[str],
+    *,
+    targets: Sequence[float | None],
+    source: str,
+) -> list[Score]:
+    """Root mean squares per joint, with bootstrap intervals over episodes where there are two or more."""
+
+    def rms(rows: NDArray[np.intp]) -> Array:
+        weight = windows[rows] / windows[rows].sum(axis=-1, keepdims=True)
+        return np.sqrt(np.einsum("kc,kcj->kj", weight, squares[rows]))
+
+    every = rms(np.arange(len(squares))[None])[0]
+    low = high = np.full(len(every), math.nan)
+    if len(squares) > 1:
+        interval = bootstrap(rms, len(squares), method="percentile")
+        low, high = interval.low, interval.high
+    return [
+        Score(
+            name=f"RMS position, 0.5 s windows, {name}",
+            unit="rad",
+            value=float(every[i]),
+            low=float(low[i]),
+            high=float(high[i]),
+            target=targets[i],
+            source=source,
+        )
+        for i, name in enumerate(names)
+    ]
