@@ -48,6 +48,12 @@ class Reading:
     """Joint names, comma separated, where the log has none."""
     calibration: Path | None = None
     """LeRobot's calibration.json, which gives ±100 its radians."""
+    topics: str | None = None
+    """Roles of a ROS recording's topics: state=/joint_states,command=/arm/commands,imu:SITE=/imu; none for no topic."""
+    describe: Path | None = None
+    """A YAML file that says what the columns of a CSV file are; by default the one beside it."""
+    layout: str | None = None
+    """LOG is a folder laid out like this public set."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -65,7 +65,7 @@ class Import:
     """Turn a robot's log into a LeRobot v3.0 dataset; a log that does not say its units is asked for them."""
 
     log: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="LOG")]]
-    """A LeRobot v2.1 or v3.0 folder, an Arrow or CSV file, or the name of a public set."""
+    """A LeRobot v2.1 or v3.0 folder, an Arrow, CSV, HDF5 or ROS recording, a Crazyflie's log, or a public set."""
     output: Path | None = None
     """Folder of the dataset; --check alone needs none."""
     check: bool = False
@@ -101,6 +101,8 @@ class Import:
                 f"{figures['episodes']} episodes, {figures['frames']} frames at {figures['fps']} Hz "
                 f"in {figures['units']}: {self.output}"
             )
+            for note in figures["notes"]:
+                out.print(f"  {note}", style="dim")
         return figures, code
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode, Provenance, SimEpisode
+from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.spec import DatasetSpec
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.recorded_signals import TABLE, readings, shared_signals, signals_table, stored_signals
+from twinloop.dataset.spec import DatasetSpec, ReadingSpec
 
+_COMMANDED = {"position": "positions", "torque": "torques", "none": "nothing"}
 _NO_STATES = np.empty((0, 0))
 
 
@@ -28,7 +34,8 @@ def write_log_dataset(
     """Write the episodes of one log as a v3.0 dataset of source ``real`` (or what the episodes say).
 
     LeRobot's files get nominal timestamps at the log's median rate and float32 values; the log's own times and
-    numbers are kept beside them, and `load_log` on the result returns them unchanged.
+    numbers are kept beside them, and `load_log` on the result returns them unchanged. Signals are kept exactly, and
+    those that all episodes have become features as well (see `recorded_signals`).
 
     Args:
         episodes: with the same joints and units; numbered by position in the dataset, their own index kept.
@@ -39,7 +46,7 @@ def write_log_dataset(
         block_size: episodes per file.
 
     Raises:
-        LogError: no episodes, or they differ in joints or units.
+        LogError: no episodes, none with a joint, or they differ in joints, units or what is commanded.
         DatasetError: the folder is not empty, or the disk is full.
     """
     if not episodes:
@@ -51,6 +58,17 @@ def write_log_dataset(
                 f"Episode {episode.index} has other joints or units than episode {first.index}. "
                 "A dataset has one set of joints and units: import them separately."
             )
+        if episode.command != first.command:
+            raise LogError(
+                f"Episode {episode.index} commands {_COMMANDED[episode.command]}, episode {first.index} "
+                f"{_COMMANDED[first.command]}. A dataset's actions are of one kind: import them separately."
+            )
+    if not first.joints:
+        raise LogError(
+            f"{first.origin or 'The log'} is of a body without joints, and a LeRobot dataset is made of actions and "
+            "positions of joints. identify and gap take such a log as it is."
+        )
+    shared = shared_signals(episodes)
     spec = DatasetSpec(
         name=name or path.name,
         robot_type=first.robot_type or "unknown",
@@ -60,13 +78,16 @@ def write_log_dataset(
         block_size=block_size,
         success=False,
         licence=licence,
+        readings=tuple(shared.values()),
     )
+    kept = any(episode.signals for episode in episodes)
     with DatasetWriter.open(path, spec) as writer:
         for block in range(-(-len(episodes) // block_size)):
             numbers = [number for number in writer.attempts(block) if number < len(episodes)]
             chosen = [episodes[number] for number in numbers]
-            rows = [_as_rows(number, log, data_hash) for number, log in zip(numbers, chosen, strict=True)]
-            writer.commit_block(block, rows, logs=chosen, outcome={"recorded": len(rows)})
+            rows = [_as_rows(number, log, data_hash, shared) for number, log in zip(numbers, chosen, strict=True)]
+            tables = {TABLE: signals_table(numbers, chosen)} if kept else None
+            writer.commit_block(block, rows, logs=chosen, outcome={"recorded": len(rows)}, tables=tables)
         writer.finish()
     return path
 
@@ -78,7 +99,21 @@ def _rate(episodes: Sequence[Episode]) -> int:
     return max(1, round(1 / float(np.median(steps))))
 
 
-def _as_rows(number: int, log: Episode, data_hash: str) -> SimEpisode:
+def restored(reader: DatasetReader, index: int, *, units: UnitMap | None = None) -> Episode:
+    """A recorded episode as it was before it became a dataset: signals, conditions and kind of command included."""
+    extra = reader.provenance(index).extra
+    return replace(
+        reader.log_episode(index, units=units),
+        command=extra.get("command", "position"),
+        conditions=extra.get("conditions", {}),
+        signals=stored_signals(reader, index),
+    )
+
+
+def _as_rows(number: int, log: Episode, data_hash: str, shared: Mapping[str, ReadingSpec]) -> SimEpisode:
+    also: dict[str, Any] = {} if log.command == "position" else {"command": log.command}
+    if log.conditions:
+        also["conditions"] = dict(log.conditions)
     record = Provenance(
         source=log.source,
         twin="",
@@ -90,7 +125,7 @@ def _as_rows(number: int, log: Episode, data_hash: str) -> SimEpisode:
         actor="recorded",
         task=log.task or "unnamed task",
         units=log.units.to_json(),
-        extra={"origin": log.origin, "log_episode": log.index, "data_hash": data_hash},
+        extra={"origin": log.origin, "log_episode": log.index, "data_hash": data_hash, **also},
     )
     return SimEpisode(
         number=number,
@@ -100,4 +135,5 @@ def _as_rows(number: int, log: Episode, data_hash: str) -> SimEpisode:
         observation=log.state,
         next_success=np.zeros(len(log), dtype=np.bool_),
         provenance=record,
+        readings=readings(log, shared),
     )

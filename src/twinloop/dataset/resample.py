@@ -20,7 +20,7 @@ from twinloop.core.units import UnitMap
 
 GAP_FACTOR = 4.0  # a step longer than so many median steps is a gap: three frames in a row are missing (our choice)
 _TURN = 2 * math.pi
-_HELD = ("motor", "enabled")  # signals that are commands or switches: they hold until the next one
+HELD = ("motor", "enabled")  # signals that are commands or switches: they hold until the next one
 _TWO = 2
 
 
@@ -123,7 +123,7 @@ def _piece(episode: Episode, first: int, stop: int) -> Episode:
     for name, signal in episode.signals.items():
         within = (signal.time >= begin) & (signal.time <= end)
         before = np.flatnonzero(signal.time <= begin)
-        if name in _HELD and len(before):
+        if name in HELD and len(before):
             within[before[-1]] = True  # what holds at the piece's beginning
         signals[name] = replace(signal, time=np.maximum(signal.time[within], begin), values=signal.values[within])
     rows = slice(first, stop)
@@ -146,7 +146,7 @@ def _signal_on_grid(name: str, signal: Signal, at: NDArray[np.float64]) -> Signa
     slack = 1e-9 * max(1.0, abs(float(signal.time[-1])))
     begun = at[at >= signal.time[0] - slack]
     inside = begun[begun <= signal.time[-1] + slack]
-    if name in _HELD:
+    if name in HELD:
         return replace(signal, time=begun, values=hold(signal.time, signal.values, begun))
     if name.startswith("pose/"):
         place = interpolate(signal.time, signal.values[:, :3], inside)

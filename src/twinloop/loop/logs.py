@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_tree
@@ -15,17 +16,25 @@ from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.log_checks.mending import Mending
 from twinloop.dataset.logs import read_raw
 from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.recorded_signals import shared_signals
+from twinloop.dataset.spec import ReadingSpec
+
+_SAME_RATE = 0.02  # episodes whose rates differ by less are of one rate, as for a replay
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """Episodes and where they come from. ``label`` is printed beside every figure made from them."""
+    """Episodes and where they come from.
+
+    ``label`` is printed beside every figure made from them; ``notes`` say how they were read where there was a choice.
+    """
 
     name: str
     label: str
     hash: str
     episodes: tuple[Episode, ...]
     licence: str = ""
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> dict[str, Any]:
         """A plain form for results."""
@@ -56,47 +65,58 @@ class RawLog:
             LogError: what is wrong with an episode.
         """
         episodes = (mending or Mending()).episodes(self.episodes)
-        return Log(name=self.name, label=self.label, hash=self.hash, episodes=tuple(episodes), licence=self.licence)
+        notes = tuple(dict.fromkeys(note for episode in self.episodes for note in episode.notes))
+        return Log(
+            name=self.name,
+            label=self.label,
+            hash=self.hash,
+            episodes=tuple(episodes),
+            licence=self.licence,
+            notes=notes,
+        )
 
 
-def open_log(
-    reference: str,
-    *,
-    units: str | None = None,
-    joints: str | None = None,
-    calibration: Path | None = None,
-    task: str = "",
-) -> Log:
+class Words(TypedDict, total=False):
+    """What a person says about a log on the command line.
+
+    ``units``, ``joints``: one, or several with commas. ``topics``: ``ROLE=TOPIC`` with commas. ``describe``: a YAML
+    file that says what a table's columns are. ``layout``: the public set that a folder is laid out like.
+    """
+
+    units: str | None
+    joints: str | None
+    calibration: Path | None
+    topics: str | None
+    describe: Path | None
+    layout: str | None
+    task: str
+
+
+def open_log(reference: str, **words: Unpack[Words]) -> Log:
     """The log that ``reference`` names: a path first, else a public set of the registry.
 
     Raises:
         UnknownNameError, LogError, UnitsError, DatasetError: see the message.
     """
-    return open_raw(reference, units=units, joints=joints, calibration=calibration, task=task).checked()
+    return open_raw(reference, **words).checked()
 
 
-def open_raw(
-    reference: str,
-    *,
-    units: str | None = None,
-    joints: str | None = None,
-    calibration: Path | None = None,
-    task: str = "",
-) -> RawLog:
+def open_raw(reference: str, **words: Unpack[Words]) -> RawLog:
     """As `open_log`, with whatever is wrong left as it is.
 
     Raises:
         UnknownNameError, UnitsError, DatasetError: see the message.
     """
-    path = Path(reference)
+    path, task = Path(reference), words.get("task", "")
+    given = [f"--{name}" for name, value in words.items() if value and name != "task"]
     if path.exists():
-        return _from_path(path, units=units, joints=joints, calibration=calibration, task=task)
+        layout = words.get("layout")
+        return _from_path(path, words) if layout is None else _like(layout, path, task, given)
     if "/" in reference or path.suffix:
         raise InputError(f"{reference} does not exist. Check the path, or name one of: {', '.join(registry.SETS)}.")
-    if units or joints or calibration:
-        raise InputError(f"{reference} is a public set, whose units are known. Leave --units, --joints, --calibration.")
-    log = _public(reference)
-    return log if not task else replace(log, episodes=tuple(replace(episode, task=task) for episode in log.episodes))
+    if given:
+        raise InputError(f"{reference} is a public set, of which everything is known. Leave {', '.join(given)}.")
+    return _with_task(_public(reference), task)
 
 
 def open_public(name: str) -> Log:
@@ -121,34 +141,55 @@ def _public(name: str) -> RawLog:
     )
 
 
-def _from_path(path: Path, *, units: str | None, joints: str | None, calibration: Path | None, task: str) -> RawLog:
-    unit_list = units.split(",") if units and "," in units else units
+def _with_task(log: RawLog, task: str) -> RawLog:
+    return log if not task else replace(log, episodes=tuple(replace(episode, task=task) for episode in log.episodes))
+
+
+def _like(layout: str, path: Path, task: str, given: list[str]) -> RawLog:
+    """A folder laid out like a public set."""
+    if others := [word for word in given if word != "--layout"]:
+        raise InputError(f"With --layout {layout} everything is known of the log. Leave {', '.join(others)}.")
+    episodes = registry.read_set(layout, path, label=f"{layout} ({path.name})")
+    label = f"real log {path}, laid out like {layout}"
+    return _with_task(RawLog(name=path.name, label=label, hash=sha256_tree(path), episodes=tuple(episodes)), task)
+
+
+def _from_path(path: Path, words: Words) -> RawLog:
+    units, joints = words.get("units"), words.get("joints")
     episodes = read_raw(
-        path, units=unit_list, joints=joints.split(",") if joints else None, calibration=calibration, task=task
+        path,
+        units=units.split(",") if units and "," in units else units,
+        joints=joints.split(",") if joints else None,
+        calibration=words.get("calibration"),
+        topics=_topics(words.get("topics") or ""),
+        description=words.get("describe"),
+        task=words.get("task", ""),
     )
     kind = {"real": "real log", "sim": "simulated log"}.get(episodes[0].source, f"{episodes[0].source} log")
     return RawLog(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
 
 
+def _topics(words: str) -> dict[str, str]:
+    """Topics by role from ``ROLE=TOPIC,…``."""
+    pairs = [word.partition("=") for word in words.split(",") if word]
+    for role, sign, topic in pairs:
+        if not (role and sign and topic):
+            raise InputError(f"--topics {role}{sign}{topic}: write ROLE=TOPIC, such as command=/arm/commands.")
+    return {role: topic for role, _, topic in pairs}
+
+
 def import_log(
-    reference: str,
-    output: Path,
-    *,
-    units: str | None,
-    joints: str | None,
-    calibration: Path | None,
-    task: str,
-    mending: Mending | None = None,
+    reference: str, output: Path, *, mending: Mending | None = None, **words: Unpack[Words]
 ) -> dict[str, Any]:
     """Write a log as a LeRobot v3.0 dataset, mended on request; returns its figures."""
-    log = open_raw(reference, units=units, joints=joints, calibration=calibration, task=task)
+    log = open_raw(reference, **words)
     return import_episodes(log.checked(mending), output)
 
 
 def import_episodes(log: Log, output: Path) -> dict[str, Any]:
     """Write the episodes of a log as a LeRobot v3.0 dataset; returns its figures."""
     write_log_dataset(log.episodes, output, data_hash=log.hash, licence=log.licence)
-    first = log.episodes[0]
+    first, shared = log.episodes[0], shared_signals(log.episodes)
     rates = sorted((len(e) - 1) / (e.time[-1] - e.time[0]) for e in log.episodes if len(e) > 1)
     return {
         "schema": 1,
@@ -161,4 +202,28 @@ def import_episodes(log: Log, output: Path) -> dict[str, Any]:
         "joints": list(first.joints),
         "units": ", ".join(f"{unit} ×{n}" for unit, n in Counter(u.unit for u in first.units.joints).items()),
         "radians_known": first.units.known,
+        "command": first.command,
+        "features": [spec.key for spec in shared.values()],
+        "notes": [*log.notes, *_beside(log.episodes, shared), *_unsteady(rates)],
     }
+
+
+def _beside(episodes: Sequence[Episode], shared: Mapping[str, ReadingSpec]) -> list[str]:
+    """What the LeRobot part of a dataset does not show of its episodes."""
+    actions = {"torque": ["actions are torques in N·m"], "none": ["nothing was commanded: actions are 0"]}
+    notes = actions.get(episodes[0].command, [])
+    if alone := sorted({name for episode in episodes for name in episode.signals} - set(shared)):
+        notes.append(f"not in every episode, so kept beside the features only: {', '.join(alone)}")
+    if any(episode.conditions for episode in episodes):
+        notes.append("conditions are kept in the provenance")
+    return notes
+
+
+def _unsteady(rates: Sequence[float]) -> list[str]:
+    """A note where episodes of unlike rates share one nominal one; ``rates`` in Hz, sorted."""
+    if not rates or rates[-1] / rates[0] - 1.0 < _SAME_RATE:
+        return []
+    span = f"{rates[0]:.4g} to {rates[-1]:.4g} Hz"
+    return [
+        f"episodes run at {span} under one nominal rate, their own times in twinloop/log; --resample HZ makes it one"
+    ]

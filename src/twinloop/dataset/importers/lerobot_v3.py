@@ -13,6 +13,7 @@ from twinloop.dataset.importers.columns import EpisodeBuilder
 from twinloop.dataset.importers.options import Importer, LogOptions
 from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.recorded import restored
 
 
 def recognizes(path: Path) -> bool:
@@ -34,7 +35,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         raise LogError(f"{path} has no episodes.")
     if options.joints is None and all(reader.has_log(index) for index in range(len(reader))):
         given = options.units if isinstance(options.units, UnitMap) else None
-        return [_said(RawEpisode.of(reader.log_episode(index, units=given)), options) for index in range(len(reader))]
+        return [_said(RawEpisode.of(restored(reader, index, units=given)), options) for index in range(len(reader))]
     builder = EpisodeBuilder(
         str(path),
         options,

@@ -145,6 +145,7 @@ def build(path: Path, table: pa.Table, layout: Layout, options: LogOptions) -> l
         action = action * layout.action_scale
     signals = {name: _matrix(path, table, s.columns) * s.factors for name, s in layout.signals.items()}
     owner = _owner(path, table, layout.episode)
+    notes = _unread(table, layout)
     return [
         RawEpisode(
             index=int(number),
@@ -158,10 +159,19 @@ def build(path: Path, table: pa.Table, layout: Layout, options: LogOptions) -> l
             command=layout.command,
             signals=_signals(layout, signals, time, rows),
             conditions=layout.conditions,
+            notes=notes,
         )
         for number in dict.fromkeys(owner.tolist())
         for rows in [owner == number]
     ]
+
+
+def _unread(table: pa.Table, layout: Layout) -> tuple[str, ...]:
+    """A note on the columns that nothing is made of."""
+    read = {layout.time, layout.episode, *layout.state, *layout.action}
+    read.update(column for signal in layout.signals.values() for column in signal.columns)
+    left = [name for name in table.column_names if name not in read]
+    return (f"columns not read: {', '.join(left)}",) if left else ()
 
 
 def _signals(layout: Layout, values: Mapping[str, Array], time: Array, rows: NDArray[np.bool_]) -> dict[str, Signal]:
