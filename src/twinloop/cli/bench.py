@@ -100,6 +100,29 @@ class BenchReal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchLogs:
+    """How many planted defects the checks of logs find, in virtual robots' and real logs, and how often they err."""
+
+    trials: int = 2
+    """How often each defect is planted into each log."""
+    only: tuple[str, ...] = ()
+    """Names of logs, such as so101_pick_place_tape or 'virtual so101_tabletop'; default all that are at hand."""
+    seed: int = 0
+    """Run seed."""
+    write: Path | None = None
+    """A page that takes the tables between its two marks, such as docs/log_checks.md."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Plant and look."""
+        from twinloop.loop.log_check_bench import run_bench_logs
+
+        out = console(json=self.json)
+        return run_bench_logs(out, trials=self.trials, seed=self.seed, only=self.only, page=self.write), 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bench:
     """Measurements of this machine and of the engine, one table each."""
 
@@ -107,6 +130,7 @@ class Bench:
         Annotated[BenchGpu, tyro.conf.subcommand("gpu", prefix_name=False)]
         | Annotated[BenchRenderers, tyro.conf.subcommand("renderers", prefix_name=False)]
         | Annotated[BenchReal, tyro.conf.subcommand("real", prefix_name=False)]
+        | Annotated[BenchLogs, tyro.conf.subcommand("logs", prefix_name=False)]
     )
 
     @property

@@ -16,6 +16,7 @@ GRAVITY = 9.80665  # m/s², CGPM 1901
 # What the median of the specific force may be from gravity's: an accelerometer's scale is good to some per cent, a
 # quadrotor in flight carries its own weight on average.
 _NEAR, _RAW = 1.6, 60.0
+_HELD = 0.4  # of the median that the least tenth has at least: gravity is always there, motion comes and goes
 _ABSENT = 0.25  # of gravity: less has had it taken away, or is in free fall
 _FULL_SCALE = np.radians(2000)  # rad/s: the widest range of common MEMS gyroscopes (BMI055, MPU-6050, ICM-20948)
 _STEADY = 0.15  # of gravity: how far the specific force's size may be off where its direction is gravity's
@@ -42,7 +43,8 @@ def _accelerometer(record: LogRecord, name: str, signal: Signal) -> Iterator[Fin
     median = float(np.median(size))
     if GRAVITY / _NEAR < median < GRAVITY * _NEAR:
         return
-    if 1 / _NEAR < median < _NEAR:
+    low = float(np.percentile(size, 10))
+    if 1 / _NEAR < median < _NEAR and low > _HELD * median:
         kind, severity, says, remedy = (
             "acceleration_unit", "error", "it is in g.", f"--scale {name}={GRAVITY}")  # fmt: skip
     elif median > _RAW:

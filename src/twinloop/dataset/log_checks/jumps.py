@@ -22,7 +22,7 @@ _PERIODS = {
 }
 _NEAR = 0.12  # of a period, from it: what the joint itself moves in that frame
 _QUIET = 0.12  # of a period: the steps around a wrap
-_SPIKE = 8.0  # times the 99.5th percentile of the steps
+_SPIKE = 8.0  # times the median step in motion, and twice the 98th percentile of all
 _FEWEST = 16
 
 
@@ -78,7 +78,7 @@ def _column(record: LogRecord, name: str, time, series) -> Iterator[Finding]:
 def _spikes(series: NDArray[np.float64]) -> NDArray[np.intp]:
     """Rows that leave and come back within one frame, further than any usual step goes."""
     steps = np.diff(series)
-    usual = float(np.percentile(np.abs(steps), 99.5))
+    usual = float(np.percentile(np.abs(steps), 98))
     moves = np.abs(steps[steps != 0])
     floor = max(_SPIKE * float(np.median(moves)) if len(moves) else 0.0, 2.0 * usual)
     out, back = steps[:-1], steps[1:]

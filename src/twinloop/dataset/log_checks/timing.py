@@ -172,7 +172,7 @@ def _repeated_frames(record: LogRecord) -> Iterator[Finding]:
             column="",
             episodes=(record.index,),
             begin_s=float(record.time[rows[0]]),
-            evidence=f"{len(rows)} frames ({100 * len(rows) / moving:.1f} % of those in motion) repeat the frame before, "
+            evidence=f"{len(rows)} frames ({100 * len(rows) / moving:.1f} % of those in motion) repeat the one before, "
             f"first frame {rows[0]}.",
             remedy="--drop-duplicates leaves them out; the recorder reads faster than the robot answers.",
             figures={"count": float(len(rows)), "part": len(rows) / moving, "frame": float(rows[0])},

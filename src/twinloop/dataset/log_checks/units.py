@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
 from twinloop.dataset.log_checks.expectations import Expectations, LogRecord
 from twinloop.dataset.log_checks.finding import Finding
+from twinloop.dataset.log_checks.jumps import wraps
 from twinloop.dataset.log_checks.series import prepare
 
 # What a value is worth in rad or m, by the unit that it might be in.
@@ -33,7 +34,7 @@ def check_units(records: Sequence[LogRecord], expectations: Expectations | None)
         for column, unit in enumerate(record.units.joints):
             values = record.state[:, column]
             good = np.isfinite(values)
-            if good.any():
+            if good.any() and wraps(values[good]) is None:  # what wraps is said to, and lies anywhere until mended
                 yield from _joint(record, unit.joint, column, ranges.get(unit.joint), good)
     yield from _too_small(records, ranges)
 
@@ -115,10 +116,12 @@ def _normalized(record, joint, unit, time, values) -> Iterator[Finding]:
     limit = 100.0
     outside = np.flatnonzero((np.abs(values) > 1.05 * limit) | ((unit == PERCENT) & (values < -0.05 * limit)))
     if len(outside):
-        yield _unit_finding(
-            record, joint, "warning", time[outside[0]],
-            f"{values.min():.4g} to {values.max():.4g} in {unit}, which ends at {limit:g}; it may be degrees.", DEGREES,
-            low=values.min(), high=values.max(),
+        yield Finding(
+            kind="out_of_range", severity="warning", column=joint, episodes=(record.index,),
+            begin_s=float(time[outside[0]]),
+            evidence=f"{values.min():.4g} to {values.max():.4g} in {unit}, which ends at {limit:g}.",
+            remedy="Calibrate the joint anew, or --units deg if these are degrees.",
+            figures={"low": float(values.min()), "high": float(values.max())},
         )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +31,13 @@ def _of_joints(log: Log, seconds: float) -> Planted | None:
     if not _is_commanded(log):
         return None
     made = [raw(record) for record in log]
-    for record in made:
+    for row, record in enumerate(made):
         _shift_inplace(record, seconds)
+        late = {
+            name: replace(signal, time=signal.time + seconds) if name.startswith("joint_") else signal
+            for name, signal in record.signals.items()
+        }
+        made[row] = replace(record, signals=late)
     return Planted(records=made, column="*", episode=log[0].index, begin_s=math.nan)
 
 
@@ -50,12 +56,12 @@ def _in_episode(
     return Planted(records=with_episode(log, row, record), column="", episode=record.index, begin_s=begin)
 
 
-@defect("measurements half a second late", "late", also=("joint_lag", "episode_lag", "swapped"))
+@defect("measurements half a second late", "late", also=("joint_lag", "episode_lag", "swapped", "clock_step", "frozen"))
 def _late(log: Log, _random: np.random.Generator) -> Planted | None:
     return _of_joints(log, 0.5)
 
 
-@defect("measurements before their commands", "ahead", also=("episode_lag", "joint_lag"))
+@defect("measurements before their commands", "ahead", also=("episode_lag", "joint_lag", "frozen"))
 def _ahead(log: Log, _random: np.random.Generator) -> Planted | None:
     return _of_joints(log, -0.35)
 

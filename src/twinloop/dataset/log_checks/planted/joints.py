@@ -60,8 +60,6 @@ def _cut(log: Log, random: np.random.Generator) -> Planted | None:
     def change(record: RawEpisode, joint: int, _at: int) -> float:
         state = record.state[:, joint]
         level = float(np.percentile(state, 80))
-        if np.ptp(state) < 50 * np.median(np.abs(np.diff(state))[np.diff(state) != 0]):
-            return math.nan
         over = state > level
         visits = np.flatnonzero(np.diff(over.astype(int)) == 1)
         if len(visits) < 2:
@@ -72,7 +70,7 @@ def _cut(log: Log, random: np.random.Generator) -> Planted | None:
     return in_joint(log, random, change)
 
 
-@defect("wrapped by a full turn", "wraps", also=("unit_mismatch",))
+@defect("wrapped by a full turn", "wraps", also=("unit_mismatch", "out_of_range"))
 def _wrapped(log: Log, random: np.random.Generator) -> Planted | None:
     def change(record: RawEpisode, joint: int, _at: int) -> float:
         scale = record.units.joints[joint].scale
@@ -97,7 +95,7 @@ def _spikes(log: Log, random: np.random.Generator) -> Planted | None:
     return in_joint(log, random, change)
 
 
-@defect("joint with the wrong sign", "wrong_sign")
+@defect("joint with the wrong sign", "wrong_sign", also=("out_of_range", "velocity_sign", "torque_sign"))
 def _sign(log: Log, random: np.random.Generator) -> Planted | None:
     def change(record: RawEpisode, joint: int) -> None:
         record.state[:, joint] *= -1
@@ -105,7 +103,7 @@ def _sign(log: Log, random: np.random.Generator) -> Planted | None:
     return of_all(log, random, change)
 
 
-@defect("command with the wrong sign", "wrong_sign")
+@defect("command with the wrong sign", "wrong_sign", also=("out_of_range", "velocity_sign", "torque_sign"))
 def _command_sign(log: Log, random: np.random.Generator) -> Planted | None:
     def change(record: RawEpisode, joint: int) -> None:
         record.action[:, joint] *= -1
@@ -113,7 +111,7 @@ def _command_sign(log: Log, random: np.random.Generator) -> Planted | None:
     return of_all(log, random, change)
 
 
-@defect("sign that changes in an episode", "wrong_sign", also=("spike", "clock_step", "clock_drift"))
+@defect("sign that changes in an episode", "wrong_sign", also=("spike", "clock_step", "clock_drift", "out_of_range"))
 def _sign_halfway(log: Log, random: np.random.Generator) -> Planted | None:
     def change(record: RawEpisode, joint: int, at: int) -> float:
         state = record.state[:, joint]
@@ -123,7 +121,7 @@ def _sign_halfway(log: Log, random: np.random.Generator) -> Planted | None:
     return in_joint(log, random, change)
 
 
-@defect("two columns swapped", "swapped", also=("wrong_sign", "frozen", "joint_lag"))
+@defect("two columns swapped", "swapped", also=("wrong_sign", "frozen", "joint_lag", "out_of_range"))
 def _swap(log: Log, random: np.random.Generator) -> Planted | None:
     row = some_episode(log, random)
     first = None if row is None else some_joint(log, row, random)
@@ -139,16 +137,21 @@ def _swap(log: Log, random: np.random.Generator) -> Planted | None:
 
 
 def _relabelled(log: Log, unit: str, scale: float, factor: float) -> Log:
-    """Values times a factor, in a unit that they are not in."""
+    """Radians times a factor, in a unit that they are not in."""
     joints = tuple(JointUnit(joint=name, unit=unit, scale=scale, offset=0.0) for name in log[0].joints)
     units = UnitMap(joints=joints, source="planted")
-    return [replace(record, units=units, state=factor * record.state,
-                    action=factor * record.action if record.command == "position" else record.action)
-            for record in map(raw, log)]  # fmt: skip
+    made = []
+    for record in map(raw, log):
+        state, action = factor * record.units.to_si(record.state), record.action
+        if record.command == "position":
+            action = factor * record.units.to_si(action)
+        made.append(replace(record, units=units, state=state, action=action))
+    return made
 
 
-def _angular(log: Log, unit: str) -> bool:
-    return bool(log[0].joints) and all(u.unit == unit for u in log[0].units.joints) and log[0].command != "none"
+def _angular(log: Log) -> bool:
+    lengths = any(unit.unit in ("m", "cm", "mm") for unit in log[0].units.joints)
+    return bool(log[0].joints) and log[0].units.known and not lengths and log[0].command != "none"
 
 
 def _widest(log: Log) -> int:
@@ -157,7 +160,7 @@ def _widest(log: Log) -> int:
 
 @defect("degrees for radians", "unit", also=("velocity_unit", "torque_sign", "torque_unit", "wraps"))
 def _degrees(log: Log, _random: np.random.Generator) -> Planted | None:
-    if not _angular(log, "rad"):
+    if not _angular(log):
         return None
     made = _relabelled(log, "rad", 1.0, 180 / math.pi)
     return Planted(records=made, column=log[0].joints[_widest(log)], episode=log[0].index, begin_s=math.nan)
@@ -165,14 +168,22 @@ def _degrees(log: Log, _random: np.random.Generator) -> Planted | None:
 
 @defect("radians for degrees", "unit", also=("velocity_unit", "no_excitation", "coarse"))
 def _radians(log: Log, _random: np.random.Generator) -> Planted | None:
-    if not _angular(log, "rad"):
+    if not _angular(log):
         return None
     made = _relabelled(log, "deg", math.pi / 180, 1.0)
     return Planted(records=made, column=log[0].joints[_widest(log)], episode=log[0].index, begin_s=math.nan)
 
 
-@defect("measured in degrees, commanded in radians", "unit_mismatch", "unit", also=("wraps", "out_of_range"))
+@defect(
+    "measured in degrees, commanded in radians",
+    "unit_mismatch",
+    "unit",
+    also=("wraps", "out_of_range", "velocity_unit"),
+)
 def _mixed(log: Log, random: np.random.Generator) -> Planted | None:
+    if not _angular(log) or any(unit.unit != "rad" for unit in log[0].units.joints):
+        return None
+
     def change(record: RawEpisode, joint: int) -> None:
         record.state[:, joint] *= 180 / math.pi
 

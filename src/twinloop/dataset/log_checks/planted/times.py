@@ -71,7 +71,7 @@ def _repeat(log: Log, random: np.random.Generator) -> Planted | None:
     )
 
 
-@defect("milliseconds for seconds", "time_unit", also=("gap", "uneven", "rate_differs"))
+@defect("milliseconds for seconds", "time_unit", also=("gap", "uneven", "rate_differs", "torque_sign"))
 def _milliseconds(log: Log, _random: np.random.Generator) -> Planted | None:
     scaled = [replace(raw(record), time=1e3 * record.time) for record in log]
     median = float(np.median(np.diff(log[0].time)))
