@@ -82,10 +82,13 @@ class TestPlanted:
         np.testing.assert_allclose(run_errors(IDENTIFIED, planted, backend), 0.0, atol=2e-5)
         assert (run_errors(PUBLISHED, planted, backend) > 5e-3).all()
 
-    def test_a_gain_in_between_is_held_out(self, planted):
-        training, held = CASE.split(planted)
-        assert [episode.conditions[GAIN] for episode in training] == [100.0, 400.0]
-        assert [episode.conditions[GAIN] for episode in held] == [200.0]
+    def test_the_published_test_gain_is_held_out_or_the_next_in_between(self, planted):
+        def gains(episodes):
+            return [[episode.conditions[GAIN] for episode in part] for part in CASE.split(episodes)]
+
+        assert gains(planted) == [[100.0, 200.0], [400.0]]
+        assert gains(planted[:2]) == [[100.0], [200.0]]
+        assert gains(planted[:1]) == [[100.0], []]
 
     def test_the_score_is_the_mean_over_runs_in_mrad(self, planted, backend):
         [score] = CASE.score(None, planted, backend)
