@@ -43,7 +43,7 @@ PRIORS = {
     # BAM's own models of this servo have 0.366 to 0.387 and 2.8 to 4.0 ohm.
     f"actuator/{JOINT}/torque_constant": Prior(spread=0.2),
     f"actuator/{JOINT}/resistance": Prior(spread=0.4),
-    # 20 K/W and 4.2 s from winding to case of a motor of 8 mm (Faulhaber 0816 SR), 6 K/W and 5 s of one of 13 (1331 SR).
+    # Winding to case: 20 K/W and 4.2 s in a motor of 8 mm (Faulhaber 0816 SR), 6 K/W and 5 s in one of 13 (1331 SR).
     f"actuator/{JOINT}/thermal_resistance": Prior(spread=20.0),
     f"actuator/{JOINT}/thermal_time": Prior(spread=1.0),
     f"joint/{JOINT}/load_friction": Prior(spread=0.3),
