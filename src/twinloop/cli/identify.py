@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from twinloop.cli.commands import Outcome, Reading, console
+from twinloop.cli.planning import Planning
+from twinloop.core.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,13 +30,14 @@ class Identify:
 
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
-    data: str
+    data: str | None = None
     """A log or dataset, or the name of a public set."""
-    output: Path
+    output: Path | None = None
     """Folder for result.json and report.html."""
     holdout: str | None = None
     """Held-out episodes: last:K, every:K, or episode numbers separated by commas; without them the fit says so."""
     fitting: Fitting = field(default_factory=Fitting)
+    planning: Planning = field(default_factory=Planning)
     reading: Reading = field(default_factory=Reading)
     json: bool = False
     """End with one line of JSON on standard output."""
@@ -45,9 +48,12 @@ class Identify:
         from twinloop.loop.identify import run_identify
         from twinloop.loop.logs import open_log
 
-        config = fit_config(**vars(self.fitting))
-        log = open_log(self.data, **vars(self.reading))
-        figures = run_identify(
-            self.twin, log, self.output, holdout=self.holdout, config=config, console=console(json=self.json)
-        )
-        return figures, 0
+        config, out = fit_config(**vars(self.fitting)), console(json=self.json)
+        log = None if self.data is None else open_log(self.data, **vars(self.reading))
+        if self.planning.plan:
+            return self.planning.run(self.twin, log, config=config, output=self.output, console=out), 0
+        if self.planning.excitation is not None:
+            raise InputError("--excitation suggests a motion before a fit. Say --plan as well.")
+        if log is None or self.output is None:
+            raise InputError("A fit needs --data and --output. Say --plan to see what data, or none, could tell.")
+        return run_identify(self.twin, log, self.output, holdout=self.holdout, config=config, console=out), 0

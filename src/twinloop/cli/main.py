@@ -17,6 +17,7 @@ from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, R
 from twinloop.cli.coverage import Coverage
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
+from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
 from twinloop.cli.sensors import Sensors
 from twinloop.core.errors import TwinloopError
@@ -38,6 +39,7 @@ _Commands = (
     | Annotated[Coverage, tyro.conf.subcommand("coverage", prefix_name=False)]
     | Annotated[Import, tyro.conf.subcommand("import", prefix_name=False)]
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
+    | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
     | Annotated[Twin, tyro.conf.subcommand("twin", prefix_name=False)]
     | Annotated[Sensors, tyro.conf.subcommand("sensors", prefix_name=False)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,9 +121,9 @@ def _freeze(gained: Array, sd: Array) -> NDArray[np.intp]:
     """
     values, vectors = np.linalg.eigh(gained * np.outer(sd, sd))
     root = np.sqrt(np.maximum(values, 0.0))[:, None] * vectors.T
-    _, triangle, order = qr(root, pivoting=True)
-    new = np.diag(triangle) ** 2
-    return np.sort(np.asarray(order, dtype=np.intp)[new < 1.0 / DETERMINED**2 - 1.0])
+    found: Any = qr(root, pivoting=True)
+    new, order = np.diag(found[1]) ** 2, np.asarray(found[2], dtype=np.intp)
+    return np.sort(order[new < 1.0 / DETERMINED**2 - 1.0])
 
 
 def _with_frozen(told: Information, freeze: NDArray[np.intp], sd: Array, names: tuple[str, ...]) -> dict[str, float]:

@@ -160,6 +160,8 @@ class Plan:
         return [*lines, *(f"{n:<36}{u:<16}{sd:>9.3g}{rho:>9.3f}  {k:.3g}" for n, sd, rho, u, k in rows)]
 
     def _condition_lines(self) -> list[str]:
+        if not self.condition:
+            return []
         lines = [f"{'condition of the information':<36}{'here':>9}{'worst':>10}"]
         return [*lines, *(f"{name:<36}{here:>9.2g}{worst:>10.2g}" for name, (here, worst) in self.condition.items())]
 

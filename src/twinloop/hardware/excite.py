@@ -1,0 +1,225 @@
+"""The file of an excitation: commands at a rate, for whom they were made, within which limits, and what they promise.
+
+``PLAN.yaml`` holds everything but the commands; these lie beside it as ``PLAN.csv``, a column per joint in rad or m
+(N·m or N of a torque-controlled robot), and are held together by their SHA-256.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import sha256_bytes, write_bytes, write_text
+from twinloop.core.records import frozen
+from twinloop.hardware.limits import MotionLimits
+from twinloop.twin.spec import load_yaml
+
+Array = NDArray[np.float64]
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExcitationPlan:
+    """An excitation ready to be recorded.
+
+    Attributes:
+        twin: name or file of the twin that it was made with, ``twin_hash`` its content.
+        joints: in the order of the columns.
+        control: what a command is.
+        hz: commands per second.
+        commands: ``(T, n)`` in SI; begins and ends at ``home``.
+        home: the command at rest, ``(n,)``.
+        limits: which the commands keep.
+        following: how far readings lag behind commands at most over the plausible robots, ``(n,)`` in rad or m.
+        repeat: recordings that the promised errors count on.
+        expected: per parameter, the standard errors expected before and after, and their unit.
+        made: how: seed, criterion, kinds of pieces, gain.
+    """
+
+    twin: str
+    twin_hash: str
+    joints: tuple[str, ...]
+    control: Literal["position", "torque"]
+    hz: float
+    commands: Array
+    home: Array
+    limits: MotionLimits
+    following: Array
+    repeat: int = 1
+    expected: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    made: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __post_init__(self) -> None:
+        for name in ("commands", "home", "following"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @property
+    def seconds(self) -> float:
+        """Length of one pass."""
+        return len(self.commands) / self.hz
+
+    def peaks(self) -> dict[str, dict[str, float]]:
+        """Per joint: least and greatest command, and its greatest speed and acceleration, in SI."""
+        rate = np.diff(self.commands, axis=0) * self.hz
+        change = np.diff(rate, axis=0) * self.hz
+        return {
+            joint: {
+                "low": float(self.commands[:, j].min()),
+                "high": float(self.commands[:, j].max()),
+                "speed": float(np.abs(rate[:, j]).max(initial=0.0)),
+                "acceleration": float(np.abs(change[:, j]).max(initial=0.0)),
+            }
+            for j, joint in enumerate(self.joints)
+        }
+
+    def refuse_broken(self, where: str) -> None:
+        """Refuse commands that leave the limits.
+
+        Raises:
+            InputError: names the joint and the limit.
+        """
+        limits, slack = self.limits, 1.0 + 1e-6
+        for j, (joint, peak) in enumerate(self.peaks().items()):
+            if peak["low"] < limits.low[j] - 1e-6 or peak["high"] > limits.high[j] + 1e-6:
+                raise InputError(
+                    f"{where} commands {joint} from {peak['low']:.3f} to {peak['high']:.3f}; its limits are "
+                    f"{limits.low[j]:.3f} to {limits.high[j]:.3f}. Make the plan again."
+                )
+            if self.control == "position" and peak["speed"] > slack * limits.speed[j]:
+                raise InputError(
+                    f"{where} moves {joint} at {peak['speed']:.3f}/s; its limit is {limits.speed[j]:.3f}/s. Make the "
+                    "plan again."
+                )
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _LimitsFile(_Strict):
+    low: list[float]
+    high: list[float]
+    speed: list[float]
+    acceleration: list[float]
+    torque: list[float]
+    clearance: float = Field(gt=0)
+
+
+class _PlanFile(_Strict):
+    schema_: int = Field(alias="schema", ge=1, le=SCHEMA)
+    kind: Literal["excitation"]
+    twin: str
+    twin_hash: str
+    joints: list[str] = Field(min_length=1)
+    control: Literal["position", "torque"]
+    hz: float = Field(gt=0, allow_inf_nan=False)
+    frames: int = Field(ge=2)
+    seconds: float
+    repeat: int = Field(ge=1)
+    home: list[float]
+    limits: _LimitsFile
+    following: list[float]
+    peaks: dict[str, dict[str, float]] = {}
+    expected: dict[str, dict[str, Any]] = {}
+    made: dict[str, Any] = {}
+    commands: str
+    sha256: str
+
+
+def save_excitation(plan: ExcitationPlan, path: Path) -> None:
+    """Write ``path`` and, beside it, its commands.
+
+    Raises:
+        InputError: the name does not end in ``.yaml``.
+    """
+    if path.suffix not in (".yaml", ".yml"):
+        raise InputError(f"{path} is not the name of a plan. Let it end in .yaml; its commands lie beside it as .csv.")
+    table = _csv(plan)
+    names = ("low", "high", "speed", "acceleration", "torque")
+    value = {
+        "schema": SCHEMA,
+        "kind": "excitation",
+        "twin": plan.twin,
+        "twin_hash": plan.twin_hash,
+        "joints": list(plan.joints),
+        "control": plan.control,
+        "hz": plan.hz,
+        "frames": len(plan.commands),
+        "seconds": plan.seconds,
+        "repeat": plan.repeat,
+        "home": plan.home.tolist(),
+        "limits": {n: getattr(plan.limits, n).tolist() for n in names} | {"clearance": plan.limits.clearance},
+        "following": plan.following.tolist(),
+        "peaks": plan.peaks(),
+        "expected": {name: dict(row) for name, row in plan.expected.items()},
+        "made": dict(plan.made),
+        "commands": path.with_suffix(".csv").name,
+        "sha256": sha256_bytes(table),
+    }
+    write_bytes(path.with_suffix(".csv"), table)
+    write_text(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
+
+
+def load_excitation(path: Path) -> ExcitationPlan:
+    """Read a plan back.
+
+    Raises:
+        InputError: a file is missing, changed, or is no plan; names what is wrong with it.
+    """
+    raw = load_yaml(path)
+    try:
+        value = _PlanFile.model_validate(raw)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "the file"
+        raise InputError(
+            f"{path} is not an excitation plan: {place}: {first['msg']}. Make one with identify --plan --excitation."
+        ) from error
+    beside = path.parent / value.commands
+    if not beside.is_file():
+        raise InputError(f"{path} names its commands {value.commands}, which do not lie beside it. Keep both together.")
+    data = beside.read_bytes()
+    if sha256_bytes(data) != value.sha256:
+        raise InputError(f"{beside} is not what {path} was made with: its SHA-256 differs. Make the plan again.")
+    plan = ExcitationPlan(
+        twin=value.twin,
+        twin_hash=value.twin_hash,
+        joints=tuple(value.joints),
+        control=value.control,
+        hz=value.hz,
+        commands=_read_csv(data, value.joints, beside),
+        home=np.array(value.home),
+        limits=MotionLimits(**value.limits.model_dump()),
+        following=np.array(value.following),
+        repeat=value.repeat,
+        expected=value.expected,
+        made=value.made,
+    )
+    plan.refuse_broken(str(path))
+    return plan
+
+
+def _csv(plan: ExcitationPlan) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["time", *plan.joints])
+    for frame, row in enumerate(plan.commands.tolist()):
+        writer.writerow([repr(frame / plan.hz), *map(repr, row)])
+    return text.getvalue().encode()
+
+
+def _read_csv(data: bytes, joints: list[str], where: Path) -> Array:
+    rows = list(csv.reader(io.StringIO(data.decode())))
+    if rows[0] != ["time", *joints]:
+        raise InputError(f"{where} has the columns {', '.join(rows[0])}; its plan says time, {', '.join(joints)}.")
+    return np.array(rows[1:], dtype=np.float64)[:, 1:]

@@ -1,0 +1,155 @@
+"""A robot through an excitation: slowly to its start, within its limits, watched, and at rest again afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import Episode
+from twinloop.hardware.excite import ExcitationPlan
+from twinloop.hardware.excite_guard import Guarded, GuardOptions, stopped_by_hand
+from twinloop.hardware.limits import Clearance
+from twinloop.hardware.protocol import Robot
+from twinloop.hardware.record import record
+from twinloop.hardware.teleop_motion import minimum_jerk
+
+Array = NDArray[np.float64]
+OnAbort = Literal["hold", "return"]
+TASK = "excitation"
+# Slowly: a sixth of the limit, 0.5 rad/s of the SO-101, a speed at which one can step back.
+_SLOWLY = 1.0 / 6.0
+_REST_S = 1.0  # at the start before recording: as long as an arm needs to stop swinging
+_PATH = 20  # poses of the way to the start that are looked at
+_LEAST_FRAMES = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Excited:
+    """What driving gave: whole ``episodes``, or up to ``reason``, the last one then ending where it was stopped."""
+
+    episodes: tuple[Episode, ...]
+    reason: str = ""
+
+    @property
+    def completed(self) -> bool:
+        """Whether nothing stopped it."""
+        return not self.reason
+
+
+def excite(
+    robot: Robot,
+    plan: ExcitationPlan,
+    *,
+    repeat: int | None = None,
+    guard: GuardOptions | None = None,
+    on_abort: OnAbort = "hold",
+    clearance: Clearance | None = None,
+    progress: Callable[[str], object] = lambda _: None,
+) -> Excited:
+    """Drive a connected robot through an excitation, as often as asked, one episode each.
+
+    Args:
+        robot: connected, with the plan's joints.
+        plan: the excitation.
+        repeat: how often; by default as often as the plan was made for.
+        guard: when to stop.
+        on_abort: then hold the pose that it is in, or return to the start, slowly.
+        clearance: of the twin, to look at the way to the start; None to go without looking.
+        progress: told what happens.
+
+    Raises:
+        InputError: the robot has other joints, or something is in the way to the start.
+    """
+    refuse_misfit(robot, plan)
+    guarded = Guarded(robot, plan, guard or GuardOptions())
+    episodes: list[Episode] = []
+    with stopped_by_hand(guarded):
+        for number in range(plan.repeat if repeat is None else repeat):
+            _approach(guarded, plan, clearance)
+            if guarded.reason:
+                break
+            episode = record(guarded.robot, guarded.rows(plan.commands), plan.hz, index=number, task=TASK)
+            kept = _kept(episode, guarded)
+            if kept is not None:
+                episodes.append(kept)
+            progress(f"episode {number}: {guarded.reason or f'{episode.time[-1]:.1f} s, {len(episode)} frames'}")
+            if guarded.reason:
+                break
+        if guarded.reason and not guarded.lost:
+            _come_to_rest(guarded, plan, on_abort)
+    return Excited(episodes=tuple(episodes), reason=guarded.reason)
+
+
+def refuse_misfit(robot: Robot, plan: ExcitationPlan) -> None:
+    """Refuse a robot with other joints, or other kinds of commands, than the plan's.
+
+    Raises:
+        InputError: names both.
+    """
+    if robot.units.names != plan.joints:
+        raise InputError(
+            f"This plan was made for the joints {', '.join(plan.joints)}; {robot.origin} has "
+            f"{', '.join(robot.units.names)}. Make a plan with this robot's twin."
+        )
+    if not all(
+        key.endswith("." + ("pos" if plan.control == "position" else "torque")) for key in robot.action_features
+    ):
+        raise InputError(
+            f"This plan commands {plan.control}s; {robot.origin} takes {', '.join(robot.action_features)}."
+        )
+
+
+def approach(plan: ExcitationPlan, start: Array) -> Array:
+    """Commands ``(T, n)`` from where a robot is to the plan's start, slow, and a rest there."""
+    seconds = max(0.5, float(np.max(1.875 * np.abs(plan.home - start) / (_SLOWLY * plan.limits.speed))))
+    time = np.arange(round((seconds + _REST_S) * plan.hz)) / plan.hz
+    return minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, plan.home, plan.home], time)
+
+
+def _approach(guarded: Guarded, plan: ExcitationPlan, clearance: Clearance | None) -> None:
+    guarded.get_observation()
+    if guarded.reason:
+        return
+    if plan.control == "torque":
+        rest = np.tile(plan.home, (round(_REST_S * plan.hz), 1))
+        record(guarded.robot, guarded.rows(rest), plan.hz)
+        return
+    here = guarded.positions()
+    guarded.forget()
+    way = here + np.linspace(0.0, 1.0, _PATH)[1:, None] * (plan.home - here)
+    touched = clearance.first_touch(way) if clearance is not None else None
+    if touched is not None:
+        raise InputError(
+            f"On the straight way from where the robot is to the plan's start, {touched[1]} come within the clearance. "
+            "Move the robot by hand nearer to its home, and start again."
+        )
+    record(guarded.robot, guarded.rows(approach(plan, here)), plan.hz)
+
+
+def _kept(episode: Episode, guarded: Guarded) -> Episode | None:
+    """An episode as it is kept: whole, or marked and without the frame at which the robot was lost."""
+    if not guarded.reason:
+        return episode
+    count = len(episode) - int(guarded.lost)
+    if count < _LEAST_FRAMES:
+        return None
+    part = {name: getattr(episode, name)[:count] for name in ("time", "action", "state")}
+    return replace(episode, task=f"{TASK}, cut short: {guarded.reason}", **part)
+
+
+def _come_to_rest(guarded: Guarded, plan: ExcitationPlan, on_abort: OnAbort) -> None:
+    """Leave the robot holding where it is, without torque where it takes torques, or bring it back slowly."""
+    why, guarded.reason = guarded.reason, ""
+    try:
+        guarded.get_observation()
+        here = guarded.positions() if plan.control == "position" else plan.home
+        rows = approach(plan, here) if on_abort == "return" and plan.control == "position" else here[None]
+        guarded.forget()
+        record(guarded.robot, guarded.rows(rows), plan.hz)
+    finally:
+        guarded.reason = why

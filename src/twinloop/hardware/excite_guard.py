@@ -1,0 +1,165 @@
+"""What stops an excitation: a joint that does not follow, heat, torque, a robot that no longer answers, a person."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.extension import raised
+from twinloop.hardware.excite import ExcitationPlan
+from twinloop.hardware.protocol import POSITION, Robot
+
+Array = NDArray[np.float64]
+
+
+@runtime_checkable
+class Vitals(Protocol):
+    """What a robot may offer besides the protocol: how its drives are."""
+
+    def get_vitals(self) -> Mapping[str, float]:
+        """``<joint>.temperature`` in °C and ``<joint>.torque`` in N·m, of those joints that say so."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardOptions:
+    """When an excitation is stopped.
+
+    Attributes:
+        following: rad or m that a joint may lag beyond one and a half times what the plan foresees.
+        patience: s that it may do so for; an encoder's single wrong reading is no collision.
+        temperature: °C. The STS3215 switches itself off at 70 (its register's default).
+        look: s between looks at temperature and torque, which cost time on a servo bus.
+    """
+
+    following: float = 0.15
+    patience: float = 0.1
+    temperature: float = 60.0
+    look: float = 0.5
+
+
+class Guarded:
+    """A robot that is listened to: see `hardware.protocol.Robot`. ``reason`` says why it has to stop, or ""."""
+
+    def __init__(self, robot: Robot, plan: ExcitationPlan, options: GuardOptions) -> None:
+        self._robot, self._plan, self._options = robot, plan, options
+        self._reading: dict[str, float] | None = None
+        self._sent: Array | None = None
+        self._late = np.zeros(len(plan.joints))
+        self._next_look = -np.inf
+        self._squares: list[Array] = []
+        self.reason, self.lost = "", False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._robot, name)
+
+    @property
+    def robot(self) -> Robot:
+        """Itself, as what it stands for."""
+        return cast("Robot", self)
+
+    def get_observation(self) -> dict[str, float]:
+        """The robot's; its last one once it no longer answers."""
+        try:
+            reading = self._robot.get_observation()
+        except Exception as error:  # whatever a driver raises, what was recorded is kept
+            self._lose(error)
+            if self._reading is None:
+                raise
+            return self._reading
+        self._reading = reading
+        return reading
+
+    def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
+        """The robot's; what was asked for once it no longer answers."""
+        try:
+            return self._robot.send_action(action)
+        except Exception as error:  # noqa: BLE001  # as above
+            self._lose(error)
+            return dict(action)
+
+    def positions(self) -> Array:
+        """The last readings in rad or m, ``(n,)``."""
+        reading = self._reading or self.get_observation()
+        return self._robot.units.to_si(np.array([reading[f"{joint}.{POSITION}"] for joint in self._plan.joints]))
+
+    def rows(self, commands: Iterable[Array]) -> Generator[Array]:
+        """Commands in the robot's units, within limits and rate, until there is a reason to stop."""
+        limits, hz = self._plan.limits, self._plan.hz
+        swings = self._plan.control == "torque"
+        for number, row in enumerate(commands):
+            if self._sent is not None and not self.reason:
+                self._look(self._sent)
+            if self.reason and number:  # the first goes out in any case: a recording has a frame
+                return
+            before = row if self._sent is None or swings else self._sent
+            wanted = before + np.clip(row - before, -limits.speed / hz, limits.speed / hz)
+            self._sent = np.clip(wanted, np.minimum(limits.low, before), np.maximum(limits.high, before))
+            yield self._sent if swings else self._robot.units.from_si(self._sent)
+
+    def forget(self) -> None:
+        """What was commanded before: the next command begins where the robot is."""
+        self._sent, self._late = None, np.zeros(len(self._plan.joints))
+
+    def _look(self, sent: Array) -> None:
+        if self._plan.control == "position":
+            error = np.abs(sent - self.positions())
+            allowed = 1.5 * self._plan.following + self._options.following
+            self._late = np.where(error > allowed, self._late + 1.0 / self._plan.hz, 0.0)
+            worst = int(np.argmax(self._late))
+            if self._late[worst] > self._options.patience:
+                self.reason = (
+                    f"{self._plan.joints[worst]} is {error[worst]:.2f} from its command for {self._late[worst]:.2f} s, "
+                    f"{allowed[worst]:.2f} is allowed: blocked, overloaded, or another robot than the plan's"
+                )
+        now = self._robot.clock.now()
+        if isinstance(self._robot, Vitals) and now >= self._next_look and not self.reason:
+            self._next_look = now + self._options.look
+            self._look_at(self._robot.get_vitals())
+
+    def _look_at(self, vitals: Mapping[str, float]) -> None:
+        """Heat, and the root mean square of the torque over the last looks."""
+        for joint in self._plan.joints:
+            heat = vitals.get(f"{joint}.temperature", -np.inf)
+            if heat > self._options.temperature:
+                self.reason = f"{joint} is {heat:.0f} °C hot, {self._options.temperature:.0f} °C are allowed"
+                return
+        torque = np.array([vitals.get(f"{joint}.torque", 0.0) for joint in self._plan.joints])
+        self._squares = [*self._squares[-9:], torque**2]
+        effort = np.sqrt(np.mean(self._squares, axis=0))
+        over = np.flatnonzero(effort > self._plan.limits.torque)
+        if len(self._squares) > 1 and len(over):
+            j = int(over[0])
+            self.reason = (
+                f"{self._plan.joints[j]} has needed {effort[j]:.2f} N·m (root mean square), "
+                f"{self._plan.limits.torque[j]:.2f} are allowed"
+            )
+
+    def _lose(self, error: Exception) -> None:
+        self.reason, self.lost = self.reason or f"the robot does not answer: {raised(error)}", True
+
+
+@contextmanager
+def stopped_by_hand(guarded: Guarded) -> Generator[None]:
+    """Ctrl-C becomes a reason to stop, so that what was recorded is kept; a second one ends the program."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def stop(*_: object) -> None:
+        guarded.reason = guarded.reason or "stopped by hand"
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
