@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -239,6 +240,17 @@ def test_a_damaged_tensor_says_so(tmp_path, data, message):
     (tmp_path / "0.pt").write_bytes(data)
     with pytest.raises(LogError, match=message):
         read_tensor(tmp_path / "0.pt")
+
+
+def test_a_spoiled_tensor_is_read_or_refused_and_nothing_else(tmp_path):
+    data, rng = legacy_tensor(np.zeros((1, 5, 19))), np.random.default_rng(0)
+    for _ in range(200):
+        spoiled = bytearray(data)
+        for at in rng.integers(0, len(data) // 2, rng.integers(1, 4)):
+            spoiled[at] = rng.integers(0, 256)
+        (tmp_path / "0.pt").write_bytes(bytes(spoiled))
+        with contextlib.suppress(LogError):
+            assert isinstance(read_tensor(tmp_path / "0.pt"), np.ndarray)
 
 
 def test_a_tensor_of_another_shape_is_no_toss(tmp_path):

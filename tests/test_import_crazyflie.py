@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import struct
 import zlib
@@ -102,6 +103,17 @@ def test_a_record_of_an_unknown_event_is_told(tmp_path):
     path.write_bytes(bytes(data) + struct.pack("<I", zlib.crc32(bytes(data))))
     with pytest.raises(LogError, match="is damaged .KeyError: 9"):
         load_log(path)
+
+
+def test_a_spoiled_header_is_read_or_refused_and_nothing_else(tmp_path):
+    data, rng = flight(tmp_path / "log00").read_bytes()[:-4], np.random.default_rng(0)
+    for _ in range(200):
+        spoiled = bytearray(data)
+        for at in rng.integers(3, 160, rng.integers(1, 4)):
+            spoiled[at] = rng.integers(0, 256)
+        (tmp_path / "log01").write_bytes(bytes(spoiled) + struct.pack("<I", zlib.crc32(bytes(spoiled))))
+        with contextlib.suppress(LogError):
+            assert load_log(tmp_path / "log01")[0].joints == ()
 
 
 def test_other_versions_are_not_recognized(tmp_path):

@@ -164,7 +164,10 @@ def test_commanded_torques_are_described_with_their_unit(tmp_path):
         ),
         (("unit: deg/s", "unit: g"), LogError, r"angular_velocity/torso is in m/s², which cannot become rad/s"),
         (("[gx, gy, gz]", "[gx, gy]"), LogError, r"has the columns gx, gy; angular_velocity/NAME has x, y, z"),
-        (("[gx, gy, gz]", "gx"), InputError, r"signals.angular_velocity/torso.columns is 'gx'; give the list"),
+        (("[gx, gy, gz]", "gx"), InputError, r"signals.angular_velocity/torso.columns is 'gx'; give a list of words"),
+        (("unit: deg/s}", "unit: deg/s, labels: [a]}"), InputError, r"has 3 columns and 1 labels. Give one each"),
+        (("unit: deg/s}", "unit: [[deg/s]]}"), InputError, r"unit is \['deg/s'\], and a word is expected"),
+        (("state: q1", "state: {a: q1}"), InputError, r"joints.hip.state is {'a': 'q1'}, and a word is expected"),
         (("[gx, gy, gz]", "[gx, gy, g_z]"), LogError, r"log.csv has no column g_z. It has: run, t, q1"),
         (("episode: run", "episode: note"), LogError, r"column note holds string values where numbers should be"),
         (
@@ -181,7 +184,7 @@ def test_commanded_torques_are_described_with_their_unit(tmp_path):
         (("mass_kg: 0.5", "mass_kg: half"), InputError, r"conditions.mass_kg is 'half'; conditions are numbers"),
         (('delimiter: ";"', "delimiter: tab"), InputError, r"delimiter is 'tab'; give one character"),
         (("task: walk", "task: [walk"), InputError, r"log.yaml is not valid YAML"),
-        (("robot: leg", "command: speed"), UnknownNameError, r"Unknown command 'speed' in .*log.yaml"),
+        (("robot: leg", "command: speed"), UnknownNameError, r"Unknown command .*speed.* in .*log.yaml"),
     ],
 )
 def test_a_description_that_does_not_fit_says_where(tmp_path, change, error, message):
@@ -202,3 +205,13 @@ def test_defects_reach_the_raw_episode(tmp_path):
     assert np.isnan(raw.state[1, 0])
     with pytest.raises(LogError, match="state of hip is nan at frame 1"):
         load_log(path)
+
+
+def test_a_description_that_names_itself_without_end_is_cut_short(tmp_path):
+    lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]
+    bomb = "\n".join(lines) + "\n"
+    with pytest.raises(UnknownNameError, match="Unknown key 'a0' in the file of"):
+        load_log(write(tmp_path, FOREIGN, bomb))
+    inside = "time:\n" + "".join(f"  {line}\n" for line in lines)
+    with pytest.raises(InputError, match="time is {.*; say which column and unit"):
+        load_log(write(tmp_path, FOREIGN, inside))

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as _short  # of what aliases make large, only the beginning
 from typing import Any
 
 import yaml
@@ -56,7 +57,7 @@ class Description:
         """
         delimiter = self.said.get("delimiter", ",")
         if not isinstance(delimiter, str) or len(delimiter) != 1:
-            raise InputError(f"{self.path}: delimiter is {delimiter!r}; give one character.")
+            raise InputError(f"{self.path}: delimiter is {_short(delimiter)}; give one character.")
         return delimiter
 
     def layout(self, options: LogOptions) -> Layout:
@@ -87,8 +88,8 @@ class Description:
             action_scale=tuple(_torque(row, n, self.path) for n, row in rows.items()) if torques else (),
             signals=_joint_signals(rows, self.path) | _signals(said, self.path),
             conditions=_conditions(said, self.path),
-            task=str(said.get("task", "")),
-            robot_type=str(said.get("robot", "")),
+            task=_text(said.get("task", ""), "task", self.path),
+            robot_type=_text(said.get("robot", ""), "robot", self.path),
         )
 
 
@@ -106,7 +107,7 @@ def describe(path: Path, options: LogOptions) -> Description | None:
         raise InputError(f"{file} does not exist. Give the YAML file that says what the columns of {path} are.")
     try:
         said = yaml.safe_load(bounded(file, _MOST_BYTES).read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InputError(f"{file} is not valid YAML ({getattr(error, 'problem', error)}).") from error
     said = _mapping(said, "the file", file)
     _known_keys(said, _KEYS, "the file", file)
@@ -116,10 +117,10 @@ def describe(path: Path, options: LogOptions) -> Description | None:
 def _time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
     time = said.get("time")
     if not isinstance(time, Mapping) or not {"column", "unit"} >= set(time) or "column" not in time:
-        raise InputError(f"{path}: time is {time!r}; say which column and unit, as time: {{column: t, unit: s}}.")
+        raise InputError(f"{path}: time is {_short(time)}; say which column and unit, as time: {{column: t, unit: s}}.")
     if "unit" not in time:
         raise UnitsError(f"{path}: in which unit is the time? Say it as time: {{column: {time['column']}, unit: s}}.")
-    unit, factor = unit_factor(str(time["unit"]), where=f"the time of {path}")
+    unit, factor = unit_factor(_text(time["unit"], "time.unit", path), where=f"the time of {path}")
     if unit != "s":
         raise UnitsError(f"{path}: time is in {time['unit']}, which is no time. Give s, ms, us or ns.")
     return _text(time["column"], "time.column", path), factor
@@ -127,7 +128,8 @@ def _time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
 
 def _joint(name: str, row: Any, command: Command, path: Path) -> dict[str, str]:
     """A joint's keys, those that are needed among them."""
-    values = {key: str(value) for key, value in _mapping(row, f"joints.{name}", path).items()}
+    entries = _mapping(row, f"joints.{name}", path).items()
+    values = {key: _text(value, f"joints.{name}.{key}", path) for key, value in entries}
     _known_keys(values, _JOINT_KEYS, f"joints.{name}", path)
     for key in ("state", *(() if command == "none" else ("action",))):
         if key not in values:
@@ -173,14 +175,16 @@ def _signals(said: Mapping[str, Any], path: Path) -> dict[str, SignalColumns]:
         where = f"signals.{name}"
         row = _mapping(row, where, path)
         _known_keys(row, ("columns", "labels", "unit"), where, path)
-        columns = row.get("columns")
-        if not isinstance(columns, Sequence) or isinstance(columns, str) or not columns:
-            raise InputError(f"{path}: {where}.columns is {columns!r}; give the list of its columns.")
+        columns = _texts(row.get("columns"), f"{where}.columns", path)
         each = _units(row, len(columns), where, path)
         kind = name.partition("/")[0]
         usual = KNOWN[kind][0] if kind in KNOWN else ()
-        labels = row.get("labels") or (usual if len(columns) == len(usual) else columns)
-        found[name] = _columns(name, [str(column) for column in columns], [str(label) for label in labels], each, path)
+        labels = usual if len(columns) == len(usual) else columns
+        if "labels" in row:
+            labels = _texts(row["labels"], f"{where}.labels", path)
+        if len(labels) != len(columns):
+            raise InputError(f"{path}: {where} has {len(columns)} columns and {len(labels)} labels. Give one each.")
+        found[name] = _columns(name, columns, labels, each, path)
     return found
 
 
@@ -200,7 +204,7 @@ def _columns(
 def _units(row: Mapping[str, Any], count: int, where: str, path: Path) -> list[tuple[str, float]]:
     """SI unit and factor of each column of a signal, from one unit for all or one each."""
     said = _unit_of(row, "unit", where, path)
-    each = [str(unit) for unit in said] if isinstance(said, list) else [said] * count
+    each = _texts(said, f"{where}.unit", path) if isinstance(said, list) else [said] * count
     if len(each) != count:
         raise UnitsError(f"{path}: {where} has {count} columns and {len(each)} units. Give one, or one each.")
     return [unit_factor(unit, where=f"{where} of {path}") for unit in each]
@@ -210,7 +214,7 @@ def _unit_of(row: Mapping[str, Any], key: str, where: str, path: Path) -> Any:
     unit = row.get(key)
     if unit is None:
         raise UnitsError(f"{path}: {where} does not say its unit. Say it as {key}: rad/s, Nm, m/s^2, …")
-    return unit if isinstance(unit, list) else str(unit)
+    return unit if isinstance(unit, list) else _text(unit, f"{where}.{key}", path)
 
 
 def _conditions(said: Mapping[str, Any], path: Path) -> dict[str, float]:
@@ -218,7 +222,7 @@ def _conditions(said: Mapping[str, Any], path: Path) -> dict[str, float]:
     found: dict[str, float] = {}
     for key, value in _mapping(said.get("conditions", {}), "conditions", path).items():
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"{path}: conditions.{key} is {value!r}; conditions are numbers.")
+            raise InputError(f"{path}: conditions.{key} is {_short(value)}; conditions are numbers.")
         name, _, factor = split_unit(key)
         found[name] = float(value) * factor
     return found
@@ -233,7 +237,7 @@ def _wanted(wanted: Sequence[str], joints: Mapping[str, Any], path: Path) -> lis
 
 def _mapping(value: Any, where: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise InputError(f"{path}: {where} is {value!r:.80}, and a mapping `key: value` is expected.")
+        raise InputError(f"{path}: {where} is {_short(value)}, and a mapping `key: value` is expected.")
     return {str(key): item for key, item in value.items()}
 
 
@@ -245,11 +249,17 @@ def _known_keys(row: Mapping[str, Any], keys: Sequence[str], where: str, path: P
 
 def _one_of(value: Any, allowed: Sequence[Any], what: str, path: Path) -> Any:
     if value not in allowed:
-        raise UnknownNameError(what, str(value), allowed, where=str(path))
+        raise UnknownNameError(what, _short(value), allowed, where=str(path))
     return value
 
 
 def _text(value: Any, where: str, path: Path) -> str:
     if not isinstance(value, str | int):
-        raise InputError(f"{path}: {where} is {value!r}; name a column.")
+        raise InputError(f"{path}: {where} is {_short(value)}, and a word is expected.")
     return str(value)
+
+
+def _texts(value: Any, where: str, path: Path) -> list[str]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{path}: {where} is {_short(value)}; give a list of words.")
+    return [_text(item, where, path) for item in value]

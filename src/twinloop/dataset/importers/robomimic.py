@@ -51,16 +51,20 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         LogError: damaged, no demonstrations, none of the joints' positions.
     """
     with _open(path) as file:
-        demos = file.get("data")
-        if demos is None or not hasattr(demos, "keys"):
-            has = ", ".join(file) or "nothing"
-            raise LogError(f"{path} has no group data, as robomimic's files have. It has: {has}.")
-        env = _env(path, demos)
-        names = sorted((name for name in demos if name.startswith("demo")), key=_number)
         try:
-            return [_episode(path, name, demos[name], env, options) for name in names]
-        except (OSError, KeyError, ValueError, TypeError, AttributeError) as error:
+            return _episodes(path, file, options)
+        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise LogError(f"{path} is damaged or no file of robomimic ({type(error).__name__}: {error}).") from error
+
+
+def _episodes(path: Path, file: Any, options: LogOptions) -> list[RawEpisode]:
+    demos = file.get("data")
+    if demos is None or not hasattr(demos, "keys"):
+        has = ", ".join(file) or "nothing"
+        raise LogError(f"{path} has no group data, as robomimic's files have. It has: {has}.")
+    env = _env(path, demos)
+    names = sorted((name for name in demos if name.startswith("demo")), key=_number)
+    return [_episode(path, name, demos[name], env, options) for name in names]
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def _episode(index: int, path: Path) -> RawEpisode:
             ours: signal(time, _column(entries, theirs), (_label(ours),), unit)
             for theirs, (ours, unit) in _SIGNALS.items()
         }
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise LogError(f"{path} is not a log of a BAM pendulum ({type(error).__name__}: {error}).") from error
     return RawEpisode(
         index=index,

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
 
 from twinloop.core.errors import LogError
 from twinloop.dataset.importers.numeric import bounded, signal, unit_map
@@ -50,7 +49,7 @@ def _episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
         raise LogError(f"{path}: states {x.shape}, torques {u.shape} and times {time.shape} are not of one landing.")
     position, joints, spin, velocity, rates = np.split(x, [7, 7 + n, 10 + n, 13 + n], axis=1)
     state = joints
-    body_spin = Rotation.from_quat(position[:, :4], scalar_first=True).inv().apply(spin)
+    body_spin = _into_body(position[:, :4], spin)
     return RawEpisode(
         index=index,
         time=time,
@@ -71,10 +70,18 @@ def _episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
     )
 
 
+def _into_body(wxyz: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Vectors ``(T, 3)`` in the axes of a body with these orientations; whatever is wrong with those stays wrong."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        axis = -wxyz[:, 1:]
+        across = 2 * np.cross(axis, vectors)
+        return vectors + wxyz[:, :1] * across + np.cross(axis, across)
+
+
 def _load(path: Path, rank: int) -> NDArray[np.float64]:
     try:
         values = np.asarray(np.load(bounded(path, _MOST_BYTES), allow_pickle=False), dtype=np.float64)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # a damaged header raises anything
         raise LogError(f"{path} is not an array of numbers ({error}).") from error
     if values.ndim != rank:
         raise LogError(f"{path} holds an array of shape {values.shape}, expected {rank} axes.")

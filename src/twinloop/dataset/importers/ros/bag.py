@@ -49,7 +49,7 @@ class Bag:
         connections = [c for c in self._reader.connections if c.topic in names]
         if not connections:
             return
-        for connection, stamp, data in self._reader.messages(connections=connections):
+        for connection, stamp, data in self._recorded(connections):
             try:
                 yield connection.topic, stamp, self._reader.deserialize(data, connection.msgtype)
             except Exception as error:
@@ -58,6 +58,17 @@ class Bag:
                     f"decoded ({type(error).__name__}: {error}). The recording holds no definition of that type, or "
                     "is damaged."
                 ) from error
+
+    def _recorded(self, connections: list[Any]) -> Iterator[tuple[Any, int, Any]]:
+        try:
+            yield from self._reader.messages(connections=connections)
+        except LogError:
+            raise
+        except Exception as error:
+            said = (str(error).splitlines() or [""])[0]
+            raise LogError(
+                f"{self._path} is damaged ({type(error).__name__}: {said}). {_advice(self._path, said)}"
+            ) from error
 
 
 @contextmanager

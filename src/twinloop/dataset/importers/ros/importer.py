@@ -61,6 +61,8 @@ def _episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
             raise LogError(f"{path} has {count:,} messages to read, more than {_MOST_MESSAGES:,}. Split the recording.")
         by_name = {topic.name: topic.kind for topic in found if topic.name in roles.names}
         series = read_series(bag.messages(roles.names), by_name)
+    if silent := [name for name, found in series.items() if not len(found)]:
+        raise LogError(f"{path} holds no message of {', '.join(silent)}, although it says so. It is damaged.")
     times, clock = _times(series)
     raw = _joints(path, roles, series, times, options) if roles.state else _nothing(path, roles)
     signals = {**raw.signals, **_felt(path, roles, series, times)}
