@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 from twinloop.core.errors import LogError
 from twinloop.core.records import Signal
 from twinloop.core.units import JointUnit, UnitMap
+from twinloop.dataset.importers.columns import EpisodeBuilder
+from twinloop.dataset.importers.options import LogOptions
 from twinloop.dataset.importers.raw import RawEpisode
 
 UNITS = UnitMap(joints=(JointUnit(joint="a", unit="rad", scale=1.0, offset=0.0),), source="planted")
@@ -30,6 +33,20 @@ def test_what_is_wrong_is_carried_and_refused_only_as_an_episode():
     assert len(empty) == 0
     with pytest.raises(LogError, match="Episode 3 of bag is empty"):
         empty.episode()
+
+
+def test_features_that_are_not_read_are_noted():
+    table = pa.table(
+        {
+            "action": [[0.0], [1.0]],
+            "observation.state": [[0.0], [0.5]],
+            "observation.current": [[3.0], [4.0]],
+            "timestamp": [0.0, 0.1],
+            "frame_index": [0, 1],
+        }
+    )
+    builder = EpisodeBuilder("log", LogOptions(joints=["a"], units="rad"), present=table.column_names)
+    assert builder.build(0, table).notes == ("features not read: observation.current",)
 
 
 def test_every_field_reaches_the_episode():

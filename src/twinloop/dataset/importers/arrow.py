@@ -35,7 +35,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     if not table.num_rows:
         raise LogError(f"{path} is empty: it has no rows.")
     require_columns(["episode_index"], table.column_names, where=str(path))
-    builder = EpisodeBuilder(str(path), options)
+    builder = EpisodeBuilder(str(path), options, present=table.column_names)
     require_columns(builder.columns, table.column_names, where=str(path))
     owner = table["episode_index"].to_numpy()
     starts = np.flatnonzero(np.diff(owner, prepend=owner[0] - 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +14,7 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.importers.options import LogOptions, frame_times, name_columns, resolve_units
 from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.parquet import numbers, require_columns
+from twinloop.dataset.spec import INDEX_FEATURES
 
 
 class EpisodeBuilder:
@@ -26,6 +27,7 @@ class EpisodeBuilder:
         state_names: the log's names of the state's columns, or none.
         fps: the rate that the log states, if any.
         units: the unit map that the log itself carries, if any.
+        present: all columns that the log has; those that nothing is made of are noted.
     """
 
     def __init__(
@@ -38,11 +40,14 @@ class EpisodeBuilder:
         fps: float | None = None,
         units: UnitMap | None = None,
         robot_type: str = "",
+        present: Iterable[str] = (),
     ) -> None:
         self._where, self._options, self._fps = where, options, fps
         self._names = {"action": list(action_names), "state": list(state_names)}
         self._units = units if options.units is None else None
         self._robot_type = options.robot_type or robot_type
+        left = [name for name in present if name not in (*self.columns, *INDEX_FEATURES)]
+        self._notes = (f"features not read: {', '.join(left)}",) if left else ()
 
     @property
     def columns(self) -> list[str]:
@@ -79,6 +84,7 @@ class EpisodeBuilder:
             source=source,
             origin=self._options.origin or self._where,
             robot_type=self._robot_type,
+            notes=self._notes,
         )
 
     def _matrix(self, table: pa.Table, key: str, where: str) -> np.ndarray:

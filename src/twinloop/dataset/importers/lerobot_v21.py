@@ -39,6 +39,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         state_names=flat_names(features.get(options.state_key, {}).get("names")),
         fps=info.get("fps"),
         robot_type=str(info.get("robot_type") or ""),
+        present=features,
     )
     episodes = []
     for row in _episode_rows(path, info):

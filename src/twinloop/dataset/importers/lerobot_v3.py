@@ -44,6 +44,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         fps=reader.fps,
         units=reader.units,
         robot_type=str(reader.info.get("robot_type") or ""),
+        present=reader.info["features"],
     )
     return [_episode(reader, builder, index) for index in range(len(reader))]
 
