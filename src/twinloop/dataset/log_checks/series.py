@@ -75,7 +75,7 @@ def prepare(record: LogRecord, *, whole: bool = False) -> Series | None:
         return None
     turns = turn_of(record.units)
     state = _filled(time, record.state[first:stop][rows], at, turns)
-    return Series(time=at, dt=dt, state=state, action=_action(record, at, turns))
+    return Series(time=at, dt=dt, state=state, action=_action(record, slice(first, stop), at, turns))
 
 
 def increasing(time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -106,14 +106,18 @@ def _longest_stretch(time: NDArray[np.float64], usable: NDArray[np.bool_]) -> tu
     return int(cuts[best]), int(cuts[best + 1])
 
 
-def _action(record: LogRecord, at: NDArray[np.float64], turns: NDArray[np.float64]) -> NDArray[np.float64] | None:
+def _action(
+    record: LogRecord, stretch: slice, at: NDArray[np.float64], turns: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """Commands at moments: the stretch's own, or all where they have times of their own."""
     if record.command == "none" or not record.action.size:
         return None
     own = getattr(record, "action_time", None)
-    time, rows = increasing(record.time if own is None else own)
+    own, action = (record.time[stretch], record.action[stretch]) if own is None else (own, record.action)
+    time, rows = increasing(own)
     if not len(time):
         return None
-    return _filled(time, record.action[rows], at, turns if record.command == "position" else None)
+    return _filled(time, action[rows], at, turns if record.command == "position" else None)
 
 
 def _filled(
