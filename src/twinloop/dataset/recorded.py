@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,9 @@ import numpy as np
 
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode, Provenance, SimEpisode
-from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded_signals import TABLE, readings, shared_signals, signals_table, stored_signals
+from twinloop.dataset.recorded_signals import readings, shared_signals
+from twinloop.dataset.signal_table import TABLE, signals_table
 from twinloop.dataset.spec import DatasetSpec, ReadingSpec
 
 _COMMANDED = {"position": "positions", "torque": "torques", "none": "nothing"}
@@ -97,17 +95,6 @@ def _rate(episodes: Sequence[Episode]) -> int:
     if not len(steps):
         raise LogError("Every episode has a single frame, so the log has no rate. Record longer episodes.")
     return max(1, round(1 / float(np.median(steps))))
-
-
-def restored(reader: DatasetReader, index: int, *, units: UnitMap | None = None) -> Episode:
-    """A recorded episode as it was before it became a dataset: signals, conditions and kind of command included."""
-    extra = reader.provenance(index).extra
-    return replace(
-        reader.log_episode(index, units=units),
-        command=extra.get("command", "position"),
-        conditions=extra.get("conditions", {}),
-        signals=stored_signals(reader, index),
-    )
 
 
 def _as_rows(number: int, log: Episode, data_hash: str, shared: Mapping[str, ReadingSpec]) -> SimEpisode:

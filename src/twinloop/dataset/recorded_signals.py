@@ -2,7 +2,7 @@
 
 A signal that all episodes have becomes ``observation.NAME`` (with dots for slashes: ``observation.pose.cube``), sampled
 at the frames: orientations by spherical interpolation, switches and throttles held, all else linearly, the end values
-beyond the ends. The side table ``signals`` keeps every signal with its own times and numbers.
+beyond the ends. The side table ``signals`` keeps every signal with its own times and numbers (`signal_table`).
 """
 
 from __future__ import annotations
@@ -10,15 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.records import Episode, Signal
-from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.resample import HELD, hold, interpolate, interpolate_rotation
 from twinloop.dataset.spec import ReadingSpec
 
-TABLE = "signals"
 _POSE_UNITS = ("m", "m", "m", "1", "1", "1", "1")
 _MIXED = {"pose": _POSE_UNITS, "twist": ("m/s",) * 3 + ("rad/s",) * 3, "wrench": ("N",) * 3 + ("N·m",) * 3}
 
@@ -52,35 +49,6 @@ def at_frames(name: str, signal: Signal, time: NDArray[np.float64]) -> NDArray[n
 def readings(log: Episode, specs: Mapping[str, ReadingSpec]) -> dict[str, NDArray[np.float64]]:
     """The features of one episode by their keys."""
     return {spec.key: at_frames(name, log.signals[name], log.time) for name, spec in specs.items()}
-
-
-def signals_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
-    """Every signal of some episodes as it was measured, one row each."""
-    pairs = zip(numbers, logs, strict=True)
-    rows = [(number, name, signal) for number, log in pairs for name, signal in log.signals.items()]
-    return pa.table(
-        {
-            "number": pa.array([number for number, _, _ in rows], pa.int64()),
-            "signal": pa.array([name for _, name, _ in rows], pa.string()),
-            "unit": pa.array([signal.unit for _, _, signal in rows], pa.string()),
-            "columns": pa.array([list(signal.columns) for _, _, signal in rows], pa.list_(pa.string())),
-            "time": pa.array([signal.time for _, _, signal in rows], pa.list_(pa.float64())),
-            "values": pa.array([signal.values.ravel() for _, _, signal in rows], pa.list_(pa.float64())),
-        }
-    )
-
-
-def stored_signals(reader: DatasetReader, index: int) -> dict[str, Signal]:
-    """An episode's signals with their own times and numbers; none where the dataset keeps none."""
-    if TABLE not in reader.side_tables:
-        return {}
-    found: dict[str, Signal] = {}
-    for row in reader.side_rows(TABLE, index).to_pylist():
-        columns = tuple(row["columns"])
-        values = np.array(row["values"], dtype=np.float64).reshape(-1, len(columns))
-        time = np.array(row["time"], dtype=np.float64)
-        found[row["signal"]] = Signal(time=time, values=values, columns=columns, unit=row["unit"])
-    return found
 
 
 def _alike(one: Signal, other: Signal) -> bool:

@@ -13,7 +13,7 @@ from twinloop.dataset.importers.columns import EpisodeBuilder
 from twinloop.dataset.importers.options import Importer, LogOptions
 from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import restored
+from twinloop.dataset.signal_table import restored
 
 
 def recognizes(path: Path) -> bool:

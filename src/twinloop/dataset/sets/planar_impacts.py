@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import scipy.io
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
@@ -71,6 +70,8 @@ def read_ellipse(folder: Path) -> Bounces:
     Raises:
         LogError: the file is missing or is not this.
     """
+    import scipy.io
+
     path = folder / "ellipse_uniform.mat"
     if not path.is_file():
         raise LogError(f"{path} is missing: it holds the bounces of the ellipse.")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import CubicHermiteSpline
 
 from twinloop.core.errors import LogError
 from twinloop.dataset.importers.ros import topics as kinds
@@ -162,6 +161,8 @@ def _follow(knots: tuple[Array, Array], slopes: Array | None, at: Array) -> Arra
     straight = np.stack([np.interp(at, times, column) for column in points.T], axis=1)
     if slopes is None or len(times) <= 2 or not len(at):
         return straight
+    from scipy.interpolate import CubicHermiteSpline  # half a second to import, for a rare case
+
     curve = CubicHermiteSpline(times[1:], points[1:], slopes)
     inside = (at >= times[1]) & (at <= times[-1])
     straight[inside] = curve(at[inside])
