@@ -148,6 +148,9 @@ def written(twin, table, world):
 
 DRIVES = {
     "supply/bus/resistance": 0.3,
+    "actuator/j0/torque_constant": 1.1,
+    "actuator/j0/resistance": 3.0,
+    "actuator/j0/firmware_gain": 20.0,
     "actuator/j0/no_load_speed": 5.0,
     "actuator/j0/temperature_rise": 20.0,
     "joint/j0/frictionloss": 0.05,
