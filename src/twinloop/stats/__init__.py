@@ -13,6 +13,7 @@ from twinloop.stats.bootstrap import (
 from twinloop.stats.change import Change, Trend, level_change, linear_trend, slope_change
 from twinloop.stats.cluster import cluster_covariance, least_squares_covariance, t_halfwidth
 from twinloop.stats.conformal import conformal_band, conformal_threshold, coverage, least_clips
+from twinloop.stats.groups import GroupTest, group_test
 from twinloop.stats.interval import Interval
 from twinloop.stats.lag import best_lag, correlation_at_lags, cross_lag, delayed
 from twinloop.stats.metrics import mae, rmse, skill
@@ -27,6 +28,7 @@ __all__ = [
     "AllanCurve",
     "AllanNoise",
     "Change",
+    "GroupTest",
     "Interval",
     "LjungBox",
     "PairedTest",
@@ -52,6 +54,7 @@ __all__ = [
     "cross_lag",
     "delayed",
     "effective_size",
+    "group_test",
     "holm",
     "integrated_time",
     "least_clips",

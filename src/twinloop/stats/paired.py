@@ -60,5 +60,6 @@ def _studentized(values: NDArray[np.float64], draws: int, seed: int, stream: str
     spread = sampled.std(axis=1, ddof=1) / np.sqrt(n)
     mean = sampled.mean(axis=1)
     flat = spread <= 1e-9 * error  # one cluster drawn n times: as extreme as can be, on the side of its sign
-    ratio = np.where(flat, np.sign(mean) * np.inf, mean / np.where(flat, 1.0, spread))
+    extreme = np.where(mean > 0, np.inf, -np.inf)
+    ratio = np.where(flat, extreme, mean / np.where(flat, 1.0, spread))
     return float((1 + np.sum(ratio >= values.mean() / error)) / (1 + draws))

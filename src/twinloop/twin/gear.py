@@ -184,16 +184,25 @@ def _join(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: Gear, w
     )
 
 
-def _wind_up_damping(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, stiffness: float, where: str) -> float:
-    """Damping of an elastic gear between its motor and what its link moves at the zero pose."""
+def stiffest(model: mujoco.MjModel, name: str, timestep: float) -> float:
+    """The stiffest elastic gear of a joint (N·m/rad or N/m) whose vibration a physics step in s can follow."""
+    return _between(model, name) * (_LARGEST_PHASE / timestep) ** 2
+
+
+def _between(model: mujoco.MjModel, name: str) -> float:
+    """The inertia that vibrates in an elastic gear between its motor and what its link moves at the zero pose."""
     dof = int(model.joint(name).dofadr[0])
     motor = float(model.dof_armature[dof]) + _ROTOR_INERTIA
     link = max(float(model.dof_M0[dof]) - motor, 1e-12)
-    inertia = motor * link / (motor + link)
-    largest = inertia * (_LARGEST_PHASE / mjspec.option.timestep) ** 2
+    return motor * link / (motor + link)
+
+
+def _wind_up_damping(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, stiffness: float, where: str) -> float:
+    """Damping of an elastic gear."""
+    largest = stiffest(model, name, mjspec.option.timestep)
     if stiffness > largest:
         raise InputError(
             f"{where}: the elastic gear of {name} ({stiffness:g} N·m/rad) vibrates faster than the physics step can "
             f"follow; with this step {largest:.3g} is the most. Give a softer or a rigid gear, or more substeps."
         )
-    return 2 * _WIND_UP_DAMPING * math.sqrt(stiffness * inertia)
+    return 2 * _WIND_UP_DAMPING * math.sqrt(stiffness * _between(model, name))

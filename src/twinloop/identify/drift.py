@@ -1,0 +1,236 @@
+"""Whether a system changed while it was recorded (wear, heat), and which parameter did.
+
+One fit to all episodes is the null hypothesis. From there every episode is fitted by itself, drawn weakly back to the
+common estimate, and every group of episodes too. If nothing changes, the episodes' estimates are exchangeable: they are
+tested for change between groups and for a trend along their order by permutation, so that neither correlation within
+episodes nor the curvature of the model counts as evidence. A change of one parameter does not show as that of another
+as far as single episodes can tell the two apart. Holm adjusts over parameters and both tests. (Tests of parameter
+stability by scores, one Newton step, are the classical form: Zeileis & Hornik, Statistica Neerlandica 61, 2007; under
+dry friction that step is too short-sighted.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, LogError
+from twinloop.core.records import Episode
+from twinloop.identify.assembly import at_physics, fit_problem, fit_space
+from twinloop.identify.config import FitConfig
+from twinloop.identify.fit import identify
+from twinloop.identify.solver import solve
+from twinloop.identify.space import Space
+from twinloop.simulate import Backend
+from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.stats import GroupTest, group_test, holm
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+
+# Chance of any false alarm among all parameters and both tests together.
+ALPHA = 0.05
+_PERIODS = {"hour": 3600.0, "day": 86400.0}
+_UNIX = 1e8  # s: times from 1973 on are seconds of the clock, those below count from somewhere else
+_STEPS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class DriftParam:
+    """One parameter over the groups, SI: the fit of each group, the standard error within it, and both tests.
+
+    ``p_change`` and ``p_trend`` are adjusted by Holm over all parameters and both.
+    """
+
+    name: str
+    unit: str
+    common: float
+    estimates: tuple[float, ...]
+    errors: tuple[float, ...]
+    q: float
+    p_change: float
+    trend: float
+    p_trend: float
+
+    @property
+    def drifts(self) -> bool:
+        """Whether it changed."""
+        return min(self.p_change, self.p_trend) <= ALPHA
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """All determined parameters over groups of episodes."""
+
+    groups: tuple[str, ...]
+    sizes: tuple[int, ...]
+    params: tuple[DriftParam, ...]
+
+    @property
+    def drifting(self) -> tuple[str, ...]:
+        """Names of the parameters that changed, surest first."""
+        found = [param for param in self.params if param.drifts]
+        return tuple(p.name for p in sorted(found, key=lambda p: (min(p.p_change, p.p_trend), -p.q)))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "groups": list(self.groups),
+            "sizes": list(self.sizes),
+            "alpha": ALPHA,
+            "drifting": list(self.drifting),
+            "params": [
+                {**vars(param), "estimates": list(param.estimates), "errors": list(param.errors)}
+                for param in self.params
+            ],
+        }
+
+    def text(self) -> str:
+        """Lines for a terminal: what changed, or that nothing did."""
+        if not self.drifting:
+            least = min((min(p.p_change, p.p_trend) for p in self.params), default=1.0)
+            return (
+                f"Drift: none of {len(self.params)} parameters changes over {len(self.groups)} groups of episodes "
+                f"(smallest adjusted p {least:.2g})."
+            )
+        lines = [f"DRIFT over {len(self.groups)} groups of episodes ({', '.join(self.groups)}):"]
+        table = {param.name: param for param in self.params}
+        for name in self.drifting:
+            row = table[name]
+            steps = " → ".join(f"{value:.4g}" for value in row.estimates)
+            lines.append(
+                f"  {name}: {steps} {row.unit}; change p {row.p_change:.2g}, trend {row.trend:+.2f} p {row.p_trend:.2g}"
+            )
+        return "\n".join(lines)
+
+
+def drift_groups(episodes: Sequence[Episode], by: str) -> list[str]:
+    """The group of each episode: ``by`` is a number of groups in order, ``hour``, ``day``, or a condition's name.
+
+    Raises:
+        InputError: fewer than two groups come of it.
+        LogError: a log without the clock or the condition that was asked for.
+    """
+    if by.isdigit():
+        count = int(by)
+        if not 2 <= count <= len(episodes) // 2:
+            raise InputError(
+                f"--drift {by}: {len(episodes)} episodes make from 2 to {len(episodes) // 2} groups of two or more."
+            )
+        parts = np.array_split(np.arange(len(episodes)), count)
+        names = [f"{episodes[part[0]].index}–{episodes[part[-1]].index}" for part in parts]
+        return [name for name, part in zip(names, parts, strict=True) for _ in part]
+    if by in _PERIODS:
+        begins = np.array([episode.time[0] for episode in episodes])
+        if begins.min() < _UNIX:
+            raise LogError(
+                f"--drift {by}: the log's times begin at {begins.min():g} s, which is no clock. Give a number of "
+                "groups, or the name of a condition."
+            )
+        number = np.floor(begins / _PERIODS[by]).astype(int)
+        labels = [f"{by} {n - number.min()}" for n in number]
+    else:
+        for episode in episodes:
+            if by not in episode.conditions:
+                has = ", ".join(episode.conditions) or "none"
+                raise LogError(f"--drift {by}: episode {episode.index} does not state {by}. Its conditions are: {has}.")
+        labels = [f"{by} {episode.conditions[by]:g}" for episode in episodes]
+    if len(set(labels)) == 1:
+        raise InputError(f"--drift {by}: all episodes fall into one group, {labels[0]}. Choose another division.")
+    return labels
+
+
+def drift(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    groups: Sequence[str],
+    *,
+    backend: Backend,
+    config: FitConfig | None = None,
+    seed: int = 0,
+) -> Drift:
+    """Test every determined parameter for change between groups of episodes, and for a trend along their order.
+
+    Args:
+        twin: the twin.
+        episodes: the log.
+        groups: of each episode, see `drift_groups`.
+        backend: where worlds run.
+        config: of the fits.
+        seed: of the permutations.
+
+    Raises:
+        InputError: too few episodes or groups, or nothing that the log determines.
+    """
+    config = config or FitConfig()
+    whole = identify(twin, episodes, backend=backend, config=config).distribution
+    known = [n for n, told, sd in zip(whole.names, whole.determined, whole.prior_sd, strict=True) if told and sd > 0]
+    if not known:
+        raise InputError("The log determines no parameter, so none can be seen to drift. See the fit's report.")
+    rest = {name: value for name, value in whole.estimate.items() if name not in known}
+    narrow = replace(
+        config,
+        free=tuple(known),
+        quantities=None,
+        fixed={**config.fixed, **rest},
+        start={name: whole.estimate[name] for name in known},
+        checkpoint=None,
+    )
+    local = _Fits(twin, episodes, backend, narrow)
+    each = np.array([local.of([episode.index]) for episode in episodes])
+    test = group_test(each, np.asarray(groups), np.arange(len(episodes)), seed=seed)
+    labels = sorted(set(groups), key=list(groups).index)
+    members = [[e.index for e, group in zip(episodes, groups, strict=True) if group == label] for label in labels]
+    fits = np.array([local.of(numbers) for numbers in members])
+    rows = [sorted(set(groups)).index(label) for label in labels]
+    return Drift(
+        groups=tuple(labels),
+        sizes=tuple(map(len, members)),
+        params=_params(local.space, whole.estimate, fits, test.errors[rows], test),
+    )
+
+
+class _Fits:
+    """Fits of some episodes from the common estimate, with the noise and the weights of the whole log."""
+
+    def __init__(self, twin: Twin, episodes: Sequence[Episode], backend: Backend, config: FitConfig) -> None:
+        self._logs = at_physics(prepare_replay(twin, episodes, config.replay), config.physics_hz)
+        self._backend, self._config = backend, config
+        self.space, _ = fit_space(self._logs, config)
+        self._point = self.space.column("start")
+        self._width = fit_problem(backend, self._logs, self.space, self._point, config).width
+
+    def of(self, numbers: Sequence[int]) -> Array:
+        """The estimate of some episodes, ``(p,)`` transformed."""
+        problem = fit_problem(self._backend, self._logs.of_episodes(numbers), self.space, self._point, self._config)
+        here = replace(problem, width=self._width, centre=self._point)
+        return solve(here, self._point, iterations=_STEPS).point
+
+
+def _params(
+    space: Space, common: Mapping[str, float], fits: Array, errors: Array, test: GroupTest
+) -> tuple[DriftParam, ...]:
+    """In SI; errors are small, so that those of a logarithm are relative."""
+    adjusted = holm(np.concatenate([test.p_change, test.p_trend]))
+    values, found = space.values(fits), []
+    for i, free in enumerate(space.free):
+        size = np.abs(values[free.name]) if free.log else np.ones(len(fits))
+        found.append(
+            DriftParam(
+                name=free.name,
+                unit=free.param.unit,
+                common=common[free.name],
+                estimates=tuple(values[free.name].tolist()),
+                errors=tuple((errors[:, i] * size).tolist()),
+                q=float(test.q[i]),
+                p_change=float(adjusted[i]),
+                trend=float(test.correlation[i]),
+                p_trend=float(adjusted[len(space.free) + i]),
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,212 @@
+"""Physics that a twin may have or lack, as lists of parameters that are freed or held: what `compare` puts to the test.
+
+A structure names parameters by patterns, the ``neutral`` values at which its physics is absent, and what a fit needs to
+find it: where to start and how far to believe. With ``gears`` the twin is compiled with a motor side for every joint.
+A table of a user's own is a YAML list of the same fields::
+
+    - name: springs
+      meaning: a spring in every joint
+      frees: ["joint/*/stiffness"]
+      neutral: {"joint/*/stiffness": 0.0}
+      start: {"joint/*/stiffness": 0.1}
+      priors: {"joint/*/stiffness": {spread: 0.5}}
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import Episode
+from twinloop.identify.space import Prior
+from twinloop.twin import Twin
+from twinloop.twin.gear import stiffest
+from twinloop.twin.quantities.actuators import NO_CURVE
+from twinloop.twin.spec import GearSpec, ParamSpec, describe, load_yaml
+from twinloop.twin.variant import declaring, gearing
+
+# Part of the stiffest elastic gear that the physics step can follow from which a fit starts; our choice.
+_ELASTIC = 0.25
+# Times the fastest joint speed of a log from which a fit of the torque-speed curve starts; our choice.
+_NO_LOAD = 2.0
+
+
+class Structure(BaseModel):
+    """One hypothesis about missing physics.
+
+    Attributes:
+        name: short.
+        meaning: the physics in words.
+        frees: patterns of the parameters that it adds.
+        neutral: values by pattern at which it is absent, SI; what has none is absent at its nominal value.
+        start: where a fit starts, by pattern, SI; off the neutral value, where slopes may vanish.
+        priors: by pattern, see `space.Prior`.
+        gears: how the twin must be compiled: not at all, with ``play``, or ``elastic``.
+        needs: ``contacts`` where the replay must keep contacts.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    meaning: str
+    frees: tuple[str, ...] = Field(min_length=1)
+    neutral: Mapping[str, float] = {}
+    start: Mapping[str, float] = {}
+    priors: Mapping[str, Prior] = {}
+    gears: Literal["none", "play", "elastic"] = "none"
+    needs: Literal["nothing", "contacts"] = "nothing"
+
+    def applied(self, twin: Twin, episodes: Sequence[Episode]) -> Twin:
+        """The twin with this physics possible: gears compiled in, its parameters declared.
+
+        Raises:
+            InputError: the twin cannot have it; says why.
+        """
+        if self.gears != "none":
+            twin = gearing(twin, _gears(twin, elastic=self.gears == "elastic"))
+        rows = []
+        for pattern in self.frees:
+            nominal = _fastest(twin, episodes) if pattern.endswith("/no_load_speed") else None
+            if nominal is not None or not fnmatch.filter(twin.params, pattern):
+                rows.append(ParamSpec(name=pattern, nominal=nominal, source=f"structure {self.name}"))
+        twin = declaring(twin, rows) if rows else twin
+        if not any(fnmatch.filter(twin.params, pattern) for pattern in self.frees):
+            raise InputError(f"the twin {twin.name} has nothing that {' or '.join(self.frees)} could belong to")
+        return twin
+
+    def names(self, twin: Twin) -> tuple[str, ...]:
+        """The parameters that it adds to a twin it was applied to."""
+        found = [name for pattern in self.frees for name in fnmatch.filter(twin.params, pattern)]
+        return tuple(dict.fromkeys(found))
+
+    def values(self, twin: Twin, which: Literal["neutral", "start"]) -> dict[str, float]:
+        """Neutral or starting values of the parameters that it adds, by name, where it says any."""
+        table = getattr(self, which)
+        return {
+            name: float(value) for pattern, value in table.items() for name in fnmatch.filter(self.names(twin), pattern)
+        }
+
+
+def _gears(twin: Twin, *, elastic: bool) -> GearSpec:
+    if not elastic:
+        return GearSpec(backlash=0.0)
+    joints = twin.robot.joints
+    soft = {name: _ELASTIC * stiffest(twin.model, name, twin.model.opt.timestep) for name in joints}
+    return GearSpec(backlash=0.0, stiffness=soft)
+
+
+def _fastest(twin: Twin, episodes: Sequence[Episode]) -> float | None:
+    """Where a torque-speed curve may begin to be felt in a log, rad/s or m/s; None for a log without movement."""
+    if twin.spec.robot is None or not episodes:
+        return None
+    units = episodes[0].units if episodes[0].units.known else twin.unit_map([u.unit for u in episodes[0].units.joints])
+    speeds = [np.abs(np.gradient(units.to_si(e.state), e.time, axis=0)).max() for e in episodes if len(e) > 1]
+    fastest = max(speeds, default=0.0)
+    return float(_NO_LOAD * fastest) if fastest > 0 else None
+
+
+BUILTIN: tuple[Structure, ...] = (
+    Structure(
+        name="delay",
+        meaning="commands reach the motor late",
+        frees=("actuator/*/delay",),
+        neutral={"actuator/*/delay": 0.0},
+        start={"actuator/*/delay": 0.01},
+    ),
+    Structure(
+        name="backlash",
+        meaning="play between motor and link",
+        frees=("joint/*/backlash",),
+        # One degree, and half a degree of belief either way: our choice, for hobby servos.
+        start={"joint/*/backlash": 0.0175},
+        priors={"joint/*/backlash": Prior(spread=0.0087)},
+        gears="play",
+    ),
+    Structure(
+        name="stribeck",
+        meaning="friction at rest above friction in motion",
+        frees=("joint/*/stiction", "joint/*/stribeck_velocity"),
+        neutral={"joint/*/stiction": 1.0},
+        # Twice the friction at rest, gone at 0.3 rad/s, with as much belief either way: our choice.
+        start={"joint/*/stiction": 2.0, "joint/*/stribeck_velocity": 0.3},
+        priors={
+            "joint/*/stiction": Prior(spread=1.0),
+            "joint/*/stribeck_velocity": Prior(spread=0.3),
+        },
+    ),
+    Structure(
+        name="load_friction",
+        meaning="dry friction that grows with the torque",
+        frees=("joint/*/load_friction",),
+        neutral={"joint/*/load_friction": 0.0},
+        # 0.06 to 0.23 over five servos (Rhoban/bam, model M4).
+        start={"joint/*/load_friction": 0.1},
+        priors={"joint/*/load_friction": Prior(spread=0.1)},
+    ),
+    Structure(
+        name="quadratic_damping",
+        meaning="friction that grows with the square of speed",
+        frees=("joint/*/damping_quadratic",),
+        neutral={"joint/*/damping_quadratic": 0.0},
+        # At 1 rad/s a thirtieth, and at most a sixth, of a small servo's viscous 0.6 N·m·s/rad: our choice.
+        start={"joint/*/damping_quadratic": 0.02},
+        priors={"joint/*/damping_quadratic": Prior(spread=0.1)},
+    ),
+    Structure(
+        name="voltage_limit",
+        meaning="torque that falls with speed to nothing at the no-load speed",
+        frees=("actuator/*/no_load_speed",),
+        neutral={"actuator/*/no_load_speed": NO_CURVE},
+        priors={"actuator/*/no_load_speed": Prior(spread=1.0)},
+    ),
+    Structure(
+        name="flexible_joint",
+        meaning="wind-up between motor and link",
+        frees=("joint/*/gear_stiffness",),
+        priors={"joint/*/gear_stiffness": Prior(spread=1.0)},
+        gears="elastic",
+    ),
+    Structure(
+        name="contact_softness",
+        meaning="contacts softer or bouncier than the twin's",
+        frees=("object/*/contact/stiffness", "object/*/contact/damping_ratio"),
+        priors={"*/contact/stiffness": Prior(spread=2.0), "*/contact/damping_ratio": Prior(spread=0.5)},
+        needs="contacts",
+    ),
+)
+
+
+def chosen_structures(names: Sequence[str] = (), file: Path | None = None) -> tuple[Structure, ...]:
+    """The structures of these names, of the built-in table and of a user's own; all of both without names.
+
+    Raises:
+        UnknownNameError: a name that neither table has.
+        InputError: the file is not as it should be.
+    """
+    table = {structure.name: structure for structure in BUILTIN}
+    table |= {structure.name: structure for structure in (read_structures(file) if file else ())}
+    for name in names:
+        if name not in table:
+            raise UnknownNameError("structure", name, table)
+    return tuple(table[name] for name in (names or table))
+
+
+def read_structures(path: Path) -> tuple[Structure, ...]:
+    """The structures in a YAML file.
+
+    Raises:
+        InputError: the file is missing, is no list, or a key or value is wrong; names it.
+    """
+    value = load_yaml(path)
+    if not isinstance(value, list):
+        raise InputError(f"{path} is not a list of structures. Write `- {{name: …, meaning: …, frees: […]}}`.")
+    try:
+        return TypeAdapter(tuple[Structure, ...]).validate_python(value)
+    except ValidationError as error:
+        raise InputError(describe(error, where=str(path), model=Structure)) from error
