@@ -90,6 +90,15 @@ class TestPlanted:
         assert gains(planted[:2]) == [[100.0], [200.0]]
         assert gains(planted[:1]) == [[100.0], []]
 
+    @pytest.mark.slow
+    def test_a_fit_at_two_gains_foresees_the_third(self, planted, backend):
+        training, held = CASE.split(planted)
+        fitted = CASE.fit(training, backend)
+        assert fitted.result is not None
+        assert set(fitted.values) == set(IDENTIFIED)
+        errors = [run_errors(values, held, backend)[0] for values in (fitted.values, PUBLISHED)]
+        assert errors[0] < 3e-3 < 0.2 * errors[1]
+
     def test_the_score_is_the_mean_over_runs_in_mrad(self, planted, backend):
         [score] = CASE.score(None, planted, backend)
         errors = run_errors(PUBLISHED, planted, backend)
