@@ -152,6 +152,16 @@ def test_the_simple_pendulums_command_is_what_was_wanted(tmp_path):
     assert sac.action[:, 0].tolist() == [0.1, 0.2]  # nothing was wanted, so the measured torque is all there is
 
 
+def test_what_was_wanted_counts_when_it_was_sent_not_when_it_was_planned(tmp_path):
+    folder = tmp_path / "control_method_pd"
+    pendulum_csv(folder / "data_measured.csv", [0.1, 0.2, 0.3], [0.0, 0.1, 0.2], period=0.009)
+    pendulum_csv(folder / "data_desired.csv", [0.3, 0.4, 0.5], [0.0, 0.1, 0.2], period=0.010)
+    (episode,) = load_set("dfki_simple_pendulum", tmp_path)
+    np.testing.assert_allclose(episode.time, [0, 0.009, 0.018])
+    np.testing.assert_array_equal(episode.signals["desired_position"].time, episode.time)
+    assert episode.action[:, 0].tolist() == [0.3, 0.4, 0.5]
+
+
 def test_the_real_simple_pendulum_follows_torques_one_frame_late():
     for episode in public("dfki_simple_pendulum"):
         if episode.conditions["drive_loop"] or not np.ptp(episode.action):

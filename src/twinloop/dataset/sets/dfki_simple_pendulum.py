@@ -39,30 +39,31 @@ def _episode(index: int, path: Path, folder: Path) -> RawEpisode:
     wanted_file = path.with_name(path.name.replace("measured", "desired"))
     wanted = read_columns(wanted_file, _COLUMNS) if wanted_file.is_file() else None
     time, name = measured["time"], path.relative_to(folder).as_posix()
-    follows = wanted is not None and float(np.ptp(wanted["position"])) > 0
+    follows = wanted is not None and len(set(wanted["position"].tolist())) > 1
     signals = {
         "joint_velocity": signal(time, measured["velocity"], [JOINT], "rad/s"),
         "joint_torque": signal(time, measured["torque"], [JOINT], "N·m"),
     }
     command = measured["torque"] if wanted is None else wanted["torque"]
+    # Row by row, at the time of the measurement: the plan's own times are those of a loop that kept its rate.
+    issued = time if wanted is None or len(command) == len(time) else wanted["time"]
     return RawEpisode(
         index=index,
         time=time,
         action=command[:, None],
-        action_time=None if len(command) == len(time) or wanted is None else wanted["time"],
+        action_time=None if issued is time else issued,
         state=measured["position"][:, None],
         units=unit_map({JOINT: "rad"}, source="the set's description"),
         task=path.parent.relative_to(folder).as_posix().removeprefix(_PREFIX),
         origin=name,
         robot_type="simple_pendulum",
         command="torque",
-        signals=signals | (_wanted_signals(wanted) if follows and wanted is not None else {}),
+        signals=signals | (_wanted_signals(wanted, issued) if follows and wanted is not None else {}),
         conditions={"drive_loop": float(follows)} | _mass(path),
     )
 
 
-def _wanted_signals(wanted: dict[str, NDArray[np.float64]]) -> dict[str, Signal]:
-    time = wanted["time"]
+def _wanted_signals(wanted: dict[str, NDArray[np.float64]], time: NDArray[np.float64]) -> dict[str, Signal]:
     return {
         "desired_position": signal(time, wanted["position"], [JOINT], "rad"),
         "desired_velocity": signal(time, wanted["velocity"], [JOINT], "rad/s"),
