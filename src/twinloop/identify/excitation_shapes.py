@@ -45,7 +45,7 @@ def fourier(random: np.random.Generator, time: Array, home: Array, limits: Motio
 
 def steps(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Moves as quick as the limits allow between random poses, with pauses, ``(T, n)``."""
-    centre, reach = _centre(random, home, limits), random.uniform(0.1, 0.7)
+    centre, reach = _centre(random, home, limits), random.uniform(0.1, _REACH)
     knots, poses = [0.0, _REST], [home, home]
     while True:
         goal = _inside(centre + reach * random.uniform(-1.0, 1.0, len(home)), limits)
