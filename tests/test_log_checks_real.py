@@ -33,7 +33,7 @@ def test_a_real_log_has_no_errors_and_no_untrue_warnings(name, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "low", "high"), [("so101_pick_place_tape", 0.06, 0.14), ("g1_inspire_lerobot", 0.06, 0.17)]
+    ("name", "low", "high"), [("so101_pick_place_tape", 0.08, 0.14), ("g1_inspire_lerobot", 0.06, 0.19)]
 )
 def test_lags_of_real_servos(name, low, high):
     try:

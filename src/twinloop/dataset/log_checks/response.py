@@ -25,6 +25,7 @@ _ANSWERS = 0.5  # correlation from which a measurement is taken to follow a comm
 _OWN, _OTHER, _BETTER = 0.6, 0.75, 0.25  # of a swap: own correlation at most, another's at least, and their difference
 _SPLIT = 0.5  # part of the squared residuals that a change of sign or unit has to explain
 _STILL = 1e-9
+_AS_HIGH = 0.85  # of the highest peak
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,28 +95,43 @@ def _best_lag(pair: Pair, column: int) -> Answer | None:
     x, y = pair.series.moves(pair.commands[:, column]), pair.series.moves(pair.measured[:, column])
     if np.ptp(x) <= _STILL or np.ptp(y) <= _STILL:
         return None
-    window = max(16, round(_WINDOW_S / dt))
-    votes, signed, total = None, None, 0.0
-    lags = np.arange(0)
-    for first in range(0, max(1, len(x) - window // 2), window):
-        a, b = x[first : first + window], y[first : first + window]
-        if len(a) < 16 or np.ptp(a) <= _STILL or np.ptp(b) <= _STILL:
-            continue
-        grid, correlation = correlation_at_lags(
-            a[:, None], b[:, None], earliest=round(EARLIEST_S / dt), latest=round(LATEST_S / dt)
-        )
-        if votes is not None and len(grid) != len(lags):
-            continue
-        lags, weight = grid, float(np.sum((a - a.mean()) ** 2))
-        power = weight * correlation[:, 0, 0]
-        votes = np.abs(power) if votes is None else votes + np.abs(power)
-        signed = power if signed is None else signed + power
+    earliest, latest = (round(end / dt) for end in (EARLIEST_S, LATEST_S))
+    earliest, latest = max(earliest, -(len(x) // 6)), min(latest, len(x) // 3)
+    lags = np.arange(earliest, latest + 1)
+    window = min(max(16, round(_WINDOW_S / dt)), len(x) - (latest - earliest))
+    votes, signed, total = np.zeros(len(lags)), np.zeros(len(lags)), 0.0
+    for first in range(-earliest, len(x) - window - latest + 1, window):
+        correlation, weight = _sliding(x[first : first + window], y[first + earliest : first + window + latest])
+        votes += weight * np.abs(correlation)
+        signed += weight * correlation
         total += weight
-    if votes is None or signed is None or total == 0:
+    if total == 0:
         return None
-    best = int(np.argmax(votes))
+    best = _nearest_peak(lags, votes)
     correlation = float(votes[best] / total * (np.sign(signed[best]) or 1.0))
     return Answer(joint=pair.columns[column], lag_s=float(_peak(lags, votes, best)) * dt, correlation=correlation)
+
+
+def _sliding(part: NDArray[np.float64], around: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Correlation of a stretch with every stretch of its length within a longer one, and the energy of the former.
+
+    Each lag is compared over full length: with zeros beyond the ends, slow movements would seem to follow at once.
+    """
+    n, centred = len(part), part - part.mean()
+    sums, squares = (np.concatenate([[0.0], np.cumsum(around**power)]) for power in (1, 2))
+    energy = (squares[n:] - squares[:-n]) - (sums[n:] - sums[:-n]) ** 2 / n
+    weight = float(centred @ centred)
+    size = np.sqrt(weight * np.maximum(energy, 0.0))
+    tiny = 1e-9 * np.sqrt(weight * float(around @ around) + np.finfo(float).tiny)
+    product = np.correlate(around, centred, "valid")
+    return np.divide(product, size, out=np.zeros(len(size)), where=size > tiny), weight
+
+
+def _nearest_peak(lags: NDArray[np.int64], votes: NDArray[np.float64]) -> int:
+    """The row of the least lag among peaks about as high as the highest: what oscillates has one each half period."""
+    above = np.concatenate([[-np.inf], votes, [-np.inf]])
+    peaks = np.flatnonzero((votes >= above[:-2]) & (votes >= above[2:]) & (votes >= _AS_HIGH * votes.max()))
+    return int(peaks[np.argmin(np.abs(lags[peaks]))])
 
 
 def _peak(lags: NDArray[np.int64], votes: NDArray[np.float64], best: int) -> float:

@@ -59,13 +59,12 @@ def _frozen(log: Log, random: np.random.Generator) -> Planted | None:
 def _cut(log: Log, random: np.random.Generator) -> Planted | None:
     def change(record: RawEpisode, joint: int, _at: int) -> float:
         state = record.state[:, joint]
-        level = float(np.percentile(state, 80))
-        over = state > level
-        visits = np.flatnonzero(np.diff(over.astype(int)) == 1)
-        if len(visits) < 2:
-            return math.nan
-        np.minimum(state, level, out=state)
-        return float(record.time[visits[0]])
+        for level in np.percentile(state, [85, 75, 65, 55]):
+            visits = np.flatnonzero(np.diff((state > level).astype(int)) == 1)
+            if len(visits) > 1:
+                np.minimum(state, level, out=state)
+                return float(record.time[visits[0]])
+        return math.nan
 
     return in_joint(log, random, change)
 
