@@ -113,6 +113,7 @@ NORMALIZED = "range_m100_100"
 PERCENT = "range_0_100"
 DEGREES = "deg"
 RADIANS = "rad"
+METRES = "m"  # of slides
 
 
 def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequence[str], *, source: str) -> UnitMap:
@@ -129,9 +130,10 @@ def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequen
             PERCENT: ((high - low) / 100, low),
             DEGREES: (math.pi / 180, middle),
             RADIANS: (1.0, 0.0),
+            METRES: (1.0, 0.0),
         }.get(unit, (None, None))
         if scale is None:
-            raise UnknownNameError("joint unit", unit, [NORMALIZED, PERCENT, DEGREES, RADIANS])
+            raise UnknownNameError("joint unit", unit, [NORMALIZED, PERCENT, DEGREES, RADIANS, METRES])
         rows.append(JointUnit(joint=joint, unit=unit, scale=float(scale), offset=float(offset)))
     return UnitMap(joints=tuple(rows), source=source)
 

@@ -7,7 +7,7 @@ one, in the body's axes: its measured columns are zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,7 +24,15 @@ from twinloop.simulate.open_loop import Motion
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-_KINDS = ("position", "velocity", "pose/BODY", "twist/BODY", "acceleration/SITE", "angular_velocity/SITE")
+_KINDS = (
+    "position",
+    "velocity",
+    "pose/BODY",
+    "pose_error/BODY",
+    "twist/BODY",
+    "acceleration/SITE",
+    "angular_velocity/SITE",
+)
 _SENSORS = {
     "acceleration": (mujoco.mjtSensor.mjSENS_ACCELEROMETER, "m/s²"),
     "angular_velocity": (mujoco.mjtSensor.mjSENS_GYRO, "rad/s"),
@@ -67,7 +75,7 @@ def measures(twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: S
 
     Args:
         twin: the twin.
-        kinds: ``position``, ``velocity``, ``pose/BODY``, ``twist/BODY``, ``acceleration/SITE``,
+        kinds: ``position``, ``velocity``, ``pose/BODY``, ``pose_error/BODY``, ``twist/BODY``, ``acceleration/SITE``,
             ``angular_velocity/SITE``.
         units: of the log's joints, in the twin's order; None where it has none.
         columns: of the log, of each of the twin's joints.
@@ -85,8 +93,8 @@ def _measure(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int
         if units is None:
             raise InputError(f"The twin {twin.name} has no joints, so no {kind} of joints can be compared.")
         return (JointPosition if kind == "position" else JointVelocity)(twin, units, columns)
-    if family in ("pose", "twist") and name:
-        return (BodyPose if family == "pose" else BodyTwist)(twin, name)
+    if family in _BODIES and name:
+        return _BODIES[family](twin, name)
     if family in _SENSORS and name:
         return SiteSensor(twin, family, name)
     raise UnknownNameError("kind of measurement", kind, _KINDS)
@@ -175,6 +183,44 @@ class BodyPose:
         return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], kept)
 
 
+class BodyPoseError:
+    """How far a free body is from where it was measured, in m, and by what angle it is turned, in rad.
+
+    Measured, both are zero. What tumbles comes to rest here or there, and is better judged by how far off it is than by
+    each of six columns.
+    """
+
+    records: tuple[str, ...] = ()
+
+    def __init__(self, twin: Twin, body: str) -> None:
+        self._pose = BodyPose(twin, body)
+        self.channels = tuple(
+            Channel(name=f"pose_error/{body}/{name}", unit=unit) for name, unit in (("distance", "m"), ("angle", "rad"))
+        )
+
+    def measured(self, episode: Episode) -> Array:
+        """See `Measure`."""
+        return self._pose.measured(episode)
+
+    def compare(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return np.where(np.isnan(kept[..., :1]), np.nan, np.zeros(2))
+
+    def held(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return _sizes(self._pose.held(kept), kept)
+
+    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:
+        """See `Measure`."""
+        return _sizes(self._pose.predicted(run, table, kept), kept)
+
+
+def _sizes(columns: Array, kept: Array) -> Array:
+    """Distance from the kept position and angle, ``(…, 2)``, of positions and rotation vectors ``(…, 6)``."""
+    away = columns - np.concatenate([kept[..., :3], np.zeros_like(kept[..., :3])], axis=-1)
+    return np.stack([np.linalg.norm(away[..., :3], axis=-1), np.linalg.norm(away[..., 3:], axis=-1)], axis=-1)
+
+
 def _pose_columns(pose: Array, kept: Array) -> Array:
     """Positions, and the rotation vectors from the kept poses to these, ``(…, 6)``; NaN where nothing was kept."""
     turned = np.full((*pose.shape[:-1], 3), np.nan)
@@ -215,6 +261,13 @@ class BodyTwist:
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         return run.qvel[..., self._qvel : self._qvel + 6]
+
+
+_BODIES: Mapping[str, Callable[[Twin, str], Measure]] = {
+    "pose": BodyPose,
+    "pose_error": BodyPoseError,
+    "twist": BodyTwist,
+}
 
 
 class SiteSensor:

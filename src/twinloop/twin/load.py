@@ -11,7 +11,7 @@ import mujoco
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_json
-from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
+from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
 from twinloop.twin.devices import Device, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.params import expand_params
@@ -23,7 +23,7 @@ from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, load_yaml, parse_
 from twinloop.twin.twin import Twin
 from twinloop.twin.urdf import add_servos
 
-JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS)
+JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS, METRES)
 _MENAGERIE = "menagerie:"
 _URDF = ".urdf"
 _MODEL_SUFFIXES = {".xml", ".mjcf", _URDF}

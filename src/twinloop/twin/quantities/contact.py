@@ -17,6 +17,12 @@ _FRICTION = (
     ("torsion", "m", "torsional friction: torque about the normal per newton; acts with condim 4 or 6"),
     ("roll", "m", "rolling friction: torque against rolling per newton; acts with condim 6"),
 )
+# MuJoCo's solimp (Modeling chapter, "Solver parameters"); its impedances are held to 0.0001 to 0.9999.
+_IMPEDANCE = (
+    ("d0", "1", 1e-4, 0.9999, "impedance where shapes just touch: 1 is a hard constraint, less lets contact creep"),
+    ("dwidth", "1", 1e-4, 0.9999, "impedance at the depth contact/impedance/width and beyond"),
+    ("width", "m", 1e-6, 0.1, "depth over which the impedance goes from d0 to dwidth"),
+)
 # Of what bounces: restitution 0.997 and 2.5e-5. They bound the search and the parameter.
 _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 100.0
 
@@ -173,9 +179,29 @@ def _friction(family: str) -> Iterator[Quantity]:
         )
 
 
+def _impedance(family: str) -> Iterator[Quantity]:
+    for column, (number, unit, low, high, meaning) in enumerate(_IMPEDANCE):
+        yield Quantity(
+            family=family,
+            quantity=f"contact/impedance/{number}",
+            unit=unit,
+            low=low,
+            high=high,
+            slots=assign("geom_solimp", column),
+            lacks=functools.partial(_no_shape, family=family),
+            meaning=meaning,
+        )
+
+
+def _no_shape(model: mujoco.MjModel, name: str, *, family: str) -> str:
+    return "" if _shapes(model, name, family) else "it has no shape"
+
+
 CONTACT: tuple[Quantity, ...] = (
     *_friction("object"),
     *_friction("geom"),
     *_contact("object"),
     *_contact("geom"),
+    *_impedance("object"),
+    *_impedance("geom"),
 )
