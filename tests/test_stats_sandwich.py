@@ -166,7 +166,7 @@ def test_blocks_of_a_single_recording_cover():
         slopes, residual, estimate = regression(rng, clusters=1, frames=1200, p=3, rho=0.9, uneven=0.0)
         rows = slopes * residual[..., None]
         tau = integrated_time(list(rows @ np.linalg.inv(parts(slopes, residual)[0][0]))).max()
-        labels = time_blocks([0.0], 1200, 1.0, [0], block_frames(1200, tau))[0]
+        labels = time_blocks([0.0], 1200, 1.0, [0], block_frames(1200, tau) or 0.0)[0]
         blocks = range(labels.max() + 1)
         curvatures = np.array([slopes[0, labels == b].T @ slopes[0, labels == b] for b in blocks])
         scores = np.array([rows[0, labels == b].sum(axis=0) for b in blocks])

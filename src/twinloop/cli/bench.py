@@ -123,6 +123,39 @@ class BenchLogs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchCoverage:
+    """How often intervals of identified parameters hold the planted value, over logs with correlated noise.
+
+    A position servo and a double pendulum, with twins that are right and with twins that lack a known part of the
+    truth, beside the intervals of plain least squares.
+    """
+
+    only: tuple[str, ...] = ()
+    """Words of the names of cases, such as 'pendulum'; default all."""
+    repetitions: int = 200
+    """Logs of each case."""
+    threads: int = 0
+    """C threads; 0 takes every core."""
+    write: Path | None = None
+    """A page that takes the tables between its two marks, such as docs/uncertainty.md."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Measure."""
+        from twinloop.loop.bench_coverage import run_bench_coverage
+
+        figures = run_bench_coverage(
+            console(json=self.json),
+            only=self.only,
+            repetitions=self.repetitions,
+            nthread=self.threads,
+            page=self.write,
+        )
+        return figures, 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bench:
     """Measurements of this machine and of the engine, one table each."""
 
@@ -130,6 +163,7 @@ class Bench:
         Annotated[BenchGpu, tyro.conf.subcommand("gpu", prefix_name=False)]
         | Annotated[BenchRenderers, tyro.conf.subcommand("renderers", prefix_name=False)]
         | Annotated[BenchReal, tyro.conf.subcommand("real", prefix_name=False)]
+        | Annotated[BenchCoverage, tyro.conf.subcommand("coverage", prefix_name=False)]
         | Annotated[BenchLogs, tyro.conf.subcommand("logs", prefix_name=False)]
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from twinloop.cli.commands import Outcome, Reading, console
 from twinloop.cli.planning import Planning
+from twinloop.cli.ranging import Ranging
 from twinloop.core.errors import InputError
 
 
@@ -20,6 +21,10 @@ class Fitting:
     """Replay windows of so many seconds instead of whole episodes, from measured positions and speeds."""
     free: tuple[str, ...] = ()
     """Parameters to fit, as patterns such as 'joint/*/damping'; by default those of the robot that a log can tell."""
+    bootstrap: int = 0
+    """Fit so many times again to episodes (or blocks of time) drawn anew, for the intervals."""
+    profile: tuple[str, ...] = ()
+    """Parameters whose profile likelihood is walked: how much worse the fit is where each is held elsewhere."""
     measured_torque: bool = False
     """Drive a torque-controlled twin by the torques that were measured, instead of those that were commanded."""
 
@@ -38,6 +43,7 @@ class Identify:
     """Held-out episodes: last:K, every:K, or episode numbers separated by commas; without them the fit says so."""
     fitting: Fitting = field(default_factory=Fitting)
     planning: Planning = field(default_factory=Planning)
+    ranging: Ranging = field(default_factory=Ranging)
     reading: Reading = field(default_factory=Reading)
     json: bool = False
     """End with one line of JSON on standard output."""
@@ -56,4 +62,13 @@ class Identify:
             raise InputError("--excitation suggests a motion before a fit. Say --plan as well.")
         if log is None or self.output is None:
             raise InputError("A fit needs --data and --output. Say --plan to see what data, or none, could tell.")
-        return run_identify(self.twin, log, self.output, holdout=self.holdout, config=config, console=out), 0
+        figures = run_identify(
+            self.twin,
+            log,
+            self.output,
+            holdout=self.holdout,
+            config=config,
+            beyond=self.ranging.request(),
+            console=out,
+        )
+        return figures, 0

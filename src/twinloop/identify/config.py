@@ -40,6 +40,8 @@ class FitConfig:
         generations: of ``cma``, at most.
         population: of ``cma``; None for 4 + ⌊3 ln p⌋ of p parameters.
         seed: of the starts and of ``cma``.
+        bootstrap: full refits to clusters drawn again, for the intervals; 0 for their linearization.
+        profile: parameters whose profile likelihood is walked.
         checkpoint: file that keeps the last good state of the fit, and from which the same fit goes on.
     """
 
@@ -63,4 +65,6 @@ class FitConfig:
     generations: int = 60
     population: int | None = None
     seed: int = 0
+    bootstrap: int = 0
+    profile: tuple[str, ...] = ()
     checkpoint: Path | None = None

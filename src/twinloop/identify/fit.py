@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
 from twinloop.identify.assembly import fit_space
+from twinloop.identify.bootstrap import refit_bootstrap
 from twinloop.identify.bounds import narrowed
 from twinloop.identify.checkpoint import Checkpoint
 from twinloop.identify.config import FitConfig
 from twinloop.identify.holdout import HoldoutSpec
 from twinloop.identify.problem import linearize
+from twinloop.identify.profile import profile_likelihood
 from twinloop.identify.result import IdentifyResult
 from twinloop.identify.space import Space
 from twinloop.identify.summary import distribution, estimates, evidence, notes, residual_summary
-from twinloop.identify.uncertainty import uncertainty
+from twinloop.identify.uncertainty import fit_clusters, uncertainty
 from twinloop.identify.uncertainty_clusters import FrameTimes
 from twinloop.identify.walk import FitProgress, walk
 from twinloop.simulate import Backend
@@ -73,7 +75,10 @@ def identify(
     alone = len(problem.blocks) > 1
     end = linearize(problem, solution.point, solution.end.local, alone=True) if alone else solution.end
     times = FrameTimes(begins=training.begins, dt=1.0 / training.twin.control_hz)
-    found = uncertainty(problem, end, space.names, times=times, level=config.level)
+    clusters = fit_clusters(problem, end, times=times) if config.bootstrap else None
+    refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
+    found = uncertainty(problem, end, space.names, times=times, level=config.level, refits=refits)
+    profiles = [profile_likelihood(problem, end, space, found, n, checkpoint=checkpoint) for n in config.profile]
     values = {name: float(value) for name, value in space.values(solution.point).items()}
     readings = _readings(backend, training, {**fixed, **values})
     return IdentifyResult(
@@ -94,6 +99,7 @@ def identify(
         worlds_replayed=walked.worlds + alone * (len(space.names) + 1),
         seconds=time.perf_counter() - began,
         notes=(*notes(logs, scales, held_out, space.names, found), *excluded, *walked.notes),
+        profiles=tuple(profiles),
         optima=tuple({n: float(v) for n, v in space.values(o.point).items()} for o in walked.optima),
     )
 
@@ -104,7 +110,7 @@ def _fingerprint(logs: ReplayLogs, space: Space, config: FitConfig) -> dict[str,
         "twin": logs.twin.hash,
         "data": sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
         "parameters": ", ".join(space.names),
-        "settings": sha256_json(asdict(replace(config, checkpoint=None))),
+        "settings": sha256_json(asdict(replace(config, checkpoint=None, bootstrap=0, profile=()))),
     }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
+from twinloop.identify.profile import Profile
 from twinloop.stats import Interval
 
 
@@ -153,8 +154,8 @@ class IdentifyResult:
 
     Errors are mean absolute errors per joint in the log's units, open loop from the first frame; ``holdout_error`` is
     None where nothing was held out, and the fit is then labelled so. ``condition`` and ``directions`` say what the data
-    cannot tell, see `identify.uncertainty`. ``optima`` are the parameter values of the ends of several walks that explain
-    the data nearly alike, the reported one first.
+    cannot tell, see `identify.uncertainty`. ``optima`` are the parameter values of the ends of several walks that
+    explain the data nearly alike, the reported one first; ``profiles`` are those that were asked for.
     """
 
     distribution: ParamDistribution
@@ -175,6 +176,7 @@ class IdentifyResult:
     seconds: float
     notes: tuple[str, ...] = ()
     optima: tuple[Mapping[str, float], ...] = ()
+    profiles: tuple[Profile, ...] = ()
 
     @property
     def values(self) -> Mapping[str, float]:
@@ -219,6 +221,7 @@ class IdentifyResult:
             "seconds": self.seconds,
             "notes": list(self.notes),
             "optima": [dict(values) for values in self.optima],
+            "profiles": [profile.to_json() for profile in self.profiles],
         }
 
     def text(self) -> str:
@@ -230,6 +233,7 @@ class IdentifyResult:
             f"{row.name:<36}{row.unit:<12}{row.nominal:>10.4g}{row.value:>12.4g}  {row.interval}"
             for row in self.estimates
         ]
+        lines += ["", *(profile.text() for profile in self.profiles)] if self.profiles else []
         condition = ", ".join(f"{value:.2g}" for value in self.condition)
         lines += ["", *self._error_lines(), "", *self._residual_lines(), "", *self._correlation_lines()]
         lines += [f"Condition of the scaled normal matrix: {condition}.", *self.notes]

@@ -18,15 +18,16 @@ class Scores:
 
     ``slopes`` ``(nwindow, nframe, nchannel, p)`` are those of the residual with each window's first state eliminated,
     0 where nothing was measured; ``pull`` ``(nwindow, nframe, nchannel)`` is the loss's derivative by the residual,
-    ``bend`` its second derivative, both with the frame's weight. ``local_bend`` ``(nwindow, p, p)`` is what the prior
-    of the first states adds to the curvature; ``penalty`` ``(p, p)`` and ``drawn`` ``(p,)`` are the curvature and the
-    gradient of the parameters' own prior. ``follow`` ``(nwindow, m, p)`` and ``settle`` ``(nwindow, m)`` say how first
-    states move: settle + follow · move.
+    ``bend`` its second derivative, both with the frame's weight. ``local_pull`` ``(nwindow, p)`` and ``local_bend``
+    ``(nwindow, p, p)`` are what the prior of the first states adds to gradient and curvature; ``penalty`` ``(p, p)``
+    and ``drawn`` ``(p,)`` are the curvature and the gradient of the parameters' own prior. ``follow`` ``(nwindow, m,
+    p)`` and ``settle`` ``(nwindow, m)`` say how first states move: settle + follow · move.
     """
 
     slopes: Array
     pull: Array
     bend: Array
+    local_pull: Array
     local_bend: Array
     penalty: Array
     drawn: Array
@@ -36,7 +37,7 @@ class Scores:
     @property
     def gradient(self) -> Array:
         """Of the loss without the prior, ``(p,)``."""
-        return np.einsum("efcp,efc->p", self.slopes, self.pull, optimize=True)
+        return np.einsum("efcp,efc->p", self.slopes, self.pull, optimize=True) + self.local_pull.sum(axis=0)
 
     @property
     def curvature(self) -> Array:
@@ -46,8 +47,10 @@ class Scores:
 
     @property
     def per_frame(self) -> Array:
-        """The gradient frame by frame, ``(nwindow, nframe, p)``."""
-        return np.einsum("efcp,efc->efp", self.slopes, self.pull, optimize=True)
+        """The gradient frame by frame, ``(nwindow, nframe, p)``; a first state's prior counts in the first."""
+        frames = np.einsum("efcp,efc->efp", self.slopes, self.pull, optimize=True)
+        frames[:, 0] += self.local_pull
+        return frames
 
     def by_cluster(self, labels: NDArray[np.intp]) -> tuple[Array, Array]:
         """Curvature ``(C, p, p)`` and gradient ``(C, p)`` of each cluster; ``labels`` ``(nwindow, nframe)`` from 0."""
@@ -86,7 +89,7 @@ def frame_scores(problem: Problem, here: Linearization, block: int, weights: Arr
     slopes = np.where(present[..., None], here.jacobians[block], 0.0)
     m, p = len(problem.local_sd), len(columns)
     follow, settle = np.zeros((len(slopes), m, p)), np.zeros((len(slopes), m))
-    local_bend = np.zeros((len(slopes), p, p))
+    local_pull, local_bend = np.zeros((len(slopes), p)), np.zeros((len(slopes), p, p))
     if m:
         own = np.where(present[..., None], here.local_jacobian[..., channels, :], 0.0)
         firm = np.diag(problem.local_weight / problem.local_sd**2)
@@ -96,12 +99,14 @@ def frame_scores(problem: Problem, here: Linearization, block: int, weights: Arr
         solved = np.linalg.solve(inner, np.concatenate([cross, toward[..., None]], axis=-1))
         follow, settle = -solved[..., :-1], -solved[..., -1]
         slopes = slopes + np.einsum("efcm,emp->efcp", own, follow, optimize=True)
+        local_pull = np.einsum("emp,em->ep", follow, here.local @ firm)
         local_bend = np.einsum("emp,mn,enq->epq", follow, firm, follow)
     firmness = problem.prior_weight / problem.sd[columns] ** 2
     return Scores(
         slopes=slopes,
         pull=pull,
         bend=bend,
+        local_pull=local_pull,
         local_bend=local_bend,
         penalty=np.diag(firmness),
         drawn=firmness * (here.point - problem.centre)[columns],

@@ -15,6 +15,8 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import FitConfig
 from twinloop.twin.spec import describe, load_yaml
 
+_LEAST_REFITS = 40  # one beyond each end of a 95 % interval
+
 
 def read_fit(path: Path) -> FitConfig:
     """The configuration in a YAML file; what it leaves out keeps its default.
@@ -34,7 +36,12 @@ def read_fit(path: Path) -> FitConfig:
 
 
 def fit_config(
-    fit: Path | None = None, window: float | None = None, free: Sequence[str] = (), measured_torque: bool = False
+    fit: Path | None = None,
+    window: float | None = None,
+    free: Sequence[str] = (),
+    bootstrap: int = 0,
+    profile: Sequence[str] = (),
+    measured_torque: bool = False,
 ) -> FitConfig:
     """The configuration in a file, or the default one, with what was said besides.
 
@@ -46,6 +53,12 @@ def fit_config(
         if not window > 0:
             raise InputError(f"--window {window:g}: give seconds, such as 0.5.")
         config = replace(config, replay=replace(config.replay, window=window, start="measured"))
+    if bootstrap:
+        if bootstrap < _LEAST_REFITS:
+            raise InputError(f"--bootstrap {bootstrap}: percentiles take at least {_LEAST_REFITS} refits.")
+        config = replace(config, bootstrap=bootstrap)
+    if profile:
+        config = replace(config, profile=tuple(profile))
     if measured_torque:
         config = replace(config, replay=replace(config.replay, torque="measured"))
     return replace(config, free=tuple(free)) if free else config

@@ -1,0 +1,209 @@
+"""Robots whose truth is planted, logged again and again with noise that is correlated in time.
+
+A population of episodes is simulated once by the truth, each with commands of its own and a first state slightly off.
+A repetition draws some of them and adds new noise. It is fitted as any log (``refit``), or by the same solver on
+replays that are linear about the best-fitting values, which costs nothing and is exact for small errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+
+from twinloop.core.records import Episode
+from twinloop.core.seeds import generator
+from twinloop.identify import FitConfig
+from twinloop.identify.assembly import at_physics, fit_problem, fit_space
+from twinloop.identify.problem import Linearization, Problem, linearize
+from twinloop.identify.solver import solve
+from twinloop.identify.space import Space
+from twinloop.simulate import Backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
+from twinloop.twin import Twin, load_twin
+
+Array = NDArray[np.float64]
+# Loss that a walk may leave: a hundredth of what one standard error changes it by in these logs.
+_TIGHT = 1e-4
+_ITERATIONS = 15
+_SOME = 30  # episodes that the values are sought on about which replays are linear
+# First states may be off in positions and speeds, by steps that finite differences see.
+_ANY_START = {"position": 1e-3, "velocity": 1e-2}
+_DRAWS = 4  # of the noise of a whole population, for the values that fit it best
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoverageCase:
+    """A robot, what is true of it, what of that its twin lacks, and how it is logged.
+
+    Attributes:
+        name: of the case, as printed.
+        twin: built-in name.
+        commands: from a generator and moments ``(T,)`` in s to commands ``(T, nu)``.
+        truth: values of the free parameters, SI.
+        missing: physics of the truth that the fit leaves at the twin's nominal value, SI.
+        fit: how it is fitted.
+        hz: rate of the log.
+        seconds: length of an episode.
+        episodes: of one log.
+        noise: standard deviation of a reading, rad.
+        rho: its correlation from one frame to the next.
+        start: standard deviation of what the first state has beyond its record: ``position`` rad, ``velocity`` rad/s.
+        population: episodes to draw from.
+        refit: fit each log by replays, not by their linearization.
+    """
+
+    name: str
+    twin: str
+    commands: Callable[[np.random.Generator, Array], Array]
+    truth: Mapping[str, float]
+    missing: Mapping[str, float] = field(default_factory=dict[str, float])
+    fit: FitConfig = field(default_factory=FitConfig)
+    hz: float = 50.0
+    seconds: float = 2.0
+    episodes: int = 12
+    noise: float = 0.005
+    rho: float = 0.95
+    start: Mapping[str, float] = field(default_factory=dict[str, float])
+    population: int = 150
+    refit: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Population:
+    """The truth's episodes without noise: ``clean`` ``(nepisode, nframe, nchannel)`` with their ``commands``."""
+
+    case: CoverageCase
+    twin: Twin
+    commands: Array
+    clean: Array
+
+    @classmethod
+    def of(cls, case: CoverageCase, backend: Backend, *, seed: int = 0) -> Population:
+        """Simulate the truth, at the physics rate of the fit."""
+        rng, twin = generator(seed, f"coverage/{case.name}/population"), load_twin(case.twin)
+        frames = round(case.seconds * case.hz) + 1
+        time = np.arange(frames) / case.hz
+        commands = np.stack([case.commands(rng, time) for _ in range(case.population)])
+        still = [_episode(twin, i, time, each, np.zeros((frames, each.shape[1]))) for i, each in enumerate(commands)]
+        logs = at_physics(prepare_replay(twin, still, ReplayOptions(local=case.start)), case.fit.physics_hz)
+        off = rng.normal(size=(1, len(logs), logs.nlocal)) * logs.start.sd
+        clean = replay(backend, logs, logs.twin.table(1, {**case.truth, **case.missing}), off)[0]
+        return cls(case=case, twin=twin, commands=commands, clean=clean)
+
+    def noise(self, rng: np.random.Generator, count: int) -> Array:
+        """Stationary AR(1) noise of ``count`` episodes, ``(count, nframe, nchannel)``."""
+        rho = self.case.rho
+        white = rng.normal(size=(count, *self.clean.shape[1:])) * np.sqrt(1 - rho**2)
+        white[:, 0] /= np.sqrt(1 - rho**2)
+        return self.case.noise * np.asarray(lfilter([1.0], [1.0, -rho], white, axis=1), dtype=np.float64)
+
+    def log(self, rows: NDArray[np.intp], noise: Array) -> list[Episode]:
+        """Episodes as they would be recorded."""
+        time = np.arange(self.clean.shape[1]) / self.case.hz
+        return [
+            _episode(self.twin, number, time, self.commands[row], self.clean[row] + each)
+            for number, (row, each) in enumerate(zip(rows, noise, strict=True))
+        ]
+
+
+def _episode(twin: Twin, index: int, time: Array, action: Array, state: Array) -> Episode:
+    return Episode(index=index, time=time, action=action, state=state, units=twin.units, source="sim")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearFits:
+    """Fits to logs of a population by replays that are linear about the values that fit it best.
+
+    ``logs`` are the windows of the whole population without noise, ``here`` their linearization in the units of the
+    channels, with what errors of the recorded first states do.
+    """
+
+    population: Population
+    space: Space
+    logs: ReplayLogs
+    problem: Problem
+    here: Linearization
+
+    @classmethod
+    def about(cls, population: Population, backend: Backend) -> LinearFits:
+        """Linearize about the values that fit a noisy log of some of the population best."""
+        case = population.case
+        point = _nearly_best(population, backend)
+        everything = np.arange(case.population)
+        logs = _windows(population, everything, np.zeros_like(population.clean), _ANY_START)
+        space = fit_space(logs, case.fit)[0]
+        problem = replace(fit_problem(backend, logs, space, point, case.fit), width=np.ones(len(logs.channels)))
+        here = linearize(problem, point)
+        return cls(population=population, space=space, logs=logs, problem=problem, here=here)
+
+    def best(self, *, seed: int = 1) -> Array:
+        """The values that fit the whole population best: what estimates tend to, with a wrong model too."""
+        rng = generator(seed, f"coverage/{self.population.case.name}/best")
+        rows = np.arange(self.population.case.population)
+        return np.mean([self.fit(rows, self.population.noise(rng, len(rows)))[1].point for _ in range(_DRAWS)], axis=0)
+
+    @cached_property
+    def _first(self) -> NDArray[np.intp]:
+        """Frame of its episode at which each window begins."""
+        return np.round(self.logs.begins * self.population.case.hz).astype(np.intp)
+
+    def fit(self, rows: NDArray[np.intp], noise: Array) -> tuple[Problem, Linearization, Array]:
+        """The fit to a log of some episodes: the problem, where it ended, and when its windows begin in s."""
+        owners = np.asarray(self.logs.numbers)
+        windows = [np.flatnonzero(owners == row) for row in rows]
+        chosen = np.concatenate(windows)
+        clusters = np.repeat(np.arange(len(rows)), [len(each) for each in windows])
+        begin = self._first[chosen]
+        nframe = self.here.residual.shape[1]
+        added = np.stack([noise[c, b : b + nframe] for c, b in zip(clusters, begin, strict=True)])
+        rate = np.gradient(noise, 1.0 / self.population.case.hz, axis=1)
+        moving = self.population.case.fit.replay.start == "measured"
+        first = np.concatenate([noise[clusters, begin], rate[clusters, begin] * moving], axis=1)
+        slopes, starts = self.here.jacobians[0][chosen], self.here.local_jacobian[chosen]
+        error = self.here.residual[chosen] - added + np.einsum("efcm,em->efc", starts, first)
+        local_sd = _local_sd(self.logs, self.population.case.fit.replay.local)
+        inner = starts[..., -len(local_sd) :] if len(local_sd) else starts[..., :0]
+
+        def readings(points: Array, local: Array) -> Array:
+            moved = np.einsum("efcp,wp->wefc", slopes, points - self.here.point, optimize=True)
+            return moved + np.einsum("efcm,wem->wefc", inner, local, optimize=True)
+
+        problem = replace(
+            self.problem, readings=readings, measured=-error, clusters=clusters, local_sd=local_sd,
+            width=np.median(np.abs(error), axis=(0, 1)),
+        )  # fmt: skip
+        solution = solve(problem, self.here.point, iterations=_ITERATIONS, tolerance=_TIGHT)
+        width = self.population.case.fit.width * np.median(np.abs(solution.end.residual), axis=(0, 1)) * problem.width
+        problem = replace(problem, width=width)
+        end = solve(problem, solution.point, solution.end.local, iterations=_ITERATIONS, tolerance=_TIGHT).end
+        return problem, end, self.logs.begins[chosen]
+
+
+def _windows(population: Population, rows: NDArray[np.intp], noise: Array, local: Mapping[str, float]) -> ReplayLogs:
+    options = replace(population.case.fit.replay, local=local)
+    logs = prepare_replay(population.twin, population.log(rows, noise), options)
+    return at_physics(logs, population.case.fit.physics_hz)
+
+
+def _local_sd(logs: ReplayLogs, local: Mapping[str, float]) -> Array:
+    """Of the corrections that the fit itself looks for, which are the last of those known."""
+    half = logs.nlocal // 2
+    return np.concatenate(
+        [np.full(half, local[key]) for key in ("position", "velocity") if key in local] or [np.zeros(0)]
+    )
+
+
+def _nearly_best(population: Population, backend: Backend) -> Array:
+    case = population.case
+    rows = np.arange(min(_SOME, case.population))
+    noise = population.noise(generator(2, f"coverage/{case.name}/best"), len(rows))
+    logs = _windows(population, rows, noise, case.fit.replay.local)
+    space = fit_space(logs, case.fit)[0]
+    point = space.column("start")
+    return solve(fit_problem(backend, logs, space, point, case.fit), point, iterations=_ITERATIONS).point

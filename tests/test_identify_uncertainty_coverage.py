@@ -1,0 +1,58 @@
+"""Nominal 90 % intervals hold planted truths under correlated noise; those of a wrong twin hold its best fit."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.loop.bench_coverage import LEAST, MOST, PLACE, coverage, run_bench_coverage
+from twinloop.loop.coverage_cases import CASES, SERVO
+from twinloop.loop.marked import marks
+from twinloop.simulate import open_backend
+
+
+@pytest.fixture(scope="module")
+def backend():
+    return open_backend("threads", nthread=2)
+
+
+def test_intervals_of_a_servo_cover_and_plain_least_squares_do_not(backend):
+    found = coverage(replace(SERVO, population=24), backend, repetitions=40)
+    assert found.clusters == "8 episodes"
+    assert 0.82 <= found.overall <= 0.98
+    assert np.mean([row.naive for row in found.rows]) < 0.6
+    for row in found.rows:
+        assert row.determined == 1.0
+        assert abs(row.bias) < 0.8, row  # a right twin's best fit is the planted value, but for so few episodes
+
+
+def test_mistakes_are_named_and_a_page_takes_the_table(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"No case is named nothing. There are: servo; servo, 2 recordings of 12 s;"):
+        run_bench_coverage(Console(quiet=True), only=["nothing"])
+    with pytest.raises(InputError, match="--repetitions 1: coverage is counted over two at least"):
+        run_bench_coverage(Console(quiet=True), repetitions=1)
+    page = tmp_path / "page.md"
+    with pytest.raises(InputError, match="has no place for the tables"):
+        run_bench_coverage(Console(quiet=True), page=page)
+    page.write_text("before\n{}\n{}\nafter\n".format(*marks(PLACE)))
+    tiny = replace(SERVO, name="tiny", population=8, seconds=0.6)
+    monkeypatch.setattr("twinloop.loop.bench_coverage.CASES", (tiny,))
+    figures = run_bench_coverage(Console(quiet=True), repetitions=3, nthread=1, page=page)
+    assert "| `actuator/pendulum/kp` | N·m/rad | 0.65 |" in page.read_text()
+    assert page.read_text().startswith("before\n")
+    assert figures["cases"][0]["case"] == "tiny"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_intervals_cover_between_85_and_97_percent(case, backend):
+    found = coverage(case, backend, repetitions=200)
+    for row in found.rows:
+        assert row.determined > 0.95, row
+        assert LEAST <= row.rate <= MOST, row
+        assert row.naive < LEAST, row
+        assert case.missing or abs(row.bias) < 0.5, row
+    if case.missing:
+        assert max(abs(row.bias) for row in found.rows) > 1.0  # the bias that no interval of a wrong twin shows
