@@ -75,7 +75,7 @@ def _frozen(record: LogRecord, joint: str, state, action, reach: float) -> Itera
             yield _finding(
                 "frozen", "error" if not to_the_end else "warning", record, joint, record.time, first,
                 f"reads {state[first]:.6g} for {lasts:.3g} s {end}, while its command moves by {moved:.4g}.",
-                "Leave that part out: split the episode there, or drop it (--episodes).",
+                "Leave that part out: split the episode there.",
                 lasts_s=lasts, command_moves=moved, jump=jump,
             )  # fmt: skip
             return
