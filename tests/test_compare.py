@@ -134,7 +134,7 @@ def test_verdicts_follow_from_interval_and_adjusted_p():
     assert [r.verdict for r in rows] == [
         "MISSING from the base",
         "helps, but best explains more",
-        "real, but less than 1%: buys nothing",
+        "buys nothing: real, but less than 1%",
         "needed, the base has it",
         "buys nothing",
         "makes it worse on new clips",

@@ -132,7 +132,7 @@ def _verdict(row: StructureResult, best: str) -> str:
     if _found(row):
         return "MISSING from the base" if row.name == best else f"helps, but {best} explains more"
     if row.p_value <= ALPHA:
-        return f"real, but less than {LEAST_GAIN:.0%}: buys nothing"
+        return f"buys nothing: real, but less than {LEAST_GAIN:.0%}"
     if row.improvement.high < 0:
         return "makes it worse on new clips"
     if row.improvement.high < LEAST_GAIN:

@@ -79,19 +79,22 @@ class CalibratedRanges:
     """A distribution with its noise and calibration, and how it does on test clips (None where there are none).
 
     ``parameter_share`` ``(nchannel,)`` is the part of the predicted variance that comes from parameters; the rest is
-    residual noise. ``scores`` are those of the calibration clips by their numbers.
+    residual noise (NaN without calibration clips). ``scores`` are those of the calibration clips by their numbers,
+    ``within`` what draws from the prediction itself stay within, both in its standard deviations.
     """
 
     distribution: ParamDistribution
     curve: CoverageCurve | None
     parameter_share: Array
     scores: dict[int, float]
+    within: float = math.nan
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files; the distribution is stored by itself."""
         return {
             "parameter_share": self.parameter_share.tolist(),
             "scores": {str(number): score for number, score in self.scores.items()},
+            "within": self.within,
             "curve": None if self.curve is None else self.curve.to_json(),
         }
 
@@ -110,10 +113,9 @@ class CalibratedRanges:
             f"{'from parameters':>17}"
         )
         for i, name in enumerate(noise.channels):
-            part = "not known" if math.isnan(noise.structured[i]) else f"{noise.structured[i]:.0%}"
+            part, share = (_percent(value) for value in (noise.structured[i], self.parameter_share[i]))
             lines.append(
-                f"{name:<28}{noise.sd[i]:>10.3g} {noise.units[i]:<14}{noise.rho[i]:>8.3f}{part:>21}"
-                f"{self.parameter_share[i]:>17.0%}"
+                f"{name:<28}{noise.sd[i]:>10.3g} {noise.units[i]:<14}{noise.rho[i]:>8.3f}{part:>21}{share:>17}"
             )
         if self.curve is not None:
             at = int(np.argmin(np.abs(self.curve.levels - calibration.level)))
@@ -162,18 +164,41 @@ def calibrate(
     point = {**config.fixed, **distribution.estimate}
     residual = replay(backend, fitted, fitted.twin.table(1, point))[0] - fitted.measured
     noise = residual_noise(fitted, residual)
+    if not calibration:
+        return CalibratedRanges(
+            distribution=replace(distribution, noise=noise, calibration=_never(distribution, noise, level)),
+            curve=None,
+            parameter_share=np.full(len(noise.channels), np.nan),
+            scores={},
+        )
     ahead = Prediction(backend, distribution, noise, point, config, seed)
-    clips = ahead.clips(twin, calibration) if calibration else ahead.clips(twin, training)
-    found = _calibration(distribution, clips, noise, level, used=bool(calibration))
-    curve = None
-    if test and calibration:
-        curve = _curve(clips, ahead.clips(twin, test), found.cap)
+    clips = ahead.clips(twin, calibration)
+    found = _calibration(distribution, clips, noise, level)
     return CalibratedRanges(
         distribution=replace(distribution, noise=noise, calibration=found),
-        curve=curve,
+        curve=_curve(clips, ahead.clips(twin, test), found.cap) if test else None,
         parameter_share=clips.share,
-        scores=dict(zip(clips.numbers, clips.scores.tolist(), strict=True)) if calibration else {},
+        scores=dict(zip(clips.numbers, clips.scores.tolist(), strict=True)),
+        within=clips.within(level),
     )
+
+
+def _never(distribution: ParamDistribution, noise: ResidualNoise, level: float) -> RangeCalibration:
+    cap, reason = kappa_cap(distribution)
+    return RangeCalibration(
+        kappa=1.0,
+        status=_UNCALIBRATED,
+        level=level,
+        clips=0,
+        needed=math.inf,
+        cap=cap,
+        cap_reason=reason,
+        model_error=np.zeros(len(noise.channels)),
+    )
+
+
+def _percent(value: float) -> str:
+    return "not known" if math.isnan(value) else f"{value:.0%}"
 
 
 def _check_apart(*parts: Sequence[Episode]) -> None:
@@ -201,12 +226,10 @@ def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
     return cap, reason
 
 
-def _calibration(
-    distribution: ParamDistribution, clips: Clips, noise: ResidualNoise, level: float, *, used: bool
-) -> RangeCalibration:
-    count = len(clips.numbers) if used else 0
+def _calibration(distribution: ParamDistribution, clips: Clips, noise: ResidualNoise, level: float) -> RangeCalibration:
+    count = len(clips.numbers)
     cap, reason = kappa_cap(distribution)
-    threshold = conformal_threshold(clips.scores, level) if used else math.inf
+    threshold = conformal_threshold(clips.scores, level)
     needed = (threshold / clips.within(level)) ** 2
     kappa, status = 1.0, _UNCALIBRATED
     if count >= least_clips(level):

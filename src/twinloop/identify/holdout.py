@@ -14,35 +14,39 @@ _FORMS = "Write last:K, every:K or a list of episode numbers such as 3,7,9."
 
 @dataclass(frozen=True, kw_only=True)
 class HoldoutSpec:
-    """The held-out part of a log: its ``last`` K episodes, one in K (``every``), or a ``list`` of episode numbers."""
+    """The held-out part of a log: its ``last`` K episodes, one in K (``every``), or a ``list`` of episode numbers.
+
+    ``option`` names it in messages.
+    """
 
     kind: Literal["none", "last", "every", "list"]
     count: int = 0
     numbers: tuple[int, ...] = ()
+    option: str = "--holdout"
 
     @classmethod
-    def parse(cls, text: str | None) -> HoldoutSpec:
+    def parse(cls, text: str | None, *, option: str = "--holdout") -> HoldoutSpec:
         """``last:K``, ``every:K`` or ``3,7,9``; None holds nothing out.
 
         Raises:
             InputError: the text is none of these; says which forms exist.
         """
         if text is None:
-            return cls(kind="none")
+            return cls(kind="none", option=option)
         stripped = text.strip()
         if not stripped:
-            raise InputError(f"--holdout is empty. {_FORMS} Leave it away to hold out nothing.")
+            raise InputError(f"{option} is empty. {_FORMS} Leave it away to hold out nothing.")
         if match := re.fullmatch(r"(last|every):(\d+)", stripped):
             kind, count = match.group(1), int(match.group(2))
             least = 1 if kind == "last" else 2
             if count < least:
                 raise InputError(
-                    f"--holdout {stripped} would hold out {'nothing' if kind == 'last' else 'all'}. {_FORMS}"
+                    f"{option} {stripped} would hold out {'nothing' if kind == 'last' else 'all'}. {_FORMS}"
                 )
-            return cls(kind="last" if kind == "last" else "every", count=count)
+            return cls(kind="last" if kind == "last" else "every", count=count, option=option)
         if re.fullmatch(r"\d+(\s*,\s*\d+)*", stripped):
-            return cls(kind="list", numbers=tuple(int(part) for part in stripped.split(",")))
-        raise InputError(f"--holdout {stripped!r} is not understood. {_FORMS}")
+            return cls(kind="list", numbers=tuple(int(part) for part in stripped.split(",")), option=option)
+        raise InputError(f"{option} {stripped!r} is not understood. {_FORMS}")
 
     def split(self, numbers: Sequence[int]) -> tuple[list[int], list[int]]:
         """Positions of the training and of the held-out episodes among ``numbers``, both in order.
@@ -53,7 +57,9 @@ class HoldoutSpec:
         """
         held = self._held(list(numbers))
         if not held and self.kind != "none":
-            raise InputError(f"--holdout {self} holds out none of {len(numbers)} episodes. Choose a smaller number.")
+            raise InputError(
+                f"{self.option} {self} holds out none of {len(numbers)} episodes. Choose a smaller number."
+            )
         training = [i for i in range(len(numbers)) if i not in held]
         if not training:
             raise InputError(f"Holding out {self} of {len(numbers)} episodes leaves none to train on. {_FORMS}")

@@ -12,10 +12,9 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport
-from twinloop.identify import IdentifyResult
 from twinloop.randomize import Plan
 from twinloop.report import Report
-from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint, parameter_forest
+from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -70,35 +69,6 @@ def _episode_plot(page: Report, twin: Twin, episode: Episode, params: ParamDistr
     units = [unit.unit for unit in logs.units.joints]
     figure = episode_series(episode.time - episode.time[0], logs.joints, series, units=units)
     page.plot(figure, f"Episode {episode.index} of {episode.origin}.")
-
-
-def identify_section(page: Report, result: IdentifyResult) -> None:
-    """Estimates with intervals beside the nominal values, and what the data cannot tell."""
-    known = sum(estimate.determined for estimate in result.estimates)
-    page.section(
-        "What the log says about the twin",
-        f"{known} of {len(result.estimates)} parameters are determined by {len(result.training)} training episodes; "
-        "the others are printed without an interval, because the data do not tell them. "
-        f"{result.evidence.text()} Residuals are correlated in time, and intervals that ignore it are far too narrow.",
-    )
-    rows = result.estimates
-    nan = float("nan")
-    figure = parameter_forest(
-        [row.name for row in rows],
-        [row.value for row in rows],
-        [nan if row.low is None else row.low for row in rows],
-        [nan if row.high is None else row.high for row in rows],
-        nominal=[row.nominal for row in rows],
-        units=[row.unit for row in rows],
-        determined=[row.determined for row in rows],
-    )
-    page.plot(figure, "Dots are estimates with their intervals, diamonds the nominal values of the twin.")
-    page.table(
-        ["parameter", "unit", "nominal", "identified", f"{result.evidence.level:.0%} interval"],
-        [[r.name, r.unit, f"{r.nominal:.4g}", f"{r.value:.4g}", r.interval] for r in rows],
-    )
-    for note in result.notes:
-        page.text(note)
 
 
 def draws_section(page: Report, plan: Plan, table: ParamTable) -> None:

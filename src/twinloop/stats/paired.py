@@ -30,8 +30,9 @@ def paired_test(
 
     The test compares t = mean / standard error with the same of resamples of the centred differences, so that it holds
     its level to second order (Hall & Wilson, "Two guidelines for bootstrap hypothesis testing", Biometrics 47, 1991);
-    p = (1 + number of t* ≥ t) / (1 + draws). Where all differences are equal nothing speaks for or against (p = 1
-    unless they are above zero).
+    p = (1 + number of t* ≥ t) / (1 + draws), and at least 2⁻ⁿ with n clusters: no test by the signs of n differences
+    can claim more, and with few clusters resamples hardly differ. Where all differences are equal, and not above zero,
+    p is 1.
 
     Args:
         differences: ``(nclusters,)``, positive where the second is better.
@@ -47,7 +48,7 @@ def paired_test(
     if len(values) < _LEAST_CLUSTERS:
         raise InputError(f"{len(values)} episode cannot tell how episodes differ; compare at least {_LEAST_CLUSTERS}.")
     mean = bootstrap_mean(values, level=level, seed=seed)
-    return PairedTest(mean=mean, p_value=_studentized(values, draws, seed, stream))
+    return PairedTest(mean=mean, p_value=max(_studentized(values, draws, seed, stream), 0.5 ** len(values)))
 
 
 def _studentized(values: NDArray[np.float64], draws: int, seed: int, stream: str) -> float:

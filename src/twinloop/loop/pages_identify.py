@@ -1,0 +1,253 @@
+"""Sections of the report of an identification: estimates, what rests on what, ranges, structures, drift."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.records import Episode
+from twinloop.identify import FitConfig, IdentifyResult
+from twinloop.identify.bands import Prediction
+from twinloop.identify.compare_result import Comparison
+from twinloop.identify.conformal import CalibratedRanges
+from twinloop.identify.drift import Drift
+from twinloop.report import Report
+from twinloop.report.identification import (
+    correlation_map,
+    coverage_curve,
+    drift_panels,
+    predicted_band,
+    prior_and_posterior,
+    residual_correlation,
+    structure_gains,
+)
+from twinloop.report.plots import parameter_forest
+from twinloop.simulate import open_backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.stats import autocorrelation
+from twinloop.twin import Twin
+
+_CLIPS = 2  # held-out clips that are drawn
+_LAG_SECONDS = 1.0
+_MOST_LAGS = 200
+_DRIFTS = 8  # parameters whose course is drawn, the surest changes first
+
+
+def identify_section(
+    page: Report, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
+) -> None:
+    """Estimates with intervals beside the nominal values, what the data cannot tell, and what is left over."""
+    known = sum(estimate.determined for estimate in result.estimates)
+    page.section(
+        "What the log says about the twin",
+        f"{known} of {len(result.estimates)} parameters are determined by {len(result.training)} training episodes; "
+        "the others are printed without an interval, because the data do not tell them. "
+        f"{result.evidence.text()} Residuals are correlated in time, and intervals that ignore it are far too narrow.",
+    )
+    rows = result.estimates
+    nan = float("nan")
+    figure = parameter_forest(
+        [row.name for row in rows],
+        [row.value for row in rows],
+        [nan if row.low is None else row.low for row in rows],
+        [nan if row.high is None else row.high for row in rows],
+        nominal=[row.nominal for row in rows],
+        units=[row.unit for row in rows],
+        determined=[row.determined for row in rows],
+    )
+    page.plot(figure, "Dots are estimates with their intervals, diamonds the nominal values of the twin.")
+    page.table(
+        ["parameter", "unit", "nominal", "identified", f"{result.evidence.level:.0%} interval"],
+        [[r.name, r.unit, f"{r.nominal:.4g}", f"{r.value:.4g}", r.interval] for r in rows],
+    )
+    for note in result.notes:
+        page.text(note)
+    _identifiability(page, result)
+    _residuals(page, result, twin, training, config)
+
+
+def _identifiability(page: Report, result: IdentifyResult) -> None:
+    """What was believed beforehand and what the data added, what they tell only together, and what not at all."""
+    found = result.distribution
+    rows = np.flatnonzero(np.isfinite(found.prior_sd)) if len(found.prior_sd) else np.zeros(0, dtype=int)
+    worst = max(result.condition, default=math.nan)
+    page.section(
+        "Priors, correlation, identifiability",
+        f"Condition number of the scaled normal equations: {worst:.3g}. Directions that the data leave open: "
+        f"{len(result.directions)}.",
+    )
+    if len(rows):
+        sd, error = found.prior_sd[rows], np.sqrt(np.diag(found.covariance)[rows])
+        figure = prior_and_posterior(
+            [found.names[i] for i in rows],
+            (found.mean[rows] - found.prior_mean[rows]) / sd,
+            error / sd,
+            [found.determined[i] for i in rows],
+        )
+        page.plot(figure, "Grey: the prior. Blue: estimate and 95 % interval, in the prior's standard deviations.")
+    _correlations(page, found)
+    if result.directions:
+        page.table(["not determined by these data"], [[direction] for direction in result.directions])
+
+
+def _correlations(page: Report, found: ParamDistribution) -> None:
+    variance = np.diag(found.covariance)
+    known = np.flatnonzero(np.asarray(found.determined) & (variance > 0))
+    if len(known) < 2:  # one correlates with nothing
+        return
+    size = np.sqrt(variance[known])
+    correlation = found.covariance[np.ix_(known, known)] / np.outer(size, size)
+    page.plot(
+        correlation_map([found.names[i] for i in known], correlation),
+        "Correlation of the estimates that the data determine.",
+    )
+
+
+def _residuals(
+    page: Report, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
+) -> None:
+    """How long what is left over resembles itself."""
+    logs = prepare_replay(twin, training, config.replay)
+    table = logs.twin.table(1, {**config.fixed, **result.values})
+    residual = replay(open_backend(), logs, table)[0] - logs.measured
+    longest = int(logs.lengths.min()) - 2
+    lags = min(longest, _MOST_LAGS, max(2, round(_LAG_SECONDS * logs.twin.control_hz)))
+    if lags < 2:  # a curve needs two points
+        return
+    curves = [
+        np.mean(
+            [autocorrelation(clip[~np.isnan(clip)], lags) for clip in residual[..., i] if _long(clip, lags)], axis=0
+        )
+        for i in range(residual.shape[-1])
+    ]
+    frames = int(np.mean(logs.lengths))
+    page.section(
+        "What is left over",
+        "Autocorrelation of training residuals. White noise would lie in the grey band; what stays above it for long "
+        "is physics that the twin lacks, or a disturbance that the log does not tell.",
+    )
+    figure = residual_correlation(
+        np.arange(lags + 1) / logs.twin.control_hz,
+        np.stack(curves, axis=-1),
+        [channel.name for channel in logs.channels],
+        1.96 / math.sqrt(frames),
+    )
+    page.plot(figure)
+
+
+def _long(clip: np.ndarray, lags: int) -> bool:
+    return int(np.isfinite(clip).sum()) > lags + 1
+
+
+def ranges_section(
+    page: Report, ranges: CalibratedRanges, twin: Twin, held_out: Sequence[Episode], config: FitConfig
+) -> None:
+    """κ and its calibration, residual noise, the coverage curve, and held-out clips in their ranges."""
+    found = ranges.distribution
+    calibration, noise = found.calibration, found.noise
+    assert calibration is not None  # noqa: S101 - calibration has filled both in
+    assert noise is not None  # noqa: S101
+    page.section(
+        "Ranges for randomization",
+        f"Factor on the covariance kappa = {calibration.kappa:.3g}: {calibration.label}."
+        + (f" MODEL ERROR beyond these ranges: {found.model_error}." if found.model_error else "")
+        + (f" Not determined, prior ranges: {', '.join(found.undetermined)}." if found.undetermined else ""),
+    )
+    page.table(
+        ["channel", "residual noise", "unit", "lag-1 correlation", "repeats with motion", "from parameters"],
+        [
+            [name, float(sd), unit, float(rho), float(part), float(share)]
+            for name, sd, unit, rho, part, share in zip(
+                noise.channels, noise.sd, noise.units, noise.rho, noise.structured, ranges.parameter_share, strict=True
+            )
+        ],
+        caption="Residual noise of the training clips; what repeats with the motion is no noise but missing physics.",
+    )
+    if ranges.curve is not None:
+        curve = ranges.curve
+        page.plot(
+            coverage_curve(curve.levels, curve.plain, curve.calibrated, curve.low, curve.high),
+            f"Part of {curve.clips} test clips that lie inside the ranges as a whole.",
+        )
+    if held_out and not math.isnan(ranges.within):
+        _held_out_clips(page, ranges, twin, held_out[:_CLIPS], config)
+
+
+def _held_out_clips(
+    page: Report, ranges: CalibratedRanges, twin: Twin, episodes: Sequence[Episode], config: FitConfig
+) -> None:
+    found = ranges.distribution
+    assert found.noise is not None  # noqa: S101 - see `ranges_section`
+    ahead = Prediction(open_backend(), found, found.noise, {**config.fixed, **found.estimate}, config, 0)
+    for episode in episodes:
+        logs = prepare_replay(twin, [episode], config.replay)
+        clips = ahead.clips(twin, [episode])
+        frames = int(logs.lengths[0])
+        measured = logs.measured[0, :frames]
+        figure = predicted_band(
+            np.arange(frames) / logs.twin.control_hz,
+            [channel.name for channel in logs.channels],
+            measured,
+            measured + clips.error[0, :frames],
+            ranges.within * math.sqrt(found.kappa) * clips.sd[0, :frames],
+            units=[channel.unit for channel in logs.channels],
+        )
+        page.plot(figure, f"Episode {episode.index}, held out: measured against simulated, and the calibrated range.")
+
+
+def structures_section(page: Report, compared: Comparison) -> None:
+    """Which physics is missing, and which added term buys nothing."""
+    rows = [row for row in compared.results if row.improvement is not None and row.error is not None]
+    how = f"cross-fitted over {compared.folds} folds" if compared.folds > 1 else "on the held-out part"
+    page.section(
+        "Which physics is missing",
+        f"Every structure against the same fit without it, judged on {compared.episodes} episodes that neither had "
+        f"seen, {how}. Intervals and p-values by paired bootstrap over episodes, p-values adjusted by Holm.",
+    )
+    if rows:
+        gains = [row.improvement for row in rows if row.improvement is not None]
+        figure = structure_gains(
+            [row.name for row in rows],
+            [float(gain.estimate) for gain in gains],
+            [float(gain.low) for gain in gains],
+            [float(gain.high) for gain in gains],
+            ["MISSING" in row.verdict or row.verdict.startswith("needed") for row in rows],
+        )
+        page.plot(figure, "Part of the held-out error that a structure takes away, with its 95 % interval.")
+    table = [
+        [row.name, row.meaning, row.added or None, row.per_parameter, None if row.reason else row.p_value]
+        for row in compared.results
+    ]
+    said = [row.verdict or f"not compared: {row.reason}" for row in compared.results]
+    page.table(
+        ["structure", "physics", "added parameters", "improvement each", "p (Holm)", "verdict"],
+        [[*cells, verdict] for cells, verdict in zip(table, said, strict=True)],
+    )
+
+
+def drift_section(page: Report, found: Drift) -> None:
+    """What changed while the log was recorded."""
+    order = {name: place for place, name in enumerate(found.drifting)}
+    shown = sorted(found.params, key=lambda p: (order.get(p.name, len(order)), p.p_change))[:_DRIFTS]
+    said = f"{', '.join(found.drifting)} changed." if found.drifting else "No parameter changed that these data show."
+    page.section(
+        "Drift",
+        f"{said} Tested for change between {len(found.groups)} groups of episodes and for a trend along their order, "
+        "by permutation of episodes, adjusted by Holm over parameters and both tests.",
+    )
+    figure = drift_panels(
+        found.groups,
+        [param.name for param in shown],
+        [param.estimates for param in shown],
+        [param.errors for param in shown],
+        [param.unit for param in shown],
+    )
+    page.plot(figure, "Estimates of each group with 95 % intervals from the spread of episodes within groups.")
+    page.table(
+        ["parameter", "unit", "p of change", "trend", "p of trend"],
+        [[param.name, param.unit, param.p_change, param.trend, param.p_trend] for param in shown],
+    )
