@@ -22,6 +22,8 @@ from twinloop.core.params import ParamTable
 from twinloop.simulate.clock import Array, AsArray
 from twinloop.simulate.drive_stages import Friction, LinkFeedback, SpeedLimit, Supply
 from twinloop.simulate.drive_wiring import Moment, Motors, Wiring
+from twinloop.simulate.protocol import InitialState
+from twinloop.simulate.rotors import Rotors
 from twinloop.twin import Twin
 
 
@@ -55,7 +57,15 @@ class Drives:
         fields: model fields that `apply` returns.
     """
 
-    def __init__(self, twin: Twin, params: ParamTable, *, as_array: AsArray = np.asarray) -> None:
+    def __init__(
+        self,
+        twin: Twin,
+        params: ParamTable,
+        *,
+        as_array: AsArray = np.asarray,
+        initial: InitialState | None = None,
+    ) -> None:
+        """Drives at rest; ``initial`` tells what they had been told before the beginning."""
         self._twin, self._params, self._as_array = twin, params, as_array
         self._wiring = Wiring.of(twin, as_array)
         self._back_emf = as_array(Motors.of(twin).back_emf)
@@ -64,6 +74,7 @@ class Drives:
             SpeedLimit(twin, self._wiring),
             Friction(twin, self._wiring),
             LinkFeedback(twin, self._wiring),
+            Rotors(twin, initial),
         )
         self._used: dict[int, Stage] = {}
         self._names = {name for name, param in twin.params.items() if param.quantity.stage == "drive"}

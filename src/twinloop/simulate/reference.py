@@ -44,7 +44,8 @@ class SimulationReference:
         self._pushes = Pushes(twin, params)
         self._twin, self._params = twin, params
         self._worlds = [_begin(twin, params, initial, world) for world in range(self.nworld)]
-        self._drives = [Drives(twin, params.take([world])) for world in range(self.nworld)]
+        each = ([world] for world in range(self.nworld))
+        self._drives = [Drives(twin, params.take(row), initial=initial.take(row)) for row in each]
 
     @property
     def state(self) -> NDArray[np.float64]:

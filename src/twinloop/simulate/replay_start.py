@@ -16,6 +16,7 @@ from twinloop.core.records import Episode
 from twinloop.simulate.channels import at_frames, free_joint
 from twinloop.simulate.protocol import InitialState
 from twinloop.twin import Twin
+from twinloop.twin.quantities.rotation import rotate
 
 Array = NDArray[np.float64]
 _LOCAL = ("position", "rotation", "velocity", "spin")
@@ -146,6 +147,17 @@ def _place(
             qpos[row, at : at + 7] = at_frames(episode, f"pose/{body}")[frame]
         if not resting and f"twist/{body}" in episode.signals:
             qvel[row, dof : dof + 6] = at_frames(episode, f"twist/{body}")[frame]
+        elif not resting:
+            qvel[row, dof + 3 : dof + 6] = _turning(model, body, episode, frame)
+
+
+def _turning(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:
+    """The rates that a gyroscope at a site of the body says, in the body's axes; none where the log has none."""
+    for site in np.flatnonzero(model.site_bodyid == model.body(body).id):
+        signal = f"angular_velocity/{model.site(int(site)).name}"
+        if signal in episode.signals:
+            return rotate(model.site_quat[site], at_frames(episode, signal)[frame])
+    return np.zeros(3)
 
 
 def _speeds(episode: Episode, positions: Array, columns: Sequence[int]) -> Array:

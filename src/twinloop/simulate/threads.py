@@ -61,7 +61,7 @@ class SimulationThreads:
         self._pushes = Pushes(twin, params)
         self._twin, self._params, self._moved = twin, params, twin.moved(params)
         self.batch = make_batch(twin, params, initial, nthread)
-        self._drives = Drives(twin, params)
+        self._drives = Drives(twin, params, initial=initial)
         self._columns = _integration_columns(twin.model)
         self._derived = {name: self.batch.bind(name) for name in derived}
         if derived:

@@ -15,6 +15,7 @@ from twinloop.twin.quantities.links import LINKS
 from twinloop.twin.quantities.lookup import has_quantity, members, model_field, nominal_value, rows
 from twinloop.twin.quantities.placement import PLACEMENT
 from twinloop.twin.quantities.pushes import PUSHES
+from twinloop.twin.quantities.rotors import ROTORS
 from twinloop.twin.quantities.scene import SCENE
 from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.quantities.timing import TIMING
@@ -24,6 +25,7 @@ QUANTITIES: tuple[Quantity, ...] = (
     *JOINTS,
     *ACTUATORS,
     *GEARS,
+    *ROTORS,
     *LINKS,
     *BODIES,
     *CONTACT,

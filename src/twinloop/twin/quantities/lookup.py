@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from twinloop.twin.quantities.gears import GEAR, is_motor_side, motor_joint
 from twinloop.twin.quantities.kinds import Quantity
+from twinloop.twin.quantities.rotors import FAMILY as ROTORS
+from twinloop.twin.quantities.rotors import carrier_dofs, rotor_rows
 from twinloop.twin.quantities.scene import scene_members
 from twinloop.twin.quantities.sensing import sensor_members
 
@@ -82,6 +84,8 @@ def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> ND
     family = quantity.family
     if field.startswith("opt.") or field == "tex_data":
         return np.zeros(1, dtype=np.intp)
+    if family == ROTORS:
+        return carrier_dofs(model) if field == "dof_damping" else rotor_rows(model)
     if field.startswith("dof_"):
         return np.atleast_1d(model.jnt_dofadr[motor_joint(model, name)]).astype(np.intp)
     if field.startswith("tendon_") and family == "joint":
