@@ -75,15 +75,16 @@ class Excitation:
     """A motion and what it would tell.
 
     ``commands`` ``(T, n)`` in SI at the twin's rate; ``kinds`` of its pieces; ``told`` is the information of one pass
-    at every plausible point, ``(npoint, p, p)``. ``gain`` is the criterion averaged over points, with what was known
-    before and all passes; ``random_gain`` that of designs drawn at random from the Fourier series among the same
-    pieces, mean and best. ``following`` ``(n,)`` is how far readings lag behind commands at most. ``tried`` counts
-    motions simulated, ``refused`` those that the robot may not make.
+    at every plausible point, ``(npoint, p, p)``, ``excited`` ``(npoint, p)`` how far it moves the readings. ``gain`` is
+    the criterion averaged over points, with what was known before and all passes; ``random_gain`` that of designs drawn
+    at random from the Fourier series among the same pieces, mean and best. ``following`` ``(n,)`` is how far readings
+    lag behind commands at most. ``tried`` counts simulated motions, ``refused`` drawn ones that the robot may not make.
     """
 
     commands: Array
     kinds: tuple[str, ...]
     told: Information
+    excited: Array
     gain: float
     random_gain: tuple[float, float]
     following: Array
@@ -93,12 +94,11 @@ class Excitation:
 
 @dataclass
 class _Pool:
-    """Admissible pieces ``(m, T, n)``, their kinds, what they tell ``(npoint, m, p, p)`` and their lags ``(m, n)``."""
+    """Admissible pieces ``(m, T, n)``, their kinds, and what they tell ``(npoint, m, p, p)``."""
 
     pieces: Array
     kinds: list[str]
     told: Information
-    lag: Array
 
 
 def suggest(trials: Trials, before: Information, columns: Sequence[int], options: ExcitationOptions) -> Excitation:
@@ -138,6 +138,7 @@ def suggest(trials: Trials, before: Information, columns: Sequence[int], options
         commands=commands,
         kinds=tuple(pool.kinds[i] for i in chosen),
         told=told,
+        excited=trials.excited(commands[None]),
         gain=score(whole),
         random_gain=_by_chance(gain, pool.kinds, options),
         following=lag[0],
@@ -187,14 +188,14 @@ def _draw_pool(trials: Trials, options: ExcitationOptions) -> tuple[_Pool, int]:
             kinds.append(kind)
             drawn.append(kept)
     pieces = np.array(drawn).reshape(len(drawn), len(time), len(home))
-    fine, lag = trials.admissible(pieces) if len(pieces) else (np.zeros(0, dtype=bool), pieces[:, 0])
+    fine = trials.admissible(pieces)[0] if len(pieces) else np.zeros(0, dtype=bool)
     if not fine.any():
         raise InputError(
             f"None of {options.pool} motions of {trials.twin.name} keeps its limits at every plausible parameter: "
             "range, speed, torque, or something is too near at home. Allow more, or draw a larger pool."
         )
     pieces, kinds = pieces[fine], [kind for kind, good in zip(kinds, fine, strict=True) if good]
-    return _Pool(pieces=pieces, kinds=kinds, told=trials.told(pieces), lag=lag[fine]), options.pool - len(kinds)
+    return _Pool(pieces=pieces, kinds=kinds, told=trials.told(pieces)), options.pool - len(kinds)
 
 
 def _exchange(gain: Callable[[Sequence[int]], float], count: int, options: ExcitationOptions) -> list[int]:
@@ -242,13 +243,12 @@ def _mend(
             children.append(kept)
     if not children:
         return 0
-    fine, lag = trials.admissible(np.array(children))
+    fine, _ = trials.admissible(np.array(children))
     if not fine.any():
         return len(children)
     pieces = np.array(children)[fine]
     told, first = trials.told(pieces), len(pool.pieces)
     pool.pieces = np.concatenate([pool.pieces, pieces])
-    pool.lag = np.concatenate([pool.lag, lag[fine]])
     pool.kinds += [f"{pool.kinds[chosen[slot]]}, blended"] * len(pieces)
     pool.told = Information(
         matrix=np.concatenate([pool.told.matrix, told.matrix], axis=1),

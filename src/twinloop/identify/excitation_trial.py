@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,8 +12,8 @@ from twinloop.core.records import Episode
 from twinloop.hardware.limits import Clearance, MotionLimits
 from twinloop.identify.assembly import at_physics, fit_problem
 from twinloop.identify.config import FitConfig
-from twinloop.identify.fisher import Information, Noise, information
-from twinloop.identify.problem import linearize
+from twinloop.identify.fisher import Information, Noise, excitation, information
+from twinloop.identify.problem import Linearization, Problem, linearize
 from twinloop.identify.space import Space
 from twinloop.simulate import Backend, InitialState, rollout
 from twinloop.simulate.replay import replay
@@ -46,14 +47,19 @@ class Trials:
 
     def told(self, commands: Array) -> Information:
         """What motions ``(nmotion, T, n)``, each from rest, tell at every point, ``(npoint, nmotion, p, p)``."""
-        starts = self._at_rest()
-        each = [self._told_at(point, start, commands) for point, start in zip(self.points, starts, strict=True)]
+        each = [information(problem, here, self.noise) for problem, here in self._looked(commands)]
         return Information(matrix=np.stack([i.matrix for i in each]), score=np.stack([i.score for i in each]))
 
-    def _told_at(self, point: Array, start: Array, commands: Array) -> Information:
-        logs = self._logs(commands, start)
-        problem = fit_problem(self.backend, logs, replace(self.space, twin=logs.twin), point, self.config)
-        return information(problem, linearize(problem, point), self.noise)
+    def excited(self, commands: Array) -> Array:
+        """How far they move the readings at every point, see `fisher.excitation`, ``(npoint, p)``."""
+        return np.stack([excitation(problem, here, self.noise) for problem, here in self._looked(commands)])
+
+    def _looked(self, commands: Array) -> Iterator[tuple[Problem, Linearization]]:
+        """Motions as a fit would see them, at every point."""
+        for point, start in zip(self.points, self._at_rest(), strict=True):
+            logs = self._logs(commands, start)
+            problem = fit_problem(self.backend, logs, replace(self.space, twin=logs.twin), point, self.config)
+            yield problem, linearize(problem, point)
 
     def _logs(self, commands: Array, start: Array) -> ReplayLogs:
         """Motions as logs of a robot that reads ``start`` ``(n,)`` at their beginning."""

@@ -47,7 +47,9 @@ def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, 
             matrix=seen.told.matrix + repeat * suggested.told.matrix,
             score=seen.told.score + repeat * suggested.told.score,
         )
-        then = _outlooks(after, np.maximum(seen.excited, 1.0), sd)
+        frames = np.array([seen.frames, repeat * len(suggested.commands)])
+        power = (frames[0] * seen.excited**2 + frames[1] * suggested.excited**2) / frames.sum()
+        then = _outlooks(after, np.sqrt(power), sd)
     covariance, gained = seen.told.covariance(sd)[0], seen.told.gained(sd)[0]
     found = _directions(gained, seen, sd)
     undetermined = [outlook.verdict != "determined" for outlook in now]

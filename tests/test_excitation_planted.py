@@ -1,0 +1,101 @@
+"""What a teleoperated log leaves open, a suggested excitation determines: the promise is held by the fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from twinloop.hardware import VirtualRobot
+from twinloop.hardware.excite import ExcitationPlan
+from twinloop.hardware.excite_drive import excite
+from twinloop.hardware.limits import motion_limits
+from twinloop.hardware.record import record
+from twinloop.hardware.teleop_motion import teleop_commands
+from twinloop.identify import FitConfig, identify
+from twinloop.identify.excitation import ExcitationOptions, suggest
+from twinloop.identify.excitation_trial import Trials
+from twinloop.identify.plan import plan
+from twinloop.identify.survey import survey
+from twinloop.simulate import open_backend
+from twinloop.twin import load_twin
+
+SEED = 3
+TWIN = load_twin("so101_tabletop")
+REPEAT = 3
+
+
+class Plain(VirtualRobot):
+    """A virtual SO-101 whose hidden physics its twin can say: no play in the gears, friction that knows no load."""
+
+    def __init__(self, session: int) -> None:
+        super().__init__("so101_tabletop", seed=SEED, session=session)
+        hidden = self._hidden
+        self._hidden = replace(hidden, backlash=0 * hidden.backlash, load_friction=0 * hidden.load_friction)
+
+
+def teleoperated(episodes=2, seconds=8.0):
+    for number, commands in enumerate(teleop_commands(TWIN, seed=SEED, episodes=range(episodes), seconds=seconds)):
+        robot = Plain(number)
+        robot.connect()
+        yield record(robot, commands, TWIN.control_hz, index=number)
+        robot.disconnect()
+
+
+def excited(commands, limits, following):
+    made = ExcitationPlan(
+        twin="so101_tabletop",
+        twin_hash=TWIN.hash,
+        joints=tuple(TWIN.robot.joints),
+        control="position",
+        hz=TWIN.control_hz,
+        commands=commands,
+        home=TWIN.home()[1],
+        limits=limits,
+        following=following,
+        repeat=REPEAT,
+    )
+    robot = Plain(10)
+    robot.connect()
+    found = excite(robot, made)
+    robot.disconnect()
+    assert found.completed, found.reason
+    return found.episodes
+
+
+@pytest.mark.slow
+def test_a_suggested_excitation_determines_what_teleoperation_leaves_open_and_the_fit_finds_the_truth():
+    backend, limits = open_backend(), motion_limits(TWIN, speed=0.8)
+    log = list(teleoperated())
+    seen = survey(TWIN, log, backend=backend)
+    before = plan(seen)
+    trials = Trials(
+        twin=TWIN,
+        space=replace(seen.space, twin=TWIN),
+        points=seen.points,
+        noise=seen.joint_noise(),
+        config=FitConfig(),
+        backend=backend,
+        limits=limits,
+    )
+    columns = [i for i, name in enumerate(seen.space.names) if name in before.open]
+    found = suggest(trials, seen.told, columns, ExcitationOptions(duration=20.0, repeat=REPEAT, seed=1))
+    assert found.gain > found.random_gain[1] > found.random_gain[0]
+    promised = [row for row in plan(seen, found, repeat=REPEAT).parameters if row.name in before.open and row.then]
+    promised = [row for row in promised if row.then and row.then.verdict == "determined"]
+    assert promised
+
+    both = [replace(e, index=i) for i, e in enumerate([*log, *excited(found.commands, limits, found.following)])]
+    poor, rich = (identify(TWIN, episodes, backend=backend) for episodes in (log, both))
+    known = {row.name: row for row in rich.estimates}
+    assert np.mean([known[row.name].determined for row in promised]) >= 0.7
+    assert sum(row.determined for row in rich.estimates) > sum(row.determined for row in poor.estimates)
+    robot = Plain(0).reveal()
+    errors = []
+    for row in promised:
+        truth = robot.params.get(row.name, TWIN.params[row.name].nominal)
+        estimate = known[row.name].value
+        distance = abs(np.log(estimate / truth)) if row.log else abs(estimate - truth)
+        errors.append(distance / row.prior)
+    assert np.median(errors) < 0.25  # of what was known beforehand
