@@ -164,11 +164,15 @@ class _Stages:
         others = {n: float(v) for i, (n, v) in enumerate(space.values(start).items()) if i not in first}
         small = replace(space, free=tuple(space.free[i] for i in first), fixed={**space.fixed, **others})
         problem = fit_problem(self.backend, logs, small, start[first], self.config)
+
+        def whole(point: Array) -> Array:
+            every = start.copy()
+            every[first] = point
+            return every
+
         begun = [begin(problem, start[first])]
-        early = self._descend("first", problem, begun, _FIRST_ITERATIONS, tolerance=_FIRST_TOLERANCE, whole=False)[0]
-        point = start.copy()
-        point[first] = early.point
-        return point
+        early = self._descend("first", problem, begun, _FIRST_ITERATIONS, tolerance=_FIRST_TOLERANCE, whole=whole)[0]
+        return whole(early.point)
 
     def _evolved(self, problem: Problem, start: Array) -> Evolution:
         config = self.config
@@ -220,17 +224,16 @@ class _Stages:
         iterations: int,
         *,
         tolerance: float = 2e-3,
-        whole: bool = True,
+        whole: Callable[[Array], Array] | None = None,
     ) -> list[Solution]:
-        """Walks together, gone on with where the checkpoint ends; ``whole`` says that they move all parameters."""
+        """Walks together, gone on with where the checkpoint ends; ``whole`` adds what they do not move to a point."""
         now = self.checkpoint.descents(stage) or list(begun)
 
         def watch(number: int, descent: Descent) -> None:
             now[number] = descent
             self.checkpoint.keep_descents(stage, now)
             least = min((d for d in now if d.history), key=lambda d: d.history[-1])
-            if whole:
-                self.found = least.point
+            self.found = whole(least.point) if whole else least.point
             self._tell(stage, descent.iteration, iterations, least.history[-1], sum(d.replays for d in now))
 
         solutions = solve_together(problem, list(now), iterations=iterations, tolerance=tolerance, watch=watch)
