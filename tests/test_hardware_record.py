@@ -53,6 +53,12 @@ def test_a_log_says_what_it_is():
     assert [unit.unit for unit in episode.units.joints] == ["deg"] * 5 + ["range_0_100"]
 
 
+@pytest.mark.parametrize(("twin", "command"), [("so101_tabletop", "position"), ("double_pendulum", "torque")])
+def test_a_log_says_what_a_command_is(twin, command):
+    [episode] = virtual_log(1, twin=twin, episodes=1, seconds=3.0, nthread=1)
+    assert episode.command == command
+
+
 def test_times_are_true_late_by_the_clock_and_never_drift():
     late = np.concatenate([e.time - np.arange(len(e)) / 30 for e in virtual_log(3, episodes=4, seconds=5.0)])
     longest = draw_hidden(TWIN, 3).oversleep

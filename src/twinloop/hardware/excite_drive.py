@@ -15,7 +15,7 @@ from twinloop.hardware.excite import ExcitationPlan
 from twinloop.hardware.excite_guard import Guarded, GuardOptions, stopped_by_hand
 from twinloop.hardware.limits import Clearance
 from twinloop.hardware.protocol import Robot
-from twinloop.hardware.record import record
+from twinloop.hardware.record import command_kind, record
 from twinloop.hardware.teleop_motion import minimum_jerk
 
 Array = NDArray[np.float64]
@@ -96,9 +96,7 @@ def refuse_misfit(robot: Robot, plan: ExcitationPlan) -> None:
             f"This plan was made for the joints {', '.join(plan.joints)}; {robot.origin} has "
             f"{', '.join(robot.units.names)}. Make a plan with this robot's twin."
         )
-    if not all(
-        key.endswith("." + ("pos" if plan.control == "position" else "torque")) for key in robot.action_features
-    ):
+    if command_kind(robot) != plan.control:
         raise InputError(
             f"This plan commands {plan.control}s; {robot.origin} takes {', '.join(robot.action_features)}."
         )

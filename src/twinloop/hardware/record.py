@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.hardware.protocol import Robot
+from twinloop.hardware.protocol import TORQUE, Robot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +95,15 @@ def episodes_of(recording: Recording, robot: Robot, numbers: Iterable[int], *, t
             source=robot.source,
             origin=robot.origin,
             robot_type=robot.name,
+            command=command_kind(robot),
         )
         for row, number in enumerate(numbers)
     ]
+
+
+def command_kind(robot: Robot) -> Literal["position", "torque"]:
+    """What the commands of a robot are, by the names of its actions."""
+    return "torque" if all(key.endswith(f".{TORQUE}") for key in robot.action_features) else "position"
 
 
 class _Spoken:
