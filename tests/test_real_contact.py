@@ -1,0 +1,154 @@
+"""Tosses and drops: speeds at their own moment, errors over whole flights, and planted contact that comes back."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from twinloop.core.records import Episode, Signal
+from twinloop.core.seeds import generator
+from twinloop.core.units import UnitMap
+from twinloop.identify import FitConfig, identify
+from twinloop.loop.real.cube_tosses import CASE as CUBE
+from twinloop.loop.real.cube_tosses import REPLAY
+from twinloop.loop.real.free_flight import flight_errors, with_speeds_at_frames
+from twinloop.loop.real.planar_impacts import CASE as SQUARE
+from twinloop.simulate import open_backend
+from twinloop.simulate.open_loop import open_loop
+from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.twin import load_twin
+
+BACKEND = open_backend("threads", nthread=2)
+SLIDE, STIFFNESS = "object/cube/friction/slide", "object/cube/contact/stiffness"
+# The estimate of a search over 123 of the shared tosses, with impedance the same at every depth.
+FOUND = {
+    SLIDE: 0.1843,
+    STIFFNESS: 5318.0,
+    "object/cube/contact/damping_ratio": 1.488,
+    "object/cube/contact/impedance/d0": 0.9162,
+    "object/cube/contact/impedance/dwidth": 0.9162,
+    "object/cube/size": 0.9588,
+    "geom/table/position/z": -0.0006,
+    "world/gravity/magnitude": 9.419,
+    "world/gravity/tilt_x": 0.0017,
+    "object/cube/inertia/x": 1.0953,
+    "object/cube/inertia/y": 1.2764,
+    "object/cube/inertia/z": 1.1174,
+    "object/cube/com/x": -0.0009,
+    "object/cube/com/y": 0.0013,
+    "object/cube/com/z": 0.0071,
+}
+
+
+def toss(index, poses, twists, *, hz=148.0):
+    time, none = np.arange(len(poses)) / hz, np.empty((len(poses), 0))
+    signals = {
+        "pose/cube": Signal(time=time, values=poses, columns=("x", "y", "z", "qw", "qx", "qy", "qz"), unit=""),
+        "twist/cube": Signal(time=time, values=twists, columns=("vx", "vy", "vz", "wx", "wy", "wz"), unit=""),
+    }
+    units = UnitMap(joints=(), source="a body without joints")
+    return Episode(index=index, time=time, action=none, state=none, units=units, source="sim", signals=signals)
+
+
+def planted(values, *, count=8, nframe=70):
+    """Tosses of the twin with planted parameters."""
+    rng, twin = generator(6, "test/planted"), load_twin("cube_toss")
+    blank = []
+    for index in range(count):
+        turn = rng.normal(size=4)
+        pose = np.concatenate([[0.0, 0.0, 0.15], turn / np.linalg.norm(turn)])
+        twist = np.concatenate([rng.normal(scale=0.6, size=2), [-0.5], rng.normal(scale=3.0, size=3)])
+        blank.append(toss(index, np.tile(pose, (nframe, 1)), np.tile(twist, (nframe, 1))))
+    logs = prepare_replay(twin, blank, REPLAY)
+    table = logs.twin.table(count, {name: np.full(count, value) for name, value in values.items()})
+    initial = logs.start.states(logs.twin, table, np.zeros((count, 0)))
+    run = open_loop(BACKEND, logs.twin, table, initial, logs.commands[:, :-1])
+    return [toss(i, run.qpos[i], run.qvel[i]) for i in range(count)]
+
+
+def test_a_backward_difference_becomes_the_speed_at_its_frame():
+    time = np.arange(40) / 148.0
+    height = 0.3 + 0.7 * time - 0.5 * 9.81 * time**2
+    before = np.diff(np.concatenate([[0.3 - 0.7 / 148.0 - 0.5 * 9.81 / 148.0**2], height])) * 148.0
+    twists = np.zeros((40, 6))
+    twists[:, 2] = before
+    poses = np.tile([0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0], (40, 1))
+    mended = with_speeds_at_frames(toss(0, poses, twists), "twist/cube", "vz").signals["twist/cube"].values
+    assert mended[:, 2] == pytest.approx(0.7 - 9.81 * time, abs=1e-9)
+    assert np.array_equal(mended[:, [0, 1, 3, 4, 5]], twists[:, [0, 1, 3, 4, 5]])
+    assert np.array_equal(twists[:, 2], before)  # what was given stays
+
+
+def test_a_flight_is_off_by_nothing_from_its_own_twin_and_by_more_from_another():
+    episodes, twin = planted({SLIDE: 0.3}, count=4), load_twin("cube_toss")
+    own, other = (
+        flight_errors(twin, episodes, REPLAY, {SLIDE: slide}, BACKEND, physics_hz=2368.0) for slide in (0.3, 0.9)
+    )
+    assert own.shape == (4, 2)
+    assert own == pytest.approx(0.0, abs=1e-6)
+    assert other[:, 0].mean() > 5e-3
+
+
+def test_errors_of_a_pose_are_the_sizes_of_its_columns():
+    episodes, twin = planted({}, count=2), load_twin("cube_toss")
+    options = replace(REPLAY, compare=("pose/cube", "pose_error/cube"))
+    columns = flight_errors(
+        twin,
+        episodes,
+        options,
+        {SLIDE: 0.9},
+        BACKEND,
+        physics_hz=2368.0,
+        sizes=lambda r: np.stack(
+            [np.linalg.norm(r[..., :3], axis=-1), r[..., 6], np.linalg.norm(r[..., 3:6], axis=-1), r[..., 7]], axis=-1
+        ),
+    )
+    assert columns[:, 0] == pytest.approx(columns[:, 1])
+    assert columns[:, 2] == pytest.approx(columns[:, 3])
+    assert columns.min() > 0
+
+
+@pytest.mark.slow
+def test_planted_contact_is_found_where_slopes_alone_end_elsewhere():
+    episodes, truth = planted({SLIDE: 0.25, STIFFNESS: 6000.0}), {SLIDE: 0.25, STIFFNESS: 6000.0}
+    start = {SLIDE: 1.2, STIFFNESS: 60000.0}
+    config = FitConfig(
+        replay=REPLAY, free=tuple(truth), start=start, walk=100, physics_hz=2368.0, iterations=15, polish=0, rescale=0
+    )
+    alone = identify(load_twin("cube_toss"), episodes, backend=BACKEND, config=config)
+    searched = replace(config, search="cma", starts=1, generations=40, population=10)
+    found = identify(load_twin("cube_toss"), episodes, backend=BACKEND, config=searched)
+    assert found.values[SLIDE] == pytest.approx(0.25, rel=0.02)
+    assert found.values[STIFFNESS] == pytest.approx(6000.0, rel=0.1)
+    assert found.training_error[0] < 0.1 * alone.training_error[0]
+
+
+def real(name):
+    folder = Path(os.environ.get("TWINLOOP_DATA", "")) / name
+    if not os.environ.get("TWINLOOP_DATA") or not folder.is_dir():
+        pytest.skip(f"{name} is not in TWINLOOP_DATA")
+    return folder
+
+
+def test_an_estimate_of_the_tosses_keeps_what_it_reached():
+    """11.1 ± 0.5 % of the width and 12.2 ± 1.0° over the 247 tosses that its search had not seen."""
+    case = CUBE
+    _, test = case.split(case.read(real(case.name)))
+    twin = load_twin(case.twin)
+    ready = [with_speeds_at_frames(episode, "twist/cube", "vz") for episode in test]
+    errors = flight_errors(twin, ready, REPLAY, FOUND, BACKEND, physics_hz=592.0).mean(axis=0)
+    assert 100 * errors[0] / 0.1048 < 12.5
+    assert np.degrees(errors[1]) < 15.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [CUBE, SQUARE], ids=lambda case: case.name)
+def test_a_fit_reaches_its_targets_on_flights_it_has_not_seen(case):
+    training, test = case.split(case.read(real(case.name)))
+    scores = case.score(case.fit(training, BACKEND), test, BACKEND)
+    before = case.score(None, test, BACKEND)
+    assert [score.name for score in scores] == [score.name for score in before]
+    for score in scores[: 2 if case is CUBE else 1]:
+        assert score.reached, score
