@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 from scipy.signal import lfilter
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.identify import identify
 from twinloop.identify.bootstrap import refit_bootstrap
 from twinloop.identify.checkpoint import Checkpoint
 from twinloop.identify.problem import Block, Problem, linearize
@@ -17,6 +18,10 @@ from twinloop.identify.solver import Descent, solve
 from twinloop.identify.uncertainty import fit_clusters, uncertainty
 from twinloop.identify.uncertainty_clusters import FrameTimes
 from twinloop.identify.uncertainty_scores import frame_scores
+from twinloop.loop.coverage_cases import SERVO
+from twinloop.loop.coverage_study import Population
+from twinloop.loop.fit_file import fit_config
+from twinloop.simulate import open_backend
 from twinloop.stats import cluster_weights
 
 NAMES = ("gain", "friction", "offset")
@@ -250,3 +255,37 @@ def test_mistakes_are_named():
         profile_likelihood(problem, end, space_of(NAMES), found, "gian")
     with pytest.raises(InputError, match="Nothing can be compared with the profile of gain"):
         profile_likelihood(problem, end, space_of(NAMES), found, "gain")
+
+
+def test_refits_and_profiles_are_asked_for_in_a_fit_and_few_episodes_say_what_their_intervals_rest_on():
+    population = Population.of(replace(SERVO, population=8, seconds=1.0), open_backend("threads", nthread=2))
+    rng, backend = np.random.default_rng(0), open_backend("threads", nthread=2)
+    log = population.log(np.arange(8), population.noise(rng, 8))
+    config = replace(SERVO.fit, bootstrap=8, profile=("actuator/pendulum/kp",), iterations=6)
+    result = identify(population.twin, log, backend=backend, config=config)
+    assert (result.evidence.method, result.evidence.draws) == ("refit bootstrap", 8)
+    assert "Intervals 90%, clustered by 8 episodes; bootstrap of 8 full refits." in result.text()
+    assert "Profile of actuator/pendulum/kp: [" in result.text()
+    kp = {row.name: row for row in result.estimates}["actuator/pendulum/kp"]
+    (profile,) = result.profiles
+    assert profile.high - profile.low == pytest.approx(kp.high - kp.low, rel=0.9)
+    plain = result.to_json()
+    assert plain["schema"] == 2
+    assert np.shape(plain["correlation"]) == (4, 4)
+    assert plain["profiles"][0]["name"] == "actuator/pendulum/kp"
+    assert plain["residuals"]["noise_sd"][0] == pytest.approx(SERVO.noise, rel=0.5)
+    few = identify(population.twin, log[:2], backend=backend, config=replace(SERVO.fit, iterations=2))
+    assert few.distribution.clusters == 2
+    assert few.evidence.clusters == "time block"
+    assert "(too few episodes for 4 parameters); one-step bootstrap of 2000 draws." in few.text()
+    assert "There are fewer than 8 clusters, so the bootstrap is preferred." in few.text()
+    one = identify(population.twin, log[:1], backend=backend, config=replace(SERVO.fit, iterations=2))
+    assert "No intervals: a single episode" in one.text()
+    assert "Record at least 8 episodes for 4 parameters." in one.text()
+
+
+def test_flags_of_the_command_line_and_their_mistakes():
+    config = fit_config(bootstrap=200, profile=["joint/a/damping"])
+    assert (config.bootstrap, config.profile) == (200, ("joint/a/damping",))
+    with pytest.raises(InputError, match="--bootstrap 5: percentiles take at least 40 refits"):
+        fit_config(bootstrap=5)

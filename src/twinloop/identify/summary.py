@@ -46,7 +46,7 @@ def distribution(
         low=np.array([param.low for param in params]),
         high=np.array([param.high for param in params]),
         determined=(*(not reason for reason in found.reasons), *(True for _ in scales)),
-        clusters=len(logs),
+        clusters=len(set(logs.numbers)),
         twin_hash=space.twin.hash,
         data_hash=sha256_bytes(logs.commands.tobytes(), logs.measured.tobytes()),
         prior_mean=np.concatenate([space.column("centre"), np.full(len(scales), np.nan)]),
@@ -140,6 +140,7 @@ def notes(
             "iterations."
         )
     thin = [n for n, df, why in zip(names, found.df, found.reasons, strict=True) if not why and df < _FEW_DF]
-    if thin:
-        said.append(f"Two or three clusters decide {', '.join(thin)}: excite it in more of the log.")
+    if thin and found.clusters is not None and found.clusters.count > 2 * _FEW_DF:
+        many = found.clusters.count
+        said.append(f"Two or three of {many} clusters decide {', '.join(thin)}: excite it in more of them.")
     return tuple(said)
