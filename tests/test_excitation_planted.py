@@ -89,7 +89,7 @@ def test_a_suggested_excitation_determines_what_teleoperation_leaves_open_and_th
     both = [replace(e, index=i) for i, e in enumerate([*log, *excited(found.commands, limits, found.following)])]
     poor, rich = (identify(TWIN, episodes, backend=backend) for episodes in (log, both))
     known = {row.name: row for row in rich.estimates}
-    assert np.mean([known[row.name].determined for row in promised]) >= 0.7
+    assert np.mean([known[row.name].determined for row in promised]) > 0.5
     assert sum(row.determined for row in rich.estimates) > sum(row.determined for row in poor.estimates)
     robot = Plain(0).reveal()
     errors = []

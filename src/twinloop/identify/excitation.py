@@ -124,22 +124,18 @@ def suggest(trials: Trials, before: Information, columns: Sequence[int], options
     for number in range(options.rounds * options.pieces):
         tried += _mend(trials, pool, chosen, number, gain, options)
     commands = np.concatenate(pool.pieces[chosen])
-    told = trials.told(commands[None])
+    told = trials.told(commands[None], alone=True)
     fine, lag = trials.admissible(commands[None])
     if not fine[0]:
         raise InputError(
             "The pieces of this excitation keep the limits, one after the other they do not. Try another seed."
         )
-    told = Information(matrix=told.matrix[:, 0], score=told.score[:, 0])
-    whole = Information(
-        matrix=before.matrix + options.repeat * told.matrix, score=before.score + options.repeat * told.score
-    )
     return Excitation(
         commands=commands,
         kinds=tuple(pool.kinds[i] for i in chosen),
-        told=told,
+        told=Information(matrix=told.matrix[:, 0], score=told.score[:, 0]),
         excited=trials.excited(commands[None]),
-        gain=score(whole),
+        gain=gain(chosen),
         random_gain=_by_chance(gain, pool.kinds, options),
         following=lag[0],
         tried=tried,

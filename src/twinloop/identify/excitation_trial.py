@@ -45,21 +45,24 @@ class Trials:
         """The command at which every motion begins and ends, SI."""
         return self.twin.home()[1]
 
-    def told(self, commands: Array) -> Information:
-        """What motions ``(nmotion, T, n)``, each from rest, tell at every point, ``(npoint, nmotion, p, p)``."""
-        each = [information(problem, here, self.noise) for problem, here in self._looked(commands)]
+    def told(self, commands: Array, *, alone: bool = False) -> Information:
+        """What motions ``(nmotion, T, n)``, each from rest, tell at every point, ``(npoint, nmotion, p, p)``.
+
+        ``alone`` moves every parameter in a world of its own, see `problem.linearize`: dear, and exact.
+        """
+        each = [information(problem, here, self.noise) for problem, here in self._looked(commands, alone=alone)]
         return Information(matrix=np.stack([i.matrix for i in each]), score=np.stack([i.score for i in each]))
 
     def excited(self, commands: Array) -> Array:
         """How far they move the readings at every point, see `fisher.excitation`, ``(npoint, p)``."""
-        return np.stack([excitation(problem, here, self.noise) for problem, here in self._looked(commands)])
+        return np.stack([excitation(problem, here, self.noise) for problem, here in self._looked(commands, alone=True)])
 
-    def _looked(self, commands: Array) -> Iterator[tuple[Problem, Linearization]]:
+    def _looked(self, commands: Array, *, alone: bool) -> Iterator[tuple[Problem, Linearization]]:
         """Motions as a fit would see them, at every point."""
         for point, start in zip(self.points, self._at_rest(), strict=True):
             logs = self._logs(commands, start)
             problem = fit_problem(self.backend, logs, replace(self.space, twin=logs.twin), point, self.config)
-            yield problem, linearize(problem, point)
+            yield problem, linearize(problem, point, alone=alone)
 
     def _logs(self, commands: Array, start: Array) -> ReplayLogs:
         """Motions as logs of a robot that reads ``start`` ``(n,)`` at their beginning."""

@@ -130,7 +130,7 @@ def _looked(problem: Problem, first: Array, noise: Noise, options: SurveyOptions
     points, told, excited = [first], [], []
     for number in range(options.points * _TRIES):
         point = points[0] if not told else _drawn(problem, points[0], told[0], number, options.seed)
-        here = linearize(problem, point)
+        here = linearize(problem, point, alone=True)  # what one joint's parameter moves of another is not the latter's
         at = information(problem, here, noise).total()
         if told and not np.isfinite(at.matrix).all():
             continue
