@@ -81,6 +81,8 @@ def identify(
     profiles = [profile_likelihood(problem, end, space, found, n, checkpoint=checkpoint) for n in config.profile]
     values = {name: float(value) for name, value in space.values(solution.point).items()}
     readings = _readings(backend, training, {**fixed, **values})
+    # Where first states were corrected, what is left over is what the corrected windows leave.
+    left = end.residual * problem.width if training.nlocal else readings - training.measured
     return IdentifyResult(
         distribution=distribution(space, solution.point, found, scales, training),
         estimates=estimates(space, solution.point, found, scales),
@@ -93,7 +95,7 @@ def identify(
         holdout_error=_holdout_error(backend, held, {**fixed, **values}, config.level),
         condition=found.condition,
         directions=found.directions,
-        residuals=residual_summary(readings - training.measured),
+        residuals=residual_summary(left),
         evidence=evidence(problem, found),
         converged=solution.converged,
         worlds_replayed=walked.worlds + alone * (len(space.names) + 1),
