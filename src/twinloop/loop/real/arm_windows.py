@@ -7,6 +7,7 @@ the window's first frame included: what anybody standing there could have known.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -67,6 +68,13 @@ def at_rate(episodes: Sequence[Episode], span: float) -> list[Episode]:
         pieces += resample(with_past_speeds(episode, span), rate)
     long = [piece for piece in pieces if piece.time[-1] - piece.time[0] >= WINDOW]
     return [replace(piece, index=number) for number, piece in enumerate(long)]
+
+
+def one_step_per_frame(twin: Twin) -> Twin:
+    """The twin with one physics step per control step: enough to walk on, and a quarter of the work."""
+    model = copy.copy(twin.model)
+    model.opt.timestep = 1.0 / twin.control_hz
+    return replace(twin, spec=twin.spec.model_copy(update={"substeps": 1}), model=model)
 
 
 def window_errors(

@@ -19,7 +19,7 @@ from twinloop.core.records import Episode
 from twinloop.dataset.registry import load_set
 from twinloop.identify import FitConfig, IdentifyResult, identify
 from twinloop.identify.space import Prior
-from twinloop.loop.real.arm_windows import REPLAY, at_rate, rms_scores, window_errors
+from twinloop.loop.real.arm_windows import REPLAY, at_rate, one_step_per_frame, rms_scores, window_errors
 from twinloop.loop.real.case import Fitted, Score
 from twinloop.simulate import Backend
 from twinloop.twin import load_twin
@@ -111,7 +111,7 @@ def _common(
         walk=_MANY,
         width=4.0,
     )
-    return identify(load_twin(DoublePendulum.twin), said, backend=backend, config=config)
+    return identify(one_step_per_frame(load_twin(DoublePendulum.twin)), said, backend=backend, config=config)
 
 
 def _zero(run: Episode, result: IdentifyResult, backend: Backend) -> list[float]:
@@ -119,7 +119,7 @@ def _zero(run: Episode, result: IdentifyResult, backend: Backend) -> list[float]
     config = FitConfig(
         replay=REPLAY, free=("sensor/*/offset",), fixed=result.values, priors=PRIORS, walk=_MANY, width=4.0
     )
-    found = identify(load_twin(DoublePendulum.twin), [run], backend=backend, config=config)
+    found = identify(one_step_per_frame(load_twin(DoublePendulum.twin)), [run], backend=backend, config=config)
     return [found.values[f"sensor/{joint}/offset"] for joint in _JOINTS]
 
 
