@@ -182,7 +182,7 @@ def coverage_curve(
             hovertemplate=f"{name}: %{{y:.0%}} at nominal %{{x:.0%}}<extra></extra>",
         )
     figure.update_xaxes(title="nominal", range=[0, 1], tickformat=".0%")
-    figure.update_yaxes(title="test clips inside", range=[0, 1.03], tickformat=".0%")
+    figure.update_yaxes(title="test clips inside", title_font_size=12, range=[0, 1.03], tickformat=".0%")
     set_layout(figure, height=380)
     return figure
 
@@ -210,7 +210,8 @@ def residual_correlation(lags_s: ArrayLike, correlation: ArrayLike, channels: Se
             line={"color": colours[i % len(colours)], "width": 1.6, "dash": "solid" if i < len(colours) else "dot"},
         )
     figure.update_xaxes(title="lag / s", rangemode="tozero")
-    figure.update_yaxes(title="autocorrelation", range=[-1.02, 1.02])
+    figure.update_yaxes(title="autocorrelation", title_font_size=12, range=[-1.02, 1.02])
+    figure.update_layout(showlegend=True)
     set_layout(figure, height=340)
     return figure
 
