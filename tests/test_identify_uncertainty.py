@@ -146,6 +146,9 @@ def test_a_parameter_on_its_bound_has_one_side():
     assert excluded.reasons[0] == "ends on its bound"
     assert excluded.reasons[1:] == ("", "")
     assert np.isnan(excluded.high[0])
+    nowhere = replace(problem, low=end.point + 0.4, high=end.point + 0.8)
+    cornered = uncertainty(nowhere, solve(nowhere, end.point).end, NAMES)
+    assert all(reason or side for reason, side in zip(cornered.reasons, cornered.sides, strict=True))
 
 
 def test_a_walk_that_stops_early_says_how_far_it_had_to_go():

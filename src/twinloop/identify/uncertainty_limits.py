@@ -81,16 +81,16 @@ def block_limits(
     lowest, highest = low > -_NEAR_BOUND * sd, high < _NEAR_BOUND * sd
     every = _spread(score, sd, clusters, np.arange(p))
     inner = np.flatnonzero(~(lowest | highest))
-    loose = every if len(inner) == p else _spread(score, sd, clusters, inner)
+    loose = every if len(inner) in (0, p) else _spread(score, sd, clusters, inner)
     covariance = np.diag(np.diag(every.covariance))
-    covariance[np.ix_(inner, inner)] = loose.covariance
     found = {"low": np.zeros(p), "high": np.zeros(p), "curvature": 1 / np.diag(every.inverse), "df": every.df.copy(),
              "unfinished": np.zeros(p)}  # fmt: skip
-    found["low"][inner], found["high"][inner] = _two_sided(
-        score, clusters, loose, level, None if refits is None else refits[:, inner] - point[inner]
-    )
-    found["curvature"][inner], found["df"][inner] = 1 / np.diag(loose.inverse), loose.df
-    found["unfinished"][inner] = np.abs(loose.move) / loose.error
+    if len(inner):
+        covariance[np.ix_(inner, inner)] = loose.covariance
+        drawn = None if refits is None else refits[:, inner] - point[inner]
+        found["low"][inner], found["high"][inner] = _two_sided(score, clusters, loose, level, drawn)
+        found["curvature"][inner], found["df"][inner] = 1 / np.diag(loose.inverse), loose.df
+        found["unfinished"][inner] = np.abs(loose.move) / loose.error
     reach = stdtrit(every.df, level) * every.error
     found["high"][lowest] = (every.move + reach)[lowest]
     found["low"][highest] = (every.move - reach)[highest]
