@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from twinloop.core.records import Episode, Signal
-from twinloop.loop.real import double_pendulum, simple_pendulum
+from twinloop.core.units import UnitMap
+from twinloop.loop.real import crazyflie, double_pendulum, simple_pendulum
 from twinloop.loop.real.arm_windows import REPLAY, at_rate, past_speeds, rms_scores, window_errors
 from twinloop.loop.real.simple_pendulum import PUBLISHED, published_values
 from twinloop.simulate import open_backend
@@ -114,6 +115,48 @@ def test_runs_of_the_identifications_controller_train_and_all_others_test():
     training, test = simple_pendulum.CASE.split([swing(1), swing(0), swing(2)])
     assert [e.task for e in training] == ["pd/system_identification"]
     assert [e.index for e in test] == [1, 2]
+
+
+def flight(index):
+    """Half a minute in the air between two rests, all four throttles alike."""
+    time = np.linspace(0.0, 50.0, 5001)
+    throttle = np.where((time > 5.0) & (time < 45.0), 0.6, 0.0)
+    nothing = np.empty((len(time), 0))
+    motor = Signal(time=time, values=np.tile(throttle[:, None], 4), columns=("m1", "m2", "m3", "m4"), unit="1")
+    return Episode(
+        index=index,
+        time=time,
+        action=nothing,
+        state=nothing,
+        units=UnitMap(joints=(), source="a test"),
+        command="none",
+        signals={"motor": motor},
+    )
+
+
+def test_take_off_and_landing_are_left_out_and_no_moment_is_both_trained_and_tested_on():
+    training, test = crazyflie.CASE.split([flight(0), flight(1)])
+    assert training[0].index == 0
+    assert len(training[0]) == 5001
+    pieces = [*training[1:], *test]
+    assert min(piece.time[0] for piece in pieces) == pytest.approx(8.0, abs=0.03)
+    assert max(piece.time[-1] for piece in pieces) == pytest.approx(42.0, abs=0.03)
+    seen = np.concatenate([piece.time for piece in training[1:]])
+    assert not np.isin(np.concatenate([piece.time[1:-1] for piece in test]), seen).any()
+    whole = crazyflie.airborne([flight(0)])
+    assert whole[0].time[0] == pytest.approx(8.0, abs=0.03)
+    again = crazyflie.airborne(test)
+    assert [len(a) for a in again] == [pytest.approx(2.5 * len(p), rel=0.02) for p in test]
+
+
+@pytest.mark.slow
+def test_the_drones_thrust_curve_holds_the_published_one_and_its_yaw_stays_open():
+    case, backend = crazyflie.CASE, open_backend("threads", nthread=2)
+    training, test = case.split(case.read(folder(case.name)))
+    scores = {score.name: score for score in case.score(case.fit(training, backend), test, backend)}
+    assert all(score.reached for name, score in scores.items() if name.startswith("thrust"))
+    assert scores["inertia about z"].reached
+    assert 1e-5 < scores["inertia about x"].value < 4e-5
 
 
 @pytest.mark.slow
