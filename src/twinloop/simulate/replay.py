@@ -36,7 +36,9 @@ def replay(
         local = np.zeros((nworld, nwindow, logs.nlocal))
     readings = np.full((nworld, nwindow, nframe, len(logs.channels)), np.nan)
     for rows in _alike_in_length(logs.ends):
-        windows = logs.take(rows).trimmed()
+        windows = logs.take(rows)
+        if nframe > _LIKE * windows.ends.max():
+            windows = windows.trimmed()
         length = windows.commands.shape[1]
         most = max(1, int(_MOST_WORLDS * max(1.0, _USUAL_FRAMES / length)) // len(rows))
         for begin in range(0, nworld, most):  # in portions, so that memory stays flat
