@@ -87,7 +87,8 @@ def test_a_suggested_excitation_determines_what_teleoperation_leaves_open_and_th
     assert promised
 
     both = [replace(e, index=i) for i, e in enumerate([*log, *excited(found.commands, limits, found.following)])]
-    poor, rich = (identify(TWIN, episodes, backend=backend) for episodes in (log, both))
+    fine = FitConfig(physics_hz=480.0)  # the arm's own; at half of it errors of the physics exceed those of the noise
+    poor, rich = (identify(TWIN, episodes, backend=backend, config=fine) for episodes in (log, both))
     known = {row.name: row for row in rich.estimates}
     assert np.mean([known[row.name].determined for row in promised]) > 0.5
     assert sum(row.determined for row in rich.estimates) > sum(row.determined for row in poor.estimates)

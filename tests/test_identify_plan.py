@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.identify.fisher import Information, Noise, excitation, information, left_over, no_information
+from twinloop.identify.fisher import Information, Noise, excitation, information, left_over
 from twinloop.identify.plan import plan
 from twinloop.identify.problem import Block, Problem, linearize
 from twinloop.identify.solver import solve
@@ -90,7 +90,8 @@ def test_information_adds_and_never_knows_less_than_the_prior():
     first, both = (np.diag(i.covariance(problem.sd)) for i in (one, all_three))
     assert (both <= first + 1e-12).all()
     assert both[2] == pytest.approx(4.0)
-    np.testing.assert_allclose(no_information(3).covariance(problem.sd), 4.0 * np.eye(3))
+    np.testing.assert_allclose(told.take(np.array([0])).total().times(2.0).matrix, 2.0 * one.matrix)
+    np.testing.assert_allclose(told.times(0.0).total().covariance(problem.sd), 4.0 * np.eye(3))
     assert np.linalg.eigvalsh(all_three.gained(problem.sd)).min() > -1e-9
 
 

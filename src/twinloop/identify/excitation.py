@@ -163,10 +163,8 @@ def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Calla
 
 def _with(before: Information, told: Information, chosen: Sequence[int], repeat: int) -> Information:
     rows = list(chosen)
-    return Information(
-        matrix=before.matrix + repeat * told.matrix[:, rows].sum(axis=1),
-        score=before.score + repeat * told.score[:, rows].sum(axis=1),
-    )
+    added = Information(matrix=told.matrix[:, rows].sum(axis=1), score=told.score[:, rows].sum(axis=1))
+    return before + added.times(repeat)
 
 
 def _draw_pool(trials: Trials, options: ExcitationOptions) -> tuple[_Pool, int]:

@@ -49,9 +49,13 @@ class Information:
         """Some of the windows, by position."""
         return Information(matrix=self.matrix[rows], score=self.score[rows])
 
-    def total(self, times: float = 1.0) -> Information:
-        """The sum over windows, all of them seen so many times."""
-        return Information(matrix=times * self.matrix.sum(axis=0), score=times * self.score.sum(axis=0))
+    def times(self, count: float) -> Information:
+        """Of as much data so many times over."""
+        return Information(matrix=count * self.matrix, score=count * self.score)
+
+    def total(self) -> Information:
+        """The sum over windows."""
+        return Information(matrix=self.matrix.sum(axis=0), score=self.score.sum(axis=0))
 
     def covariance(self, sd: ArrayLike) -> Array:
         """What the covariance of the estimate would be, ``(…, p, p)``; ``sd`` ``(p,)`` is what is known beforehand.
@@ -69,11 +73,6 @@ class Information:
         spread = np.asarray(sd, dtype=np.float64)
         units = np.linalg.inv(self.covariance(spread) / (spread[:, None] * spread)) - np.eye(len(spread))
         return (units + np.swapaxes(units, -1, -2)) / (2.0 * spread[:, None] * spread)
-
-
-def no_information(count: int) -> Information:
-    """Of no data at all, about ``count`` parameters."""
-    return Information(matrix=np.zeros((count, count)), score=np.zeros((count, count)))
 
 
 def information(problem: Problem, here: Linearization, noise: Noise) -> Information:

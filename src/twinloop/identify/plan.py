@@ -43,13 +43,9 @@ def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, 
     now = _outlooks(seen.told, seen.excited, sd)
     then = None
     if suggested is not None:
-        after = Information(
-            matrix=seen.told.matrix + repeat * suggested.told.matrix,
-            score=seen.told.score + repeat * suggested.told.score,
-        )
         frames = np.array([seen.frames, repeat * len(suggested.commands)])
         power = (frames[0] * seen.excited**2 + frames[1] * suggested.excited**2) / frames.sum()
-        then = _outlooks(after, np.sqrt(power), sd)
+        then = _outlooks(seen.told + suggested.told.times(repeat), np.sqrt(power), sd)
     covariance, gained = seen.told.covariance(sd)[0], seen.told.gained(sd)[0]
     found = _directions(gained, seen, sd)
     undetermined = [outlook.verdict != "determined" for outlook in now]

@@ -111,7 +111,7 @@ def survey(
         twin=twin,
         space=space,
         points=points,
-        told=Information(matrix=share * told.matrix, score=share * told.score),
+        told=told.times(share),
         excited=excited,
         noise=noise,
         channels=tuple(channel.name for channel in logs.channels),
