@@ -40,7 +40,7 @@ PRIORS = {
     "object/cube/inertia/*": Prior(spread=0.25),
     "object/cube/com/*": Prior(spread=0.003),
 }
-# Where the search begins: the published friction, and the contact that flat drops need to bounce as published.
+# Where the search begins: the published friction, the contact that bounces as published, the scale that falls tell.
 START = {"object/cube/size": 0.98, "world/gravity/magnitude": 9.61}
 _SEEN = 120  # tosses that the search sees; more change the estimate by less than tosses differ
 _SOURCE = "friction and solref fitted by least squares to 100 tosses, scored on 200 others"
@@ -73,9 +73,9 @@ class CubeTosses:
             physics_hz=PHYSICS_HZ,
             search="cma",
             starts=1,
-            generations=60,
+            generations=40,
             population=12,
-            iterations=3,
+            iterations=2,
             rescale=0,
             polish=0,
         )
