@@ -75,7 +75,7 @@ class CubeTosses:
             starts=1,
             generations=40,
             population=12,
-            iterations=2,
+            iterations=5,
             rescale=0,
             polish=0,
         )
