@@ -12,9 +12,6 @@ from twinloop.stats import (
     bootstrap_mean,
     bootstrap_paired,
     clopper_pearson,
-    cluster_covariance,
-    least_squares_covariance,
-    t_halfwidth,
     wilson,
 )
 
@@ -79,7 +76,6 @@ def test_a_statistic_may_be_anything_of_the_clusters():
         (lambda: bootstrap_mean([1.0]), "needs at least 2"),
         (lambda: bootstrap_mean([1.0, 2.0], level=95), "Write 95 % as 0.95"),
         (lambda: bootstrap_paired([1.0, 2.0], [1.0]), "the same clusters to both"),
-        (lambda: cluster_covariance(np.eye(2), np.ones((1, 2))), "at least 2"),
         (lambda: wilson(3, 2), "3 successes of 2 trials"),
         (lambda: clopper_pearson(0, 0), "0 successes of 0 trials"),
     ],
@@ -106,33 +102,6 @@ def test_clopper_pearson_never_covers_less_than_it_says(trials, rate):
     outcomes = np.arange(trials + 1)
     covered = [bool(clopper_pearson(int(k), trials, level=0.9).covers(rate)) for k in outcomes]
     assert binom.pmf(outcomes, trials, rate) @ covered >= 0.9 - 1e-9
-
-
-def test_cluster_covariance_of_a_mean_is_the_variance_of_cluster_sums():
-    residual = np.array([1.0, 2.0, -1.0, -2.5, 0.5])
-    clusters = np.array(["a", "a", "b", "b", "c"])
-    covariance = least_squares_covariance(np.ones((5, 1)), residual, clusters)
-    sums = np.array([3.0, -3.5, 0.5])
-    assert covariance[0, 0] == pytest.approx(np.sum(sums**2) * 3 / 2 / 25)
-
-
-def test_cluster_robust_intervals_cover_under_correlated_noise_where_naive_ones_do_not():
-    """Slope of a ramp from 20 clips of 60 frames with AR(1) residuals of 0.95, 400 repetitions."""
-    rng = np.random.default_rng(4)
-    clips, frames, repetitions = 20, 60, 400
-    design = np.column_stack([np.ones(clips * frames), np.tile(np.linspace(-1, 1, frames), clips)])
-    labels = np.repeat(np.arange(clips), frames)
-    gram = np.linalg.inv(design.T @ design)
-    robust = naive = 0
-    for _ in range(repetitions):
-        noise = ar1(rng, frames, 0.95, clips).ravel()
-        estimate = gram @ design.T @ noise
-        residual = noise - design @ estimate
-        half = t_halfwidth(least_squares_covariance(design, residual, labels), clips)[1]
-        robust += abs(estimate[1]) <= half
-        naive += abs(estimate[1]) <= 1.96 * np.sqrt(gram[1, 1] * residual.var())
-    assert 0.92 <= robust / repetitions <= 0.98
-    assert naive / repetitions < 0.6
 
 
 def test_bootstrap_over_episodes_covers_under_correlated_noise():

@@ -11,7 +11,6 @@ from twinloop.stats.bootstrap import (
     stretched_percentile,
 )
 from twinloop.stats.change import Change, Trend, level_change, linear_trend, slope_change
-from twinloop.stats.cluster import cluster_covariance, least_squares_covariance, t_halfwidth
 from twinloop.stats.conformal import conformal_band, conformal_threshold, coverage, least_clips
 from twinloop.stats.groups import GroupTest, group_test
 from twinloop.stats.interval import Interval
@@ -45,7 +44,6 @@ __all__ = [
     "bootstrap_mean",
     "bootstrap_paired",
     "clopper_pearson",
-    "cluster_covariance",
     "cluster_weights",
     "conformal_band",
     "conformal_threshold",
@@ -58,7 +56,6 @@ __all__ = [
     "holm",
     "integrated_time",
     "least_clips",
-    "least_squares_covariance",
     "level_change",
     "linear_trend",
     "ljung_box",
@@ -70,7 +67,6 @@ __all__ = [
     "skill",
     "slope_change",
     "stretched_percentile",
-    "t_halfwidth",
     "time_blocks",
     "warped_correlation",
     "wilson",
