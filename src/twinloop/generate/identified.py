@@ -51,7 +51,8 @@ def identified_section(section: Any, where: str, folder: Path) -> tuple[dict[str
             f"{where}: randomization.identified is the folder that `twinloop identify --output` wrote; given {run!r}."
         )
     result = read_identified(folder / run)
-    kappa = section.get("kappa", ParamDistribution.from_json(result["distribution"]).kappa)
+    said = "kappa" in section
+    kappa = section["kappa"] if said else ParamDistribution.from_json(result["distribution"]).kappa
     if isinstance(kappa, bool) or not isinstance(kappa, int | float) or not 0 <= kappa < math.inf:
         raise InputError(
             f"{where}: randomization.kappa is a number from 0, a factor on the covariance; given {kappa!r}."
