@@ -15,7 +15,7 @@ from twinloop.core.records import Episode, Signal
 from twinloop.dataset.logs import load_log
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.recorded import write_log_dataset
-from twinloop.loop.logs import import_log, open_log
+from twinloop.loop.logs import import_log, open_log, open_logs
 
 POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 
@@ -155,3 +155,17 @@ def test_the_command_imports_a_bag_by_its_topics(tmp_path, capsys):
     assert "topics not read: /a/joint_states" in printed.err
     (episode,) = load_log(tmp_path / "set")
     assert episode.state[:, 0].tolist() == [2.0 * i for i in range(9)]
+
+
+def test_several_logs_are_one_whose_episodes_are_counted_through(tmp_path):
+    names = []
+    for number, angles in enumerate(([0.0, 1.0, 2.0], [3.0, 4.0, 5.0])):
+        names.append(tmp_path / f"log{number}.csv")
+        rows = [f"{episode},{i / 10},{a},{a}" for episode in (0, 1) for i, a in enumerate(angles)]
+        names[-1].write_text("\n".join(["# units: deg", "episode,time_s,action/elbow,state/elbow", *rows]))
+    log = open_logs([str(name) for name in names])
+    assert [episode.index for episode in log.episodes] == [0, 1, 2, 3]
+    assert [float(episode.state[0, 0]) for episode in log.episodes] == [0.0, 0.0, 3.0, 3.0]
+    assert log.notes[:2] == ("Episodes 0 to 1 are those of log0.", "Episodes 2 to 3 are those of log1.")
+    assert open_logs([str(names[0])]).hash == open_log(str(names[0])).hash
+    assert log.hash != open_logs([str(names[1]), str(names[0])]).hash

@@ -35,8 +35,8 @@ class Identify:
 
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
-    data: str | None = None
-    """A log or dataset, or the name of a public set."""
+    data: tuple[str, ...] = ()
+    """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
     output: Path | None = None
     """Folder for result.json and report.html."""
     holdout: str | None = None
@@ -52,10 +52,10 @@ class Identify:
         """Identify."""
         from twinloop.loop.fit_file import fit_config
         from twinloop.loop.identify import run_identify
-        from twinloop.loop.logs import open_log
+        from twinloop.loop.logs import open_logs
 
         config, out = fit_config(**vars(self.fitting)), console(json=self.json)
-        log = None if self.data is None else open_log(self.data, **vars(self.reading))
+        log = open_logs(self.data, **vars(self.reading)) if self.data else None
         if self.planning.plan:
             return self.planning.run(self.twin, log, config=config, output=self.output, console=out), 0
         if self.planning.excitation is not None:

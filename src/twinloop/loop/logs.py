@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from twinloop.core.errors import InputError
-from twinloop.core.files import sha256_tree
+from twinloop.core.files import sha256_bytes, sha256_tree
 from twinloop.core.records import Episode
 from twinloop.dataset import registry
 from twinloop.dataset.importers.raw import RawEpisode
@@ -99,6 +100,31 @@ def open_log(reference: str, **words: Unpack[Words]) -> Log:
         UnknownNameError, LogError, UnitsError, DatasetError: see the message.
     """
     return open_raw(reference, **words).checked()
+
+
+def open_logs(references: Sequence[str], **words: Unpack[Words]) -> Log:
+    """Several logs as one, such as a robot at work and the same robot excited; their episodes are counted through.
+
+    Raises:
+        UnknownNameError, LogError, UnitsError, DatasetError: see the message.
+    """
+    logs = [open_log(reference, **words) for reference in references]
+    if len(logs) == 1:
+        return logs[0]
+    episodes = [episode for log in logs for episode in log.episodes]
+    ends = itertools.accumulate(len(log.episodes) for log in logs)
+    counted = [
+        f"Episodes {end - len(log.episodes)} to {end - 1} are those of {log.name}."
+        for log, end in zip(logs, ends, strict=True)
+    ]
+    return Log(
+        name=" and ".join(log.name for log in logs),
+        label="; ".join(log.label for log in logs),
+        hash=sha256_bytes(*(log.hash.encode() for log in logs)),
+        episodes=tuple(replace(episode, index=number) for number, episode in enumerate(episodes)),
+        licence="; ".join(dict.fromkeys(log.licence for log in logs if log.licence)),
+        notes=(*counted, *dict.fromkeys(note for log in logs for note in log.notes)),
+    )
 
 
 def open_raw(reference: str, **words: Unpack[Words]) -> RawLog:
