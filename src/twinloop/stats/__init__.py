@@ -10,11 +10,11 @@ from twinloop.stats.bootstrap import (
     score_bootstrap,
     stretched_percentile,
 )
-from twinloop.stats.change import Change, Trend, level_change, linear_trend, slope_change
+from twinloop.stats.change import Change, slope_change
 from twinloop.stats.conformal import conformal_band, conformal_threshold, coverage, least_clips
 from twinloop.stats.groups import GroupTest, group_test
 from twinloop.stats.interval import Interval
-from twinloop.stats.lag import best_lag, correlation_at_lags, cross_lag, delayed
+from twinloop.stats.lag import best_lag, correlation_at_lags, cross_lag, delayed, raw_correlation
 from twinloop.stats.metrics import mae, rmse, skill
 from twinloop.stats.multiplicity import benjamini_hochberg, holm
 from twinloop.stats.paired import PairedTest, paired_test
@@ -32,7 +32,6 @@ __all__ = [
     "LjungBox",
     "PairedTest",
     "Sandwich",
-    "Trend",
     "allan_curve",
     "allan_noise",
     "autocorrelation",
@@ -56,12 +55,11 @@ __all__ = [
     "holm",
     "integrated_time",
     "least_clips",
-    "level_change",
-    "linear_trend",
     "ljung_box",
     "mae",
     "paired_test",
     "pooled_autocorrelation",
+    "raw_correlation",
     "rmse",
     "score_bootstrap",
     "skill",

@@ -1,4 +1,4 @@
-"""Where in a series something changes: the factor between two series, or the level of one."""
+"""Where the factor between two series changes."""
 
 from __future__ import annotations
 
@@ -45,38 +45,6 @@ def slope_change(x: ArrayLike, y: ArrayLike, *, least: int) -> Change:
     )
     gain = float((explained[best] - whole * xy[-1]) / residual)
     return Change(index=int(splits[best]), before=left, after=right, gain=gain)
-
-
-def level_change(y: ArrayLike, *, least: int) -> Change:
-    """The row at which the level of a series ``(n,)`` steps, by least squares over all splits."""
-    values = np.asarray(y, dtype=np.float64)
-    if not len(values):
-        return Change(index=0, before=0.0, after=0.0, gain=0.0)
-    mean = float(values.mean())
-    found = slope_change(np.ones(len(values)), values - mean, least=least)
-    return Change(index=found.index, before=mean + found.before, after=mean + found.after, gain=found.gain)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trend:
-    """A straight line through points: ``slope`` per unit of time with its standard error, and the residual spread."""
-
-    slope: float
-    standard_error: float
-    spread: float
-
-
-def linear_trend(time: ArrayLike, values: ArrayLike, weights: ArrayLike | None = None) -> Trend:
-    """Weighted least squares of a line through at least three points ``(n,)``; its error from the residuals."""
-    t, y = np.asarray(time, dtype=np.float64), np.asarray(values, dtype=np.float64)
-    w = np.ones(len(t)) if weights is None else np.asarray(weights, dtype=np.float64)
-    t = t - np.average(t, weights=w)
-    power = float(np.sum(w * t * t))
-    slope = float(np.sum(w * t * y)) / power
-    residual = y - np.average(y, weights=w) - slope * t
-    variance = float(np.sum(w * residual**2)) / np.sum(w)
-    scaled = float(np.sum((w * t) ** 2)) / power**2 * variance * len(t) / max(len(t) - 2, 1)
-    return Trend(slope=slope, standard_error=float(np.sqrt(scaled)), spread=float(np.sqrt(variance)))
 
 
 def _ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:

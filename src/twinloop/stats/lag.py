@@ -7,6 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.stats.metrics import mae
 
+_FINENESS = 8  # parts of a frame at which the correlation is read before the parabola
+
 
 def delayed(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
     """``series`` ``(…, nframe, n)`` seen ``lag`` frames later (``(n,)``, may be fractional: linear in between).
@@ -38,6 +40,13 @@ def best_lag(
     return grid[np.argmin(errors, axis=0)]
 
 
+def raw_correlation(x: ArrayLike, y: ArrayLike) -> float:
+    """Correlation about zero of two series ``(n,)``, nothing subtracted: x·y / √(x·x y·y), 0 where either is zero."""
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    energy = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / energy if energy > 0 else 0.0
+
+
 def correlation_at_lags(
     inputs: ArrayLike, outputs: ArrayLike, *, earliest: int, latest: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -63,10 +72,10 @@ def correlation_at_lags(
     return lags, np.divide(correlation, energy, out=np.zeros_like(correlation), where=energy > 0)
 
 
-def cross_lag(
-    inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest: float, sign: int = 0
-) -> tuple[float, float]:
+def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest: float) -> tuple[float, float]:
     """The lag in frames, finer than a frame, at which two series ``(nframe,)`` correlate most, and that correlation.
+
+    Most is the largest magnitude, whatever its sign.
 
     The peak among whole lags is refined by reading the correlation between them from its spectrum (the series are
     taken to be band-limited), and by a parabola through the three finest values.
@@ -76,26 +85,22 @@ def cross_lag(
         outputs: the series that follows.
         earliest: first lag looked at, in frames.
         latest: last lag looked at, in frames.
-        sign: 1 or -1 looks for the largest correlation of that sign, 0 for the largest magnitude.
     """
     x, y = _centred(np.asarray(inputs)[:, None])[:, 0], _centred(np.asarray(outputs)[:, None])[:, 0]
     lags, correlation = correlation_at_lags(
         x[:, None], y[:, None], earliest=int(np.floor(earliest)), latest=int(np.ceil(latest))
     )
     values = correlation[:, 0, 0]
-    oriented = np.abs(values) if sign == 0 else sign * values
-    coarse = int(lags[np.argmax(oriented)])
+    strongest = int(np.argmax(np.abs(values)))
+    coarse = int(lags[strongest])
     energy = float(np.sqrt(np.sum(x**2) * np.sum(y**2)))
     if energy == 0:
         return 0.0, 0.0
     fine = coarse + np.arange(-_FINENESS, _FINENESS + 1) / _FINENESS
     between = _correlation_between(x, y, fine) / energy
-    direction = float(np.sign(values[np.argmax(oriented)])) or 1.0
+    direction = float(np.sign(values[strongest])) or 1.0
     best = int(np.argmax(direction * between))
     return _parabola_peak(fine, direction * between, best), float(between[best])
-
-
-_FINENESS = 8  # parts of a frame at which the correlation is read before the parabola
 
 
 def _centred(series: ArrayLike) -> NDArray[np.float64]:

@@ -8,7 +8,7 @@ from twinloop.core.errors import LogError
 from twinloop.dataset.log_checks.clocks import Row, check_drift, check_lags, median_lags
 from twinloop.dataset.log_checks.derivatives import check_twists, check_velocities
 from twinloop.dataset.log_checks.expectations import Expectations, LogRecord
-from twinloop.dataset.log_checks.finding import Finding, LogReport, merged
+from twinloop.dataset.log_checks.finding import Finding, LogReport, in_episode, merged
 from twinloop.dataset.log_checks.inertial import check_inertial
 from twinloop.dataset.log_checks.joints import check_joints
 from twinloop.dataset.log_checks.jumps import check_jumps
@@ -96,12 +96,6 @@ def _conditions(record: LogRecord) -> tuple[tuple[str, float], ...]:
 
 
 def _empty(record: LogRecord) -> Finding:
-    return Finding(
-        kind="empty",
-        severity="error",
-        column="",
-        episodes=(record.index,),
-        begin_s=0.0,
-        evidence="the episode has no frame.",
-        remedy="Leave it out or record it again.",
+    return in_episode(
+        record, "", 0.0, "empty", "error", "the episode has no frame.", "Leave it out or record it again."
     )

@@ -134,7 +134,7 @@ def _bend(total: float, at: float, part: NDArray[np.float64]) -> NDArray[np.floa
     return total * (bent - 0.5)
 
 
-def _unlike_joints(usual: dict[str, float], numbers, begin: float, frame: float) -> Iterator[Finding]:
+def _unlike_joints(usual: dict[str, float], numbers: tuple[int, ...], begin: float, frame: float) -> Iterator[Finding]:
     for joint, lag in usual.items():
         others = [value for name, value in usual.items() if name != joint]
         rest = float(np.median(others)) if others else 0.0

@@ -10,9 +10,11 @@ from scipy.spatial.transform import Rotation
 
 from twinloop.dataset.log_checks.expectations import LogRecord
 from twinloop.dataset.log_checks.factors import VELOCITIES, name_factor
-from twinloop.dataset.log_checks.finding import Finding
+from twinloop.dataset.log_checks.finding import Finding, in_episode
 from twinloop.dataset.log_checks.series import Series, increasing
-from twinloop.stats import cross_lag, slope_change
+from twinloop.stats import cross_lag, raw_correlation, slope_change
+
+Array = NDArray[np.float64]
 
 _ALIKE = 0.6  # correlation from which two series are the same quantity
 _UNLIKE = 0.3  # below it a velocity is another thing's
@@ -63,11 +65,11 @@ def check_twists(record: LogRecord) -> Iterator[Finding]:
         yield from _angular(record, name, twist_name, time, place, rates, steps)
 
 
-def _compare(record, series: Series, name: str, moved, mean, unit: str) -> Iterator[Finding]:
+def _compare(record: LogRecord, series: Series, name: str, moved: Array, mean: Array, unit: str) -> Iterator[Finding]:
     """One column's integral against the movement, ``(N,)`` each in rad or m."""
     dt = series.dt
     if np.ptp(mean) == 0:
-        yield _finding(record, name, series.time[0], "velocity_constant", "warning",
+        yield in_episode(record, name, series.time[0], "velocity_constant", "warning",
             f"is {mean[0] / (series.stride * dt):.4g} throughout while the joint moves.",
             "Leave the signal out; velocities follow from the positions.")  # fmt: skip
         return
@@ -79,51 +81,55 @@ def _compare(record, series: Series, name: str, moved, mean, unit: str) -> Itera
     if change.gain > _SPLIT and change.before * change.after < 0:
         parts = [(0, change.index, change.before), (change.index, len(x), change.after)]
     elif abs(correlation) < _UNLIKE:
-        yield _finding(record, name, series.time[0], "velocity_unlike", "warning",
+        yield in_episode(record, name, series.time[0], "velocity_unlike", "warning",
             f"is not the derivative of the position (largest correlation {correlation:.2f}).",
             "Check the column; velocities follow from the positions without it.", correlation=correlation)  # fmt: skip
         return
     for first, stop, slope in parts:
-        strength = _correlation(x[first:stop], y[first:stop])
+        strength = raw_correlation(x[first:stop], y[first:stop])
         if abs(strength) >= _ALIKE:
             yield from _judge(record, name, float(series.time[first]), slope, strength, unit)
     if abs(correlation) >= _ALIKE and abs(lag * dt) > max(_SKEW_S, _SKEW_FRAMES * dt):
-        yield _finding(record, name, series.time[0], "signal_skew", "warning",
+        yield in_episode(record, name, series.time[0], "signal_skew", "warning",
             f"is {1e3 * lag * dt:+.0f} ms behind the position's derivative (correlation {abs(correlation):.2f}).",
             f"--shift {name.partition('/')[0]}={-lag * dt:.3f} brings it onto the joints' clock.",
             lag_s=lag * dt)  # fmt: skip
 
 
-def _judge(record, name: str, begin: float, slope: float, strength: float, unit: str) -> Iterator[Finding]:
+def _judge(record: LogRecord, name: str, begin: float, slope: float, strength: float, unit: str) -> Iterator[Finding]:
     if slope < -_TURNED:
-        yield _finding(record, name, begin, "velocity_sign", "error",
+        yield in_episode(record, name, begin, "velocity_sign", "error",
             f"is {slope:.3g} times the derivative of the position (correlation {strength:.2f}): the sign is wrong.",
             f"--flip {name}", slope=slope, correlation=strength)  # fmt: skip
     factor = name_factor(abs(slope), VELOCITIES)
     if factor is not None:
-        yield _finding(record, name, begin, "velocity_unit", "error",
+        yield in_episode(record, name, begin, "velocity_unit", "error",
             f"is {abs(slope):.4g} times the derivative of the position: {factor}.",
             f"Give it in {unit}, or the positions in the unit that they are in (--units).",
             slope=slope, correlation=strength)  # fmt: skip
 
 
-def _linear(record, name: str, time, place, rates, steps) -> Iterator[Finding]:
+def _linear(
+    record: LogRecord, name: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
+) -> Iterator[Finding]:
     gone = np.diff(place[:, :3], axis=0)[steps]
     expected = ((rates[1:, :3] + rates[:-1, :3]) / 2 * np.diff(time)[:, None])[steps]
     if np.sum(gone**2) == 0 or np.abs(gone).sum() < _MOVES_S:
         return
     x, y = gone.ravel(), expected.ravel()
-    strength = _correlation(x, y)
+    strength = raw_correlation(x, y)
     slope = float(x @ y / (x @ x))
     if strength > _ALIKE or strength < -_ALIKE:
         yield from _judge(record, f"{name} linear", float(time[0]), slope, strength, "m/s")
     elif strength < _UNLIKE:
-        yield _finding(record, f"{name} linear", time[0], "velocity_unlike", "warning",
+        yield in_episode(record, f"{name} linear", time[0], "velocity_unlike", "warning",
             f"is not the derivative of the pose's position (correlation {strength:.2f}).",
             "Linear velocity is expected in the world's axes.", correlation=strength)  # fmt: skip
 
 
-def _angular(record, pose: str, twist: str, time, place, rates, steps) -> Iterator[Finding]:
+def _angular(
+    record: LogRecord, pose: str, twist: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
+) -> Iterator[Finding]:
     """Which reading of quaternion and angular velocity agrees: order, axes, sign, unit."""
     dt = np.diff(time)[:, None]
     measured = ((rates[1:, 3:] + rates[:-1, 3:]) / 2 * dt)[steps]
@@ -136,47 +142,29 @@ def _angular(record, pose: str, twist: str, time, place, rates, steps) -> Iterat
     }
     errors = {}
     for name, turn in readings.items():
-        errors[name] = 1 - _correlation(turn.ravel(), measured.ravel())
+        errors[name] = 1 - raw_correlation(turn.ravel(), measured.ravel())
     best = min(errors, key=errors.__getitem__)
     figures = {f"correlation_{name or 'wxyz'}": 1 - error for name, error in errors.items()}
     if errors[""] > 0.2 and errors[best] < 0.5 * errors[""] and 1 - errors[best] > _ALIKE:
         if best == "xyzw":
-            yield _finding(record, pose, time[0], "quaternion_order", "error",
+            yield in_episode(record, pose, time[0], "quaternion_order", "error",
                 "turns as its angular velocity says only if it is read as xyzw "
                 f"(correlation {1 - errors[best]:.2f} instead of {1 - errors['']:.2f}).",
                 "--quaternions xyzw", **figures)  # fmt: skip
         else:
-            yield _finding(record, twist, time[0], "twist_axes", "error",
+            yield in_episode(record, twist, time[0], "twist_axes", "error",
                 f"angular velocity fits the pose in the world's axes (correlation {1 - errors[best]:.2f}), not in the "
                 f"body's ({1 - errors['']:.2f}).", "Turn it into the body's axes.", **figures)  # fmt: skip
         return
     x, y = readings[""].ravel(), measured.ravel()
-    strength, slope = _correlation(x, y), float(x @ y / max(x @ x, 1e-300))
+    strength, slope = raw_correlation(x, y), float(x @ y / max(x @ x, 1e-300))
     if abs(strength) > _ALIKE:
         yield from _judge(record, f"{twist} angular", float(time[0]), slope, strength, "rad/s")
 
 
-def turning(wxyz: NDArray[np.float64], *, body: bool) -> NDArray[np.float64]:
+def turning(wxyz: Array, *, body: bool) -> Array:
     """Rotation vectors ``(T − 1, 3)`` from each orientation to the next, in the body's or the world's axes."""
     norm = np.linalg.norm(wxyz, axis=1, keepdims=True)
     rotations = Rotation.from_quat(np.where(norm > 0, wxyz, [1, 0, 0, 0]), scalar_first=True)
     earlier, later = rotations[:-1], rotations[1:]
     return ((earlier.inv() * later) if body else (later * earlier.inv())).as_rotvec()
-
-
-def _correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
-    energy = float(np.sqrt((x @ x) * (y @ y)))
-    return float(x @ y) / energy if energy > 0 else 0.0
-
-
-def _finding(record, column, begin, kind, severity, evidence: str, remedy: str, **figures: float) -> Finding:
-    return Finding(
-        kind=kind,
-        severity=severity,
-        column=column,
-        episodes=(record.index,),
-        begin_s=float(begin),
-        evidence=evidence,
-        remedy=remedy,
-        figures=figures,
-    )

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from twinloop.dataset.log_checks.expectations import LogRecord
+
 Severity = Literal["error", "warning", "note"]
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
 _SHOWN = 6  # runs of episode numbers that a line shows
@@ -50,6 +52,29 @@ class Finding:
             "remedy": self.remedy,
             "figures": dict(self.figures),
         }
+
+
+def in_episode(
+    record: LogRecord,
+    column: str,
+    begin: float,
+    kind: str,
+    severity: Severity,
+    evidence: str,
+    remedy: str,
+    **figures: float,
+) -> Finding:
+    """A defect of one column, from ``begin`` (s) of one episode on; see `Finding`."""
+    return Finding(
+        kind=kind,
+        severity=severity,
+        column=column,
+        episodes=(record.index,),
+        begin_s=float(begin),
+        evidence=evidence,
+        remedy=remedy,
+        figures={name: float(value) for name, value in figures.items()},
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

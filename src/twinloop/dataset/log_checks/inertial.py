@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from twinloop.core.records import Signal
 from twinloop.dataset.log_checks.expectations import LogRecord
-from twinloop.dataset.log_checks.finding import Finding
+from twinloop.dataset.log_checks.finding import Finding, in_episode
 from twinloop.dataset.log_checks.series import increasing
+from twinloop.stats import raw_correlation
 
 GRAVITY = 9.80665  # m/s², CGPM 1901
 # What the median of the specific force may be from gravity's: an accelerometer's scale is good to some per cent, a
@@ -124,21 +125,12 @@ def _turn_of_gravity(record: LogRecord, name: str, signal: Signal) -> tuple[floa
     if good.sum() < _FEWEST:
         return None
     x, y = seen[good].ravel(), said[good].ravel()
-    energy = float(np.sqrt((x @ x) * (y @ y)))
-    return (float(x @ y) / float(x @ x), float(x @ y) / energy) if energy > 0 else None
+    return (float(x @ y) / float(x @ x), raw_correlation(x, y)) if x.any() and y.any() else None
 
 
-def _in_degrees(record, name: str, begin: float, evidence: str, **figures: float) -> Finding:
-    return Finding(
-        kind="gyro_unit",
-        severity="error",
-        column=name,
-        episodes=(record.index,),
-        begin_s=begin,
-        evidence=f"{evidence}: it is in deg/s.",
-        remedy=f"--scale {name}=0.017453292519943295",
-        figures=figures,
-    )
+def _in_degrees(record: LogRecord, name: str, begin: float, evidence: str, **figures: float) -> Finding:
+    remedy = f"--scale {name}=0.017453292519943295"
+    return in_episode(record, name, begin, "gyro_unit", "error", f"{evidence}: it is in deg/s.", remedy, **figures)
 
 
 def _begin(signal: Signal) -> float:

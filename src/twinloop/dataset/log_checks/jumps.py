@@ -50,7 +50,7 @@ def wraps(series: NDArray[np.float64]) -> tuple[str, float, NDArray[np.intp]] | 
     return None
 
 
-def _column(record: LogRecord, name: str, time, series) -> Iterator[Finding]:
+def _column(record: LogRecord, name: str, time: NDArray[np.float64], series: NDArray[np.float64]) -> Iterator[Finding]:
     joint = name.removeprefix("action/")
     wrapped = wraps(series)
     if wrapped is not None:

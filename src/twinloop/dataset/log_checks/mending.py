@@ -115,7 +115,9 @@ def _rescaled_time(record: RawEpisode, factor: float) -> RawEpisode:
     return replace(record, time=record.time * factor, action_time=own, signals=signals)
 
 
-def _of_signal(record: RawEpisode, name: str, change: Callable[[NDArray[np.float64]], NDArray[np.float64]]):
+def _of_signal(
+    record: RawEpisode, name: str, change: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> RawEpisode:
     """A signal changed; of a pose only the position, because orientations have no scale."""
     if name not in record.signals:
         raise UnknownNameError("signal", name, record.signals, where=f"episode {record.index}")

@@ -17,7 +17,7 @@ from twinloop.dataset.log_checks.expectations import LogRecord
 from twinloop.dataset.log_checks.factors import POSITIONS, name_factor
 from twinloop.dataset.log_checks.finding import Finding
 from twinloop.dataset.log_checks.series import Series
-from twinloop.stats import correlation_at_lags, slope_change
+from twinloop.stats import correlation_at_lags, raw_correlation, slope_change
 
 EARLIEST_S, LATEST_S = -0.3, 0.8  # lags that are looked at; servos answer after 0.1 to 0.17 s (SO-101, G1)
 _WINDOW_S = 2.0  # lags are voted for by stretches of this length, so that a fault that begins halfway is seen
@@ -158,15 +158,16 @@ def _sign_and_unit(record: LogRecord, pair: Pair, column: int, name: str) -> Ite
         parts = [(0, change.index, change.before), (change.index, len(x), change.after)]
     for first, stop, slope in parts:
         a, b = x[first:stop], y[first:stop]
-        energy = float(np.sqrt((a @ a) * (b @ b)))
-        strength = float(a @ b) / energy if energy > 0 else 0.0
+        strength = raw_correlation(a, b)
         if abs(strength) < _ANSWERS:
             continue
         begin = float(pair.series.time[0] if first == 0 else pair.series.time[first + max(shift, 0)])
         yield from _judged(record, pair, name, begin, slope, strength, answer.lag_s, whole=len(parts) == 1)
 
 
-def _judged(record, pair: Pair, name: str, begin: float, slope: float, strength: float, lag_s: float, *, whole: bool):
+def _judged(
+    record: LogRecord, pair: Pair, name: str, begin: float, slope: float, strength: float, lag_s: float, *, whole: bool
+) -> Iterator[Finding]:
     factor = name_factor(abs(slope), POSITIONS)
     joint = name.rpartition("/")[2]
     until = "" if whole else " This part of the episode differs from the rest."

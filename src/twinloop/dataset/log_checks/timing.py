@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.dataset.log_checks.expectations import LogRecord
-from twinloop.dataset.log_checks.finding import Finding
+from twinloop.dataset.log_checks.finding import Finding, Severity, in_episode
 from twinloop.dataset.resample import GAP_FACTOR
+
+Array = NDArray[np.float64]
+Found = Callable[..., Finding]  # a finding of one clock, from a row on
 
 # No log in the registry is slower than 30 Hz or faster than 2 kHz; beyond these steps the unit is another one.
 _SLOWEST_S, _IMPOSSIBLE_S, _FASTEST_S = 0.5, 10.0, 2e-5
@@ -22,7 +25,7 @@ _MOTION = 3  # smallest steps ever seen
 
 def check_timing(record: LogRecord) -> Iterator[Finding]:
     """Every clock of one episode: its frames', its commands', its signals'."""
-    seen: list[NDArray[np.float64]] = []
+    seen: list[Array] = []
     for name, time in _clocks(record):
         if any(time is other or np.array_equal(time, other, equal_nan=True) for other in seen):
             continue
@@ -52,7 +55,7 @@ def check_rates(records: Sequence[LogRecord]) -> Iterator[Finding]:
             )
 
 
-def _clocks(record: LogRecord) -> Iterator[tuple[str, NDArray[np.float64]]]:
+def _clocks(record: LogRecord) -> Iterator[tuple[str, Array]]:
     yield "", record.time
     own = getattr(record, "action_time", None)
     if own is not None:
@@ -61,19 +64,10 @@ def _clocks(record: LogRecord) -> Iterator[tuple[str, NDArray[np.float64]]]:
         yield name, signal.time
 
 
-def _check_clock(record: LogRecord, name: str, time: NDArray[np.float64]) -> Iterator[Finding]:
-    def found(kind: str, severity: str, row: int, evidence: str, remedy: str, **figures: float) -> Finding:
+def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[Finding]:
+    def found(kind: str, severity: Severity, row: int, evidence: str, remedy: str, **figures: float) -> Finding:
         begin = float(time[row]) if np.isfinite(time[row]) else _last_finite(time, row)
-        return Finding(
-            kind=kind,
-            severity=severity,  # pyright: ignore[reportArgumentType]
-            column=name,
-            episodes=(record.index,),
-            begin_s=begin,
-            evidence=evidence,
-            remedy=remedy,
-            figures={"frame": float(row), **figures},
-        )
+        return in_episode(record, name, begin, kind, severity, evidence, remedy, frame=float(row), **figures)
 
     holes = np.flatnonzero(~np.isfinite(time))
     if len(holes):
@@ -106,7 +100,7 @@ def _check_clock(record: LogRecord, name: str, time: NDArray[np.float64]) -> Ite
     yield from _steps(found, name, steps, median)
 
 
-def _gaps(found, name: str, rows, steps, median: float) -> Iterator[Finding]:
+def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median: float) -> Iterator[Finding]:
     if name == "enabled":  # a switch is logged when it switches
         return
     gaps = np.flatnonzero(steps > GAP_FACTOR * median)
@@ -121,7 +115,7 @@ def _gaps(found, name: str, rows, steps, median: float) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _steps(found, name: str, steps, median: float) -> Iterator[Finding]:
+def _steps(found: Found, name: str, steps: Array, median: float) -> Iterator[Finding]:
     if name in ("enabled", "action"):  # neither a switch nor a command has to come regularly
         return
     if median > _SLOWEST_S or median < _FASTEST_S:
@@ -179,6 +173,6 @@ def _repeated_frames(record: LogRecord) -> Iterator[Finding]:
         )
 
 
-def _last_finite(time: NDArray[np.float64], row: int) -> float:
+def _last_finite(time: Array, row: int) -> float:
     before = time[:row][np.isfinite(time[:row])]
     return float(before[-1]) if len(before) else 0.0

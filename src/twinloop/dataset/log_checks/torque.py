@@ -14,8 +14,11 @@ from numpy.typing import NDArray
 from scipy.signal import savgol_filter
 
 from twinloop.dataset.log_checks.expectations import Expectations, LogRecord
-from twinloop.dataset.log_checks.finding import Finding
+from twinloop.dataset.log_checks.finding import Finding, in_episode
 from twinloop.dataset.log_checks.series import Series
+from twinloop.stats import raw_correlation
+
+Array = NDArray[np.float64]
 
 _SMOOTH_S = 0.08  # over which positions are a cubic: accelerations of arms have most of their power below 5 Hz
 _FEWEST = 64
@@ -39,7 +42,7 @@ def check_torques(record: LogRecord, series: Series, expectations: Expectations 
         spread = torque.std(axis=0)
         if spread.max() == 0:
             continue
-        smooth = savgol_filter(torque, window, 3, axis=0)
+        smooth = np.asarray(savgol_filter(torque, window, 3, axis=0), dtype=np.float64)
         for joint in range(len(record.joints)):
             if spread[joint] < _DRIVEN * spread.max() or np.ptp(q[:, joint]) < _MOVES:
                 continue
@@ -49,15 +52,13 @@ def check_torques(record: LogRecord, series: Series, expectations: Expectations 
                 yield from _against_acceleration(record, series, name, joint, smooth[:, joint], q, v, a)
 
 
-def motion(
-    position: NDArray[np.float64], dt: float, window: int
-) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+def motion(position: Array, dt: float, window: int) -> tuple[Array, Array, Array]:
     """Positions, velocities and accelerations ``(N, n)`` of cubics fitted over ``window`` frames."""
     made = np.array([savgol_filter(position, window, 3, deriv=order, delta=dt, axis=0) for order in range(3)])
     return made[0], made[1], made[2]
 
 
-def _torques(record: LogRecord, series: Series) -> Iterator[tuple[str, NDArray[np.float64]]]:
+def _torques(record: LogRecord, series: Series) -> Iterator[tuple[str, Array]]:
     if record.command == "torque" and series.action is not None and series.action.shape == series.state.shape:
         yield "action/", series.action
     signal = record.signals.get("joint_torque")
@@ -67,7 +68,7 @@ def _torques(record: LogRecord, series: Series) -> Iterator[tuple[str, NDArray[n
             yield "joint_torque/", measured
 
 
-def _predicted(record, expectations: Expectations | None, q, v, a) -> NDArray[np.float64] | None:
+def _predicted(record: LogRecord, expectations: Expectations | None, q: Array, v: Array, a: Array) -> Array | None:
     """The twin's torques in the log's columns, NaN for joints that it lacks."""
     if expectations is None or expectations.inverse_dynamics is None:
         return None
@@ -80,14 +81,15 @@ def _predicted(record, expectations: Expectations | None, q, v, a) -> NDArray[np
     return made
 
 
-def _against_twin(record, series: Series, name: str, joint: int, torque, predicted) -> Iterator[Finding]:
+def _against_twin(
+    record: LogRecord, series: Series, name: str, joint: int, torque: Array, predicted: Array
+) -> Iterator[Finding]:
     x, y = predicted - predicted.mean(), torque - torque.mean()
     power = float(x @ x)
-    energy = float(np.sqrt(power * (y @ y)))
-    correlation = float(x @ y) / energy if energy > 0 else 0.0
+    correlation = raw_correlation(x, y)
     slope = float(x @ y) / power if power > 0 else 0.0
     if correlation < _AGAINST_TWIN:
-        yield _finding(record, series, name, joint, "torque_sign",
+        yield _against(record, series, name, joint,
             f"is against the torque that the twin's inverse dynamics asks for (correlation {correlation:.2f}, "
             f"{slope:.3g} times).", correlation=correlation, slope=slope)  # fmt: skip
     elif correlation > -_AGAINST_TWIN and slope > _MILLI:
@@ -100,7 +102,9 @@ def _against_twin(record, series: Series, name: str, joint: int, torque, predict
         )  # fmt: skip
 
 
-def _against_acceleration(record, series: Series, name: str, joint: int, torque, q, v, a) -> Iterator[Finding]:
+def _against_acceleration(
+    record: LogRecord, series: Series, name: str, joint: int, torque: Array, q: Array, v: Array, a: Array
+) -> Iterator[Finding]:
     others = [column for column in range(q.shape[1]) if column != joint]
     angle = np.cumsum(q, axis=1)
     nuisance = np.column_stack([
@@ -109,28 +113,20 @@ def _against_acceleration(record, series: Series, name: str, joint: int, torque,
         np.sin(angle[:, -1]), np.cos(angle[:, -1]), a[:, others],
     ])  # fmt: skip
     x, y = (_residual(nuisance, column) for column in (a[:, joint], torque))
-    energy = float(np.sqrt((x @ x) * (y @ y)))
-    correlation = float(x @ y) / energy if energy > 0 else 0.0
+    correlation = raw_correlation(x, y)
     share = correlation**2 * float(y @ y) / (len(y) * float(torque.var()))
     if correlation < _AGAINST and share > _SHARE:
-        yield _finding(record, series, name, joint, "torque_sign",
+        yield _against(record, series, name, joint,
             f"goes against the joint's own acceleration (partial correlation {correlation:.2f}; the diagonal of a "
             "mass matrix is positive).", correlation=correlation, share=share)  # fmt: skip
 
 
-def _residual(nuisance: NDArray[np.float64], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _residual(nuisance: Array, values: Array) -> Array:
     solution = np.linalg.lstsq(nuisance, values, rcond=1e-9)[0]
     return values - nuisance @ solution
 
 
-def _finding(record, series: Series, name: str, joint: int, kind: str, evidence: str, **figures: float) -> Finding:
-    return Finding(
-        kind=kind,
-        severity="error",
-        column=name + record.joints[joint],
-        episodes=(record.index,),
-        begin_s=float(series.time[0]),
-        evidence=evidence,
-        remedy=f"--flip {name}{record.joints[joint]}",
-        figures=figures,
-    )
+def _against(record: LogRecord, series: Series, name: str, joint: int, evidence: str, **figures: float) -> Finding:
+    """A torque of the wrong sign."""
+    column = name + record.joints[joint]
+    return in_episode(record, column, series.time[0], "torque_sign", "error", evidence, f"--flip {column}", **figures)

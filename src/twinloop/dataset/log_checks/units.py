@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
 from twinloop.dataset.log_checks.expectations import Expectations, LogRecord
-from twinloop.dataset.log_checks.finding import Finding
+from twinloop.dataset.log_checks.finding import Finding, Severity, in_episode
 from twinloop.dataset.log_checks.jumps import wraps
 from twinloop.dataset.log_checks.series import prepare
+
+Array = NDArray[np.float64]
 
 # What a value is worth in rad or m, by the unit that it might be in.
 _ANGLES = {RADIANS: 1.0, DEGREES: math.pi / 180, "counts of 4096 a turn": 2 * math.pi / 4096}
@@ -27,7 +29,7 @@ _SATURATED = 0.002  # part of the frames at exactly ±100 that only a normalized
 
 def check_units(records: Sequence[LogRecord], expectations: Expectations | None) -> Iterator[Finding]:
     """Every joint's unit: against the twin's range where there is one, else against what joints can do."""
-    ranges: Mapping[str, NDArray[np.float64]] = {}
+    ranges: Mapping[str, Array] = {}
     if expectations is not None:
         ranges = {joint: expectations.ranges[row] for row, joint in enumerate(expectations.joints)}
     for record in records:
@@ -39,7 +41,9 @@ def check_units(records: Sequence[LogRecord], expectations: Expectations | None)
     yield from _too_small(records, ranges)
 
 
-def _joint(record: LogRecord, joint: str, column: int, limits, good) -> Iterator[Finding]:
+def _joint(
+    record: LogRecord, joint: str, column: int, limits: Array | None, good: NDArray[np.bool_]
+) -> Iterator[Finding]:
     unit = record.units.joints[column]
     values, time = record.state[good, column], record.time[good]
     if unit.unit in (NORMALIZED, PERCENT):
@@ -53,14 +57,16 @@ def _joint(record: LogRecord, joint: str, column: int, limits, good) -> Iterator
     elif unit.unit in _LENGTHS:
         far = np.flatnonzero(np.abs(position) > _LONGEST)
         if len(far):
-            yield _unit_finding(record, joint, "error", time[far[0]],
+            yield _unit_finding(record, joint, "error", float(time[far[0]]),
                 f"reaches {np.abs(position).max():.4g} m if it is in {unit.unit}; it looks like mm.", "mm")  # fmt: skip
     else:
         yield from _impossible_angle(record, joint, unit.unit, time, position)
     yield from _at_hundred(record, joint, unit.unit, time, values)
 
 
-def _against_range(record, joint, column, limits, time, values, position) -> Iterator[Finding]:
+def _against_range(
+    record: LogRecord, joint: str, column: int, limits: Array, time: Array, values: Array, position: Array
+) -> Iterator[Finding]:
     low, high = float(limits[0]), float(limits[1])
     margin = _MARGIN * (high - low) + _MARGIN_SI
     outside = np.flatnonzero((position < low - margin) | (position > high + margin))
@@ -81,7 +87,7 @@ def _against_range(record, joint, column, limits, time, values, position) -> Ite
     )
     if fits and excess > high - low:
         yield _unit_finding(
-            record, joint, "error", time[outside[0]], f"{evidence}; as {fits[0]} it lies within.", fits[0],
+            record, joint, "error", float(time[outside[0]]), f"{evidence}; as {fits[0]} it lies within.", fits[0],
             low=position.min(), high=position.max(),
         )  # fmt: skip
         return
@@ -93,7 +99,7 @@ def _against_range(record, joint, column, limits, time, values, position) -> Ite
     )  # fmt: skip
 
 
-def _impossible_angle(record, joint, unit, time, position) -> Iterator[Finding]:
+def _impossible_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[Finding]:
     """Without a range: further and faster than joints go."""
     reach = float(np.abs(position).max())
     series = prepare(record, whole=True)
@@ -112,7 +118,7 @@ def _impossible_angle(record, joint, unit, time, position) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _normalized(record, joint, unit, time, values) -> Iterator[Finding]:
+def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[Finding]:
     limit = 100.0
     outside = np.flatnonzero((np.abs(values) > 1.05 * limit) | ((unit == PERCENT) & (values < -0.05 * limit)))
     if len(outside):
@@ -125,18 +131,18 @@ def _normalized(record, joint, unit, time, values) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _at_hundred(record, joint, unit, time, values) -> Iterator[Finding]:
+def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[Finding]:
     """±100 exactly, again and again: LeRobot's normalized values end there, angles do not."""
     at = np.flatnonzero(np.abs(values) == 100.0)
     if unit == DEGREES and np.abs(values).max() <= 100.0 and len(at) > max(2, _SATURATED * len(values)):
         yield _unit_finding(
-            record, joint, "warning", time[at[0]],
+            record, joint, "warning", float(time[at[0]]),
             f"{len(at)} frames are exactly ±100 and none is beyond: these may be normalized values, not degrees.",
             NORMALIZED, frames=len(at),
         )  # fmt: skip
 
 
-def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, NDArray[np.float64]]) -> Iterator[Finding]:
+def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Iterator[Finding]:
     """A whole log in degrees, or ±100, that covers no more than radians would."""
     first = records[0]
     units = {unit.unit for unit in first.units.joints}
@@ -163,17 +169,10 @@ def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, NDArray[np.flo
             )  # fmt: skip
 
 
-def _unit_finding(record, joint, severity, begin, evidence: str, better: str, **figures: float) -> Finding:
+def _unit_finding(
+    record: LogRecord, joint: str, severity: Severity, begin: float, evidence: str, better: str, **figures: float
+) -> Finding:
     remedy = f"--units {better}" if " " not in better else f"Import {joint} in {better}."
     if len({unit.unit for unit in record.units.joints}) > 1 and remedy.startswith("--"):
         remedy = f"--units with {better} for {joint}."
-    return Finding(
-        kind="unit",
-        severity=severity,
-        column=joint,
-        episodes=(record.index,),
-        begin_s=float(begin),
-        evidence=evidence,
-        remedy=remedy,
-        figures={name: float(value) for name, value in figures.items()},
-    )
+    return in_episode(record, joint, begin, "unit", severity, evidence, remedy, **figures)

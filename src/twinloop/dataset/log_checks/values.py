@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.dataset.log_checks.expectations import LogRecord
-from twinloop.dataset.log_checks.finding import Finding
+from twinloop.dataset.log_checks.finding import Finding, Severity, in_episode
+
+Array = NDArray[np.float64]
 
 _FROZEN_S, _FROZEN_FRAMES = 0.3, 8  # shorter standstills are pauses between two steps of an encoder
 _FROZEN_COMMAND = 0.05  # of the command's range, by which it moved meanwhile
@@ -31,7 +33,7 @@ def check_numbers(record: LogRecord) -> Iterator[Finding]:
         for column, name in enumerate(columns[: values.shape[1]]):
             bad = np.flatnonzero(~np.isfinite(values[:, column]))
             if len(bad):
-                yield _finding(
+                yield _at_row(
                     "not_finite", "error", record, prefix + name, time, int(bad[0]),
                     f"{len(bad)} of {len(values)} values are no numbers, first {values[bad[0], column]} at frame "
                     f"{bad[0]}.",
@@ -50,7 +52,7 @@ def check_standstill(record: LogRecord) -> Iterator[Finding]:
             continue
         reach = float(np.ptp(action))
         if reach > 0 and np.ptp(state) == 0:
-            yield _finding(
+            yield _at_row(
                 "constant", "error", record, joint, record.time, 0,
                 f"reads {state[0]:.6g} in every frame while its command moves by {reach:.4g}.",
                 "Leave the joint out (--joints), or find its encoder's cable.", command_range=reach,
@@ -59,7 +61,7 @@ def check_standstill(record: LogRecord) -> Iterator[Finding]:
             yield from _frozen(record, joint, state, action, reach)
 
 
-def _frozen(record: LogRecord, joint: str, state, action, reach: float) -> Iterator[Finding]:
+def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: float) -> Iterator[Finding]:
     """A standstill under a moving command that ends with a jump, as a sensor that wakes up does."""
     steps = np.abs(np.diff(state))
     usual = float(np.percentile(steps, 99))
@@ -72,7 +74,7 @@ def _frozen(record: LogRecord, joint: str, state, action, reach: float) -> Itera
         to_the_end = stop == len(steps) and moved > 5 * _FROZEN_COMMAND * reach
         if jump > _FROZEN_JUMP * usual or to_the_end:
             end = "until the end" if to_the_end else f"and then jumps by {jump:.4g}"
-            yield _finding(
+            yield _at_row(
                 "frozen", "error" if not to_the_end else "warning", record, joint, record.time, first,
                 f"reads {state[first]:.6g} for {lasts:.3g} s {end}, while its command moves by {moved:.4g}.",
                 "Leave that part out: split the episode there.",
@@ -83,26 +85,25 @@ def _frozen(record: LogRecord, joint: str, state, action, reach: float) -> Itera
 
 def check_cut_off(record: LogRecord) -> Iterator[Finding]:
     """Values that run into an extreme at speed and stay there exactly, more than once: a limit cuts them off."""
-    for prefix, values in _both(record):
-        for column, joint in enumerate(record.joints[: values.shape[1]]):
-            series = values[:, column]
-            if len(series) < _FEWEST or not np.isfinite(series).all() or np.ptp(series) == 0:
-                continue
-            for extreme in (float(series.min()), float(series.max())):
-                found = _cut(series, extreme)
-                if found is not None:
-                    row, count, visits = found
-                    yield _finding(
-                        "cut_off", "warning", record, prefix + joint, record.time, row,
-                        f"stops at exactly {extreme:.6g} on {visits} visits, {count} frames in all: a limit or the end "
-                        "of a range cuts it off.",
-                        "True of a joint driven into its stop; else the log's range is too small. Leave those parts "
-                        "out of a fit.",
-                        level=extreme, frames=float(count), visits=float(visits),
-                    )  # fmt: skip
+    for column, joint in enumerate(record.joints[: record.state.shape[1]]):
+        series = record.state[:, column]
+        if len(series) < _FEWEST or not np.isfinite(series).all() or np.ptp(series) == 0:
+            continue
+        for extreme in (float(series.min()), float(series.max())):
+            found = _cut(series, extreme)
+            if found is not None:
+                row, count, visits = found
+                yield _at_row(
+                    "cut_off", "warning", record, joint, record.time, row,
+                    f"stops at exactly {extreme:.6g} on {visits} visits, {count} frames in all: a limit or the end "
+                    "of a range cuts it off.",
+                    "True of a joint driven into its stop; else the log's range is too small. Leave those parts "
+                    "out of a fit.",
+                    level=extreme, frames=float(count), visits=float(visits),
+                )  # fmt: skip
 
 
-def _cut(series: NDArray[np.float64], extreme: float) -> tuple[int, int, int] | None:
+def _cut(series: Array, extreme: float) -> tuple[int, int, int] | None:
     """First row, frames and visits at an extreme that cuts a series off."""
     steps = np.abs(np.diff(series))
     typical = float(np.median(steps[steps > 0]))
@@ -133,7 +134,7 @@ def check_resolution(record: LogRecord) -> Iterator[Finding]:
         grain, reach = float(moves.min()), float(np.ptp(series))
         whole = np.abs(moves / grain - np.round(moves / grain)).max() < 0.05
         if whole and reach / grain < _COARSE:
-            yield _finding(
+            yield _at_row(
                 "coarse", "warning", record, joint, record.time, 0,
                 f"moves by {reach:.4g} in {reach / grain:.0f} steps of {grain:.4g}.",
                 "Move it further, or give the fit the encoder's resolution as noise.", grain=grain, range=reach,
@@ -164,24 +165,14 @@ def check_excitation(records: Sequence[LogRecord]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _both(record: LogRecord) -> Iterator[tuple[str, NDArray[np.float64]]]:
-    yield "", record.state
-
-
 def _runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """First row and the one after the last of every run of True."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
-def _finding(kind, severity, record, column, time, row: int, evidence: str, remedy: str, **figures: float) -> Finding:
-    return Finding(
-        kind=kind,
-        severity=severity,
-        column=column,
-        episodes=(record.index,),
-        begin_s=float(time[row]),
-        evidence=evidence,
-        remedy=remedy,
-        figures={"frame": float(row), **figures},
-    )
+def _at_row(
+    kind: str, severity: Severity, record: LogRecord, column: str, time: Array, row: int, evidence: str, remedy: str,
+    **figures: float,
+) -> Finding:  # fmt: skip
+    return in_episode(record, column, time[row], kind, severity, evidence, remedy, frame=float(row), **figures)
