@@ -52,14 +52,14 @@ class TestFirmwareGain:
 
 
 class TestMotor:
-    @settings(max_examples=6, deadline=None)
+    @settings(max_examples=4, deadline=None)
     @given(kt=st.floats(0.2, 0.8), resistance=st.floats(1.5, 8.0), volts=st.floats(3.0, 9.0))
     def test_stall_and_speed_without_load_are_the_voltage_laws(self, servo, preset, kt, resistance, volts):
         values = {KT: kt, RESISTANCE: resistance, "actuator/j0/voltage": volts}
         stall = forces(servo, {**values, "joint/j0/armature": 90.0}, FAR)[0, -1]
         assert stall == pytest.approx(kt * volts / resistance, rel=2e-3)
         damping = preset.viscous.value + kt**2 / resistance
-        seconds = 12 * (preset.armature.value + INERTIA) / damping
+        seconds = 8 * (preset.armature.value + INERTIA) / damping
         commands = np.full((1, round(seconds * servo.control_hz), 1), FAR)
         speed = run(servo, servo.table(1, values), commands).qvel[0, -1, 0]
         assert speed == pytest.approx((kt * volts / resistance - preset.frictionloss.value) / damping, rel=3e-3)

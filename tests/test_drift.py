@@ -68,6 +68,7 @@ def test_planted_wear_is_found_and_named(twin, backend):
     assert json.loads(json.dumps(found.to_json()))["drifting"] == [FRICTION]
 
 
+@pytest.mark.slow  # one log without a change is in test_ranges_report
 def test_without_a_change_none_is_found(twin, backend):
     log = clips(twin, backend, TRUTH, count=12, nframe=60, seed=4)
     found = drift(twin, log, drift_groups(log, "2"), backend=backend, config=CONFIG)

@@ -264,10 +264,10 @@ def test_refits_and_profiles_are_asked_for_in_a_fit_and_few_episodes_say_what_th
     population = Population.of(replace(SERVO, population=8, seconds=1.0), open_backend("threads", nthread=2))
     rng, backend = np.random.default_rng(0), open_backend("threads", nthread=2)
     log = population.log(np.arange(8), population.noise(rng, 8))
-    config = replace(SERVO.fit, bootstrap=8, profile=("actuator/pendulum/kp",), iterations=6)
+    config = replace(SERVO.fit, bootstrap=4, profile=("actuator/pendulum/kp",), iterations=6)
     result = identify(population.twin, log, backend=backend, config=config)
-    assert (result.evidence.method, result.evidence.draws) == ("refit bootstrap", 8)
-    assert "Intervals 90%, clustered by 8 episodes; bootstrap of 8 full refits." in result.text()
+    assert (result.evidence.method, result.evidence.draws) == ("refit bootstrap", 4)
+    assert "Intervals 90%, clustered by 8 episodes; bootstrap of 4 full refits." in result.text()
     assert "Profile of actuator/pendulum/kp: [" in result.text()
     kp = {row.name: row for row in result.estimates}["actuator/pendulum/kp"]
     (profile,) = result.profiles

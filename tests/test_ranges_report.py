@@ -19,7 +19,7 @@ from twinloop.simulate import open_backend
 def log(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swing")
     twin = swing_twin(folder)
-    episodes = clips(twin, open_backend("threads", nthread=2), TRUTH, count=18, nframe=50)
+    episodes = clips(twin, open_backend("threads", nthread=2), TRUTH, count=18, nframe=40)
     return folder / "swing.yaml", Log(name="swing", label="a planted log", hash="0" * 64, episodes=tuple(episodes))
 
 
@@ -27,7 +27,7 @@ def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, ca
     pytest.importorskip("plotly")
     twin, clips_of = log
     asked = Beyond(calibrate="last:9", compare=True, structures=("quadratic_damping",), drift="2")
-    config = FitConfig(iterations=8, free=("joint/*/damping", "joint/*/frictionloss", "actuator/*/kp"))
+    config = FitConfig(iterations=5, free=("joint/*/damping", "joint/*/frictionloss", "actuator/*/kp"))
     fixed = FitConfig(**{**vars(config), "fixed": {"actuator/swing/delay": TRUTH["actuator/swing/delay"]}})
     figures = run_identify(
         str(twin), clips_of, tmp_path / "run", holdout="last:3", console=Console(width=160), config=fixed, beyond=asked
