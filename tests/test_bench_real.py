@@ -1,0 +1,96 @@
+"""``twinloop bench real``: a set is split by its rule or by folders, fitted, scored, and told in a table."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from twinloop.cli.main import main
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.loop.marked import marks
+from twinloop.loop.real.case import Score
+from twinloop.loop.real.run import PLACE, open_case, run_bench_real
+
+NOWHERE = Console(quiet=True)
+
+
+def pendulum_log(path, *, seed, frames=460, hz=300.0):
+    """A run in the layout of the public set: a pendulum of J 0.16 kg m2 and m c 0.30 kg m, driven by two sines."""
+    rng = np.random.default_rng(seed)
+    time = np.arange(frames) / hz
+    torque = np.sin(2 * np.pi * 0.7 * time + rng.uniform(0, 6)) + 0.6 * np.sin(2 * np.pi * 1.9 * time)
+    position, velocity, substeps = np.zeros(frames), np.zeros(frames), 10
+    q = v = 0.0
+    for frame in range(frames):
+        position[frame], velocity[frame] = q, v
+        for _ in range(substeps):
+            load = 0.30 * 9.81 * np.sin(q) + 0.047 * v + 0.12 * np.tanh(v / 0.02)
+            v += (torque[frame] - load) / 0.16 / hz / substeps
+            q += v / hz / substeps
+    path.mkdir(parents=True)
+    table = np.stack([time, position + 2e-4 * rng.normal(size=frames), velocity, torque], axis=1)
+    for name in ("data_measured.csv", "data_desired.csv"):
+        np.savetxt(path / name, table, delimiter=",", header="time,position,velocity,torque", comments="")
+
+
+@pytest.fixture
+def folders(tmp_path):
+    train, test = tmp_path / "train", tmp_path / "test"
+    name = "dfki_simple_pendulum"
+    pendulum_log(train / name / "control_method_pd" / "system_identification", seed=1)
+    pendulum_log(test / name / "control_method_energy_shaping", seed=2)
+    pendulum_log(test / name / "control_method_gravity_compensation", seed=3)
+    return train, test
+
+
+def test_everything_in_one_folder_is_fitted_and_everything_in_the_other_scored(folders, tmp_path):
+    train, test = folders
+    first, last = marks(PLACE)
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{first}\n{last}\nafter\n")
+    only = ("dfki_simple_pendulum",)
+    [case] = run_bench_real(NOWHERE, only=only, train=train, test=test, nthread=1, page=page)["cases"]
+    assert (case["training_episodes"], case["test_episodes"]) == (1, 2)
+    before, after = (case[key][0]["value"] for key in ("baseline_scores", "scores"))
+    assert after < 0.7 * before, (before, after)
+    text = page.read_text()
+    assert text.startswith(f"before\n{first}\n| data | figure |")
+    assert "dfki_simple_pendulum: fitted to 1 episodes in" in text
+
+
+def test_a_test_episode_that_was_fitted_is_left_out_and_said(folders):
+    train, test = folders
+    source = train / "dfki_simple_pendulum" / "control_method_pd"
+    shutil.copytree(source, test / "dfki_simple_pendulum" / "control_method_pd")
+    [case] = run_bench_real(NOWHERE, only=("dfki_simple_pendulum",), train=train, test=test, nthread=1)["cases"]
+    assert case["test_episodes"] == 2
+    assert "1 test episodes are training episodes and were left out" in case["split"]
+
+
+def test_sets_that_are_not_there_are_named(folders, capsys):
+    train, test = folders
+    words = ["bench", "real", "--train", str(train), "--test", str(test), "--threads", "1", "--json"]
+    assert main([*words, "--only", "dfki_simple_pendulum", "planar_impacts"]) == 0
+    found = json.loads(capsys.readouterr().out)["cases"]
+    assert found[1] == {"data": "planar_impacts", "skipped": "nothing to train on"}
+
+
+def test_what_cannot_be_run_is_refused(tmp_path):
+    with pytest.raises(InputError, match="--train and --test go together"):
+        run_bench_real(NOWHERE, train=tmp_path)
+    with pytest.raises(InputError, match="No set was there to fit. planar_impacts: nothing to train on"):
+        run_bench_real(NOWHERE, only=("planar_impacts",), train=tmp_path, test=tmp_path)
+    with pytest.raises(UnknownNameError, match="Unknown real set with a fit 'bam'"):
+        open_case("bam")
+
+
+def test_reaching_a_target_depends_on_its_kind():
+    assert Score(name="a", unit="rad", value=1.0, target=2.0).reached
+    assert not Score(name="a", unit="rad", value=3.0, target=2.0).reached
+    assert Score(name="a", unit="rad", value=3.0).reached is None
+    within = Score(name="a", unit="rad", value=3.0, low=1.0, high=4.0, target=2.0, kind="within")
+    assert within.reached
+    assert Score(name="a", unit="rad", value=float("nan"), kind="undetermined").reached
+    assert not Score(name="a", unit="rad", value=1.0, kind="undetermined").reached
