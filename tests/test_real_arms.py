@@ -11,6 +11,7 @@ import pytest
 
 from twinloop.core.records import Episode, Signal
 from twinloop.core.units import UnitMap
+from twinloop.dataset.registry import load_set
 from twinloop.loop.real import crazyflie, double_pendulum, simple_pendulum
 from twinloop.loop.real.arm_windows import REPLAY, at_rate, past_speeds, rms_scores, window_errors
 from twinloop.loop.real.simple_pendulum import PUBLISHED, published_values
@@ -152,7 +153,7 @@ def test_take_off_and_landing_are_left_out_and_no_moment_is_both_trained_and_tes
 @pytest.mark.slow
 def test_the_drones_thrust_curve_holds_the_published_one_and_its_yaw_stays_open():
     case, backend = crazyflie.CASE, open_backend("threads", nthread=2)
-    training, test = case.split(case.read(folder(case.name)))
+    training, test = case.split(load_set(case.name, folder(case.name)))
     scores = {score.name: score for score in case.score(case.fit(training, backend), test, backend)}
     assert all(score.reached for name, score in scores.items() if name.startswith("thrust"))
     assert scores["inertia about z"].reached
@@ -162,7 +163,7 @@ def test_the_drones_thrust_curve_holds_the_published_one_and_its_yaw_stays_open(
 @pytest.mark.slow
 def test_the_simple_pendulum_beats_its_published_parameters_on_every_controller():
     case, backend = simple_pendulum.CASE, open_backend("threads", nthread=2)
-    training, test = case.split(case.read(folder(case.name)))
+    training, test = case.split(load_set(case.name, folder(case.name)))
     scores = case.score(case.fit(training, backend), test, backend)
     assert all(score.reached for score in scores), scores
 
@@ -170,7 +171,7 @@ def test_the_simple_pendulum_beats_its_published_parameters_on_every_controller(
 @pytest.mark.slow
 def test_the_double_pendulum_beats_the_refit_on_a_run_left_out():
     case, backend = double_pendulum.CASE, open_backend("threads", nthread=2)
-    training, test = case.split(case.read(folder(case.name)))
+    training, test = case.split(load_set(case.name, folder(case.name)))
     before = case.score(None, test, backend)
     after = case.score(case.fit(training, backend), test, backend)
     assert all(score.reached for score in after), after

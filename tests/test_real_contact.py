@@ -10,6 +10,7 @@ import pytest
 from twinloop.core.records import Episode, Signal
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
+from twinloop.dataset.registry import load_set
 from twinloop.identify import FitConfig, identify
 from twinloop.loop.real.cube_tosses import CASE as CUBE
 from twinloop.loop.real.cube_tosses import REPLAY
@@ -135,7 +136,7 @@ def real(name):
 def test_an_estimate_of_the_tosses_keeps_what_it_reached():
     """11.1 ± 0.5 % of the width and 12.2 ± 1.0° over the 247 tosses that its search had not seen."""
     case = CUBE
-    _, test = case.split(case.read(real(case.name)))
+    _, test = case.split(load_set(case.name, real(case.name)))
     twin = load_twin(case.twin)
     ready = [with_speeds_at_frames(episode, "twist/cube", "vz") for episode in test]
     errors = flight_errors(twin, ready, REPLAY, FOUND, BACKEND, physics_hz=592.0).mean(axis=0)
@@ -146,7 +147,7 @@ def test_an_estimate_of_the_tosses_keeps_what_it_reached():
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [CUBE, SQUARE], ids=lambda case: case.name)
 def test_a_fit_reaches_its_targets_on_flights_it_has_not_seen(case):
-    training, test = case.split(case.read(real(case.name)))
+    training, test = case.split(load_set(case.name, real(case.name)))
     scores = case.score(case.fit(training, BACKEND), test, BACKEND)
     before = case.score(None, test, BACKEND)
     assert [score.name for score in scores] == [score.name for score in before]

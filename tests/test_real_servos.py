@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from twinloop.dataset.registry import load_set
 from twinloop.loop.real import so101
 from twinloop.loop.real.bam_servo import CASE, GAIN, PUBLISHED, on_grid, run_errors
 from twinloop.loop.real.means import mean_over_episodes
@@ -72,7 +73,7 @@ def planted(tmp_path_factory):
     (folder / "xl330_raw").mkdir()
     for gain in (100, 200, 400):
         (folder / "xl330_raw" / f"run_{gain}.json").write_text(json.dumps(planted_run(gain)))
-    return CASE.read(folder)
+    return load_set(CASE.name, folder)
 
 
 class TestPlanted:
@@ -122,7 +123,7 @@ def test_one_episode_has_a_mean_and_no_interval():
 
 
 def test_what_was_identified_lifts_the_real_weight_and_what_was_published_does_not(backend):
-    lifts = [episode for episode in CASE.read(shared("bam_servo")) if episode.task == "lift_and_drop"]
+    lifts = [episode for episode in load_set(CASE.name, shared("bam_servo")) if episode.task == "lift_and_drop"]
     assert len(lifts) == 3
     identified, published = (1e3 * run_errors(values, lifts, backend) for values in (IDENTIFIED, PUBLISHED))
     assert (identified < 22.0).all()
@@ -132,7 +133,7 @@ def test_what_was_identified_lifts_the_real_weight_and_what_was_published_does_n
 @pytest.mark.slow
 def test_a_fit_to_two_gains_predicts_the_third(backend):
     """Gain 200 from 100 and 800; six parameters without heat and load friction leave 50 mrad there."""
-    training, held = CASE.split(CASE.read(shared("bam_servo")))
+    training, held = CASE.split(load_set(CASE.name, shared("bam_servo")))
     fitted = CASE.fit(training, backend)
     [score] = CASE.score(fitted, held, backend)
     assert score.value < 25.0
@@ -142,7 +143,7 @@ def test_a_fit_to_two_gains_predicts_the_third(backend):
 
 
 def test_the_arms_case_scores_every_joint_in_the_logs_units(backend):
-    episodes = so101.CASE.read(shared("so101_pick_place_tape"))
+    episodes = load_set(so101.CASE.name, shared("so101_pick_place_tape"))
     training, held = so101.CASE.split(episodes)
     assert [len(training), len(held)] == [30, 10]
     scores = so101.CASE.score(None, held[:2], backend)

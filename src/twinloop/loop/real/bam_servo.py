@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
 from twinloop.dataset.resample import resample
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
@@ -67,10 +65,6 @@ class BamServo:
     name, twin = "bam_servo", "xl330_pendulum"
     baseline = "published model m1 of Rhoban/bam as a MuJoCo position actuator"
     split_rule = "runs at firmware gain 400 held out, or at 200 where there are none"
-
-    def read(self, folder: Path) -> list[Episode]:
-        """See `RealCase`."""
-        return load_set(self.name, folder)
 
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
         """The gain of the published test runs; where it is not there the one that also lies between two others."""

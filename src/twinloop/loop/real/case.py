@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from twinloop.core.records import Episode
@@ -68,10 +67,6 @@ class RealCase(Protocol):
     twin: str
     baseline: str
     split_rule: str
-
-    def read(self, folder: Path) -> list[Episode]:
-        """The episodes of a folder of the set's layout, whichever of them are there, in order."""
-        ...
 
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
         """Training and held-out episodes of one folder."""

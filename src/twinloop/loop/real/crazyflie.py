@@ -15,14 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
 from twinloop.dataset.resample import resample
 from twinloop.identify import FitConfig, IdentifyResult, identify
 from twinloop.identify.space import Prior
@@ -65,19 +63,15 @@ _MANY = 10_000
 
 
 class Crazyflie:
-    """See `case.RealCase`."""
+    """See `RealCase`."""
 
     name = "crazyflie_sysid"
     twin = "crazyflie"
     baseline = "the published figures themselves"
     split_rule = "figures are the fit's own; one in four pieces of 4 s of the last flight is held out"
 
-    def read(self, folder: Path) -> list[Episode]:
-        """See `case.RealCase`."""
-        return load_set(self.name, folder)
-
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         *before, last = episodes
         begin, end = _flight(last)
         cuts = np.arange(begin, end, _PIECE)
@@ -86,7 +80,7 @@ class Crazyflie:
         return [*before, *training], pieces[_FOURTH - 1 :: _FOURTH]
 
     def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         flights = airborne(training)
         lift = _identify(flights, LIFT, (*THRUST, *LAGS), {}, backend)
         turning = [flight for flight in flights if _turned(flight) > _TURNING] or flights
@@ -96,7 +90,7 @@ class Crazyflie:
         return Fitted(values={**known, **result.values}, result=result, notes=_notes(lift, result), extra=extra)
 
     def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         if fitted is None or fitted.result is None:
             return [*_thrusts(None), *_inertias(None), _yaw(None), *_errors(fitted, test, backend)]
         lift = ParamDistribution.from_json(fitted.extra["lift"])

@@ -8,12 +8,10 @@ unknown balance: so are its moments of mass and its centre, which matter as much
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
 from twinloop.loop.real.case import Fitted, Score
@@ -47,23 +45,19 @@ _SOURCE = "friction and solref fitted by least squares to 100 tosses, scored on 
 
 
 class CubeTosses:
-    """See `case.RealCase`."""
+    """See `RealCase`."""
 
     name = "contactnets_cube_tosses"
     twin = "cube_toss"
     baseline = "MuJoCo's default friction 1, all else as published"
     split_rule = "every third toss is fitted, the others are scored"
 
-    def read(self, folder: Path) -> list[Episode]:
-        """See `case.RealCase`."""
-        return load_set(self.name, folder)
-
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         return list(episodes[::3]), [episode for i, episode in enumerate(episodes) if i % 3]
 
     def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         config = FitConfig(
             replay=REPLAY,
             free=tuple(PRIORS),
@@ -84,7 +78,7 @@ class CubeTosses:
         return Fitted(values=dict(result.values), result=result)
 
     def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
-        """See `case.RealCase`: mean errors over whole tosses, averaged over tosses."""
+        """See `RealCase`: mean errors over whole tosses, averaged over tosses."""
         values = {"object/cube/friction/slide": 1.0} if fitted is None else fitted.values
         errors = flight_errors(load_twin(self.twin), _ready(test), REPLAY, values, backend, physics_hz=PHYSICS_HZ)
         return [

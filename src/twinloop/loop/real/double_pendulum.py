@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
 from twinloop.identify import FitConfig, IdentifyResult, identify
 from twinloop.identify.space import Prior
 from twinloop.loop.real.arm_windows import REPLAY, at_rate, one_step_per_frame, rms_scores, window_errors
@@ -54,23 +52,19 @@ SOURCE = "ten parameters by mujoco.sysid on these runs"
 
 
 class DoublePendulum:
-    """See `case.RealCase`."""
+    """See `RealCase`."""
 
     name = "dfki_double_pendulum"
     twin = "double_pendulum"
     baseline = "the published parameters (model 1.0 of design C.1)"
     split_rule = "the first run is held out"
 
-    def read(self, folder: Path) -> list[Episode]:
-        """See `case.RealCase`."""
-        return load_set(self.name, folder)
-
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         return list(episodes[1:]), list(episodes[:1])
 
     def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         twin, runs = load_twin(self.twin), at_rate(training, SPAN)
         zeros = np.zeros((len(runs), len(_JOINTS)))
         result = _common(runs, zeros, {}, backend)
@@ -88,7 +82,7 @@ class DoublePendulum:
         return Fitted(values=values, result=result, notes=tuple(notes), extra={"zeros": zeros.tolist()})
 
     def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         values = {} if fitted is None else fitted.values
         squares, windows = window_errors(load_twin(self.twin), at_rate(test, SPAN), values, backend)
         return rms_scores(squares, windows, _JOINTS, targets=TARGETS, source=SOURCE)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
 from twinloop.loop.real.case import Fitted, Score
@@ -45,23 +43,19 @@ _SEEN = 60
 
 
 class PlanarImpacts:
-    """See `case.RealCase`."""
+    """See `RealCase`."""
 
     name = "planar_impacts"
     twin = "planar_square"
     baseline = "MuJoCo's default contact parameters"
     split_rule = "every second drop is fitted, the others are scored"
 
-    def read(self, folder: Path) -> list[Episode]:
-        """See `case.RealCase`."""
-        return load_set(self.name, folder)
-
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         return list(episodes[::2]), list(episodes[1::2])
 
     def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         config = FitConfig(
             replay=REPLAY,
             free=tuple(PRIORS),
@@ -81,7 +75,7 @@ class PlanarImpacts:
         return Fitted(values=dict(result.values), result=result)
 
     def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
-        """See `case.RealCase`; the target is half of what the default parameters are off by on the same drops."""
+        """See `RealCase`; the target is half of what the default parameters are off by on the same drops."""
         before = _errors(test, {}, backend)
         errors = before if fitted is None else _errors(test, fitted.values, backend)
         half = 0.5 * before.mean(axis=0)

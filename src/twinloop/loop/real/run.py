@@ -16,8 +16,7 @@ from rich.table import Table
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_bytes
 from twinloop.core.records import Episode
-from twinloop.dataset import registry
-from twinloop.dataset.registry import RealDataUnavailableError
+from twinloop.dataset.registry import RealDataUnavailableError, fetch, load_set
 from twinloop.loop.marked import around, markdown_table, write_between
 from twinloop.loop.real.case import Fitted, RealCase, Score
 from twinloop.simulate import Backend, open_backend
@@ -148,11 +147,11 @@ def _run(case: RealCase, backend: Backend, train: Path | None, test: Path | None
 def _episodes(case: RealCase, train: Path | None, test: Path | None) -> tuple[list[Episode], list[Episode], str]:
     """Episodes to fit and to score, and how they were told apart; a test episode that is in training is left out."""
     if train is None or test is None:
-        located = registry.fetch(case.name)
-        training, held_out = case.split(case.read(located.path))
+        located = fetch(case.name)
+        training, held_out = case.split(load_set(case.name, located.path))
         return training, held_out, case.split_rule
     folders = [folder / case.name for folder in (train, test)]
-    training, found = (case.read(folder) if folder.is_dir() else [] for folder in folders)
+    training, found = (load_set(case.name, folder) if folder.is_dir() else [] for folder in folders)
     seen = {_content(episode) for episode in training}
     held_out = [episode for episode in found if _content(episode) not in seen]
     left_out = len(found) - len(held_out)

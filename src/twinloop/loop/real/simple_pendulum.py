@@ -10,12 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
 from twinloop.loop.real.arm_windows import REPLAY, at_rate, rms_scores, window_errors
@@ -47,24 +45,20 @@ _MANY = 10_000
 
 
 class SimplePendulum:
-    """See `case.RealCase`."""
+    """See `RealCase`."""
 
     name = "dfki_simple_pendulum"
     twin = "simple_pendulum"
     baseline = "the published parameters, identified by regression on the same run"
     split_rule = "fitted to the PD controller's run, scored on all other controllers'"
 
-    def read(self, folder: Path) -> list[Episode]:
-        """See `case.RealCase`."""
-        return load_set(self.name, folder)
-
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
-        """See `case.RealCase`."""
+        """See `RealCase`."""
         training = _identification(episodes)
         return training, [episode for episode in episodes if episode not in training]
 
     def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
-        """See `case.RealCase`; of all runs given, those of the identification's controller."""
+        """See `RealCase`; of all runs given, those of the identification's controller."""
         twin = load_twin(self.twin)
         config = FitConfig(
             replay=replace(REPLAY, stride=_STRIDE), free=FREE, priors=PRIORS, walk=_MANY, width=2.0, polish=0
@@ -77,7 +71,7 @@ class SimplePendulum:
         )
 
     def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
-        """See `case.RealCase`; the target is what the published parameters reach on the same windows."""
+        """See `RealCase`; the target is what the published parameters reach on the same windows."""
         twin, runs = load_twin(self.twin), at_rate(test, SPAN)
         offset = [_with_torque(run, -PUBLISHED["offset"]) for run in runs]
         before, windows = window_errors(twin, offset, published_values(twin), backend)

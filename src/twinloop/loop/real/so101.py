@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.loop.real.case import Fitted, Score
 from twinloop.loop.real.means import mean_over_episodes
@@ -35,10 +33,6 @@ class So101:
     name, twin = "so101_pick_place_tape", "so101_tabletop"
     baseline = "the twin as it comes"
     split_rule = "the last 10 episodes held out"
-
-    def read(self, folder: Path) -> list[Episode]:
-        """See `RealCase`."""
-        return load_set(self.name, folder)
 
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
         """See `RealCase`."""
