@@ -41,7 +41,7 @@ def run(rounds: int = 3) -> dict:
     """
     if not hasattr(sysid, "ParameterDict"):
         raise MissingDependencyError("mujoco.sysid needs packages of its own.", remedy="pip install 'mujoco[sysid]'")
-    episodes = CASE.read(registry.fetch(CASE.name).path)
+    episodes = registry.load_set(CASE.name, registry.fetch(CASE.name).path)
     training, test = (at_rate(part, SPAN) for part in CASE.split(episodes))
     rows = [_round(training, test) for _ in range(rounds)]
     ratios = [row["theirs_s"] / row["ours_s"] for row in rows]
