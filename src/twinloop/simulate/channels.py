@@ -1,25 +1,23 @@
 """What a log measured and a replay predicts: joint positions and speeds, poses and twists of bodies, inertial units.
 
 Every kind gives columns, the measured values, and the same columns predicted from a rollout, so that measured and
-predicted subtract. A pose's orientation is compared as the rotation vector that takes the measured one to the predicted
-one, in the body's axes: its measured columns are zero.
+predicted subtract.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Sequence
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.transform import Rotation
 
-from twinloop.core.errors import InputError, LogError, UnknownNameError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
+from twinloop.simulate.channels_bodies import BODIES
+from twinloop.simulate.measure import Channel, Measure, at_frames, first_held
 from twinloop.simulate.open_loop import Motion
 from twinloop.twin import Twin
 
@@ -37,37 +35,6 @@ _SENSORS = {
     "acceleration": (mujoco.mjtSensor.mjSENS_ACCELEROMETER, "m/s²"),
     "angular_velocity": (mujoco.mjtSensor.mjSENS_GYRO, "rad/s"),
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Channel:
-    """One column that is measured and predicted, such as ``position/elbow`` or ``pose/cube/rx``."""
-
-    name: str
-    unit: str
-
-
-class Measure(Protocol):
-    """One kind of thing that is compared. ``records`` are the derived fields that a rollout must keep for it."""
-
-    channels: tuple[Channel, ...]
-    records: tuple[str, ...]
-
-    def measured(self, episode: Episode) -> Array:
-        """What is kept of an episode, ``(T, r)`` at its frames; NaN where nothing was measured."""
-        ...
-
-    def compare(self, kept: Array) -> Array:
-        """The measured columns ``(…, k)`` of what was kept."""
-        ...
-
-    def held(self, kept: Array) -> Array:
-        """The columns ``(…, nframe, k)`` that would be predicted if the first frame lasted."""
-        ...
-
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:
-        """The predicted columns ``(nworld, nframe, k)``; ``kept`` is ``(nworld, nframe, r)``."""
-        ...
 
 
 def measures(twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: Sequence[int]) -> tuple[Measure, ...]:
@@ -93,8 +60,8 @@ def _measure(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int
         if units is None:
             raise InputError(f"The twin {twin.name} has no joints, so no {kind} of joints can be compared.")
         return (JointPosition if kind == "position" else JointVelocity)(twin, units, columns)
-    if family in _BODIES and name:
-        return _BODIES[family](twin, name)
+    if family in BODIES and name:
+        return BODIES[family](twin, name)
     if family in _SENSORS and name:
         return SiteSensor(twin, family, name)
     raise UnknownNameError("kind of measurement", kind, _KINDS)
@@ -155,121 +122,6 @@ class JointVelocity:
         return run.qvel[..., self._twin.encoder_qvel] / scale
 
 
-class BodyPose:
-    """Position of a free body in m, and the rotation vector from its measured to its predicted orientation in rad."""
-
-    records: tuple[str, ...] = ()
-
-    def __init__(self, twin: Twin, body: str) -> None:
-        self._signal, self._qpos = f"pose/{body}", free_joint(twin.model, body)[0]
-        names = [("x", "m"), ("y", "m"), ("z", "m"), ("rx", "rad"), ("ry", "rad"), ("rz", "rad")]
-        self.channels = tuple(Channel(name=f"pose/{body}/{name}", unit=unit) for name, unit in names)
-
-    def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
-        return at_frames(episode, self._signal)
-
-    def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
-        turned = np.where(np.isnan(kept[..., 3:6]), np.nan, 0.0)
-        return np.concatenate([kept[..., :3], turned], axis=-1)
-
-    def held(self, kept: Array) -> Array:
-        """See `Measure`."""
-        return _pose_columns(first_held(kept), kept)
-
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
-        return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], kept)
-
-
-class BodyPoseError:
-    """How far a free body is from where it was measured, in m, and by what angle it is turned, in rad.
-
-    Measured, both are zero. What tumbles comes to rest here or there, and is better judged by how far off it is than by
-    each of six columns.
-    """
-
-    records: tuple[str, ...] = ()
-
-    def __init__(self, twin: Twin, body: str) -> None:
-        self._pose = BodyPose(twin, body)
-        self.channels = tuple(
-            Channel(name=f"pose_error/{body}/{name}", unit=unit) for name, unit in (("distance", "m"), ("angle", "rad"))
-        )
-
-    def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
-        return self._pose.measured(episode)
-
-    def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
-        return np.where(np.isnan(kept[..., :1]), np.nan, np.zeros(2))
-
-    def held(self, kept: Array) -> Array:
-        """See `Measure`."""
-        return _sizes(self._pose.held(kept), kept)
-
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:
-        """See `Measure`."""
-        return _sizes(self._pose.predicted(run, table, kept), kept)
-
-
-def _sizes(columns: Array, kept: Array) -> Array:
-    """Distance from the kept position and angle, ``(…, 2)``, of positions and rotation vectors ``(…, 6)``."""
-    away = columns - np.concatenate([kept[..., :3], np.zeros_like(kept[..., :3])], axis=-1)
-    return np.stack([np.linalg.norm(away[..., :3], axis=-1), np.linalg.norm(away[..., 3:], axis=-1)], axis=-1)
-
-
-def _pose_columns(pose: Array, kept: Array) -> Array:
-    """Positions, and the rotation vectors from the kept poses to these, ``(…, 6)``; NaN where nothing was kept."""
-    turned = np.full((*pose.shape[:-1], 3), np.nan)
-    known = ~np.isnan(kept).any(axis=-1) & np.isfinite(pose).all(axis=-1)
-    before = Rotation.from_quat(kept[known][:, 3:], scalar_first=True)
-    after = Rotation.from_quat(pose[known][:, 3:], scalar_first=True)
-    turned[known] = (before.inv() * after).as_rotvec()
-    return np.concatenate([pose[..., :3], turned], axis=-1)
-
-
-def first_held(kept: Array) -> Array:
-    """The first frame of ``(…, nframe, k)``, for as long as something was measured."""
-    return np.where(np.isnan(kept), np.nan, kept[..., :1, :])
-
-
-class BodyTwist:
-    """Linear velocity of a free body in the world's axes (m/s) and its angular velocity in its own (rad/s)."""
-
-    records: tuple[str, ...] = ()
-
-    def __init__(self, twin: Twin, body: str) -> None:
-        self._signal, self._qvel = f"twist/{body}", free_joint(twin.model, body)[1]
-        names = [(f"v{axis}", "m/s") for axis in "xyz"] + [(f"w{axis}", "rad/s") for axis in "xyz"]
-        self.channels = tuple(Channel(name=f"twist/{body}/{name}", unit=unit) for name, unit in names)
-
-    def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
-        return at_frames(episode, self._signal)
-
-    def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
-        return kept
-
-    def held(self, kept: Array) -> Array:
-        """See `Measure`."""
-        return first_held(kept)
-
-    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
-        return run.qvel[..., self._qvel : self._qvel + 6]
-
-
-_BODIES: Mapping[str, Callable[[Twin, str], Measure]] = {
-    "pose": BodyPose,
-    "pose_error": BodyPoseError,
-    "twist": BodyTwist,
-}
-
-
 class SiteSensor:
     """An accelerometer or gyroscope of the model at a site; one physics step behind, and silent at the first frame."""
 
@@ -305,35 +157,3 @@ class SiteSensor:
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         return run.records["sensordata"][..., self._first : self._first + 3]
-
-
-def at_frames(episode: Episode, name: str) -> Array:
-    """A signal at the times of an episode's frames, linearly interpolated; NaN before its first and after its last.
-
-    Raises:
-        LogError: the episode holds no such signal; names those that it has.
-    """
-    if name not in episode.signals:
-        has = ", ".join(episode.signals) or "none besides joint positions"
-        raise LogError(f"Episode {episode.index} of {episode.origin or 'the log'} has no signal {name}. It has: {has}.")
-    signal = episode.signals[name]
-    if np.array_equal(signal.time, episode.time):
-        return np.array(signal.values)
-    columns = [np.interp(episode.time, signal.time, column, left=np.nan, right=np.nan) for column in signal.values.T]
-    return np.stack(columns, axis=-1)
-
-
-def free_joint(model: mujoco.MjModel, body: str) -> tuple[int, int]:
-    """Addresses in qpos and qvel of a body's free joint.
-
-    Raises:
-        UnknownNameError: no such body.
-        InputError: it cannot move freely.
-    """
-    names = [model.body(i).name for i in range(model.nbody)]
-    if body not in names:
-        raise UnknownNameError("body", body, names[1:])
-    joint = int(model.body_jntadr[model.body(body).id])
-    if joint < 0 or model.jnt_type[joint] != int(mujoco.mjtJoint.mjJNT_FREE):
-        raise InputError(f"The body {body} has no free joint, so a measured pose cannot place it.")
-    return int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])

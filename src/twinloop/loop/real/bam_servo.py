@@ -13,9 +13,9 @@ from twinloop.dataset.resample import resample
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
 from twinloop.loop.real.case import Fitted, Score
-from twinloop.loop.real.means import mean_over_episodes
+from twinloop.loop.real.means import mean_score
 from twinloop.simulate import Backend
-from twinloop.simulate.channels import at_frames
+from twinloop.simulate.measure import at_frames
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import load_twin
@@ -90,18 +90,9 @@ class BamServo:
     def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
         """Mean absolute error of the position, averaged run by run."""
         values = PUBLISHED if fitted is None else dict(fitted.values)
-        spread = mean_over_episodes(1e3 * run_errors(values, test, backend)[:, None])
-        return [
-            Score(
-                name="mean absolute error",
-                unit="mrad",
-                value=float(spread.estimate[0]),
-                low=float(spread.low[0]),
-                high=float(spread.high[0]),
-                target=62.9,
-                source="six parameters and a gain exponent by mujoco.sysid, runs at gain 400",
-            )
-        ]
+        errors = 1e3 * run_errors(values, test, backend)
+        source = "six parameters and a gain exponent by mujoco.sysid, runs at gain 400"
+        return [mean_score("mean absolute error", "mrad", errors, target=62.9, source=source)]
 
 
 def on_grid(episodes: Sequence[Episode], rate_hz: float) -> list[Episode]:

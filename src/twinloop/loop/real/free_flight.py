@@ -7,7 +7,6 @@ the last step by a tenth of that at most. The spin of a fall is constant.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -16,11 +15,9 @@ from numpy.typing import NDArray
 
 from twinloop.core.records import Episode, Signal
 from twinloop.identify.assembly import at_physics
-from twinloop.loop.real.case import Score
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
-from twinloop.stats import bootstrap_mean
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -55,12 +52,3 @@ def flight_errors(
     readings = replay(backend, logs, logs.twin.table(1, values))[0]
     lost = np.isinf(readings) & ~np.isnan(logs.measured)
     return np.nanmean(sizes(np.where(lost, _LOST, readings - logs.measured)), axis=1)
-
-
-def mean_score(name: str, unit: str, errors: Array, *, target: float | None, source: str) -> Score:
-    """The mean over flights, with a bootstrap over them."""
-    low = high = math.nan
-    if len(errors) > 1:
-        interval = bootstrap_mean(errors[:, None])
-        low, high = float(interval.low[0]), float(interval.high[0])
-    return Score(name=name, unit=unit, value=float(errors.mean()), low=low, high=high, target=target, source=source)

@@ -10,7 +10,8 @@ from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
 from twinloop.loop.real.case import Fitted, Score
-from twinloop.loop.real.free_flight import Array, flight_errors, mean_score, with_speeds_at_frames
+from twinloop.loop.real.free_flight import Array, flight_errors, with_speeds_at_frames
+from twinloop.loop.real.means import mean_score
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
