@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode, Signal
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.resample import hold, interpolate_rotation, median_rate, resample, split_gaps
+from twinloop.dataset.resample import hold, interpolate_rotation, resample, split_gaps
 
 DEGREES = UnitMap(joints=(JointUnit(joint="hip", unit="deg", scale=math.pi / 180, offset=0.0),), source="test")
 
@@ -130,7 +130,4 @@ def test_what_cannot_be_done_is_said():
     log = episode(np.arange(5) / 10, np.arange(5))
     with pytest.raises(InputError, match="0 Hz is no grid"):
         resample(log, 0)
-    with pytest.raises(InputError, match="No episode has two frames"):
-        median_rate([episode(np.array([0.0]), [1.0])])
-    assert median_rate([log]) == pytest.approx(10)
     np.testing.assert_array_equal(hold([1, 2], [[5], [6]], [0, 1, 1.5, 9])[:, 0], [5, 5, 5, 6])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -22,18 +21,6 @@ GAP_FACTOR = 4.0  # a step longer than so many median steps is a gap: three fram
 _TURN = 2 * math.pi
 HELD = ("motor", "enabled")  # signals that are commands or switches: they hold until the next one
 _TWO = 2
-
-
-def median_rate(episodes: Iterable[Episode]) -> float:
-    """Frames per second of a log: one over the median of all steps, gaps and jitter having no say.
-
-    Raises:
-        InputError: no episode has two frames.
-    """
-    steps = [np.diff(episode.time) for episode in episodes if len(episode) >= _TWO]
-    if not steps:
-        raise InputError("No episode has two frames, so there is no rate. Give longer ones.")
-    return 1.0 / float(np.median(np.concatenate(steps)))
 
 
 def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Episode]:

@@ -16,7 +16,7 @@ from twinloop.stats.groups import GroupTest, group_test
 from twinloop.stats.interval import Interval
 from twinloop.stats.lag import best_lag, correlation_at_lags, cross_lag, delayed, raw_correlation
 from twinloop.stats.metrics import mae, rmse, skill
-from twinloop.stats.multiplicity import benjamini_hochberg, holm
+from twinloop.stats.multiplicity import holm
 from twinloop.stats.paired import PairedTest, paired_test
 from twinloop.stats.proportion import clopper_pearson, wilson
 from twinloop.stats.sandwich import Sandwich, bias_reduced_sandwich
@@ -35,7 +35,6 @@ __all__ = [
     "allan_curve",
     "allan_noise",
     "autocorrelation",
-    "benjamini_hochberg",
     "best_lag",
     "bias_reduced_sandwich",
     "block_frames",

@@ -13,10 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtrit
 
 from twinloop.core.errors import InputError
-from twinloop.stats.interval import check_level
 
 Array = NDArray[np.float64]
 _LEAST_CLUSTERS = 2
@@ -41,11 +39,6 @@ class Sandwich:
     def nclusters(self) -> int:
         """How many clusters there are."""
         return len(self.influence)
-
-    def halfwidth(self, level: float = 0.95) -> Array:
-        """Half widths of two-sided intervals, ``(p,)``."""
-        check_level(level)
-        return stdtrit(self.df, (1 + level) / 2) * np.sqrt(np.diag(self.covariance))
 
 
 def bias_reduced_sandwich(curvatures: ArrayLike, scores: ArrayLike, penalty: ArrayLike | None = None) -> Sandwich:
