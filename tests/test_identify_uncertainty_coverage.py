@@ -7,10 +7,12 @@ import pytest
 from rich.console import Console
 
 from twinloop.core.errors import InputError
-from twinloop.loop.bench_coverage import LEAST, MOST, PLACE, coverage, run_bench_coverage
+from twinloop.loop.bench_coverage import PLACE, coverage, run_bench_coverage
 from twinloop.loop.coverage_cases import CASES, SERVO
 from twinloop.loop.marked import marks
 from twinloop.simulate import open_backend
+
+LEAST, MOST = 0.85, 0.97  # what is accepted of intervals of nominal 90 %
 
 
 @pytest.fixture(scope="module")

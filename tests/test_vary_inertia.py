@@ -10,7 +10,8 @@ from hypothesis.extra.numpy import arrays
 
 from _worlds import make_world, run
 from twinloop.core.errors import InputError
-from twinloop.twin.inertia import body_inertial, possible
+from twinloop.twin.inertia import body_inertial
+from twinloop.twin.quantities.rigid import second_moments
 from twinloop.twin.quantities.rotation import matrix
 
 NAMES = ("alpha", "d1", "d2", "d3", "s12", "s13", "s23", "t1", "t2", "t3")
@@ -30,6 +31,12 @@ def block(tmp_path_factory):
 def table_of(twin, values):
     values = np.atleast_2d(values)
     return twin.table(len(values), dict(zip(PATHS, values.T, strict=True)))
+
+
+def possible(body):
+    """Whether some distribution of mass has these numbers: mass and second moments that are not negative."""
+    moments = second_moments(body.inertia)
+    return (body.mass > 0.0) & (moments >= -1e-9 * body.inertia.max(axis=-1, keepdims=True)).all(axis=-1)
 
 
 def pseudo_inertia(inertial):

@@ -33,8 +33,7 @@ from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import wilson
 
 Array = NDArray[np.float64]
-PLACE = "coverage"
-LEAST, MOST = 0.85, 0.97
+PLACE = "twinloop bench coverage"
 _HEAD = ("parameter", "unit", "planted", "best-fitting", "bias / half width", "half width", "covered", "95 %", "naive")
 
 

@@ -23,7 +23,7 @@ from twinloop.loop.marked import markdown_table, write_between
 from twinloop.stats import wilson
 from twinloop.twin import load_twin
 
-PLACE = "log checks"
+PLACE = "twinloop bench logs"
 _CHUNK = 6  # episodes of one trial: a log of a minute
 _VIRTUAL = {"so101_tabletop": (30.0, 9.0), "panda_tabletop": (20.0, 9.0)}  # twin: rate in Hz, seconds of an episode
 _TWINS = {"so101_pick_place_tape": "so101_tabletop", "dfki_double_pendulum": "double_pendulum"}

@@ -8,11 +8,8 @@ from numpy.typing import NDArray
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.twin.quantities.log_cholesky import Inertial
-from twinloop.twin.quantities.rigid import second_moments
 from twinloop.twin.quantities.rotation import matrix
 from twinloop.twin.twin import Twin
-
-_ROUND_OFF = 1e-9
 
 
 def body_inertial(twin: Twin, table: ParamTable, name: str) -> Inertial:
@@ -36,12 +33,6 @@ def body_inertial(twin: Twin, table: ParamTable, name: str) -> Inertial:
         quat=column("body_iquat"),
         inertia=column("body_inertia"),
     )
-
-
-def possible(body: Inertial) -> NDArray[np.bool_]:
-    """Whether some distribution of mass has these numbers, ``(n,)``: mass and second moments that are not negative."""
-    moments = second_moments(body.inertia)
-    return (body.mass > 0.0) & (moments >= -_ROUND_OFF * body.inertia.max(axis=-1, keepdims=True)).all(axis=-1)
 
 
 def inertia_matrix(body: Inertial) -> NDArray[np.float64]:
