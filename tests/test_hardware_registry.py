@@ -25,8 +25,8 @@ class Table:
 
 
 def test_every_address_that_is_offered_opens_and_opens_again_by_its_origin():
-    names = ("double_pendulum", "panda_tabletop", "so101_tabletop", "so101_tabletop_geared")
-    assert robot_names() == [f"virtual:{name}" for name in names]
+    arms = ["double_pendulum", "panda_tabletop", "simple_pendulum", "so101_tabletop", "so101_tabletop_geared"]
+    assert robot_names() == [f"virtual:{name}" for name in sorted([*arms, "planar_square", "xl330_pendulum"])]
     for name in robot_names():
         robot = open_robot(f"{name}?seed=3")
         assert open_robot(robot.origin).reveal().params == robot.reveal().params

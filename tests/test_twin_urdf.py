@@ -110,10 +110,11 @@ def test_planted_parameters_of_a_urdf_are_found_and_close_the_gap(arm):
         Episode(index=e.index, time=e.time, action=e.action, state=readings[i], units=e.units, source="sim")
         for i, e in enumerate(blank)
     ]
-    config = FitConfig(quantities=("kp", "damping", "delay", "bias", "frictionloss", "armature"))
+    quantities = ("kp", "damping", "delay", "bias", "frictionloss", "armature")
+    config = FitConfig(quantities=quantities, physics_hz=twin.control_hz * twin.substeps)
     found = identify(twin, log, holdout=HoldoutSpec.parse("last:1"), config=config, backend=backend)
-    assert found.values["actuator/elbow/kp"] == pytest.approx(22.0, rel=0.02)
-    assert found.values["joint/elbow/damping"] == pytest.approx(0.6, rel=0.05)
+    assert found.values["actuator/elbow/kp"] == pytest.approx(22.0, rel=0.005)
+    assert found.values["joint/elbow/damping"] == pytest.approx(0.6, rel=0.005)
     assert "(one episode, no interval)" in found.text()
     assert "nan" not in found.text()
     before, after = (
