@@ -31,7 +31,10 @@ class Fitting:
 
 @dataclass(frozen=True, kw_only=True)
 class Identify:
-    """Identify a twin's parameters from logs, with intervals clustered by episode, and test them on held-out ones."""
+    """Identify a twin's parameters from logs, and test them on held-out episodes.
+
+    Intervals are clustered by episode, or by blocks of time where episodes are few; the result says which.
+    """
 
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
@@ -54,6 +57,8 @@ class Identify:
         from twinloop.loop.identify import run_identify
         from twinloop.loop.logs import open_logs
 
+        if self.planning.plan:
+            self._refuse_with_plan()
         config, out = fit_config(**vars(self.fitting)), console(json=self.json)
         log = open_logs(self.data, **vars(self.reading)) if self.data else None
         if self.planning.plan:
@@ -72,3 +77,12 @@ class Identify:
             console=out,
         )
         return figures, 0
+
+    def _refuse_with_plan(self) -> None:
+        """Refuse what only a fit could do, because a plan fits nothing."""
+        of_fit = {**vars(self.ranging), "holdout": self.holdout}
+        of_fit |= {name: getattr(self.fitting, name) for name in ("bootstrap", "profile")}
+        usual = {**vars(Ranging()), "holdout": None, "bootstrap": 0, "profile": ()}
+        said = [f"--{name.replace('_', '-')}" for name, value in of_fit.items() if value != usual[name]]
+        if said:
+            raise InputError(f"--plan fits nothing, so {', '.join(said)} would do nothing. Leave out one or the other.")

@@ -157,8 +157,10 @@ class ParamDistribution:
     @property
     def estimate(self) -> dict[str, float]:
         """Point estimates by name, in SI units."""
-        rows = zip(self.names, self.transforms, self.mean, strict=True)
-        return {name: float(np.exp(value) if kind == "log" else value) for name, kind, value in rows}
+        rows = zip(self.transforms, self.mean, strict=True)
+        values = [np.exp(value) if kind == "log" else value for kind, value in rows]
+        within = np.clip(values, self.low, self.high)  # exp(log(bound)) may round to beyond it
+        return dict(zip(self.names, within.tolist(), strict=True))
 
     @property
     def kappa(self) -> float:

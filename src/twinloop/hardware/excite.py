@@ -140,10 +140,9 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
     """Write ``path`` and, beside it, its commands.
 
     Raises:
-        InputError: the name does not end in ``.yaml``.
+        InputError: see `refuse_plan_name`.
     """
-    if path.suffix not in (".yaml", ".yml"):
-        raise InputError(f"{path} is not the name of a plan. Let it end in .yaml; its commands lie beside it as .csv.")
+    refuse_plan_name(path)
     table = _csv(plan)
     names = ("low", "high", "speed", "acceleration", "torque")
     value = {
@@ -170,6 +169,19 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
     write_text(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
 
 
+def refuse_plan_name(path: Path) -> None:
+    """Refuse a plan's file before the search, where it could not be written afterwards.
+
+    Raises:
+        InputError: the name does not end in ``.yaml``, or there is such a file.
+    """
+    if path.suffix not in (".yaml", ".yml"):
+        raise InputError(f"{path} is not the name of a plan. Let it end in .yaml; its commands lie beside it as .csv.")
+    for each in (path, path.with_suffix(".csv")):
+        if each.exists():
+            raise InputError(f"{each} exists, and a log may belong to it. Choose another name, or move it away.")
+
+
 def load_excitation(path: Path) -> ExcitationPlan:
     """Read a plan back.
 
@@ -177,6 +189,8 @@ def load_excitation(path: Path) -> ExcitationPlan:
         InputError: a file is missing, changed, or is no plan; names what is wrong with it.
     """
     raw = load_yaml(path)
+    if not isinstance(raw, Mapping):
+        raise InputError(f"{path} is not an excitation plan: it is no mapping. Make one with identify --plan.")
     try:
         value = _PlanFile.model_validate(raw)
     except ValidationError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 from collections.abc import Generator, Iterable, Mapping
@@ -12,6 +13,7 @@ from typing import Any, Protocol, cast, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.errors import InputError
 from twinloop.core.extension import raised
 from twinloop.hardware.excite import ExcitationPlan
 from twinloop.hardware.protocol import POSITION, Robot
@@ -43,6 +45,12 @@ class GuardOptions:
     patience: float = 0.1
     temperature: float = 60.0
     look: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.following < math.inf:
+            raise InputError(f"--following {self.following:g} would stop nothing, or all. Give rad or m above 0.")
+        if not 0 < self.temperature < math.inf:
+            raise InputError(f"--temperature {self.temperature:g} would stop nothing, or all. Give °C above 0.")
 
 
 class Guarded:

@@ -64,7 +64,7 @@ def compare(
         InputError: fewer than two episodes to judge on, or fewer episodes than folds.
     """
     config, numbers = config or FitConfig(), [episode.index for episode in episodes]
-    splits = _splits(numbers, holdout, folds)
+    splits = held_out_splits(numbers, holdout, folds)
     runs: dict[str, list[_Pair]] = {structure.name: [] for structure in structures}
     reasons: dict[str, str] = {}
     base_errors: list[Array] = []
@@ -94,13 +94,15 @@ def compare(
     )
 
 
-def _splits(numbers: Sequence[int], holdout: HoldoutSpec | None, folds: int) -> list[list[int]]:
+def held_out_splits(numbers: Sequence[int], holdout: HoldoutSpec | None, folds: int) -> list[list[int]]:
     """The numbers of the episodes that each fit must not see."""
     if holdout is not None and holdout.kind != "none":
         splits = [[numbers[i] for i in holdout.split(numbers)[1]]]
     else:
         if not 2 <= folds <= len(numbers):
-            raise InputError(f"{folds} folds of {len(numbers)} episodes: give from 2 to as many folds as episodes.")
+            raise InputError(
+                f"--folds: {folds} folds of {len(numbers)} episodes: give from 2 to as many folds as episodes."
+            )
         splits = [list(numbers[number::folds]) for number in range(folds)]
     if sum(map(len, splits)) < 2:  # one tells nothing of how episodes differ
         raise InputError("One episode to judge on cannot tell how episodes differ. Hold out at least two.")

@@ -30,6 +30,7 @@ _RANDOM = 100  # random designs to compare with
 _CHILDREN = 12
 _BLENDS = (0.15, 0.5)
 _SHORTEST = 2.0
+_LONGEST = 600.0  # s; the search grows with the square of the pieces
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +57,18 @@ class ExcitationOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.duration < _SHORTEST or self.piece < _SHORTEST:
+        if not min(self.duration, self.piece) >= _SHORTEST:
             raise InputError(
                 f"An excitation of {self.duration:g} s in pieces of {self.piece:g} s is too short to go anywhere and "
                 f"come home. Give at least {_SHORTEST:g} s of each."
             )
+        if not self.duration <= _LONGEST:
+            raise InputError(
+                f"An excitation of {self.duration:g} s is too long to be searched. Give at most {_LONGEST:g} s, and "
+                "repeat it."
+            )
         if self.repeat < 1 or self.pool < 1 or self.rounds < 0:
-            raise InputError("repeat and pool must be at least 1, rounds at least 0.")
+            raise InputError("Give --repeat (and pool) at least 1, rounds at least 0.")
 
     @property
     def pieces(self) -> int:

@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.errors import UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
 from twinloop.identify.assembly import fit_space
@@ -67,6 +68,9 @@ def identify(
     trained, held_out = ([numbers[i] for i in rows] for rows in (holdout or HoldoutSpec(kind="none")).split(numbers))
     training, held = logs.of_episodes(trained), logs.of_episodes(held_out)
     space, scales = fit_space(training, config)
+    for name in config.profile:
+        if name not in space.names:
+            raise UnknownNameError("free parameter", name, space.names, where="--profile")
     fixed = space.fixed
     space, excluded = narrowed(space, config.bounds, config.start)
     checkpoint = Checkpoint(config.checkpoint, _fingerprint(training, space, config))

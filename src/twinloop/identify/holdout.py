@@ -62,7 +62,7 @@ class HoldoutSpec:
             )
         training = [i for i in range(len(numbers)) if i not in held]
         if not training:
-            raise InputError(f"Holding out {self} of {len(numbers)} episodes leaves none to train on. {_FORMS}")
+            raise InputError(f"{self.option} {self} of {len(numbers)} episodes leaves none to train on. {_FORMS}")
         return training, sorted(held)
 
     def _held(self, numbers: list[int]) -> set[int]:
@@ -73,8 +73,8 @@ class HoldoutSpec:
         missing = sorted(set(self.numbers) - set(numbers))
         if missing:
             raise InputError(
-                f"There is no episode {', '.join(map(str, missing))} to hold out; "
-                f"the log has {len(numbers)}, numbered {min(numbers)} to {max(numbers)}."
+                f"{self.option} {self}: there is no episode {', '.join(map(str, missing))} to hold out; "
+                f"there are {len(numbers)}, numbered {min(numbers)} to {max(numbers)}."
             )
         return {numbers.index(number) for number in self.numbers}
 

@@ -130,7 +130,7 @@ class Plan:
         return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
     def _head(self) -> list[str]:
-        told = f"{self.episodes} episodes, {self.frames} frames" if self.frames else "no data yet: the prior alone"
+        told = f"{self.episodes} episodes, {self.frames} frames" if self.frames else "the prior alone, without data,"
         return [
             f"What {told} can tell about {self.twin}, before any fit, over {self.points} plausible sets of parameters.",
             *self.findings,

@@ -116,15 +116,14 @@ class Space:
 
     def values(self, points: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """SI values by name at transformed points ``(…, p)``."""
-        return {p.name: np.exp(points[..., i]) if p.log else points[..., i] for i, p in enumerate(self.free)}
+        return {  # exp(log(bound)) may round to beyond it
+            p.name: np.clip(np.exp(points[..., i]) if p.log else points[..., i], p.param.low, p.param.high)
+            for i, p in enumerate(self.free)
+        }
 
     def table(self, points: NDArray[np.float64]) -> ParamTable:
         """The twin's complete table at transformed points ``(nworld, p)``."""
-        within = {
-            name: np.clip(value, self.twin.params[name].low, self.twin.params[name].high)  # rounding of exp(log(bound))
-            for name, value in self.values(points).items()
-        }
-        return self.twin.table(len(points), {**self.fixed, **within})
+        return self.twin.table(len(points), {**self.fixed, **self.values(points)})
 
     def block(self, joint: int) -> NDArray[np.intp]:
         """Columns of the parameters of one joint."""

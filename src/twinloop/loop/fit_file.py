@@ -55,7 +55,10 @@ def fit_config(
         config = replace(config, replay=replace(config.replay, window=window, start="measured"))
     if bootstrap:
         if bootstrap < _LEAST_REFITS:
-            raise InputError(f"--bootstrap {bootstrap}: percentiles take at least {_LEAST_REFITS} refits.")
+            raise InputError(
+                f"--bootstrap {bootstrap}: percentiles take at least {_LEAST_REFITS} refits. Give as many, or "
+                "leave it out."
+            )
         config = replace(config, bootstrap=bootstrap)
     if profile:
         config = replace(config, profile=tuple(profile))

@@ -14,7 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport, measure_gap
 from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
-from twinloop.identify.compare import compare
+from twinloop.identify.compare import compare, held_out_splits
 from twinloop.identify.compare_result import Comparison
 from twinloop.identify.conformal import CalibratedRanges, calibrate
 from twinloop.identify.drift import Drift, drift, drift_groups
@@ -176,6 +176,7 @@ def run_identify(
     """Print and store what a log says about a twin."""
     twin, asked = load_twin(reference), beyond or Beyond()
     claim_output(output)
+    _refuse_early(log, asked, holdout)
     found = fit(twin, log, holdout, config, calibration=asked.calibrate)
     found = _further(found, asked, holdout, console)
     console.print(f"Data: {log.label}")
@@ -184,6 +185,15 @@ def run_identify(
     page = Report(f"Identification of {found.twin.name}", log.label)
     write_report(page, found.page, output / "report.html", console)
     return result
+
+
+def _refuse_early(log: Log, asked: Beyond, holdout: str | None) -> None:
+    """Refuse before the fit what would only be refused after it."""
+    if asked.compare:
+        chosen_structures(asked.structures, asked.structure_file)
+        held_out_splits([episode.index for episode in log.episodes], HoldoutSpec.parse(holdout), asked.folds)
+    if asked.drift is not None:
+        drift_groups(log.episodes, asked.drift)
 
 
 def _further(found: Identified, asked: Beyond, holdout: str | None, console: Console) -> Identified:

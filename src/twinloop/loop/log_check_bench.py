@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from twinloop.core.errors import MissingDependencyError
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.seeds import generator
 from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.log_checks import Expectations, Finding, LogReport, check_log
@@ -126,6 +126,12 @@ def run_bench_logs(
     """Measure, print and, where a page is given, write the two tables."""
     good: dict[str, tuple[LogReport, bool]] = {}
     made: list[Trial] = []
+    if trials < 1:
+        raise InputError(f"--trials {trials} plants nothing. Give at least 1.")
+    known = [*(f"virtual {twin}" for twin in _VIRTUAL), *SETS]
+    for name in only:
+        if name not in known:
+            raise UnknownNameError("log", name, known)
     for source in sources(seed=seed, only=only):
         good[source.name] = check_log(source.records, source.expectations), source.expectations is not None
         made += run_trials(source, trials=trials, seed=seed)

@@ -10,7 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.core.errors import InputError
-from twinloop.hardware.excite import ExcitationPlan, save_excitation
+from twinloop.hardware.excite import ExcitationPlan, refuse_plan_name, save_excitation
 from twinloop.hardware.limits import SPEED_SHARE, motion_limits
 from twinloop.identify import FitConfig
 from twinloop.identify.excitation import Criterion, Excitation, ExcitationOptions, suggest
@@ -35,6 +35,20 @@ class PlanRequest:
     speed: float = SPEED_SHARE
     seed: int = 0
 
+    def __post_init__(self) -> None:
+        if not 0 < self.speed <= 1:
+            raise InputError(f"--speed-share {self.speed:g} is no share. Give more than 0 and at most 1, such as 0.6.")
+
+    def options(self) -> ExcitationOptions:
+        """How the excitation is looked for."""
+        return ExcitationOptions(
+            duration=self.duration,
+            piece=min(5.0, self.duration),
+            repeat=self.repeat,
+            criterion=self.criterion,
+            seed=self.seed,
+        )
+
 
 def run_plan(
     reference: str,
@@ -49,6 +63,9 @@ def run_plan(
     twin, config = load_twin(reference), config or FitConfig()
     if output is not None:
         claim_output(output)
+    if request.excitation is not None:
+        refuse_plan_name(request.excitation)
+        request.options()
     if twin.spec.robot is None and (log is None or request.excitation is not None):
         raise InputError(f"The twin {twin.name} has no robot that could be moved. Leave --excitation, and give --data.")
     console.print(f"Data: {log.label}" if log else "Data: none yet")
@@ -79,14 +96,7 @@ def _suggest(twin: Twin, seen: Survey, config: FitConfig, request: PlanRequest) 
     )
     open_now = plan(seen).open
     columns = [i for i, name in enumerate(seen.space.names) if name in open_now] or range(len(seen.space.names))
-    options = ExcitationOptions(
-        duration=request.duration,
-        piece=min(5.0, request.duration),
-        repeat=request.repeat,
-        criterion=request.criterion,
-        seed=request.seed,
-    )
-    return suggest(trials, seen.told, list(columns), options)
+    return suggest(trials, seen.told, list(columns), request.options())
 
 
 def _file(reference: str, twin: Twin, suggested: Excitation, found: Plan, request: PlanRequest) -> ExcitationPlan:

@@ -18,6 +18,7 @@ from twinloop.hardware.excite_drive import Excited, OnAbort, excite, refuse_misf
 from twinloop.hardware.excite_guard import GuardOptions, Vitals
 from twinloop.hardware.limits import Clearance
 from twinloop.hardware.protocol import Robot
+from twinloop.loop.runs import claim_output
 from twinloop.twin import Twin, load_twin
 
 _RECORD = "twinloop/recording.json"
@@ -120,6 +121,7 @@ def _claimed(output: Path | None) -> Path:
         raise InputError("Say where the log goes: --output DIR. Only --dry-run needs none.")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise InputError(f"{output} is not an empty folder. Choose another --output.")
+    claim_output(output)
     return output
 
 

@@ -199,6 +199,7 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptio
     units = known if calibrated else twin.unit_map([unit.unit for unit in chosen])
     replayed = _variant(twin, _log_rate(episodes), contacts=options.contacts)
     compared = measures(replayed, options.compare, units if joints else None, columns)
+    _refuse_window(episodes, options)
     cuts = [(e, slice(a, b)) for e in episodes for a, b in _cuts(e, options, replayed.control_hz)]
     nframe = max(cut.stop - cut.start for _, cut in cuts)
     commands = {e.index: _commands(replayed, e, columns, units, options) for e in episodes}
@@ -228,6 +229,16 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptio
     )
 
 
+def _refuse_window(episodes: Sequence[Episode], options: ReplayOptions) -> None:
+    """Refuse windows that are longer than every episode."""
+    longest = max(float(episode.time[-1] - episode.time[0]) for episode in episodes)
+    if options.window is not None and not 0 < options.window <= longest * (1 + _RATE_TOLERANCE):
+        raise InputError(
+            f"Windows of {options.window:g} s do not fit: the longest episode lasts {longest:.4g} s. Give a shorter "
+            "window, or none to replay whole episodes."
+        )
+
+
 def _cuts(episode: Episode, options: ReplayOptions, hz: float) -> list[tuple[int, int]]:
     """First frame and the one past the last of an episode's windows, while its motors are on."""
     last = len(episode)
@@ -247,11 +258,27 @@ def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitM
     """What the actuators were told, ``(T, nu)`` in their units."""
     if twin.spec.robot is None:
         return at_frames(episode, "motor") if twin.model.nu else np.zeros((len(episode), 0))
+    _refuse_command(twin, episode, options)
     if twin.robot.control == "position":
         return units.to_si(episode.action[:, columns])
     if options.torque == "measured":
         return at_frames(episode, "joint_torque")[:, columns]
     return episode.action[:, columns]
+
+
+def _refuse_command(twin: Twin, episode: Episode, options: ReplayOptions) -> None:
+    """Refuse an episode whose commands are not what the twin's actuators take."""
+    takes, where = twin.robot.control, f"Episode {episode.index}" + (f" of {episode.origin}" if episode.origin else "")
+    if takes == "torque" and options.torque == "measured":
+        return
+    if episode.command == "none":
+        remedy = "add --measured-torque, or " if takes == "torque" else ""
+        raise LogError(f"{where} has no commands, which a replay needs. To go on, {remedy}give a log that has them.")
+    if takes == "position" and episode.command == "torque":
+        raise LogError(
+            f"{where} says that its commands are torques; the twin {twin.name} takes positions. Choose a twin with "
+            "robot.control: torque, or give a log of commanded positions."
+        )
 
 
 def _condition(episodes: Sequence[Episode], key: str) -> Array:

@@ -90,7 +90,10 @@ def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sam
         raise UnitsError(_question(joints, where, sample))
     units = [options.units] * len(joints) if isinstance(options.units, str) else list(options.units)
     if len(units) != len(joints):
-        raise UnitsError(f"{where} has {len(joints)} joints ({', '.join(joints)}) and {len(units)} units were given.")
+        raise UnitsError(
+            f"{where} has {len(joints)} joints ({', '.join(joints)}) and {len(units)} units were given. "
+            "Give one unit for all, or one for each."
+        )
     if options.calibration is not None:
         return calibrated_units(read_calibration(options.calibration), joints, units, source=str(options.calibration))
     return UnitMap(joints=tuple(map(stated_unit, joints, units)), source="given with the log")

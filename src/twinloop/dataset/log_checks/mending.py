@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -46,6 +47,16 @@ class Mending:
     drop_missing: bool = False
     drop_duplicates: bool = False
     resample_hz: float | None = None
+
+    def __post_init__(self) -> None:
+        rates = {"--time-scale": self.time_scale, "--resample": self.resample_hz}
+        for flag, value in rates.items():
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{flag} {value:g} is no rate. Give a number above 0.")
+        for flag, values in (("--shift", self.shift), ("--scale", self.scale)):
+            for name, value in values.items():
+                if not math.isfinite(value):
+                    raise InputError(f"{flag} {name or value}: {value:g} is no number. Give one that is finite.")
 
     def mended(self, record: RawEpisode) -> RawEpisode:
         """One episode with everything but resampling done.
