@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import lfilter
 
 from twinloop.core.distribution import ParamDistribution, ResidualNoise
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator, uniforms
 from twinloop.identify.config import FitConfig
+from twinloop.identify.noise import drawn_noise
 from twinloop.randomize.distributions import MultivariateNormal
 from twinloop.randomize.draws import JointDraw
 from twinloop.simulate import Backend
@@ -112,17 +111,9 @@ class Prediction:
         )
 
     def _noises(self, logs: ReplayLogs, count: int) -> list[Array]:
-        """Stationary AR(1) noise of every channel, the same for a number of the list whatever the draw."""
+        """Noise of every channel, the same for a number of the list whatever the draw."""
         rng = generator(self._seed, f"{_STREAM}/noise")
-        made = []
-        for _ in range(count):
-            white = rng.normal(size=logs.measured.shape)
-            for channel, rho in enumerate(self._noise.rho):
-                start = white[:, :1, channel] * rho
-                gain = math.sqrt(1.0 - rho**2)
-                white[:, 1:, channel] = lfilter([gain], [1.0, -rho], white[:, 1:, channel], axis=1, zi=start)[0]
-            made.append(white * self._noise.sd)
-        return made
+        return [drawn_noise(self._noise, rng, logs.measured.shape) for _ in range(count)]
 
 
 def by_episode(size: Array, clusters: NDArray[np.intp]) -> Array:

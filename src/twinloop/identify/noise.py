@@ -8,6 +8,8 @@ features do not say is counted as noise.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
@@ -42,6 +44,16 @@ def residual_noise(logs: ReplayLogs, residual: Array) -> ResidualNoise:
         structured=share,
         hz=logs.twin.control_hz,
     )
+
+
+def drawn_noise(noise: ResidualNoise, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Stationary AR(1) noise ``(nwindow, nframe, nchannel)``."""
+    white = rng.normal(size=shape)
+    for channel, rho in enumerate(noise.rho):
+        start = white[:, :1, channel] * rho
+        gain = math.sqrt(1.0 - rho**2)
+        white[:, 1:, channel] = lfilter([gain], [1.0, -rho], white[:, 1:, channel], axis=1, zi=start)[0]
+    return white * noise.sd
 
 
 def _without_structure(logs: ReplayLogs, residual: Array) -> tuple[Array, Array]:

@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 Method = Literal["sandwich", "score bootstrap", "refit bootstrap", "none"]
 
 # A parameter is not determined when its standard error is not well below what was known beforehand.
-_LEAST_GAIN = 0.5
+LEAST_GAIN = 0.5
 _OPEN = "the data leave it open"
 _ALONE = "one episode gives no interval"
 _PAST = "ends on its bound"
@@ -150,7 +150,7 @@ def _reasons(found: BlockLimits, told: Determination, sd: Array) -> list[str]:
         elif side == "past":
             reasons.append(_PAST)
         else:
-            reasons.append(_VAGUE if np.sqrt(variance) > _LEAST_GAIN * spread else "")
+            reasons.append(_VAGUE if np.sqrt(variance) > LEAST_GAIN * spread else "")
     return reasons
 
 

@@ -1,0 +1,256 @@
+"""A posterior by simulation-based inference, with its own checks: what a fit's intervals can be compared with.
+
+Parameters are drawn from the fit's prior (normal in transformed coordinates, within the bounds), the log's windows are
+replayed with them, with first states and noise drawn as well, and a flow learns which parameters belong to which
+summaries (`sbi_summaries`). Rounds narrow the prior to a box that holds all draws of the posterior so far, which leaves
+the posterior as it is (Deistler, Gonçalves & Macke, NeurIPS 2022) and spends simulations where they tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+from scipy.stats import truncnorm
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.records import Episode
+from twinloop.core.seeds import generator
+from twinloop.identify.assembly import at_physics, fit_space
+from twinloop.identify.bounds import narrowed
+from twinloop.identify.config import FitConfig
+from twinloop.identify.noise import drawn_noise
+from twinloop.identify.result import IdentifyResult
+from twinloop.identify.sbi_flow import learned_posterior, require_sbi
+from twinloop.identify.sbi_result import LEVELS, Misfit, Posterior, RankCheck
+from twinloop.identify.sbi_summaries import Summaries, summaries_at
+from twinloop.identify.space import Space
+from twinloop.identify.uncertainty import LEAST_GAIN
+from twinloop.simulate import Backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
+from twinloop.stats import Interval, clopper_pearson, holm
+from twinloop.stats.ranks import novelty, rank_uniformity
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+
+_STREAM = "identify/sbi"
+_AT_ONCE = 100  # worlds, so that memory stays flat
+_FURTHEST = 4.0  # prior standard deviations
+_MARGIN = 0.25  # of its width that a box is wider than the draws that it shall hold, on both sides
+_EDGE = 1e-9  # of the prior's mass within a box, to keep coordinates finite
+_MOST_LOST = 0.5
+_RANK_DRAWS = 199  # of every posterior that is checked
+
+
+@dataclass(frozen=True, kw_only=True)
+class SbiOptions:
+    """How much is simulated.
+
+    Attributes:
+        simulations: of each round.
+        rounds: the last one is what the posterior rests on.
+        draws: from the posterior.
+        checks: simulations with known parameters that calibration is tested on.
+        replicas: simulations at draws of the posterior that the data are compared with.
+        seed: of everything.
+    """
+
+    simulations: int = 2000
+    rounds: int = 2
+    draws: int = 2000
+    checks: int = 300
+    replicas: int = 400
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Box:
+    """The prior within limits ``low`` and ``high`` ``(p,)``, and coordinates in which it is standard normal."""
+
+    centre: Array
+    sd: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, space: Space) -> Box:
+        """The whole prior of a fit."""
+        centre, sd = space.column("centre"), space.column("sd")
+        low, high = space.column("low"), space.column("high")
+        return cls(
+            centre=centre, sd=sd,
+            low=np.maximum(low, np.minimum(centre, high) - _FURTHEST * sd),
+            high=np.minimum(high, np.maximum(centre, low) + _FURTHEST * sd),
+        )  # fmt: skip
+
+    @property
+    def _limits(self) -> tuple[Array, Array]:
+        return (self.low - self.centre) / self.sd, (self.high - self.centre) / self.sd
+
+    def points(self, z: Array) -> Array:
+        """Transformed parameters at standard normal coordinates ``(…, p)``."""
+        mass = np.clip(ndtr(z), _EDGE, 1.0 - _EDGE)
+        found = self.centre + self.sd * truncnorm.ppf(mass, *self._limits)
+        return np.clip(found, self.low, self.high)
+
+    def around(self, points: Array) -> Box:
+        """The part of it that holds points ``(n, p)`` with a margin."""
+        low, high = points.min(axis=0), points.max(axis=0)
+        margin = _MARGIN * (high - low)
+        return replace(self, low=np.maximum(self.low, low - margin), high=np.minimum(self.high, high + margin))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Simulator:
+    backend: Backend
+    logs: ReplayLogs
+    space: Space
+    summaries: Summaries
+
+    def __call__(self, points: Array, rng: np.random.Generator) -> tuple[Array, Array, NDArray[np.bool_]]:
+        """Scores, what is left, and whether all readings were numbers, of logs made with points ``(n, p)``."""
+        scores, left, fine = [], [], []
+        for begin in range(0, len(points), _AT_ONCE):
+            some = points[begin : begin + _AT_ONCE]
+            local = rng.normal(size=(len(some), len(self.logs), self.logs.nlocal)) * self.logs.start.sd
+            readings = replay(self.backend, self.logs, self.space.table(some), local)
+            for world in readings:
+                noisy = world + drawn_noise(self.summaries.noise, rng, world.shape)
+                fine.append(bool(np.isfinite(noisy[self.summaries.present]).all()))
+                made = self.summaries(noisy if fine[-1] else np.zeros_like(noisy))
+                scores.append(made[0])
+                left.append(made[1])
+        return np.array(scores), np.array(left), np.array(fine)
+
+
+def posterior(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    fit: IdentifyResult,
+    *,
+    backend: Backend,
+    config: FitConfig | None = None,
+    options: SbiOptions | None = None,
+) -> Posterior:
+    """The posterior of a fit's parameters, given the episodes that it was trained on.
+
+    Args:
+        twin: the twin that was identified.
+        episodes: the log; those that the fit did not train on are left out.
+        fit: its result: where summaries are taken, and whose noise is simulated.
+        backend: where worlds run.
+        config: the fit's.
+        options: how much is simulated.
+
+    Raises:
+        MissingDependencyError: sbi or torch is not installed.
+        InputError: more than half of the simulations have no finite readings.
+    """
+    require_sbi()
+    config, options = config or FitConfig(), options or SbiOptions()
+    chosen = prepare_replay(twin, episodes, config.replay).of_episodes(fit.training)
+    logs = at_physics(chosen, config.physics_hz)
+    space = narrowed(fit_space(chosen, config)[0], config.bounds, config.start)[0]
+    columns = [fit.distribution.names.index(name) for name in space.names]
+    summaries = summaries_at(backend, logs, space, fit.distribution.mean[columns], config)
+    simulator = _Simulator(backend=backend, logs=logs, space=space, summaries=summaries)
+    seen, leaves = summaries(np.where(summaries.present, logs.measured, 0.0))
+    rng = generator(options.seed, _STREAM)
+    learned = _learn(simulator, Box.of(space), seen, options, rng, 0)
+    ran, lost = options.simulations, learned.lost
+    for number in range(1, options.rounds):
+        learned = _learn(simulator, learned.box.around(learned.samples), seen, options, rng, number)
+        ran, lost = ran + options.simulations, lost + learned.lost
+    ranks = _rank_check(simulator, learned, options, rng)
+    misfit = _misfit(simulator, learned, np.concatenate([seen, leaves]), options, rng)
+    samples, tail = learned.samples, (1.0 - config.level) / 2
+    limits = space.values(np.quantile(samples, [tail, 0.5, 1.0 - tail], axis=0))
+    low, median, high = np.stack([limits[name] for name in space.names], axis=-1)
+    return Posterior(
+        names=space.names,
+        samples=samples,
+        distribution=_matched(fit, space, samples, columns),
+        low=low,
+        median=median,
+        high=high,
+        level=config.level,
+        ranks=ranks,
+        misfit=misfit,
+        simulations=ran,
+        lost=lost,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Learned:
+    """A round: the prior's ``box``, the flow's ``draw`` from it, and its ``samples`` given the data."""
+
+    box: Box
+    draw: Callable[[Array, int, int], Array]
+    samples: Array
+    lost: int
+
+
+def _learn(
+    simulator: _Simulator, box: Box, seen: Array, options: SbiOptions, rng: np.random.Generator, number: int
+) -> _Learned:
+    z = rng.normal(size=(options.simulations, len(box.low)))
+    scores, _, fine = simulator(box.points(z), rng)
+    if np.mean(fine) < 1.0 - _MOST_LOST:
+        raise InputError(
+            f"Only {np.sum(fine)} of {len(fine)} simulations have finite readings. Narrow the fit's bounds to "
+            "values that the twin can be simulated with, or cut shorter windows."
+        )
+    draw = learned_posterior(z[fine], scores[fine], seed=options.seed + number)
+    samples = box.points(draw(seen[None], options.draws, options.seed)[:, 0])
+    return _Learned(box=box, draw=draw, samples=samples, lost=int(np.sum(~fine)))
+
+
+def _rank_check(simulator: _Simulator, learned: _Learned, options: SbiOptions, rng: np.random.Generator) -> RankCheck:
+    """Where truths rank among draws of their posteriors, over the prior of the last round."""
+    z = rng.normal(size=(options.checks, len(learned.box.low)))
+    scores, _, fine = simulator(learned.box.points(z), rng)
+    drawn = learned.draw(scores[fine], _RANK_DRAWS, options.seed + 1)
+    ranks = np.sum(drawn < z[fine], axis=0)
+    p_values = holm([rank_uniformity(column, _RANK_DRAWS) for column in ranks.T])
+    coverage = []
+    for level in LEVELS:
+        low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
+        inside = np.sum((z[fine] >= low) & (z[fine] <= high), axis=0)
+        coverage.append([clopper_pearson(int(count), int(fine.sum())) for count in inside])
+    return RankCheck(ranks=ranks, draws=_RANK_DRAWS, p_values=p_values, coverage=tuple(map(_joined, coverage)))
+
+
+def _joined(parts: Sequence[Interval]) -> Interval:
+    estimate, low, high = (np.array([getattr(p, key) for p in parts]) for key in ("estimate", "low", "high"))
+    return replace(parts[0], estimate=estimate, low=low, high=high)
+
+
+def _misfit(
+    simulator: _Simulator, learned: _Learned, observed: Array, options: SbiOptions, rng: np.random.Generator
+) -> Misfit:
+    """The data's figures among those of simulations at draws of the posterior."""
+    rows = rng.integers(len(learned.samples), size=options.replicas)
+    scores, left, fine = simulator(learned.samples[rows], rng)
+    far, p_value, each = novelty(np.concatenate([scores, left], axis=-1)[fine], observed)
+    names = [*(f"score of {name}" for name in simulator.space.names), *simulator.summaries.names]
+    order = np.argsort(-np.abs(each))
+    return Misfit(distance=far, p_value=p_value, deviations=tuple((names[i], float(each[i])) for i in order))
+
+
+def _matched(fit: IdentifyResult, space: Space, samples: Array, columns: Sequence[int]) -> ParamDistribution:
+    """The fit's distribution with the moments of the draws."""
+    found, count = fit.distribution, len(columns)
+    mean, covariance, determined = found.mean.copy(), found.covariance.copy(), list(found.determined)
+    mean[columns] = samples.mean(axis=0)
+    covariance[np.ix_(columns, columns)] = np.cov(samples, rowvar=False).reshape(count, count)
+    narrower = samples.std(axis=0) <= LEAST_GAIN * space.column("sd")
+    for column, known in zip(columns, narrower, strict=True):
+        determined[column] = bool(known)
+    return replace(found, mean=mean, covariance=covariance, determined=tuple(determined), calibration=None)

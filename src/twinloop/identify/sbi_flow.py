@@ -1,0 +1,84 @@
+"""The door to torch and sbi: a normalizing flow that is taught which parameters belong to which summaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import MissingDependencyError
+
+Array = NDArray[np.float64]
+
+# A small flow with sbi's batch and twice its learning rate: posteriors of a fit are near normal in these coordinates.
+_FEATURES, _TRANSFORMS, _BATCH, _RATE, _PATIENCE, _MOST_EPOCHS = 32, 3, 200, 1e-3, 10, 1000
+
+
+class _Silent:
+    """sbi keeps a TensorBoard folder of every training otherwise."""
+
+    log_dir = None
+
+    def log_metric(self, name: str, value: float, step: int | None = None) -> None: ...
+    def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None: ...
+    def log_params(self, params: dict[str, Any]) -> None: ...
+    def add_figure(self, name: str, figure: Any, step: int | None = None) -> None: ...
+    def flush(self) -> None: ...
+
+
+def require_sbi() -> tuple[Any, Any, Any]:
+    """``torch``, sbi's ``NPE`` and ``posterior_nn``.
+
+    Raises:
+        MissingDependencyError: one of them is not installed.
+    """
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+        from sbi.inference import NPE  # pyright: ignore[reportMissingImports]
+        from sbi.neural_nets import posterior_nn  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        what = f"A posterior by simulation-based inference needs {error.name}, which is not installed."
+        raise MissingDependencyError(what, remedy="pip install 'twinloop[sbi]'") from error
+    return torch, NPE, posterior_nn
+
+
+def learned_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, int, int], Array]:
+    """Neural posterior estimation by a masked autoregressive flow (Papamakarios et al., NeurIPS 2017), in sbi.
+
+    Args:
+        theta: parameters ``(n, p)``, standard normal beforehand.
+        x: their summaries ``(n, k)``.
+        seed: of the weights and batches; the same gives the same on the same machine.
+
+    Returns:
+        From summaries ``(b, k)``, a number of draws and a seed to draws ``(draws, b, p)``.
+    """
+    torch, npe, builder = require_sbi()
+    threads = torch.get_num_threads()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        torch.set_num_threads(1)  # layers so small only wait for each other, and sums have one order
+        try:
+            p = theta.shape[1]
+            prior = torch.distributions.MultivariateNormal(torch.zeros(p), torch.eye(p))
+            network = builder(model="maf", hidden_features=_FEATURES, num_transforms=_TRANSFORMS)
+            training = npe(prior=prior, density_estimator=network, tracker=_Silent(), show_progress_bars=False)
+            training.append_simulations(torch.as_tensor(theta).float(), torch.as_tensor(x).float())
+            flow = training.train(
+                training_batch_size=_BATCH,
+                learning_rate=_RATE,
+                stop_after_epochs=_PATIENCE,
+                max_num_epochs=_MOST_EPOCHS,
+            )
+        finally:
+            torch.set_num_threads(threads)
+
+    def draws(given: Array, count: int, number: int) -> Array:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(number)
+            made = flow.sample((count,), condition=torch.as_tensor(given).float())
+        return made.numpy().astype(np.float64)
+
+    return draws

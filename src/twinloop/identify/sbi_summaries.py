@@ -1,0 +1,141 @@
+"""What simulation-based inference looks at in a log: scores at the fit's estimate, and what the scores leave over.
+
+Readings less those at the estimate are whitened by the noise's autocorrelation. Their projection on the slopes, first
+states eliminated, is one Gauss–Newton step to the parameters: to first order all that readings tell of them (Alsing &
+Wandelt, MNRAS Letters 476, 2018). Far from the estimate it is no estimate any more, but still a summary: what it loses
+there widens a posterior and does not bias it. Five figures per channel of what is left judge the twin alone: mean, log
+size, correlation from frame to frame, with the sign of the speed (friction) and with the place (stiffness, gravity).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.distribution import ResidualNoise
+from twinloop.identify.assembly import fit_problem
+from twinloop.identify.config import FitConfig
+from twinloop.identify.noise import residual_noise
+from twinloop.identify.problem import Linearization, linearize, normal_equations
+from twinloop.identify.space import Space
+from twinloop.simulate import Backend
+from twinloop.simulate.replay_logs import ReplayLogs
+
+Array = NDArray[np.float64]
+
+_LOCAL_STEPS = 2  # Gauss–Newton steps of the first states, at the fit's parameters
+LEFT = ("mean", "size", "frame to frame", "sign of speed", "place")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summaries:
+    """From readings to figures, about one point.
+
+    ``centre`` ``(nwindow, nframe, nchannel)`` is what is read at the estimate without corrections of first states;
+    ``slopes`` ``(…, p)`` and ``starts`` ``(…, m)`` are whitened, 0 where nothing was measured or in a window's first
+    frame, which the replay begins with. ``prior`` ``(p,)`` and ``local_sd`` are standard deviations beforehand.
+    """
+
+    centre: Array
+    slopes: Array
+    starts: Array
+    present: NDArray[np.bool_]
+    noise: ResidualNoise
+    prior: Array
+    local_sd: Array
+
+    def __call__(self, readings: Array) -> tuple[Array, Array]:
+        """Scores ``(p,)`` and what is left ``(5 nchannel,)`` of one world's readings ``(nwindow, nframe, nchannel)``.
+
+        Scores are steps in standard errors s, as asinh(s), which keeps the order and bounds what is far off.
+        """
+        white = whitened(readings - self.centre, self.noise, self.present)
+        inner, cross, solved, covariance = self._elimination
+        starts = np.linalg.solve(inner, np.einsum("efcm,efc->em", self.starts, white)[..., None])[..., 0]
+        score = np.einsum("efcp,efc->p", self.slopes, white) - np.einsum("emp,em->p", cross, starts)
+        step = covariance @ score
+        left = white - self.slopes @ step - np.einsum("efcm,em->efc", self.starts, starts - solved @ step)
+        return np.arcsinh(step / np.sqrt(np.diag(covariance))), self._left(left)
+
+    @cached_property
+    def _elimination(self) -> tuple[Array, Array, Array, Array]:
+        """Of the first states: their normal equations, the cross terms, both solved; and the parameters' covariance."""
+        inner = np.einsum("efcm,efcn->emn", self.starts, self.starts, optimize=True) + np.diag(self.local_sd**-2.0)
+        cross = np.einsum("efcm,efcp->emp", self.starts, self.slopes, optimize=True)
+        solved = np.linalg.solve(inner, cross)
+        fisher = np.einsum("efcp,efcq->pq", self.slopes, self.slopes, optimize=True)
+        fisher -= np.einsum("emp,emq->pq", cross, solved)
+        return inner, cross, solved, np.linalg.inv(fisher + np.diag(self.prior**-2.0))
+
+    @property
+    def covariance(self) -> Array:
+        """Of the parameters to first order, under the noise and the prior, ``(p, p)``."""
+        return self._elimination[3]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the figures about what is left."""
+        return tuple(f"{what} of {channel}" for channel in self.noise.channels for what in LEFT)
+
+    def _left(self, left: Array) -> Array:
+        figures = []
+        for j in range(left.shape[-1]):
+            seen = self.present[..., j]
+            rest, both = left[..., j], seen[:, 1:] & seen[:, :-1]
+            speed, place = np.gradient(self.centre[..., j], axis=1)[seen], self.centre[..., j][seen]
+            size = max(float(np.sqrt(np.mean(rest[seen] ** 2))), 1e-12)
+            ahead = float(np.mean((rest[:, 1:] * rest[:, :-1])[both])) / size**2
+            probes = [_correlation(rest[seen], each, size) for each in (np.sign(speed), place - place.mean())]
+            figures += [float(np.mean(rest[seen])) / size, float(np.log(size)), ahead, *probes]
+        return np.array(figures)
+
+
+def whitened(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) -> Array:
+    """Innovations of AR(1) noise in units of their standard deviation, along the frames of ``(nwindow, nframe, c)``.
+
+    Where the frame before is not known the value itself is taken, in units of the noise's. Not measured is 0.
+    """
+    clean = np.where(present, values, 0.0)
+    before = np.zeros_like(clean)
+    before[:, 1:] = clean[:, :-1]
+    follows = np.zeros_like(present)
+    follows[:, 1:] = present[:, 1:] & present[:, :-1]
+    fresh = (clean - noise.rho * before) / (noise.sd * np.sqrt(1.0 - noise.rho**2))
+    return np.where(present, np.where(follows, fresh, clean / noise.sd), 0.0)
+
+
+def summaries_at(backend: Backend, logs: ReplayLogs, space: Space, point: Array, config: FitConfig) -> Summaries:
+    """Summaries about a fit's end, ``point`` ``(p,)``, with the noise that the fit leaves over there."""
+    problem = fit_problem(backend, logs, space, point, replace(config, coupled=True))
+    here = linearize(problem, point, alone=True)
+    first = here.residual * problem.width + logs.measured
+    for _ in range(_LOCAL_STEPS * bool(logs.nlocal)):
+        local = here.local + normal_equations(problem, here, 0).recover(np.zeros(len(point)))
+        here = linearize(problem, point, local, alone=True)
+    noise = residual_noise(logs, here.residual * problem.width)
+    present = ~np.isnan(logs.measured)
+    present[:, 0] = False
+    return Summaries(
+        centre=np.where(present, first, 0.0),
+        slopes=_white_slopes(here, here.jacobians[0], problem.width, noise, present),
+        starts=_white_slopes(here, here.local_jacobian, problem.width, noise, present),
+        present=present,
+        noise=noise,
+        prior=space.column("sd"),
+        local_sd=logs.start.sd,
+    )
+
+
+def _white_slopes(
+    here: Linearization, slopes: Array, width: Array, noise: ResidualNoise, present: NDArray[np.bool_]
+) -> Array:
+    columns = [whitened(slopes[..., k] * width, noise, present) for k in range(slopes.shape[-1])]
+    return np.stack(columns, axis=-1) if columns else np.zeros((*here.residual.shape, 0))
+
+
+def _correlation(values: Array, probe: Array, size: float) -> float:
+    spread = float(np.sqrt(np.mean(probe**2)))
+    return float(np.mean(values * probe)) / (size * spread) if spread > 0 else 0.0
