@@ -20,7 +20,6 @@ from twinloop.core.units import UnitMap
 GAP_FACTOR = 4.0  # a step longer than so many median steps is a gap: three frames in a row are missing (our choice)
 _TURN = 2 * math.pi
 HELD = ("motor", "enabled")  # signals that are commands or switches: they hold until the next one
-_TWO = 2
 
 
 def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Episode]:
@@ -38,7 +37,7 @@ def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Epis
         return []
     limit = GAP_FACTOR * float(np.median(steps)) if longest_s is None else longest_s
     cuts = [0, *(np.flatnonzero(steps > limit) + 1), len(episode)]
-    return [_piece(episode, int(a), int(b)) for a, b in itertools.pairwise(cuts) if b - a >= _TWO]
+    return [_piece(episode, int(a), int(b)) for a, b in itertools.pairwise(cuts) if b - a >= 2]
 
 
 def resample(episode: Episode, rate_hz: float, *, longest_gap_s: float | None = None) -> list[Episode]:
@@ -83,7 +82,7 @@ def interpolate_rotation(time: ArrayLike, wxyz: ArrayLike, at: ArrayLike) -> NDA
     quaternions = np.asarray(wxyz, dtype=np.float64)
     rotations = Rotation.from_quat(quaternions, scalar_first=True)
     moments = np.clip(np.asarray(at, dtype=np.float64), np.min(time), np.max(time))
-    if len(quaternions) < _TWO:
+    if len(quaternions) < 2:
         return np.repeat(quaternions, len(moments), axis=0)
     return _same_sign(Slerp(np.asarray(time, dtype=np.float64), rotations)(moments).as_quat(scalar_first=True))
 

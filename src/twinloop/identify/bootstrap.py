@@ -11,7 +11,7 @@ from twinloop.identify.uncertainty_newton import Variants, Variation, losses, ne
 from twinloop.stats import cluster_weights
 
 Array = NDArray[np.float64]
-_STEPS = 3
+_STEPS = 3  # Newton steps of a refit: it begins at the solution (our choice)
 
 
 def refit_bootstrap(

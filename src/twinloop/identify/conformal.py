@@ -37,7 +37,7 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 
-LEVEL = 0.9
+LEVEL = 0.9  # nine clips suffice for it, 19 would be needed for 95 %
 # Standard deviations three times those of the estimate are the most that we let stand for uncertainty of parameters;
 # our choice. Nor may the range of any parameter grow wider than what was believed of it before there were data.
 MOST_KAPPA = 9.0

@@ -36,7 +36,7 @@ Array = NDArray[np.float64]
 ALPHA = 0.05
 _PERIODS = {"hour": 3600.0, "day": 86400.0}
 _UNIX = 1e8  # s: times from 1973 on are seconds of the clock, those below count from somewhere else
-_STEPS = 6
+_STEPS = 6  # most steps of a fit that begins at the common estimate (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,8 @@ from twinloop.identify.uncertainty import Uncertainty
 from twinloop.identify.uncertainty_newton import Variants, Variation, losses, newton
 
 Array = NDArray[np.float64]
-_VALUES, _SPAN, _STEPS = 17, 2.0, 5
+_VALUES, _SPAN = 17, 2.0  # eight values to either side, as far as twice the interval reaches (our choice)
+_STEPS = 5  # Newton steps of the others at each value: they begin where the fit ended (our choice)
 _UNKNOWN_SPAN = 2.0  # prior standard deviations, for a parameter without an interval
 
 

@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 
 _FACTORS = np.array([0.1, 1.0, 10.0, 100.0])
 _FIRST_DAMPING, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 1e-6, 1e4
-_REJECTIONS = 3
+_REJECTIONS = 3  # steps in a row that were not kept: the damping is then 30³ times higher, and this the bottom
 _MOST_NUMBERS = 20_000_000  # of residuals that are replayed at once: 160 MB
 
 

@@ -16,7 +16,6 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 
 Array = NDArray[np.float64]
-_TWO = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +48,7 @@ def group_test(
     table = np.asarray(values, dtype=np.float64)
     names, label = np.unique(np.asarray(groups), return_inverse=True)
     sizes = np.bincount(label)
-    if len(names) < _TWO or sizes.max() < _TWO:
+    if len(names) < 2 or sizes.max() < 2:
         raise InputError(
             f"{len(table)} episodes in {len(names)} groups cannot tell a change: give at least two groups, one of them "
             "with at least two episodes."
