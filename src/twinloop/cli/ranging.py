@@ -1,10 +1,10 @@
-"""Flags of `identify` that go beyond the fit: calibrated ranges, rival structures, drift."""
+"""Flags of `identify` that go beyond the fit: calibrated ranges, rival structures, drift, a learned posterior."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,9 @@ class Ranging:
     """Folds of episodes over which structures are cross-fitted; with --holdout they are judged on that instead."""
     drift: str | None = None
     """Test for change between groups of episodes: a number of groups in order, hour, day, or a condition's name."""
+
+    posterior: Literal["sbi"] | None = None
+    """Learn a posterior by simulation-based inference beside the fit, and check it (docs/posterior.md)."""
 
     def request(self) -> Any:
         """What the loop takes."""

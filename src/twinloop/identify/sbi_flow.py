@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from collections.abc import Callable
 from typing import Any
 
@@ -66,12 +68,13 @@ def learned_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, 
             network = builder(model="maf", hidden_features=_FEATURES, num_transforms=_TRANSFORMS)
             training = npe(prior=prior, density_estimator=network, tracker=_Silent(), show_progress_bars=False)
             training.append_simulations(torch.as_tensor(theta).float(), torch.as_tensor(x).float())
-            flow = training.train(
-                training_batch_size=_BATCH,
-                learning_rate=_RATE,
-                stop_after_epochs=_PATIENCE,
-                max_num_epochs=_MOST_EPOCHS,
-            )
+            with contextlib.redirect_stdout(io.StringIO()):  # it tells of its convergence there
+                flow = training.train(
+                    training_batch_size=_BATCH,
+                    learning_rate=_RATE,
+                    stop_after_epochs=_PATIENCE,
+                    max_num_epochs=_MOST_EPOCHS,
+                )
         finally:
             torch.set_num_threads(threads)
 

@@ -18,6 +18,9 @@ from twinloop.identify.compare import compare, held_out_splits
 from twinloop.identify.compare_result import Comparison
 from twinloop.identify.conformal import CalibratedRanges, calibrate
 from twinloop.identify.drift import Drift, drift, drift_groups
+from twinloop.identify.sbi_bridge import posterior
+from twinloop.identify.sbi_flow import require_sbi
+from twinloop.identify.sbi_result import Posterior
 from twinloop.identify.structures import chosen_structures
 from twinloop.loop.gap import describe
 from twinloop.loop.logs import Log
@@ -39,6 +42,7 @@ class Beyond:
     structure_file: Path | None = None
     folds: int = 3
     drift: str | None = None
+    posterior: str | None = None
 
     def __post_init__(self) -> None:
         if (self.structures or self.structure_file) and not self.compare:
@@ -49,7 +53,7 @@ class Beyond:
 class Identified:
     """A fit, its ranges and, where episodes were held out, the gap on them before and after.
 
-    ``compared`` and ``drifted`` are there where they were asked for.
+    ``compared``, ``drifted`` and ``learned`` (a posterior) are there where they were asked for.
     """
 
     twin: Twin
@@ -62,6 +66,7 @@ class Identified:
     held_out: Sequence[Episode]
     compared: Comparison | None = None
     drifted: Drift | None = None
+    learned: Posterior | None = None
 
     @property
     def distribution(self) -> ParamDistribution:
@@ -80,12 +85,14 @@ class Identified:
             "ranges": None if self.ranges is None else self.ranges.to_json(),
             "structures": None if self.compared is None else self.compared.to_json(),
             "drift": None if self.drifted is None else self.drifted.to_json(),
+            "posterior": None if self.learned is None else self.learned.to_json(),
         }
 
     def text(self) -> str:
         """Everything that was found, for a terminal."""
         parts = [self.result.text()]
-        parts += [part.text() for part in (self.ranges, self.gap, self.compared, self.drifted) if part is not None]
+        beyond = (self.ranges, self.gap, self.compared, self.drifted, self.learned)
+        parts += [part.text() for part in beyond if part is not None]
         return "\n\n".join(parts)
 
     def page(self, report: Report, *, target: Sequence[float] | None = None) -> None:
@@ -194,10 +201,12 @@ def _refuse_early(log: Log, asked: Beyond, holdout: str | None) -> None:
         held_out_splits([episode.index for episode in log.episodes], HoldoutSpec.parse(holdout), asked.folds)
     if asked.drift is not None:
         drift_groups(log.episodes, asked.drift)
+    if asked.posterior is not None:
+        require_sbi()
 
 
 def _further(found: Identified, asked: Beyond, holdout: str | None, console: Console) -> Identified:
-    """Rival structures and drift, where they are asked for."""
+    """Rival structures, drift and a posterior, where they are asked for."""
     compared = drifted = None
     backend, episodes = open_backend(), found.log.episodes
     if asked.compare:
@@ -214,4 +223,8 @@ def _further(found: Identified, asked: Beyond, holdout: str | None, console: Con
     if asked.drift is not None:
         groups = drift_groups(episodes, asked.drift)
         drifted = drift(found.twin, episodes, groups, backend=backend, config=found.config)
-    return replace(found, compared=compared, drifted=drifted)
+    learned = None
+    if asked.posterior is not None:
+        console.print("Simulating for a posterior")
+        learned = posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
+    return replace(found, compared=compared, drifted=drifted, learned=learned)
