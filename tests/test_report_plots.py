@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
+from twinloop.report.identification import profile_curves
 from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint, parameter_forest
 
 JOINTS = ["pan", "lift", "gripper"]
@@ -91,3 +92,23 @@ def test_draws_are_counted_over_their_ranges() -> None:
 def test_arrays_that_do_not_fit_are_refused(make, message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+@pytest.mark.parametrize("depth", [1, 6])
+def test_panels_of_a_forest_leave_the_same_pixels_for_titles_however_many_rows_they_have(depth: int) -> None:
+    quantities = ("damping", "frictionloss", "armature", "kp", "delay", "bias")
+    names = [f"joint/j{i}/{quantity}" for quantity in quantities for i in range(depth)]
+    figure = parameter_forest(names, np.ones(len(names)), np.zeros(len(names)), np.full(len(names), 2.0))
+    inner = figure.layout.height - figure.layout.margin.t - figure.layout.margin.b
+    first, second = figure.layout.yaxis.domain, figure.layout.yaxis3.domain
+    assert 45 < (first[0] - second[1]) * inner < 70
+    assert (first[1] - first[0]) * inner > 18 * depth
+
+
+def test_a_profile_is_drawn_with_the_rise_that_ends_its_interval() -> None:
+    figure = profile_curves(["joint/pan/damping"], ["N·m·s/rad"], [[1.0, 2.0, 3.0]], [[4.0, 0.0, 9.0]], [3.8])
+    (rise,) = traces(figure, "rise of the loss")
+    (limit,) = traces(figure, "limit of the interval")
+    np.testing.assert_array_equal(rise.y, [4.0, 0.0, 9.0])
+    np.testing.assert_array_equal(limit.y, [3.8, 3.8])
+    assert figure.layout.xaxis.title.text == "N·m·s/rad"

@@ -21,6 +21,7 @@ from twinloop.report.identification import (
     drift_panels,
     predicted_band,
     prior_and_posterior,
+    profile_curves,
     residual_correlation,
     structure_gains,
 )
@@ -90,6 +91,7 @@ def _identifiability(page: Report, result: IdentifyResult) -> None:
         )
         page.plot(figure, "Grey: the prior. Blue: estimate and 95 % interval, in the prior's standard deviations.")
     _correlations(page, found)
+    _profiles(page, result)
     if result.directions:
         page.table(["not determined by these data"], [[direction] for direction in result.directions])
 
@@ -105,6 +107,22 @@ def _correlations(page: Report, found: ParamDistribution) -> None:
         correlation_map([found.names[i] for i in known], correlation),
         "Correlation of the estimates that the data determine.",
     )
+
+
+def _profiles(page: Report, result: IdentifyResult) -> None:
+    profiles = result.profiles
+    if not profiles:
+        return
+    figure = profile_curves(
+        [profile.name for profile in profiles],
+        [profile.unit for profile in profiles],
+        [profile.values for profile in profiles],
+        [profile.rise for profile in profiles],
+        [profile.limit for profile in profiles],
+    )
+    page.plot(figure, "Profile likelihood: each parameter held elsewhere, the others fitted again.")
+    for profile in profiles:
+        page.text(f"{profile.text()}.")
 
 
 def _residuals(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _ROW = 24  # pixels per row of dots
-_BAND = "rgba(63,127,214,0.18)"
+_BAND, _EDGE = "rgba(221,122,38,0.30)", "rgba(221,122,38,0.75)"
 
 
 def predicted_band(
@@ -66,12 +66,18 @@ def predicted_band(
         seen, centre, half = (values[:, i] for values in arrays)
         place = {"row": i // columns + 1, "col": i % columns + 1}
         style = {"mode": "lines", "showlegend": i == 0}
-        edge = {**style, "line": {"width": 0}, "hoverinfo": "skip", "name": "range", "legendgroup": "range"}
+        edge = {
+            **style,
+            "line": {"width": 1, "color": _EDGE},
+            "hoverinfo": "skip",
+            "name": "range",
+            "legendgroup": "range",
+        }
         figure.add_scatter(x=at, y=centre + half, **{**edge, "showlegend": False}, **place)
         figure.add_scatter(x=at, y=centre - half, fill="tonexty", fillcolor=_BAND, **edge, **place)
         for name, values, line in (
-            ("measured", seen, {"color": INK, "width": 1.6}),
-            ("simulated", centre, {"color": BLUE, "width": 1.4}),
+            ("measured", seen, {"color": INK, "width": 1.1}),
+            ("simulated", centre, {"color": BLUE, "width": 1.1, "dash": "dash"}),
         ):
             figure.add_scatter(x=at, y=values, name=name, legendgroup=name, line=line, **style, **place)
     for column in range(columns):
@@ -150,6 +156,49 @@ def correlation_map(names: Sequence[str], correlation: ArrayLike) -> Figure:
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.update_xaxes(tickangle=-60, showgrid=False)
     set_layout(figure, height=220 + 17 * n)
+    return figure
+
+
+def profile_curves(
+    names: Sequence[str],
+    units: Sequence[str],
+    values: Sequence[ArrayLike],
+    rises: Sequence[ArrayLike],
+    limits: Sequence[float],
+) -> Figure:
+    """How much worse the fit is where one parameter is held elsewhere: a panel per profile, its limit a dotted line.
+
+    Args:
+        names: ``n`` parameters.
+        units: one per parameter.
+        values: where it was held, ``(k,)`` each, ascending.
+        rises: rise of the loss there in units of t², ``(k,)`` each.
+        limits: the rise that bounds the interval, one per parameter.
+    """
+    n, columns = len(names), min(2, len(names))
+    lines = -(-n // columns)
+    figure = new_panels(lines, columns, subplot_titles=list(names), vertical_spacing=0.4 / lines)
+    for i, (held, rise, limit) in enumerate(zip(values, rises, limits, strict=True)):
+        at = np.asarray(held, dtype=float)
+        place = {"row": i // columns + 1, "col": i % columns + 1}
+        style = {"showlegend": i == 0, "mode": "lines"}
+        figure.add_scatter(
+            x=at,
+            y=fitting(rise, len(at), f"the profile of {names[i]}"),
+            name="rise of the loss",
+            **{**style, "mode": "lines+markers"},
+            line={"color": BLUE, "width": 1.8},
+            marker={"size": 6},
+            hovertemplate=f"%{{x:.4g}} {units[i]}: %{{y:.3g}}<extra></extra>",
+            **place,
+        )
+        line = {"color": INK, "width": 1, "dash": "dot"}
+        figure.add_scatter(x=at[[0, -1]], y=[limit, limit], name="limit of the interval", line=line, **style, **place)
+        figure.update_xaxes(title=units[i], row=place["row"], col=place["col"])
+        figure.update_yaxes(
+            title="rise / t²", title_font_size=12, rangemode="tozero", row=place["row"], col=place["col"]
+        )
+    set_layout(figure, height=100 + 220 * lines)
     return figure
 
 

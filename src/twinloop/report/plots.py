@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _CYCLE = (GREY, VIOLET, GREEN)
 _SYMBOLS = ("circle-open", "diamond-open", "square-open", "triangle-up-open")
 _ROW = 19  # pixels per row of dots
+_BETWEEN = 58  # pixels between panels above each other: ticks and a title
+_AROUND = 114  # pixels of legend, first title and last ticks, as in `set_layout`
 
 
 def error_by_joint(
@@ -163,9 +165,16 @@ def parameter_forest(
     panels = _panels(names, units)
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
-    depth = max(len(rows) for rows in panels.values())
+    groups = list(panels.values())
+    depths = [max(map(len, groups[line * columns : (line + 1) * columns])) * _ROW + _ROW // 2 for line in range(lines)]
+    plotted = sum(depths) + (lines - 1) * _BETWEEN
     figure = new_panels(
-        lines, columns, subplot_titles=list(panels), horizontal_spacing=0.24, vertical_spacing=0.28 / lines
+        lines,
+        columns,
+        subplot_titles=list(panels),
+        row_heights=depths,
+        horizontal_spacing=0.24,
+        vertical_spacing=_BETWEEN / plotted,
     )
     shown: set[str] = set()
     for number, rows in enumerate(panels.values()):
@@ -178,7 +187,7 @@ def parameter_forest(
             _dots(figure, "nominal", before[rows], labels, shown, place, marker=marker)
         axis = {"autorange": "reversed", "showgrid": False, "categoryarray": labels, "categoryorder": "array"}
         figure.update_yaxes(axis, row=place["row"], col=place["col"])
-    set_layout(figure, height=100 + lines * (60 + 24 * depth))
+    set_layout(figure, height=_AROUND + plotted)
     return figure
 
 
