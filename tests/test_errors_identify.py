@@ -8,6 +8,7 @@ import pytest
 from _swing import clips, swing_twin
 from twinloop.cli.main import main
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
 from twinloop.simulate import open_backend
 
 
@@ -110,3 +111,10 @@ def test_an_estimate_at_a_bound_in_logarithm_does_not_round_beyond_it() -> None:
         clusters=3,
     )
     assert found.estimate == {"actuator/swing/kp": high}
+
+
+@pytest.mark.parametrize("mean", [["x"], 3, None])
+def test_a_damaged_distribution_is_refused_with_what_to_give_instead(mean) -> None:
+    value = {key: [] for key in ("names", "transforms", "covariance", "low", "high", "determined")}
+    with pytest.raises(InputError, match="is damaged .*Give the result that `identify` wrote, unchanged"):
+        ParamDistribution.from_json({**value, "mean": mean, "clusters": "none" if mean != ["x"] else 3})

@@ -112,3 +112,8 @@ def test_a_profile_is_drawn_with_the_rise_that_ends_its_interval() -> None:
     np.testing.assert_array_equal(rise.y, [4.0, 0.0, 9.0])
     np.testing.assert_array_equal(limit.y, [3.8, 3.8])
     assert figure.layout.xaxis.title.text == "N·m·s/rad"
+
+
+def test_a_forest_of_a_single_parameter_is_one_panel() -> None:
+    figure = parameter_forest(["joint/pan/damping"], [1.0], [0.5], [2.0])
+    assert figure.layout.yaxis.domain == (0.0, 1.0)

@@ -205,7 +205,7 @@ class ParamDistribution:
         """The inverse of `to_json`.
 
         Raises:
-            InputError: something is missing; names it.
+            InputError: something is missing or is not what `to_json` wrote; names it.
         """
         wanted = ("names", "transforms", "mean", "covariance", "low", "high", "determined", "clusters")
         missing = [key for key in wanted if key not in value]
@@ -214,6 +214,15 @@ class ParamDistribution:
                 f"The identified distribution lacks {', '.join(missing)}. "
                 "Give the result that `identify` wrote, unchanged."
             )
+        try:
+            return cls._of(value)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise InputError(
+                f"The identified distribution is damaged ({error}). Give the result that `identify` wrote, unchanged."
+            ) from error
+
+    @classmethod
+    def _of(cls, value: Mapping[str, Any]) -> ParamDistribution:
         noise, calibration = value.get("noise"), value.get("calibration")
         return cls(
             names=tuple(value["names"]),

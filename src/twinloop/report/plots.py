@@ -174,7 +174,7 @@ def parameter_forest(
         subplot_titles=list(panels),
         row_heights=depths,
         horizontal_spacing=0.24,
-        vertical_spacing=_BETWEEN / plotted,
+        vertical_spacing=_BETWEEN / plotted if lines > 1 else 0.0,
     )
     shown: set[str] = set()
     for number, rows in enumerate(panels.values()):
