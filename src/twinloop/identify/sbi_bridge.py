@@ -2,8 +2,9 @@
 
 Parameters are drawn from the fit's prior (normal in transformed coordinates, within the bounds), the log's windows are
 replayed with them, with first states and noise drawn as well, and a flow learns which parameters belong to which
-summaries (`sbi_summaries`). Rounds narrow the prior to a box that holds all draws of the posterior so far, which leaves
-the posterior as it is (Deistler, Gonçalves & Macke, NeurIPS 2022) and spends simulations where they tell.
+summaries (`sbi_summaries`). Only the part of the prior in a box about the fit is drawn from, which leaves the posterior
+as it is where the box holds all of it (truncated proposals: Deistler, Gonçalves & Macke, NeurIPS 2022). The first
+box is some first-order standard errors wide; while draws crowd at its sides, the next round's is wider.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ Array = NDArray[np.float64]
 _STREAM = "identify/sbi"
 _AT_ONCE = 100  # worlds, so that memory stays flat
 _FURTHEST = 4.0  # prior standard deviations
-_MARGIN = 0.25  # of its width that a box is wider than the draws that it shall hold, on both sides
+_FIRST = 6.0  # first-order standard errors, on both sides
+_WIDER, _SIDE, _CROWD = 3.0, 0.05, 0.01  # a box with more than this part of the draws in its sides is widened
 _EDGE = 1e-9  # of the prior's mass within a box, to keep coordinates finite
 _MOST_LOST = 0.5
 _RANK_DRAWS = 199  # of every posterior that is checked
@@ -54,7 +56,7 @@ class SbiOptions:
 
     Attributes:
         simulations: of each round.
-        rounds: the last one is what the posterior rests on.
+        rounds: at most; the last one is what the posterior rests on.
         draws: from the posterior.
         checks: simulations with known parameters that calibration is tested on.
         replicas: simulations at draws of the posterior that the data are compared with.
@@ -62,7 +64,7 @@ class SbiOptions:
     """
 
     simulations: int = 2000
-    rounds: int = 2
+    rounds: int = 3
     draws: int = 2000
     checks: int = 300
     replicas: int = 400
@@ -99,11 +101,16 @@ class Box:
         found = self.centre + self.sd * truncnorm.ppf(mass, *self._limits)
         return np.clip(found, self.low, self.high)
 
-    def around(self, points: Array) -> Box:
-        """The part of it that holds points ``(n, p)`` with a margin."""
-        low, high = points.min(axis=0), points.max(axis=0)
-        margin = _MARGIN * (high - low)
-        return replace(self, low=np.maximum(self.low, low - margin), high=np.minimum(self.high, high + margin))
+    def within(self, point: Array, reach: Array) -> Box:
+        """The part of it no further than ``reach`` ``(p,)`` from a point of it."""
+        return replace(self, low=np.maximum(self.low, point - reach), high=np.minimum(self.high, point + reach))
+
+    def crowded(self, points: Array, whole: Box) -> NDArray[np.bool_]:
+        """Where points ``(n, p)`` crowd at sides that are not those of ``whole``, ``(p,)``."""
+        side = _SIDE * (self.high - self.low)
+        below = np.mean(points < self.low + side, axis=0) * (self.low > whole.low)
+        above = np.mean(points > self.high - side, axis=0) * (self.high < whole.high)
+        return np.maximum(below, above) > _CROWD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,23 +157,23 @@ def posterior(
 
     Raises:
         MissingDependencyError: sbi or torch is not installed.
-        InputError: more than half of the simulations have no finite readings.
+        InputError: no round is asked for, or more than half of the simulations have no finite readings.
     """
     require_sbi()
+    if options is not None and options.rounds < 1:
+        raise InputError(f"A posterior takes at least one round; {options.rounds} were asked for.")
     config, options = config or FitConfig(), options or SbiOptions()
     chosen = prepare_replay(twin, episodes, config.replay).of_episodes(fit.training)
     logs = at_physics(chosen, config.physics_hz)
     space = narrowed(fit_space(chosen, config)[0], config.bounds, config.start)[0]
     columns = [fit.distribution.names.index(name) for name in space.names]
-    summaries = summaries_at(backend, logs, space, fit.distribution.mean[columns], config)
+    point = np.asarray(fit.distribution.mean[columns])
+    summaries = summaries_at(backend, logs, space, point, config)
     simulator = _Simulator(backend=backend, logs=logs, space=space, summaries=summaries)
     seen, leaves = summaries(np.where(summaries.present, logs.measured, 0.0))
     rng = generator(options.seed, _STREAM)
-    learned = _learn(simulator, Box.of(space), seen, options, rng, 0)
-    ran, lost = options.simulations, learned.lost
-    for number in range(1, options.rounds):
-        learned = _learn(simulator, learned.box.around(learned.samples), seen, options, rng, number)
-        ran, lost = ran + options.simulations, lost + learned.lost
+    rounds, crowded = _rounds(simulator, point, seen, options, rng)
+    learned = rounds[-1]
     ranks = _rank_check(simulator, learned, options, rng)
     misfit = _misfit(simulator, learned, np.concatenate([seen, leaves]), options, rng)
     samples, tail = learned.samples, (1.0 - config.level) / 2
@@ -182,8 +189,9 @@ def posterior(
         level=config.level,
         ranks=ranks,
         misfit=misfit,
-        simulations=ran,
-        lost=lost,
+        crowded=tuple(name for name, is_so in zip(space.names, crowded, strict=True) if is_so),
+        simulations=len(rounds) * options.simulations,
+        lost=sum(each.lost for each in rounds),
     )
 
 
@@ -195,6 +203,20 @@ class _Learned:
     draw: Callable[[Array, int, int], Array]
     samples: Array
     lost: int
+
+
+def _rounds(
+    simulator: _Simulator, point: Array, seen: Array, options: SbiOptions, rng: np.random.Generator
+) -> tuple[list[_Learned], NDArray[np.bool_]]:
+    """Boxes about a point until one holds the posterior, and where the last one does not."""
+    whole, rounds = Box.of(simulator.space), []
+    reach = _FIRST * np.sqrt(np.diag(simulator.summaries.covariance))
+    while True:
+        rounds.append(_learn(simulator, whole.within(point, reach), seen, options, rng, len(rounds)))
+        crowded = rounds[-1].box.crowded(rounds[-1].samples, whole)
+        if not crowded.any() or len(rounds) >= options.rounds:
+            return rounds, crowded
+        reach = np.where(crowded, _WIDER * reach, reach)
 
 
 def _learn(

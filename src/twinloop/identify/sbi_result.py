@@ -71,8 +71,9 @@ class Posterior:
     """Draws from a posterior.
 
     ``samples`` ``(n, p)`` are in the transformed coordinates of ``names``; ``distribution`` is the fit's with their
-    mean and covariance (`FORM`). ``low``, ``median`` and ``high`` are SI, at ``level``. ``simulations`` were run,
-    ``lost`` of them had no finite readings and count as impossible.
+    mean and covariance (`FORM`). ``low``, ``median`` and ``high`` are SI, at ``level``. ``crowded`` names
+    parameters whose draws still crowd at the sides of the last box. ``simulations`` were run, ``lost`` of them had
+    no finite readings and count as impossible.
     """
 
     names: tuple[str, ...]
@@ -84,6 +85,7 @@ class Posterior:
     level: float
     ranks: RankCheck
     misfit: Misfit
+    crowded: tuple[str, ...]
     simulations: int
     lost: int
 
@@ -101,6 +103,7 @@ class Posterior:
             "coverage": [interval.to_json() for interval in self.ranks.coverage],
             "misfit": {"distance": self.misfit.distance, "p_value": self.misfit.p_value, "found": self.misfit.found},
             "deviations": dict(self.misfit.deviations),
+            "crowded": list(self.crowded),
             "simulations": self.simulations,
             "lost": self.lost,
         }
@@ -118,4 +121,6 @@ class Posterior:
             lines.append(f"{name:<36}{self.median[i]:>12.4g}  {span:<26}{covered}{self.ranks.p_values[i]:>10.2g}")
         if not self.ranks.calibrated:
             lines.append("NOT CALIBRATED: truths of simulations rank unevenly among the draws. Give more simulations.")
+        if self.crowded:
+            lines.append(f"CUT OFF: draws of {', '.join(self.crowded)} crowd at the limits of what was simulated.")
         return "\n".join([*lines, self.misfit.text()])
