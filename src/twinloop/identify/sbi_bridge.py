@@ -59,7 +59,7 @@ class SbiOptions:
         rounds: at most; the last one is what the posterior rests on.
         draws: from the posterior.
         checks: simulations with known parameters that calibration is tested on.
-        replicas: simulations at draws of the posterior that the data are compared with.
+        replicas: simulations at draws of the posterior that the data are compared with; fewer than 200 cannot alarm.
         seed: of everything.
     """
 
