@@ -9,6 +9,7 @@ from _swing import clips, swing_twin
 from twinloop.cli.main import main
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
+from twinloop.randomize.sources import identified_notes
 from twinloop.simulate import open_backend
 
 
@@ -118,3 +119,18 @@ def test_a_damaged_distribution_is_refused_with_what_to_give_instead(mean) -> No
     value = {key: [] for key in ("names", "transforms", "covariance", "low", "high", "determined")}
     with pytest.raises(InputError, match="is damaged .*Give the result that `identify` wrote, unchanged"):
         ParamDistribution.from_json({**value, "mean": mean, "clusters": "none" if mean != ["x"] else 3})
+
+
+def test_ranges_that_were_identified_for_another_twin_are_refused_by_the_parameter(folder) -> None:
+    found = ParamDistribution(
+        names=("actuator/elbow/kp",),
+        transforms=("log",),
+        mean=np.zeros(1),
+        covariance=np.eye(1),
+        low=np.array([0.5]),
+        high=np.array([2.0]),
+        determined=(True,),
+        clusters=3,
+    )
+    with pytest.raises(InputError, match="Unknown identified parameter 'actuator/elbow/kp' in the twin swing"):
+        identified_notes(swing_twin(folder), found, kappa=None)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from twinloop.core.distribution import ParamDistribution
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import read_json
 from twinloop.randomize.distributions import MultivariateNormal, Uniform
 from twinloop.randomize.draws import Draw, JointDraw
@@ -103,6 +103,9 @@ def identified_notes(
     twin: Twin, distribution: ParamDistribution, *, kappa: float | None = None, skip: Sequence[str] = ()
 ) -> list[str]:
     """What a reader of worlds from `identified_draws` must know: κ, its calibration, and what was not determined."""
+    for name in distribution.names:
+        if name not in twin.params:
+            raise UnknownNameError("identified parameter", name, twin.params, where=f"the twin {twin.name}")
     factor = distribution.kappa if kappa is None else kappa
     calibrated = _label(distribution, factor) or ", never calibrated: the ranges are the estimate's own uncertainty"
     first = (
