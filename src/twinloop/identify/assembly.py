@@ -38,15 +38,25 @@ def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[Space, dict[str, flo
 
 
 def fit_problem(
-    backend: Backend, logs: ReplayLogs, space: Space, point: NDArray[np.float64], config: FitConfig
+    backend: Backend,
+    logs: ReplayLogs,
+    space: Space,
+    point: NDArray[np.float64],
+    config: FitConfig,
+    *,
+    width: NDArray[np.float64] | None = None,
 ) -> Problem:
-    """The fit of ``space`` to ``logs``; the Huber width of each channel is its median residual at ``point``."""
+    """The fit of ``space`` to ``logs``.
+
+    ``width`` ``(nchannel,)`` is where the loss turns from square to linear; without it the median residuals at
+    ``point`` say, which takes a replay.
+    """
 
     def readings(points: NDArray[np.float64], local: NDArray[np.float64]) -> NDArray[np.float64]:
         return replay(backend, logs, space.table(points), local)
 
-    size = np.nanmedian(np.abs(readings(point[None], _no_local(logs)[None])[0] - logs.measured), axis=(0, 1))
-    least = 1e-9 + 1e-6 * np.nanmax(np.abs(logs.measured), axis=(0, 1))
+    if width is None:
+        width = huber_width(readings(point[None], _no_local(logs)[None])[0] - logs.measured, logs.measured, config)
     n = len(logs.channels)
     every = Block(columns=np.arange(len(space.free)), channels=np.arange(n))
     apart = (Block(columns=space.block(j), channels=np.array([j])) for j in range(n))
@@ -58,10 +68,17 @@ def fit_problem(
         sd=space.column("sd"),
         low=space.column("low"),
         high=space.column("high"),
-        width=np.maximum(config.width * size, least),
+        width=width,
         local_sd=logs.start.sd,
         clusters=logs.clusters,
     )
+
+
+def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], config: FitConfig) -> NDArray[np.float64]:
+    """Where the loss turns, from the median of each channel's residuals in its unit, ``(nchannel,)``."""
+    size = np.nanmedian(np.abs(residual), axis=(0, 1))
+    least = 1e-9 + 1e-6 * np.nanmax(np.abs(measured), axis=(0, 1))
+    return np.maximum(config.width * size, least)
 
 
 def _no_local(logs: ReplayLogs) -> NDArray[np.float64]:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.identify.assembly import at_physics, fit_problem
+from twinloop.identify.assembly import at_physics, fit_problem, huber_width
 from twinloop.identify.checkpoint import Checkpoint
 from twinloop.identify.config import FitConfig
 from twinloop.identify.findings import at_bounds, check_measured, constant_channels, lost_starts, unfinished, why_not
@@ -197,7 +197,7 @@ class _Stages:
     def _with_steady_noise(self, problem: Problem, solution: Solution) -> tuple[Problem, Solution]:
         """Walk on with the noise of every sensor as the walk has left it, until it stays."""
         for number in range(self.config.rescale):
-            width = _width(problem, solution, self.config)
+            width = huber_width(solution.end.residual * problem.width, problem.measured, self.config)
             change = np.maximum(width / problem.width, problem.width / width)
             if change.max() < _STEADY:
                 break
@@ -207,10 +207,10 @@ class _Stages:
         return problem, solution
 
     def _polished(self, walked: Problem, solution: Solution, rows: NDArray[np.intp]) -> tuple[Problem, Solution]:
-        problem = fit_problem(self.backend, self.logs, self.space, solution.point, self.config)
+        width = walked.width if self.logs.nlocal else None
+        problem = fit_problem(self.backend, self.logs, self.space, solution.point, self.config, width=width)
         iterations, local = self.config.polish, problem.no_local
-        if len(problem.local_sd):
-            problem = replace(problem, width=walked.width)
+        if self.logs.nlocal:
             local[rows] = solution.end.local
             iterations = max(iterations, _LOCAL_POLISH)
         polished = self._descend("polish", problem, [begin(problem, solution.point, local)], iterations)[0]
@@ -249,15 +249,7 @@ class _Stages:
 def _unit_problem(backend: Backend, logs: ReplayLogs, space: Space, config: FitConfig) -> Problem:
     """The problem before any scale of residuals is known: they are in the spread of what was measured."""
     spread = np.nanstd(logs.measured, axis=(0, 1))
-
-    problem = fit_problem(backend, logs, space, space.column("start"), config)
-    return replace(problem, width=np.where(spread > 0, spread, 1.0))
-
-
-def _width(problem: Problem, solution: Solution, config: FitConfig) -> Array:
-    size = np.nanmedian(np.abs(solution.end.residual), axis=(0, 1)) * problem.width
-    least = 1e-9 + 1e-6 * np.nanmax(np.abs(problem.measured), axis=(0, 1))
-    return np.maximum(config.width * size, least)
+    return fit_problem(backend, logs, space, space.column("start"), config, width=np.where(spread > 0, spread, 1.0))
 
 
 def _with_scanned_delays(problem: Problem, space: Space, start: Array, config: FitConfig) -> Array:
