@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -214,6 +215,31 @@ class NormalEquations:
     recover: Callable[[Array], Array]
 
 
+class LocalSystem(NamedTuple):
+    """First states beside a block's parameters, window by window.
+
+    Slopes ``own`` ``(nwindow, nframe, nchannel, m)`` of the residual, 0 where nothing was measured; second derivatives
+    ``inner`` ``(nwindow, m, m)`` with the prior, and ``cross`` ``(nwindow, m, p)`` with the parameters.
+    """
+
+    own: Array
+    inner: Array
+    cross: Array
+
+
+def local_system(problem: Problem, here: Linearization, block: int, slopes: Array, weight: Array) -> LocalSystem:
+    """What eliminates the first states from a block whose residual has these ``slopes`` and weights."""
+    channels = problem.blocks[block].channels
+    absent = np.isnan(here.residual[..., channels])[..., None]
+    own = np.where(absent, 0.0, here.local_jacobian[..., channels, :])
+    prior = np.diag(problem.local_weight / problem.local_sd**2)
+    return LocalSystem(
+        own=own,
+        inner=np.einsum("efcm,efc,efcn->emn", own, weight, own, optimize=True) + prior,
+        cross=np.einsum("efcm,efc,efcp->emp", own, weight, slopes, optimize=True),
+    )
+
+
 def normal_equations(problem: Problem, here: Linearization, block: int, *, damping: float = 0.0) -> NormalEquations:
     """The reweighted normal equations of a block; ``damping`` raises the diagonal by that share (Marquardt)."""
     columns, channels = problem.blocks[block].columns, problem.blocks[block].channels
@@ -228,11 +254,9 @@ def normal_equations(problem: Problem, here: Linearization, block: int, *, dampi
     gradient = np.einsum("efcp,efc->p", slopes, weight * error) + pull * (here.point - problem.centre)[columns]
     if not len(problem.local_sd):
         return NormalEquations(matrix=matrix, gradient=gradient, recover=lambda _: np.zeros_like(here.local))
-    own = np.where(present[..., None], here.local_jacobian[..., channels, :], 0.0)
+    own, inner, cross = local_system(problem, here, block, slopes, weight)
+    inner = inner + damping * inner * np.eye(len(problem.local_sd))
     own_pull = problem.local_weight / problem.local_sd**2
-    inner = np.einsum("efcm,efc,efcn->emn", own, weight, own, optimize=True) + np.diag(own_pull)
-    inner += damping * inner * np.eye(len(own_pull))
-    cross = np.einsum("efcm,efc,efcp->emp", own, weight, slopes, optimize=True)
     slope = np.einsum("efcm,efc->em", own, weight * error) + own_pull * here.local
     solved = np.linalg.solve(inner, np.concatenate([cross, slope[..., None]], axis=-1))
     return NormalEquations(
@@ -253,8 +277,5 @@ def eliminated(problem: Problem, here: Linearization, block: int) -> Array:
     if not len(problem.local_sd):
         return slopes
     weight = 1.0 / np.maximum(np.abs(np.nan_to_num(residual)), 1.0) * problem.frame_weight[channels]
-    own = np.where(np.isnan(residual)[..., None], 0.0, here.local_jacobian[..., channels, :])
-    inner = np.einsum("efcm,efc,efcn->emn", own, weight, own, optimize=True)
-    inner += np.diag(problem.local_weight / problem.local_sd**2)
-    cross = np.einsum("efcm,efc,efcp->emp", own, weight, slopes, optimize=True)
+    own, inner, cross = local_system(problem, here, block, slopes, weight)
     return slopes - np.einsum("efcm,emp->efcp", own, np.linalg.solve(inner, cross), optimize=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.identify.problem import Linearization, Problem
+from twinloop.identify.problem import Linearization, Problem, local_system
 
 Array = NDArray[np.float64]
 
@@ -91,12 +91,12 @@ def frame_scores(problem: Problem, here: Linearization, block: int, weights: Arr
     follow, settle = np.zeros((len(slopes), m, p)), np.zeros((len(slopes), m))
     local_pull, local_bend = np.zeros((len(slopes), p)), np.zeros((len(slopes), p, p))
     if m:
-        own = np.where(present[..., None], here.local_jacobian[..., channels, :], 0.0)
+        own, inner, cross = local_system(problem, here, block, slopes, bend)
         firm = np.diag(problem.local_weight / problem.local_sd**2)
-        inner = np.einsum("efcm,efc,efcn->emn", own, bend, own, optimize=True) + firm
-        cross = np.einsum("efcm,efc,efcp->emp", own, bend, slopes, optimize=True)
         toward = np.einsum("efcm,efc->em", own, pull, optimize=True) + here.local @ firm
-        solved = np.linalg.solve(inner, np.concatenate([cross, toward[..., None]], axis=-1))
+        solved = np.asarray(
+            np.linalg.solve(inner, np.concatenate([cross, toward[..., None]], axis=-1)), dtype=np.float64
+        )
         follow, settle = -solved[..., :-1], -solved[..., -1]
         slopes = slopes + np.einsum("efcm,emp->efcp", own, follow, optimize=True)
         local_pull = np.einsum("emp,em->ep", follow, here.local @ firm)
