@@ -156,6 +156,32 @@ class BenchCoverage:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BenchGap:
+    """How often the tests of the gap err, how often its intervals hold the truth, and what they can see: by simulation.
+
+    Each table goes to its own page of the documentation.
+    """
+
+    only: tuple[str, ...] = ()
+    """Areas or names of studies; default all."""
+    repetitions: int | None = None
+    """Repetitions of each, instead of the number that its table was made with."""
+    seed: int = 0
+    """Run seed."""
+    write: Path | None = None
+    """The folder of the pages that take the tables between their marks, such as docs."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Simulate."""
+        from twinloop.loop.gap_study.run import run_bench_gap
+
+        out = console(json=self.json)
+        return run_bench_gap(out, only=self.only, repetitions=self.repetitions, seed=self.seed, docs=self.write), 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bench:
     """Measurements of this machine and of the engine, one table each."""
 
@@ -165,6 +191,7 @@ class Bench:
         | Annotated[BenchReal, tyro.conf.subcommand("real", prefix_name=False)]
         | Annotated[BenchCoverage, tyro.conf.subcommand("coverage", prefix_name=False)]
         | Annotated[BenchLogs, tyro.conf.subcommand("logs", prefix_name=False)]
+        | Annotated[BenchGap, tyro.conf.subcommand("gap", prefix_name=False)]
     )
 
     @property

@@ -13,8 +13,9 @@ from rich.markup import escape
 
 from twinloop import __version__
 from twinloop.cli.bench import Bench
-from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Gap, Generate, Replay, Twin
+from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Generate, Replay, Twin
 from twinloop.cli.coverage import Coverage
+from twinloop.cli.gap import Gap, said
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
 from twinloop.cli.recording import Record
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"twinloop {__version__}")
         return 0
     command: Command = tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
-        _Commands, prog="twinloop", args=words, description=_DESCRIPTION, config=_STYLE
+        _Commands, prog="twinloop", args=said(words), description=_DESCRIPTION, config=_STYLE
     )
     try:
         figures, code = command.run()

@@ -1,0 +1,42 @@
+"""The command ``twinloop gap``: how far simulation is from reality, one measurement each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import tyro
+
+from twinloop.cli.commands import Outcome
+from twinloop.cli.gap_dynamics import GapDynamics
+from twinloop.cli.gap_history import GapHistory
+
+_HELP = ("-h", "--help")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """How far simulation is from reality, why, and how well it predicts; without a word, `dynamics`."""
+
+    action: (
+        Annotated[GapDynamics, tyro.conf.subcommand("dynamics", prefix_name=False)]
+        | Annotated[GapHistory, tyro.conf.subcommand("history", prefix_name=False)]
+    )
+
+    @property
+    def json(self) -> bool:
+        """See the action."""
+        return self.action.json
+
+    def run(self) -> Outcome:
+        """Run the action."""
+        return self.action.run()
+
+
+def said(words: Sequence[str]) -> list[str]:
+    """The words of a command line in which ``gap --flag`` says ``gap dynamics --flag``."""
+    given = list(words)
+    if given[:1] == ["gap"] and len(given) > 1 and given[1].startswith("-") and given[1] not in _HELP:
+        given.insert(1, "dynamics")
+    return given

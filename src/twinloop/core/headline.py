@@ -1,0 +1,58 @@
+"""The figures that a measurement ends in, by name: what programs watch without knowing how it was measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from twinloop.core.errors import InputError
+
+Better = Literal["higher", "lower"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headline:
+    """One figure with its interval.
+
+    ``name`` reads like a path, ``skill/elbow_flex``: a word for the quantity and, where there are several, what it is
+    of. ``low`` and ``high`` are NaN where there is no interval, and ``method`` says how it is made or why there is
+    none. ``unit`` is "" for a ratio. ``better`` says which way the figure improves.
+    """
+
+    name: str
+    estimate: float
+    low: float = math.nan
+    high: float = math.nan
+    level: float = 0.95
+    unit: str = ""
+    better: Better = "lower"
+    method: str = ""
+    meaning: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files; what is not finite is null."""
+        plain = {key: value for key, value in vars(self).items() if not isinstance(value, float)}
+        numbers = {key: value for key, value in vars(self).items() if isinstance(value, float)}
+        return plain | {key: value if math.isfinite(value) else None for key, value in numbers.items()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Headline:
+        """The inverse of `to_json`.
+
+        Raises:
+            InputError: it is not what `to_json` wrote.
+        """
+        names = cls.__dataclass_fields__
+        unknown = [key for key in value if key not in names]
+        if unknown or "name" not in value:
+            raise InputError(f"A figure {dict(value)} is not one of ours. Give a result.json as it was written.")
+        given: dict[str, Any] = {key: math.nan if item is None else item for key, item in value.items()}
+        return cls(**given)
+
+
+def headlines(result: Mapping[str, Any]) -> dict[str, Headline]:
+    """The figures of a run's ``result.json`` by name; empty where it has none."""
+    rows = [Headline.from_json(item) for item in result.get("headline", [])]
+    return {row.name: row for row in rows}

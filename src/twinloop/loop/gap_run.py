@@ -1,0 +1,77 @@
+"""What every measurement of the gap begins and ends with: its folder, its figures, its page, and its exit code."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.headline import Headline
+from twinloop.loop.fail_if import Condition, judge, parse_conditions
+from twinloop.loop.runs import claim_output, write_report, write_result
+from twinloop.report import Report
+
+Outcome = tuple[dict[str, Any], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapRun:
+    """One measurement. ``kind`` is the word after ``twinloop gap``; without ``output`` nothing is stored."""
+
+    kind: str
+    output: Path | None
+    conditions: tuple[Condition, ...]
+    console: Console
+
+    @classmethod
+    def begin(cls, kind: str, output: Path | None, fail_if: Sequence[str], console: Console) -> GapRun:
+        """Claim the folder and read the conditions, before anything is computed.
+
+        Raises:
+            InputError: the folder is taken, or a condition cannot be read.
+        """
+        conditions = parse_conditions(fail_if)
+        if output is not None:
+            claim_output(output)
+        return cls(kind=kind, output=output, conditions=conditions, console=console)
+
+    def end(
+        self,
+        figures: Mapping[str, Any],
+        headline: Sequence[Headline],
+        *,
+        title: str = "",
+        subtitle: str = "",
+        fill: Callable[[Report], None] | None = None,
+    ) -> Outcome:
+        """Store result.json and report.html, judge the conditions, and give the figures and the exit code.
+
+        Args:
+            figures: what the measurement found, in a plain form.
+            headline: the figures that conditions and the history see.
+            title: of the page.
+            subtitle: of the page.
+            fill: adds the sections of the page; None for no page.
+
+        Raises:
+            UnknownNameError: a condition on a figure that there is not; all is stored even so.
+        """
+        result: dict[str, Any] = {
+            **figures,
+            "verb": "gap",
+            "kind": self.kind,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "headline": [figure.to_json() for figure in headline],
+        }
+        if self.output is not None:  # before conditions are judged: one that names no figure must not lose the rest
+            result = write_result(self.output, result)
+            if fill is not None:
+                write_report(Report(title, subtitle), fill, self.output / "report.html", self.console)
+        verdict = judge(self.conditions, {figure.name: figure for figure in headline})
+        for line in verdict.lines():
+            self.console.print(line, soft_wrap=True)
+        return {**result, "failed": verdict.to_json()}, verdict.code

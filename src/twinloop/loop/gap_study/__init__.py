@@ -1,0 +1,1 @@
+"""False-positive rates, coverage and power of every test and interval of the gap, by simulation."""

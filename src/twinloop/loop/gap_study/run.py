@@ -1,0 +1,81 @@
+"""``twinloop bench gap``: the studies, printed and written into their pages."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.loop.gap_study.study import Study, StudyTable
+from twinloop.loop.marked import around, write_between
+
+PLACE = "twinloop bench gap"
+# Modules of this package, each with ``TABLES``.
+AREAS: tuple[str, ...] = ()
+
+
+def studies(only: Sequence[str] = ()) -> list[Study]:
+    """Every study, or those whose area or name is asked for.
+
+    Raises:
+        UnknownNameError: no such area or study.
+    """
+    found = {area: list(importlib.import_module(f"twinloop.loop.gap_study.{area}").TABLES) for area in AREAS}
+    names = [study.name for rows in found.values() for study in rows]
+    for word in only:
+        if word not in names and word not in found:
+            raise UnknownNameError("study", word, [*found, *names])
+    every = [(area, study) for area, rows in found.items() for study in rows]
+    return [study for area, study in every if not only or area in only or study.name in only]
+
+
+def run_bench_gap(
+    console: Console,
+    *,
+    only: Sequence[str] = (),
+    repetitions: int | None = None,
+    seed: int = 0,
+    docs: Path | None = None,
+) -> dict[str, Any]:
+    """Run studies, print their tables and, with ``docs``, put each into its page of that folder.
+
+    Raises:
+        UnknownNameError: no such study.
+        InputError: fewer than one repetition, or a page without a place for its table; said before anything runs.
+    """
+    if repetitions is not None and repetitions < 1:
+        raise InputError(f"{repetitions} repetitions measure nothing. Ask for at least one.")
+    chosen = studies(only)
+    if docs is not None:
+        for study in chosen:
+            around(docs / study.page, _place(study))
+    made = {}
+    for study in chosen:
+        began = time.perf_counter()
+        table = study.run(repetitions or study.repetitions, seed)
+        seconds = time.perf_counter() - began
+        console.print(_printed(table))
+        if table.note:
+            console.print(table.note, soft_wrap=True)
+        console.print(f"{study.name}: {seconds:.1f} s\n")
+        if docs is not None:
+            write_between(docs / study.page, _place(study), table.markdown())
+        made[study.name] = {**table.to_json(), "repetitions": repetitions or study.repetitions, "seconds": seconds}
+    return {"seed": seed, "studies": made}
+
+
+def _place(study: Study) -> str:
+    return f"{PLACE} {study.name}"
+
+
+def _printed(table: StudyTable) -> Table:
+    printed = Table(*table.head, title=table.title, title_justify="left")
+    for row in table.rows:
+        printed.add_row(*row)
+    return printed
