@@ -1,0 +1,235 @@
+"""Scored trials of policies, real or simulated: what every comparison of policies and domains starts from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import frozen
+
+Domain = Literal["real", "sim"]
+Measure = Literal["success", "score"]
+DOMAINS: tuple[Domain, ...] = get_args(Domain)
+_NAMES = ("policy", "domain", "task", "condition", "pair")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trials:
+    """Trials in parallel columns, one entry each; the order says nothing but which came first.
+
+    ``score`` ``(n,)`` lies in [0, 1]: 0 or 1 for failure and success, or progress between. ``success`` says whether a
+    trial counts as a success, None where that is not known. ``condition`` is what was set for a trial within its task
+    (lighting, an object's pose). ``pair`` names what a real and a simulated trial of one policy, task and condition
+    have in common (the same first state); "" where there is none. ``origin`` says where the trials come from.
+
+    Raises:
+        InputError: columns of unequal length, a score outside [0, 1], a domain that is neither ``real`` nor ``sim``, a
+            policy without a name; names the trial.
+    """
+
+    policy: tuple[str, ...]
+    domain: tuple[Domain, ...]
+    score: NDArray[np.float64]
+    success: tuple[bool | None, ...] = ()
+    task: tuple[str, ...] = ()
+    condition: tuple[str, ...] = ()
+    pair: tuple[str, ...] = ()
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "score", frozen(self.score))
+        n = len(self.score)
+        for name in _NAMES:
+            given = tuple(getattr(self, name))
+            missing = () if name in ("policy", "domain") else ("",) * n
+            object.__setattr__(self, name, given or missing)
+        object.__setattr__(self, "success", tuple(self.success) or (None,) * n)
+        self._check()
+
+    @classmethod
+    def of_counts(
+        cls, policy: str, domain: Domain, successes: int, trials: int, *, task: str = "", condition: str = ""
+    ) -> Trials:
+        """The trials that a table tells of as a number of successes.
+
+        Raises:
+            InputError: more successes than trials, or a negative number.
+        """
+        if not 0 <= successes <= trials:
+            raise InputError(f"Policy {policy}, {domain}: {successes} successes of {trials} trials. Check the counts.")
+        won = np.arange(trials) < successes
+        return cls(
+            policy=(policy,) * trials,
+            domain=(domain,) * trials,
+            score=won.astype(np.float64),
+            success=tuple(map(bool, won)),
+            task=(task,) * trials,
+            condition=(condition,) * trials,
+        )
+
+    @classmethod
+    def joined(cls, parts: Iterable[Trials]) -> Trials:
+        """All trials of several records, one after the other."""
+        given = list(parts)
+        columns = {name: tuple(x for part in given for x in getattr(part, name)) for name in (*_NAMES, "success")}
+        scores = np.concatenate([part.score for part in given]) if given else np.empty(0)
+        origin = " and ".join(dict.fromkeys(part.origin for part in given if part.origin))
+        return cls(**columns, score=scores, origin=origin)
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The names of the policies, in order of first appearance."""
+        return tuple(dict.fromkeys(self.policy))
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks, in order of first appearance."""
+        return tuple(dict.fromkeys(self.task))
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """The names of the conditions, in order of first appearance."""
+        return tuple(dict.fromkeys(self.condition))
+
+    @property
+    def real(self) -> Trials:
+        """The trials of the real robot."""
+        return self.where(domain="real")
+
+    @property
+    def sim(self) -> Trials:
+        """The simulated trials."""
+        return self.where(domain="sim")
+
+    def where(
+        self,
+        *,
+        policy: str | None = None,
+        domain: Domain | None = None,
+        task: str | None = None,
+        condition: str | None = None,
+    ) -> Trials:
+        """The trials that match everything that is given; there may be none.
+
+        Raises:
+            UnknownNameError: a policy, task or condition of which there is no trial in either domain.
+        """
+        wanted = {"policy": policy, "task": task, "condition": condition}
+        wanted = {name: value for name, value in wanted.items() if value is not None}
+        for name, value in wanted.items():
+            if value not in getattr(self, name):
+                raise UnknownNameError(name, value, dict.fromkeys(getattr(self, name)), where=self.origin)
+        keep = np.ones(len(self), dtype=np.bool_)
+        for name, value in {**wanted, **({} if domain is None else {"domain": domain})}.items():
+            keep &= np.array([entry == value for entry in getattr(self, name)], dtype=np.bool_)
+        return self.take(np.flatnonzero(keep))
+
+    def take(self, rows: ArrayLike) -> Trials:
+        """The trials of these numbers, in that order; a number may occur again."""
+        chosen = np.asarray(rows, dtype=np.intp)
+        columns = {name: tuple(getattr(self, name)[i] for i in chosen) for name in (*_NAMES, "success")}
+        return Trials(**columns, score=self.score[chosen], origin=self.origin)
+
+    def values(self, measure: Measure) -> NDArray[np.float64]:
+        """Scores, or successes as 0 and 1, ``(n,)``.
+
+        Raises:
+            InputError: successes are asked for, and a trial does not say whether it was one.
+        """
+        if measure == "score":
+            return self.score
+        unknown = [number for number, won in enumerate(self.success) if won is None]
+        if unknown:
+            raise InputError(
+                f"{len(unknown)} of {len(self)} trials{self._said()} do not say whether they succeeded "
+                f"(the first: {self._named(unknown[0])}). Give a success column, or compare scores."
+            )
+        return np.array(self.success, dtype=np.float64)
+
+    @property
+    def tells_success(self) -> bool:
+        """Whether every trial says if it succeeded."""
+        return None not in self.success
+
+    def counts(self) -> tuple[int, int]:
+        """Successes and trials.
+
+        Raises:
+            InputError: a trial does not say whether it succeeded.
+        """
+        return int(self.values("success").sum()), len(self)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        columns = {item.name: getattr(self, item.name) for item in fields(self)}
+        return {"schema": 1} | {name: value if name == "origin" else list(value) for name, value in columns.items()}
+
+    def _check(self) -> None:
+        for name in (*_NAMES, "success"):
+            if len(getattr(self, name)) != len(self):
+                raise InputError(
+                    f"Trials{self._said()}: {len(getattr(self, name))} entries of {name} for {len(self)} scores. "
+                    "Every trial has one of each."
+                )
+        faults: Sequence[tuple[NDArray[np.bool_], str]] = (
+            (~((self.score >= 0) & (self.score <= 1)), "has a score outside 0 to 1; divide by what a full score is"),
+            (np.array([name not in DOMAINS for name in self.domain], dtype=np.bool_), "is neither real nor sim"),
+            (np.array([not name for name in self.policy], dtype=np.bool_), "names no policy"),
+        )
+        for wrong, what in faults:
+            if wrong.any():
+                number = int(np.argmax(wrong))
+                raise InputError(
+                    f"Trial {self._named(number)}{self._said()} {what} "
+                    f"(score {self.score[number]:g}; {int(wrong.sum())} such trials)."
+                )
+
+    def _named(self, number: int) -> str:
+        parts = [self.domain[number], self.policy[number], self.task[number], self.condition[number]]
+        return f"{number} ({', '.join(part for part in parts if part)})"
+
+    def _said(self) -> str:
+        return f" of {self.origin}" if self.origin else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Real and simulated values of the same first states: ``real`` and ``sim`` ``(n,)``, and the policy of each.
+
+    Where a first state was tried more than once, its values are means over the repeats.
+    """
+
+    policy: tuple[str, ...]
+    real: NDArray[np.float64]
+    sim: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.real)
+
+
+def paired(trials: Trials, measure: Measure = "score") -> Pairs:
+    """The trials whose pair was tried in both domains, by policy, task and condition; there may be none.
+
+    Raises:
+        InputError: successes are asked for, and a trial does not say whether it was one.
+    """
+    values = trials.values(measure)
+    seen: dict[tuple[str, ...], dict[str, list[float]]] = {}
+    for number, pair in enumerate(trials.pair):
+        if pair:
+            key = (trials.policy[number], trials.task[number], trials.condition[number], pair)
+            seen.setdefault(key, {}).setdefault(trials.domain[number], []).append(float(values[number]))
+    both = {key: sides for key, sides in seen.items() if len(sides) == len(DOMAINS)}
+    return Pairs(
+        policy=tuple(key[0] for key in both),
+        real=frozen([np.mean(sides["real"]) for sides in both.values()]),
+        sim=frozen([np.mean(sides["sim"]) for sides in both.values()]),
+    )
