@@ -1,0 +1,268 @@
+"""Errors of many parameter rows over windows of a log, summed while episodes pass by in portions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, LogError
+from twinloop.core.params import ParamTable
+from twinloop.core.records import Episode
+from twinloop.simulate import Backend
+from twinloop.simulate.measure import Channel
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+BATCH = 8  # episodes of a portion: their windows fill a call of the backend, and a few MB
+_MOST_NUMBERS = 4_000_000  # readings held at once: 32 MB
+_SAME_RATE = 0.02  # as for episodes within one replay
+_ROUNDING = 1e-6  # of a frame, when a frame's time is compared with an edge
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowErrors:
+    """Squared and absolute errors of many parameter rows, summed by episode, horizon bin and channel.
+
+    The first frame of a window is given and does not count. Bin k holds the frames later than ``edges[k]`` and up to
+    ``edges[k + 1]``; what lies beyond the last edge is left out. A row that diverges in an episode reads infinity there
+    from the bin in which it was lost.
+
+    Attributes:
+        squared: ``(nworld, nepisode, nbin, nchannel)`` in the square of the channels' units.
+        absolute: of the same shape, in the channels' units.
+        count: ``(nepisode, nbin, nchannel)`` measured frames.
+        edges: ``(nbin + 1,)`` s since a window's beginning.
+        channels: what the last axis is.
+        episodes: numbers of the episodes, in the order in which they passed.
+    """
+
+    squared: Array
+    absolute: Array
+    count: Array
+    edges: Array
+    channels: tuple[Channel, ...]
+    episodes: tuple[int, ...]
+
+    def rmse(self) -> Array:
+        """Root mean square error over episodes and horizons, ``(nworld, nchannel)``; NaN where none was measured."""
+        return np.sqrt(_ratio(self.squared.sum(axis=(1, 2)), self.count.sum(axis=(0, 1))))
+
+    def mae(self) -> Array:
+        """Mean absolute error over all episodes and horizons, ``(nworld, nchannel)``."""
+        return _ratio(self.absolute.sum(axis=(1, 2)), self.count.sum(axis=(0, 1)))
+
+    def rmse_by_horizon(self) -> Array:
+        """Root mean square error over all episodes, ``(nworld, nbin, nchannel)``."""
+        return np.sqrt(_ratio(self.squared.sum(axis=1), self.count.sum(axis=0)))
+
+    def rmse_by_episode(self) -> Array:
+        """Root mean square error over all horizons, ``(nworld, nepisode, nchannel)``."""
+        return np.sqrt(_ratio(self.squared.sum(axis=2), self.count.sum(axis=1)))
+
+    def over_horizons(self) -> WindowErrors:
+        """The same with one bin from the first edge to the last."""
+        return replace(
+            self,
+            squared=self.squared.sum(axis=2, keepdims=True),
+            absolute=self.absolute.sum(axis=2, keepdims=True),
+            count=self.count.sum(axis=1, keepdims=True),
+            edges=self.edges[[0, -1]],
+        )
+
+    @property
+    def diverged(self) -> NDArray[np.bool_]:
+        """Which rows were lost in which episodes, ``(nworld, nepisode)``."""
+        return np.asarray(np.isinf(self.absolute).any(axis=(2, 3)))
+
+    def require_finite(self, twin: Twin, names: Sequence[str]) -> None:
+        """Refuse errors of rows that diverged.
+
+        Args:
+            twin: whose rows they are.
+            names: what each row is called, such as ``nominal``.
+
+        Raises:
+            InputError: names the first row that was lost, its episode, and how many were.
+        """
+        if not self.diverged.any():
+            return
+        world, row = np.argwhere(self.diverged)[0]
+        more = int(self.diverged[world].sum()) - 1
+        others = f" and {more} more" if more else ""
+        raise InputError(
+            f"The twin {twin.name} diverges in episode {self.episodes[row]}{others} with the {names[world]} "
+            "parameters. More substeps in the twin's YAML, or less extreme parameters, keep it finite."
+        )
+
+
+def window_errors(
+    backend: Backend,
+    twin: Twin,
+    episodes: Iterable[Episode],
+    table: ParamTable,
+    *,
+    options: ReplayOptions | None = None,
+    edges: ArrayLike = (0.0, np.inf),
+    batch: int = BATCH,
+) -> WindowErrors:
+    """Replay every row of a table over every window, and sum its errors.
+
+    Args:
+        backend: where the worlds run.
+        twin: the twin.
+        episodes: read once, in portions.
+        table: a row of the twin's parameters for each world.
+        options: how the episodes are cut into windows and what is compared.
+        edges: of the horizon bins in s, increasing; one bin without them.
+        batch: episodes of a portion. Results do not depend on it.
+
+    Raises:
+        LogError, InputError: see `stream_logs`.
+    """
+    bounds = _checked(edges)
+    parts = [_portion(backend, logs, table, bounds) for logs in stream_logs(twin, episodes, options, batch=batch)]
+    return WindowErrors(
+        squared=np.concatenate([part.squared for part in parts], axis=1),
+        absolute=np.concatenate([part.absolute for part in parts], axis=1),
+        count=np.concatenate([part.count for part in parts]),
+        edges=bounds,
+        channels=parts[0].channels,
+        episodes=tuple(number for part in parts for number in part.episodes),
+    )
+
+
+def stream_windows(
+    backend: Backend,
+    twin: Twin,
+    episodes: Iterable[Episode],
+    table: ParamTable,
+    *,
+    options: ReplayOptions | None = None,
+    batch: int = BATCH,
+) -> Iterator[tuple[ReplayLogs, Array]]:
+    """Portions of windows and what every row of a table reads in them, ``(nworld, nwindow, nframe, nchannel)``.
+
+    Raises:
+        LogError, InputError: see `stream_logs`.
+    """
+    for logs in stream_logs(twin, episodes, options, batch=batch):
+        yield logs, replay(backend, logs, table)
+
+
+def stream_logs(
+    twin: Twin, episodes: Iterable[Episode], options: ReplayOptions | None = None, *, batch: int = BATCH
+) -> Iterator[ReplayLogs]:
+    """Windows of a few episodes at a time, all at the rate of the first episode.
+
+    Raises:
+        LogError: no episode, or one of other units, joints or rate than the first; and see `prepare_replay`.
+        InputError: a portion of no episodes.
+    """
+    if batch < 1:
+        raise InputError(f"Portions of {batch} episodes hold nothing. Ask for at least one.")
+    source = iter(episodes)
+    first = next(source, None)
+    if first is None:
+        raise LogError("There is no episode to replay. Give a log with at least one.")
+    paced = prepare_replay(twin, [first], replace(options or ReplayOptions(), window=None)).twin
+    source = itertools.chain([first], source)
+    while portion := list(itertools.islice(source, batch)):
+        for episode in portion:
+            _refuse_unlike(first, episode, paced.control_hz)
+        yield prepare_replay(paced, portion, options)
+
+
+def horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Frames of a window that count, and the horizon bin of each."""
+    time = (np.arange(1, logs.commands.shape[1]) - _ROUNDING) / logs.twin.control_hz
+    bins = np.searchsorted(edges, time, side="right") - 1
+    inside = (bins >= 0) & (bins < len(edges) - 1)
+    return 1 + np.flatnonzero(inside), bins[inside]
+
+
+def summed(logs: ReplayLogs, readings: Array, edges: Array, mask: NDArray[np.bool_] | None = None) -> WindowErrors:
+    """Errors of one portion's readings ``(nworld, nwindow, nframe, nchannel)``.
+
+    Args:
+        logs: the windows.
+        readings: what was predicted, by rows of parameters or by guesses.
+        edges: of the horizon bins in s.
+        mask: frames that count, ``(nwindow, nframe)``; all without it.
+    """
+    frames, bins = horizon_bins(logs, edges)
+    error = readings[:, :, frames] - logs.measured[:, frames]
+    if mask is not None:
+        error = np.where(mask[:, frames, None], error, np.nan)
+    known = ~np.isnan(error)
+    size = np.where(known, np.abs(error), 0.0)
+    present = ~np.isnan(logs.measured[:, frames])
+    if mask is not None:
+        present &= mask[:, frames, None]
+    nbin = len(edges) - 1
+    return WindowErrors(
+        squared=_gathered(size**2, logs, bins, nbin),
+        absolute=_gathered(size, logs, bins, nbin),
+        count=_gathered(present[None].astype(np.float64), logs, bins, nbin)[0],
+        edges=edges,
+        channels=logs.channels,
+        episodes=logs.episodes,
+    )
+
+
+def _gathered(values: Array, logs: ReplayLogs, bins: NDArray[np.intp], nbin: int) -> Array:
+    """Sums of ``(nworld, nwindow, nframe, nchannel)`` by episode and bin, ``(nworld, nepisode, nbin, nchannel)``."""
+    nworld, _, _, nchannel = values.shape
+    by_episode = np.zeros((nworld, len(logs.episodes), values.shape[2], nchannel))
+    for window, episode in enumerate(logs.clusters):
+        by_episode[:, episode] += values[:, window]
+    sums = np.zeros((nworld, len(logs.episodes), nbin, nchannel))
+    for number in np.unique(bins):
+        sums[:, :, number] = by_episode[:, :, bins == number].sum(axis=2)
+    return sums
+
+
+def _portion(backend: Backend, logs: ReplayLogs, table: ParamTable, edges: Array) -> WindowErrors:
+    """Errors of every row in one portion, so many rows at once as memory allows."""
+    most = max(1, _MOST_NUMBERS // logs.measured.size)
+    parts = []
+    for begin in range(0, table.nworld, most):
+        rows = table.take(np.arange(begin, min(begin + most, table.nworld)))
+        parts.append(summed(logs, replay(backend, logs, rows), edges))
+    return replace(
+        parts[0],
+        squared=np.concatenate([part.squared for part in parts]),
+        absolute=np.concatenate([part.absolute for part in parts]),
+    )
+
+
+def _checked(edges: ArrayLike) -> Array:
+    bounds = np.asarray(edges, dtype=np.float64)
+    if bounds.ndim != 1 or len(bounds) < 2 or bounds[0] < 0 or not (np.diff(bounds) > 0).all():
+        raise InputError(
+            f"Horizon edges {np.array2string(bounds, separator=', ', max_line_width=200)} do not increase from 0 or "
+            "later. Give seconds since a window's beginning, such as 0, 0.1, 0.2."
+        )
+    return bounds
+
+
+def _refuse_unlike(first: Episode, other: Episode, hz: float) -> None:
+    """Refuse an episode that cannot be compared with those that went before it."""
+    if other.units != first.units:
+        raise LogError(f"Episode {other.index} has other units or joints than episode {first.index}. Split the log.")
+    rate = (len(other) - 1) / (other.time[-1] - other.time[0]) if len(other) > 1 else hz
+    if abs(rate / hz - 1.0) > _SAME_RATE:
+        raise LogError(
+            f"Episode {other.index} runs at {rate:.2f} Hz, the log at {hz:.2f} Hz. Resample it or leave it out."
+        )
+
+
+def _ratio(sums: Array, counts: Array) -> Array:
+    """Sums over counts; NaN where nothing was counted."""
+    shape = np.broadcast_shapes(sums.shape, counts.shape)
+    return np.divide(sums, counts, out=np.full(shape, np.nan), where=np.broadcast_to(counts, shape) > 0)
