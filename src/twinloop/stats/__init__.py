@@ -19,9 +19,14 @@ from twinloop.stats.metrics import mae, rmse, skill
 from twinloop.stats.multiplicity import holm
 from twinloop.stats.paired import PairedTest, paired_test
 from twinloop.stats.proportion import clopper_pearson, wilson
+from twinloop.stats.quantum import quantum
 from twinloop.stats.sandwich import Sandwich, bias_reduced_sandwich
 from twinloop.stats.series import LjungBox, autocorrelation, effective_size, ljung_box, pooled_autocorrelation
+from twinloop.stats.shapley import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
+from twinloop.stats.sobol_indices import SobolIndices, SobolTerms, sobol_indices, sobol_rows, sobol_terms
+from twinloop.stats.spectra import Spectrum, octaves, spectrum
 from twinloop.stats.warp import warped_correlation
+from twinloop.stats.welch import WelchTest, welch_test
 
 __all__ = [
     "AllanCurve",
@@ -32,8 +37,14 @@ __all__ = [
     "LjungBox",
     "PairedTest",
     "Sandwich",
+    "SobolIndices",
+    "SobolTerms",
+    "Spectrum",
+    "Walks",
+    "WelchTest",
     "allan_curve",
     "allan_noise",
+    "antithetic_walks",
     "autocorrelation",
     "best_lag",
     "bias_reduced_sandwich",
@@ -50,21 +61,31 @@ __all__ = [
     "cross_lag",
     "delayed",
     "effective_size",
+    "every_coalition",
     "group_test",
     "holm",
     "integrated_time",
     "least_clips",
     "ljung_box",
     "mae",
+    "octaves",
     "paired_test",
     "pooled_autocorrelation",
+    "quantum",
     "raw_correlation",
     "rmse",
     "score_bootstrap",
+    "shapley",
+    "shapley_of_walks",
     "skill",
     "slope_change",
+    "sobol_indices",
+    "sobol_rows",
+    "sobol_terms",
+    "spectrum",
     "stretched_percentile",
     "time_blocks",
     "warped_correlation",
+    "welch_test",
     "wilson",
 ]
