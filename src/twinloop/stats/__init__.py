@@ -25,8 +25,6 @@ from twinloop.stats.series import LjungBox, autocorrelation, effective_size, lju
 from twinloop.stats.shapley import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
 from twinloop.stats.sobol_indices import SobolIndices, SobolTerms, sobol_indices, sobol_rows, sobol_terms
 from twinloop.stats.spectra import Spectrum, octaves, spectrum
-from twinloop.stats.shapley import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
-from twinloop.stats.sobol_indices import SobolIndices, SobolTerms, sobol_indices, sobol_rows, sobol_terms
 from twinloop.stats.warp import warped_correlation
 from twinloop.stats.welch import WelchTest, welch_test
 
