@@ -59,7 +59,7 @@ def _alike_in_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
 
 def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64]) -> NDArray[np.float64]:
     nworld, nwindow = params.nworld, len(logs)
-    table = _with_conditions(logs, params)
+    table = with_conditions(logs, params)
     initial = logs.start.states(logs.twin, table, local.reshape(nworld * nwindow, -1))
     commands = np.tile(logs.commands[:, :-1], (nworld, 1, 1))
     records = tuple(dict.fromkeys(name for measure in logs.measures for name in measure.records))
@@ -73,7 +73,7 @@ def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArr
     return readings.reshape(nworld, nwindow, *readings.shape[1:])
 
 
-def _with_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
+def with_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
     """A row for each window of each world, with what the log says of its windows."""
     values = np.repeat(params.values, len(logs), axis=0)
     for name, known in logs.conditions.items():
