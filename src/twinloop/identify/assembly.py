@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import numpy as np
@@ -13,12 +12,12 @@ from twinloop.identify.encoder import scale_from_quantum
 from twinloop.identify.problem import Block, Problem
 from twinloop.identify.space import Space, free_space
 from twinloop.simulate import Backend
+from twinloop.simulate.physics_rate import at_physics_rate
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import best_lag
 
 _COUPLED_JOINTS = 2
-_LEAST_SUBSTEPS = 2
 
 
 def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[Space, dict[str, float]]:
@@ -95,12 +94,7 @@ def _coupled(logs: ReplayLogs, space: Space, config: FitConfig) -> bool:
 
 def at_physics(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
     """The same logs on physics at about ``physics_hz``, or at the twin's own rate if that is lower."""
-    twin = logs.twin
-    substeps = min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz)))
-    model = copy.copy(twin.model)
-    model.opt.timestep = 1.0 / (twin.control_hz * substeps)
-    spec = twin.spec.model_copy(update={"substeps": substeps})
-    return replace(logs, twin=replace(twin, spec=spec, model=model))
+    return replace(logs, twin=at_physics_rate(logs.twin, physics_hz))
 
 
 def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:

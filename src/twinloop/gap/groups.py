@@ -1,0 +1,185 @@
+"""Groups of parameters to which an error is attributed: by what they mean, by joint, or as a user says."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.twin import Twin
+from twinloop.twin.params import split_path
+
+By = Literal["quantity", "joint", "quantity and joint", "parameter"]
+
+# What a person calls a cause, and the parameters that are part of it; the first pattern that fits decides.
+CAUSES: Mapping[str, tuple[str, ...]] = {
+    "servo gain": ("actuator/*/kp", "actuator/*/firmware_gain"),
+    "torque limit": ("actuator/*/torque_limit", "actuator/*/no_load_speed"),
+    "delay": ("actuator/*/delay", "timing/command/*", "timing/control/*", "timing/readings/*"),
+    "command zero": ("actuator/*/bias",),
+    "motor & supply": (
+        "actuator/*/voltage",
+        "actuator/*/resistance",
+        "actuator/*/torque_constant",
+        "actuator/*/thermal_*",
+        "actuator/*/temperature_rise",
+        "supply/*",
+    ),
+    "damping": ("joint/*/damping", "joint/*/damping_quadratic"),
+    "dry friction": ("joint/*/frictionloss", "joint/*/stiction", "joint/*/stribeck_velocity", "joint/*/load_friction"),
+    "gear": ("joint/*/backlash", "joint/*/gear_stiffness"),
+    "springs & stops": ("joint/*/stiffness", "joint/*/springref", "joint/*/limit/*"),
+    "mass & inertia": (
+        "joint/*/armature",
+        "link/*",
+        "object/*/mass",
+        "object/*/com/*",
+        "object/*/inertia/*",
+        "object/*/log_cholesky/*",
+        "object/*/size",
+        "object/*/size/*",
+    ),
+    "encoder": ("sensor/*/offset", "sensor/*/scale", "sensor/*/resolution", "sensor/*/noise", "sensor/*/lag"),
+    "contact": ("*/friction/*", "*/contact/*"),
+    "rotors": ("rotors/*",),
+    "air": ("world/wind/*", "world/air/*", "object/*/drag"),
+    "gravity & mounting": ("world/gravity/*", "body/*", "geom/*/position/*", "geom/*/rotation/*"),
+    "disturbances": ("push/*",),
+    "scene": ("scene/*", "object/*/position/*", "object/*/yaw"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Parameters that are exchanged together, under one name."""
+
+    name: str
+    params: tuple[str, ...]
+
+    def text(self) -> str:
+        """Its name and what is in it, ``*`` standing for what differs."""
+        return f"{self.name}: {', '.join(_patterns(self.params))}"
+
+
+def changed_params(twin: Twin, values: Mapping[str, float]) -> tuple[str, ...]:
+    """Names of the parameters whose identified value is not the nominal one, in the twin's order.
+
+    Raises:
+        UnknownNameError, BoundsError: a parameter that the twin has not, or a value outside its bounds.
+        InputError: all values are nominal, so that there is no difference to attribute.
+    """
+    for name, value in values.items():
+        twin.require(name).check(value, where="the identified parameters")
+    changed = tuple(name for name in twin.params if name in values and values[name] != twin.params[name].nominal)
+    if not changed:
+        raise InputError(
+            f"The identified parameters are the nominal ones of {twin.name}: there is no difference to attribute. "
+            "Give the result of an identify run."
+        )
+    return changed
+
+
+def parameter_groups(
+    twin: Twin, names: Sequence[str], *, by: By = "quantity", own: Mapping[str, Sequence[str]] | None = None
+) -> tuple[Group, ...]:
+    """Groups that hold every one of some parameters exactly once.
+
+    Args:
+        twin: whose parameters they are.
+        names: the parameters, usually `changed_params`.
+        by: how those are grouped that no group of ``own`` takes: by what they mean (`CAUSES`; a kind that has no entry
+            there is a group of its own), by the joint or object that they belong to, by both, or each alone.
+        own: patterns by name of a group, such as ``{"arm gains": ["actuator/shoulder*/kp"]}``. A group none of whose
+            parameters is among ``names`` is left out.
+
+    Raises:
+        UnknownNameError: ``by`` is none of these, or a pattern fits no parameter of the twin.
+        InputError: two groups of ``own`` claim the same parameter.
+    """
+    if by not in get_args(By):
+        raise UnknownNameError("grouping", by, get_args(By))
+    labels = _claimed(twin, own or {})
+    owners = _joints(twin)
+    sorted_names = sorted(names, key=list(twin.params).index)
+    members: dict[str, list[str]] = {name: [] for name in own or {}}
+    for name in sorted_names:
+        label = labels.get(name) or _label(name, by, owners)
+        members.setdefault(label, []).append(name)
+    order = [*(own or {}), *(cause for cause in CAUSES if cause not in (own or {}))]
+    ranked = sorted(members, key=lambda label: order.index(label) if label in order else len(order))
+    return tuple(Group(name=label, params=tuple(members[label])) for label in ranked if members[label])
+
+
+def read_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Groups as a command line says them: ``arm gains=actuator/shoulder*/kp,actuator/elbow*/kp``.
+
+    Raises:
+        InputError: not ``NAME=PATTERN,…``, or the same name twice.
+    """
+    groups: dict[str, tuple[str, ...]] = {}
+    for text in texts:
+        name, equals, patterns = text.partition("=")
+        parts = tuple(part.strip() for part in patterns.split(",") if part.strip())
+        if not equals or not name.strip() or not parts:
+            raise InputError(f"--group '{text}' is no group. Write NAME=PATTERN,…, such as 'gains=actuator/*/kp'.")
+        if name.strip() in groups:
+            raise InputError(f"--group {name.strip()} is given twice. Put all its patterns into one.")
+        groups[name.strip()] = parts
+    return groups
+
+
+def cause(name: str) -> str:
+    """What a person calls the cause that a parameter is part of; the kind's own name where nothing says."""
+    for label, patterns in CAUSES.items():
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
+            return label
+    family, _, quantity = split_path(name)
+    return f"{family} {quantity.replace('_', ' ')}".strip()
+
+
+def _label(name: str, by: By, owners: Mapping[tuple[str, str], str]) -> str:
+    family, target, _ = split_path(name)
+    owner = owners.get((family, target), target)
+    return {
+        "quantity": cause(name),
+        "joint": owner,
+        "quantity and joint": f"{cause(name)}, {owner}",
+        "parameter": name,
+    }[by]
+
+
+def _joints(twin: Twin) -> dict[tuple[str, str], str]:
+    """The joint that an actuator drives, by family and name."""
+    if twin.spec.robot is None:
+        return {}
+    pairs = zip(twin.robot.actuator_names, twin.robot.joints, strict=True)
+    return {("actuator", actuator): joint for actuator, joint in pairs}
+
+
+def _claimed(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The group of a user that takes a parameter, by the parameter's name."""
+    claimed: dict[str, str] = {}
+    for label, patterns in own.items():
+        for pattern in patterns:
+            found = fnmatch.filter(twin.params, pattern)
+            if not found:
+                raise UnknownNameError("parameter", pattern, twin.params, where=f"group '{label}'")
+            for name in found:
+                other = claimed.setdefault(name, label)
+                if other != label:
+                    raise InputError(f"The groups '{other}' and '{label}' both hold {name}. Give it to one of them.")
+    return claimed
+
+
+def _patterns(names: Sequence[str]) -> list[str]:
+    """Names with the target as ``*`` where several share the rest."""
+    kinds: dict[str, list[str]] = {}
+    for name in names:
+        family, target, quantity = split_path(name)
+        kinds.setdefault("/".join(part for part in (family, "*", quantity) if part), []).append(target)
+    counted = {kind: len(np.unique(targets)) for kind, targets in kinds.items()}
+    return [kind if counted[kind] > 1 else kind.replace("*", targets[0], 1) for kind, targets in kinds.items()]
