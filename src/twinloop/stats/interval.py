@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
+from twinloop.core.headline import Better, Headline
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,22 @@ class Interval:
         """Where the interval holds ``truth``."""
         truth = np.asarray(truth, dtype=np.float64)
         return (self.low <= truth) & (truth <= self.high)
+
+    def headline(
+        self, name: str, at: int | tuple[int, ...] = (), *, unit: str = "", better: Better = "lower", meaning: str = ""
+    ) -> Headline:
+        """One element as a figure that a measurement ends in; ``at`` is its place, () of a single number."""
+        return Headline(
+            name=name,
+            estimate=float(self.estimate[at]),
+            low=float(self.low[at]),
+            high=float(self.high[at]),
+            level=self.level,
+            unit=unit,
+            better=better,
+            method=self.method,
+            meaning=meaning,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
