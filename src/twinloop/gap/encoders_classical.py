@@ -1,0 +1,208 @@
+"""What a picture looks like in 256 numbers, without anything learned or downloaded.
+
+Six blocks, each divided by a constant so that pictures of two robot scenes are about 1 apart in every one of them:
+
+    colour    36  histograms of L*, a* and b*, 12 bins each, as square roots of shares (Swain & Ballard, "Color
+                  indexing", IJCV 7, 1991; the roots make Euclidean distance Hellinger's)
+    layout    48  mean L*, a*, b* on a grid of 4 × 4 (as the colour layout of MPEG-7, ISO/IEC 15938-3)
+    edges     96  histograms of gradient orientation: 4 × 4 cells of 4 at 128 pixels, 2 × 2 of 8 at 32 (Dalal &
+                  Triggs, "Histograms of oriented gradients for human detection", CVPR 2005)
+    texture   20  rotation-invariant uniform local binary patterns, 8 neighbours, at full and half size (Ojala,
+                  Pietikäinen & Mäenpää, IEEE PAMI 24, 2002)
+    spectrum   8  log power in 7 octave-like bands of spatial frequency and its slope (Field, JOSA A 4, 1987;
+                  Torralba & Oliva, "Statistics of natural image categories", Network 14, 2003)
+    gist      48  energies of 12 Gabor filters, 3 scales of 4 orientations, on a grid of 2 × 2 (Oliva & Torralba,
+                  "Modeling the shape of the scene", IJCV 42, 2001)
+
+Texture and spectrum are taken of the pixels as they are delivered, the others of 128 × 128 means, so noise and blur are
+seen and the sizes of what is compared must agree.
+"""
+
+from __future__ import annotations
+
+from functools import cache, cached_property
+from pathlib import Path
+
+import numpy as np
+import scipy.fft
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import sha256_bytes, sha256_file
+from twinloop.core.srgb import linear_of
+from twinloop.gap.vision_pictures import Pictures, resized
+
+Array = NDArray[np.float32]
+_SIDE = 128
+_LUMA = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709
+# From linear sRGB to XYZ over the white of D65 (IEC 61966-2-1), so that white has L* 100, a* and b* 0.
+_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+_BINS, _REACH = 12, ((0.0, 100.0), (-60.0, 60.0), (-60.0, 60.0))  # of L*, a*, b*; beyond lie few surfaces
+_BANDS = np.array([0.0, 0.02, 0.04, 0.08, 0.14, 0.22, 0.34, 0.71])  # cycles per pixel
+_WAVELENGTHS, _DIRECTIONS = (4.0, 8.0, 16.0), 4  # Gabor filters at 128 pixels: periods in pixels, orientations
+_SMALLEST = 64  # pixels of a side, so that the lowest band of the spectrum holds a frequency
+_FLAT = 1e-4  # part of the range below which gradients and powers are rounding
+# Root mean square distance between pictures, block by block: so101_tabletop with default randomization, front camera at
+# 240 × 320, 8 pictures of 20 episodes.
+_SCALES = {"colour": 1.3, "layout": 120.0, "edges": 0.71, "texture": 0.075, "spectrum": 0.87, "gist": 0.049}
+
+
+class ClassicalEncoder:
+    """The features of this module; ``hash`` is that of its code."""
+
+    name = "classical"
+    dimension = 256
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the formulas as they stand."""
+        return sha256_bytes(sha256_file(_here()).encode())
+
+    def encode(self, pictures: Pictures) -> NDArray[np.float64]:
+        """Features ``(n, 256)`` of pictures ``(n, h, w, 3)``.
+
+        Raises:
+            InputError: a side is shorter than 64 pixels.
+        """
+        if min(pictures.shape[1:3]) < _SMALLEST:
+            raise InputError(
+                f"Pictures of {pictures.shape[2]}x{pictures.shape[1]} are too small for classical features, which need "
+                f"sides of {_SMALLEST} pixels or more. Give larger ones, or another --embedding."
+            )
+        blocks = features(pictures)
+        return np.concatenate([blocks[name] / scale for name, scale in _SCALES.items()], axis=1)
+
+
+def features(pictures: Pictures) -> dict[str, NDArray[np.float64]]:
+    """The blocks by name, ``(n, width)`` each, before they are scaled."""
+    small = resized(pictures, (_SIDE, _SIDE))
+    lab = lab_of(small)
+    grey = pictures.astype(np.float32) @ (_LUMA / 255.0).astype(np.float32)
+    light = lab[..., 0] / 100.0
+    blocks = {
+        "colour": np.concatenate([_histogram(lab[..., c], *_REACH[c]) for c in range(3)], axis=1),
+        "layout": _cells(lab, 4).reshape(len(lab), -1),
+        "edges": np.concatenate([_orientations(light, 4, 4), _orientations(_halved(_halved(light)), 2, 8)], axis=1),
+        "texture": np.concatenate([_patterns(grey), _patterns(_halved(grey))], axis=1),
+        "spectrum": _spectrum(grey),
+        "gist": _gabor_energies(light),
+    }
+    return {name: np.asarray(block, dtype=np.float64) for name, block in blocks.items()}
+
+
+def lab_of(pictures: Pictures) -> Array:
+    """CIE L*a*b* (CIE 15:2004) of sRGB pictures, under D65."""
+    xyz = _linear_table()[pictures] @ (_XYZ / _XYZ.sum(axis=1, keepdims=True)).T.astype(np.float32)
+    root = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz * ((29 / 6) ** 2 / 3) + 4 / 29)
+    x, y, z = root[..., 0], root[..., 1], root[..., 2]
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=-1)
+
+
+@cache
+def _linear_table() -> Array:
+    return linear_of(np.arange(256) / 255.0).astype(np.float32)
+
+
+def _here() -> Path:
+    return Path(__file__)
+
+
+def _histogram(values: Array, low: float, high: float) -> Array:
+    """Square roots of shares ``(n, bins)``; a value is divided between the two bins whose middles it lies between."""
+    n, flat = len(values), values.reshape(len(values), -1)
+    place = np.clip((flat - low) / (high - low) * _BINS - 0.5, 0, _BINS - 1)
+    first = np.minimum(place.astype(np.intp), _BINS - 2)
+    part = place - first
+    slot = first + _BINS * np.arange(n)[:, None]
+    counts = np.bincount(slot.ravel(), weights=(1 - part).ravel(), minlength=n * _BINS)
+    counts += np.bincount((slot + 1).ravel(), weights=part.ravel(), minlength=n * _BINS)
+    return np.sqrt(counts.reshape(n, _BINS) / flat.shape[1])
+
+
+def _cells(values: Array, grid: int) -> Array:
+    """Means on a grid, ``(n, grid, grid, …)``, of square pictures ``(n, side, side, …)``."""
+    step = values.shape[1] // grid
+    parts = values.reshape(len(values), grid, step, grid, step, *values.shape[3:])
+    return parts.mean(axis=(2, 4))
+
+
+def _halved(values: Array) -> Array:
+    """Means over 2 × 2 pixels."""
+    height, width = (side // 2 * 2 for side in values.shape[1:3])
+    even = values[:, :height, :width]
+    return (even[:, ::2, ::2] + even[:, 1::2, ::2] + even[:, ::2, 1::2] + even[:, 1::2, 1::2]) * np.float32(0.25)
+
+
+def _orientations(values: Array, grid: int, bins: int) -> Array:
+    """Gradient magnitude by cell and orientation (unsigned), as square roots of its shares, ``(n, grid² · bins)``."""
+    down, across = np.gradient(values, axis=(1, 2))
+    size = np.hypot(down, across)
+    turn = (np.arctan2(down, across) / np.pi % 1.0 * bins).astype(np.intp) % bins
+    n, side = len(values), values.shape[1]
+    row = np.arange(side) * grid // side
+    slot = ((np.arange(n)[:, None, None] * grid + row[:, None]) * grid + row) * bins + turn
+    sums = np.bincount(slot.ravel(), weights=size.ravel(), minlength=n * grid * grid * bins).reshape(n, -1)
+    return np.sqrt(sums / np.maximum(sums.sum(axis=1, keepdims=True), _FLAT * side * side))
+
+
+def _patterns(grey: Array) -> Array:
+    """Shares ``(n, 10)``, as square roots, of uniform patterns with 0 to 8 brighter neighbours, and of all others."""
+    middle = grey[:, 1:-1, 1:-1]
+    around = [(0, 0), (0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0)]
+    code = np.zeros(middle.shape, dtype=np.uint8)
+    for bit, (y, x) in enumerate(around):
+        neighbour = grey[:, y : y + middle.shape[1], x : x + middle.shape[2]]
+        code |= (neighbour >= middle).astype(np.uint8) << bit
+    label = _uniform()[code].reshape(len(grey), -1) + 10 * np.arange(len(grey))[:, None]
+    return np.sqrt(np.bincount(label.ravel(), minlength=10 * len(grey)).reshape(-1, 10) / label.shape[1])
+
+
+@cache
+def _uniform() -> NDArray[np.intp]:
+    """Of each code of 8 neighbours: how many are brighter where they lie side by side, else 9."""
+    bits = np.arange(256)[:, None] >> np.arange(8) & 1
+    changes = (bits != np.roll(bits, 1, axis=1)).sum(axis=1)
+    return np.where(changes <= 2, bits.sum(axis=1), 9)
+
+
+def _spectrum(grey: Array) -> Array:
+    """Mean log10 power by band of frequency, and the slope of log power over log frequency, ``(n, 8)``."""
+    height, width = grey.shape[1:3]
+    window = np.outer(np.hanning(height), np.hanning(width)).astype(np.float32)
+    still = (grey - grey.mean(axis=(1, 2), keepdims=True)) * window
+    power = np.abs(np.asarray(scipy.fft.rfft2(still))) ** 2 / (window**2).sum()
+    frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
+    band = np.digitize(frequency, _BANDS[1:-1])
+    floor = _FLAT**2  # of a picture of one colour
+    sums = [power[:, band == b].mean(axis=1) for b in range(len(_BANDS) - 1)]
+    levels = np.log10(np.stack(sums, axis=1) + floor)
+    middle = np.log10(np.array([frequency[(band == b) & (frequency > 0)].mean() for b in range(len(_BANDS) - 1)]))
+    slope = (
+        (levels - levels.mean(axis=1, keepdims=True)) @ (middle - middle.mean()) / np.sum((middle - middle.mean()) ** 2)
+    )
+    return np.concatenate([levels, slope[:, None]], axis=1)
+
+
+def _gabor_energies(light: Array) -> Array:
+    """Root mean square response of each filter on a grid of 2 × 2, ``(n, 48)``."""
+    spectrum = np.asarray(scipy.fft.fft2(light - light.mean(axis=(1, 2), keepdims=True)))
+    energies = []
+    for passed in _gabor_filters():
+        response = np.asarray(scipy.fft.ifft2(spectrum * passed))
+        energies.append(np.sqrt(_cells(response.real**2 + response.imag**2, 2)).reshape(len(light), -1))
+    return np.concatenate(energies, axis=1)
+
+
+@cache
+def _gabor_filters() -> Array:
+    """Transfer functions ``(12, 128, 128)``: Gaussians in frequency, an octave wide, on one side of the origin."""
+    down, across = np.meshgrid(np.fft.fftfreq(_SIDE), np.fft.fftfreq(_SIDE), indexing="ij")
+    made = []
+    for wavelength in _WAVELENGTHS:
+        for turn in range(_DIRECTIONS):
+            angle = np.pi * turn / _DIRECTIONS
+            along = across * np.cos(angle) + down * np.sin(angle)
+            beside = down * np.cos(angle) - across * np.sin(angle)
+            wide = 0.35 / wavelength  # half an octave to either side at half height
+            made.append(np.exp(-0.5 * (((along - 1 / wavelength) / wide) ** 2 + (beside / wide) ** 2)))
+    return np.array(made, dtype=np.float32)
