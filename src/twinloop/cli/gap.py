@@ -11,6 +11,7 @@ import tyro
 from twinloop.cli.commands import Outcome
 from twinloop.cli.gap_dynamics import GapDynamics
 from twinloop.cli.gap_history import GapHistory
+from twinloop.cli.gap_sensors import GapSensors
 
 _HELP = ("-h", "--help")
 
@@ -21,6 +22,7 @@ class Gap:
 
     action: (
         Annotated[GapDynamics, tyro.conf.subcommand("dynamics", prefix_name=False)]
+        | Annotated[GapSensors, tyro.conf.subcommand("sensors", prefix_name=False)]
         | Annotated[GapHistory, tyro.conf.subcommand("history", prefix_name=False)]
     )
 

@@ -19,7 +19,7 @@ from twinloop.stats.metrics import mae, rmse, skill
 from twinloop.stats.multiplicity import holm
 from twinloop.stats.paired import PairedTest, paired_test
 from twinloop.stats.proportion import clopper_pearson, wilson
-from twinloop.stats.quantum import quantum
+from twinloop.stats.quantum import on_grid, quantum
 from twinloop.stats.sandwich import Sandwich, bias_reduced_sandwich
 from twinloop.stats.series import LjungBox, autocorrelation, effective_size, ljung_box, pooled_autocorrelation
 from twinloop.stats.shapley import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
@@ -69,6 +69,7 @@ __all__ = [
     "ljung_box",
     "mae",
     "octaves",
+    "on_grid",
     "paired_test",
     "pooled_autocorrelation",
     "quantum",

@@ -27,10 +27,15 @@ def quantum(values: ArrayLike) -> float | None:
         return None
     for reach in (20, 200, len(levels)):  # whole numbers stay right when the line grows gradually
         step = _slope(levels[:reach], step)
+    return step if on_grid(levels, step) else None
+
+
+def on_grid(values: ArrayLike, step: float) -> bool:
+    """Whether ``values`` lie within 5 % of a step (RMS) of whole multiples of it, up to a common shift."""
+    levels = np.unique(np.asarray(values, dtype=np.float64))
     counts = (levels - levels[0]) / step
     shift = np.angle(np.mean(np.exp(2j * np.pi * counts))) / (2 * np.pi)
-    spread = np.sqrt(np.mean((counts - shift - np.round(counts - shift)) ** 2))
-    return step if spread < _TOLERANCE else None
+    return bool(np.sqrt(np.mean((counts - shift - np.round(counts - shift)) ** 2)) < _TOLERANCE)
 
 
 def _slope(levels: NDArray[np.float64], step: float) -> float:

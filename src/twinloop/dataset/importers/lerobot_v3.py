@@ -9,6 +9,7 @@ from twinloop.core.errors import LogError
 from twinloop.core.files import read_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
+from twinloop.dataset.generated_signals import generated_signals
 from twinloop.dataset.importers.columns import EpisodeBuilder
 from twinloop.dataset.importers.options import Importer, LogOptions
 from twinloop.dataset.importers.raw import RawEpisode
@@ -61,8 +62,10 @@ def _said(episode: RawEpisode, options: LogOptions) -> RawEpisode:
 
 def _episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> RawEpisode:
     task = (reader.row(index).get("tasks") or [""])[0]
-    source = reader.provenance(index).source if reader.ours and not reader.appended(index) else "real"
-    return builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)
+    ours = reader.ours and not reader.appended(index)
+    source = reader.provenance(index).source if ours else "real"
+    episode = builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)
+    return replace(episode, signals=generated_signals(reader, index)) if ours else episode
 
 
 IMPORTER = Importer(name="lerobot-v3.0", recognizes=recognizes, read=read)

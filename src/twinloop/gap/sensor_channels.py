@@ -1,0 +1,187 @@
+"""The readings of a log, channel by channel, as a comparison of sensors needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError, UnitsError
+from twinloop.core.records import Episode
+
+Array = NDArray[np.float64]
+
+# No readings of a sensor: what a motor or a switch was told, and orientations, whose four numbers are one reading.
+_TOLD = ("motor", "enabled")
+_POSITION_COLUMNS = 3
+_STILL_PART = 0.005  # of a joint's whole travel: less is standing still, as in the checks of logs
+_STILL_SHORTEST = 0.5  # s
+
+
+@dataclass(frozen=True, kw_only=True)
+class SensorChannel:
+    """One channel over the episodes of a log.
+
+    ``time`` and ``values`` hold an array per episode, ``leader`` what the channel follows at the same times (a
+    joint's command; the slope of its position for its speed) or None. ``rest`` is the longest stretch of each
+    episode in which no joint moved, as first row and the one past the last, or None.
+    """
+
+    name: str
+    unit: str
+    time: tuple[Array, ...]
+    values: tuple[Array, ...]
+    leader: tuple[Array | None, ...]
+    rest: tuple[tuple[int, int] | None, ...]
+
+
+def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, SensorChannel]:
+    """Every channel that all episodes have, by name: ``position/JOINT`` and ``SIGNAL/COLUMN``.
+
+    Args:
+        episodes: of one log.
+        si: joint positions in rad or m instead of the log's own units.
+
+    Raises:
+        LogError: there are no episodes, or their units differ.
+    """
+    if not episodes:
+        raise LogError("There is no episode whose readings could be compared. Give a log with at least one.")
+    if any(episode.units != episodes[0].units for episode in episodes):
+        raise LogError("The episodes of a log have different units or joints. Compare them separately.")
+    still = [_stillness(episode) for episode in episodes]
+    parts = [dict(_readings(episode, si=si)) for episode in episodes]
+    names = [name for name in parts[0] if all(name in part for part in parts)]
+    return {
+        name: SensorChannel(
+            name=name,
+            unit=parts[0][name].unit,
+            time=tuple(part[name].time for part in parts),
+            values=tuple(part[name].values for part in parts),
+            leader=tuple(part[name].leader for part in parts),
+            rest=tuple(_rows(part[name].time, span) for part, span in zip(parts, still, strict=True)),
+        )
+        for name in names
+    }
+
+
+def matched(
+    real: Sequence[Episode], sim: Sequence[Episode], same: Mapping[str, str]
+) -> tuple[list[tuple[SensorChannel, SensorChannel]], list[str]]:
+    """Channels that both logs have, in pairs, and names of real channels that the simulated log lacks.
+
+    Joint positions are compared in SI where both logs tell it, else in a unit that both must share.
+
+    Args:
+        real: episodes of the real log.
+        sim: episodes of the simulated log.
+        same: the simulated name of a real signal where they differ, such as ``acceleration/imu`` by
+            ``acceleration/tool_imu``.
+
+    Raises:
+        LogError: no channel is in both, or a name in ``same`` is in neither; the channels of each are listed.
+        UnitsError: a channel has another unit in the other log.
+    """
+    si = real[0].units.known and sim[0].units.known if real and sim else False
+    ours, theirs = sensor_channels(real, si=si), sensor_channels(sim, si=si)
+    for name in same:
+        if not any(channel.rpartition("/")[0] == name for channel in ours):
+            raise LogError(f"The real log has no signal {name}. It has: {_families(ours)}.")
+        if not any(channel.rpartition("/")[0] == same[name] for channel in theirs):
+            raise LogError(f"The simulated log has no signal {same[name]}. It has: {_families(theirs)}.")
+    pairs: list[tuple[SensorChannel, SensorChannel]] = []
+    lacking: list[str] = []
+    for name, channel in ours.items():
+        family, _, column = name.rpartition("/")
+        other = theirs.get(f"{same.get(family, family)}/{column}")
+        if other is None:
+            lacking.append(name)
+            continue
+        if other.unit != channel.unit:
+            raise UnitsError(
+                f"{name} is in {channel.unit} in the real log and in {other.unit} in the simulated one. Give both in "
+                "one unit: --units or --calibration says what a log's unit is in radians."
+            )
+        pairs.append((channel, other))
+    if not pairs:
+        raise LogError(
+            f"The logs share no channel. The real one has {_families(ours)}, the simulated one {_families(theirs)}. "
+            "Say --same REAL=SIM where one signal has two names."
+        )
+    return pairs, lacking
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    unit: str
+    time: Array
+    values: Array
+    leader: Array | None
+
+
+def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _Reading]]:
+    """Channels of one episode."""
+    state = episode.units.to_si(episode.state) if si and episode.joints else episode.state
+    action = episode.units.to_si(episode.action) if si and episode.joints else episode.action
+    slope = np.gradient(state, episode.time, axis=0) if len(episode) > 1 and episode.joints else None
+    for column, unit in enumerate(episode.units.joints):
+        yield (
+            f"position/{unit.joint}",
+            _Reading(
+                unit=("m" if unit.unit == "m" else "rad") if si else unit.unit,
+                time=episode.time,
+                values=state[:, column],
+                leader=action[:, column] if episode.command == "position" else None,
+            ),
+        )
+    for name, signal in episode.signals.items():
+        if name in _TOLD or not len(signal):
+            continue
+        width = _POSITION_COLUMNS if name.startswith("pose/") else len(signal.columns)
+        for column in range(width):
+            leader = None
+            if name == "joint_velocity" and slope is not None and signal.columns[column] in episode.joints:
+                joint = episode.joints.index(signal.columns[column])
+                leader = np.interp(signal.time, episode.time, slope[:, joint])
+            unit = signal.unit or ("m" if name.startswith("pose/") else "")
+            reading = _Reading(unit=unit, time=signal.time, values=signal.values[:, column], leader=leader)
+            yield f"{name}/{signal.columns[column]}", reading
+
+
+def _stillness(episode: Episode) -> tuple[float, float] | None:
+    """Begin and end in s of the longest stretch in which no joint leaves a small part of its travel."""
+    if not episode.joints or len(episode) < 2:
+        return None
+    travel = np.ptp(episode.state, axis=0)
+    width = _STILL_PART * travel
+    best, first = (0, 0), 0
+    low, high = episode.state[0].copy(), episode.state[0].copy()
+    for row, now in enumerate(episode.state):
+        low, high = np.minimum(low, now), np.maximum(high, now)
+        if np.any(high - low > width):
+            first = _restart(episode.state, first, row, width)
+            low, high = episode.state[first : row + 1].min(axis=0), episode.state[first : row + 1].max(axis=0)
+        if row - first > best[1] - best[0]:
+            best = (first, row)
+    begin, end = float(episode.time[best[0]]), float(episode.time[best[1]])
+    return (begin, end) if end - begin >= _STILL_SHORTEST else None
+
+
+def _restart(state: Array, first: int, row: int, width: Array) -> int:
+    """The earliest row from which on every joint stays within ``width`` until ``row``."""
+    back = np.abs(state[first : row + 1][::-1] - state[row])
+    apart = np.any(np.maximum.accumulate(back, axis=0) > width, axis=1)
+    return row - int(np.argmax(apart)) + 1 if apart.any() else first
+
+
+def _rows(time: Array, span: tuple[float, float] | None) -> tuple[int, int] | None:
+    if span is None:
+        return None
+    rows = np.searchsorted(time, span[0], side="left"), np.searchsorted(time, span[1], side="right")
+    return (int(rows[0]), int(rows[1])) if rows[1] > rows[0] else None
+
+
+def _families(channels: Mapping[str, SensorChannel]) -> str:
+    return ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in channels)) or "none"

@@ -1,0 +1,75 @@
+"""The sections of a report that compare real with simulated sensors."""
+
+from __future__ import annotations
+
+import math
+
+from twinloop.gap.sensors import ALPHA, SensorDifference, SensorGap
+from twinloop.report import Report
+from twinloop.report.gap_sensors import allan_pair, spectra_pair
+
+_MOST_PLOTS = 8  # spectra; beyond it those channels whose figures differ most surely
+
+
+def sensors_section(page: Report, gap: SensorGap) -> None:
+    """What differs and what would close it, every figure, spectra, and noise at rest."""
+    tested = [row for row in gap.differences if not math.isnan(row.p_value)]
+    page.section(
+        "What differs between real and simulated readings",
+        f"{len(gap.found)} of {len(tested)} figures differ beyond chance: {gap.episodes[0]} real and {gap.episodes[1]} "
+        f"simulated episodes, Welch's test of each figure, Holm's correction over all of them at {ALPHA:.0%}.",
+    )
+    if gap.found:
+        page.table(
+            ["channel", "figure", "real", "simulated", "unit", "real − simulated, 95 %", "p (Holm)", "what closes it"],
+            [[*_row(row), remedy_text(row) or "no parameter of a twin does"] for row in gap.found],
+        )
+    page.section("Every figure", "Noise is the standard deviation that white noise of the density found in the upper "
+                 "half of the common band would have; lag is behind the command, for speeds behind the slope of the "
+                 "position.")  # fmt: skip
+    page.table(
+        ["channel", "figure", "real", "simulated", "unit", "real − simulated, 95 %", "p (Holm)", "not tested because"],
+        [[*_row(row), row.reason] for row in gap.differences],
+    )
+    chosen = _chosen(gap)
+    page.section("Spectra", "The median over episodes; the band holds the middle half of them.")
+    for name in chosen:
+        real, sim = gap.figures[name]
+        higher = [band for band in gap.bands if band.channel == name and band.p_value <= ALPHA]
+        words = "; ".join(
+            f"{band.low:.3g} to {band.high:.3g} Hz: {float(band.level.estimate):+.1f} dB "
+            f"[{float(band.level.low):+.1f}, {float(band.level.high):+.1f}]"
+            for band in higher
+        )
+        page.plot(spectra_pair(real.spectra, sim.spectra, gap.units[name]), f"{name}. {_stands(words)}")
+    at_rest = [name for name in chosen if any(side.allan is not None for side in gap.figures[name])]
+    if at_rest:
+        page.section(
+            "Noise at rest", "Allan deviations of the longest stretch in which no joint moved, with intervals."
+        )
+        for name in at_rest:
+            real, sim = gap.figures[name]
+            page.plot(allan_pair(real.allan, sim.allan, gap.units[name]), name)
+
+
+def remedy_text(row: SensorDifference) -> str:
+    """What to change, in words; "" where there is nothing."""
+    if row.remedy is None:
+        return ""
+    value = "" if math.isnan(row.remedy.value) else f" = {row.remedy.value:.4g}"
+    return f"{row.remedy.parameter}{value}" + (f" ({row.remedy.how})" if row.remedy.how else "")
+
+
+def _stands(words: str) -> str:
+    return f"The real spectrum stands higher or lower at {words}." if words else "No octave differs beyond chance."
+
+
+def _row(row: SensorDifference) -> list[str | float]:
+    low, high = float(row.difference.low), float(row.difference.high)
+    interval = "–" if math.isnan(low) else f"{float(row.difference.estimate):.3g} [{low:.3g}, {high:.3g}]"
+    return [row.channel, row.quantity, row.real, row.sim, row.unit, interval, row.p_value]
+
+
+def _chosen(gap: SensorGap) -> list[str]:
+    """Channels worth a plot: those that differ first."""
+    return list(dict.fromkeys([*(row.channel for row in gap.found), *gap.figures]))[:_MOST_PLOTS]
