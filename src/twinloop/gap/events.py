@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.gap.events_contact import contact_frames, subtree
-from twinloop.gap.events_drives import demands, saturated
+from twinloop.gap.events_drives import demands, loads, saturated
 from twinloop.gap.events_motion import about, breakaways, directions, onsets, reversals, speeds, turning_rates
 from twinloop.simulate.channels_bodies import free_joint
 from twinloop.simulate.replay import with_conditions
@@ -28,6 +28,7 @@ MEANINGS: Mapping[str, str] = {
     "contact": "touches something",
     "contact_onset": "has just come into contact",
     "reversal": "turns round",
+    "load_reversal": "what its gear carries changes sign",
     "breakaway": "starts from rest",
     "saturation": "the drive is at its limit",
     "effort": "the drive works hardest (a tenth of the frames)",
@@ -45,7 +46,7 @@ class Thresholds:
         smoothing: s over which speeds are taken; a servo's strokes last several times as long.
         sigmas: of the speed's noise above which something moves; 4 are exceeded by chance once in 16 000 frames.
         creep: part of the fastest speeds (their 95th percentile) below which something counts as still whatever the
-            noise; servos dither and sag by a few per cent of what they do.
+            noise, and of the largest loads below which a gear carries nothing; servos dither and sag by a few per cent.
         before, after: s about a reversal or a start that belong to it. Play is crossed while the motor turns and the
             link waits, before; what comes of it lasts about as long as a servo's loop takes, 0.1 to 0.2 s.
         rest: s without motion that make a standstill.
@@ -78,8 +79,9 @@ class Kinematics:
 
     ``position`` and ``speed`` ``(nwindow, nframe, n)`` are those of things: the robot's joints, then free bodies by
     their overall speed (their position is NaN). ``threshold`` ``(n,)`` is the speed above which each moves. ``channel``
-    ``(n, nchannel)`` says which channels are of which thing. ``demand`` ``(nwindow, nframe, nu)`` is what the drives
-    would exert without limits, ``drive`` ``(nu, nchannel)`` whose channels those are.
+    ``(n, nchannel)`` says which channels are of which thing. ``load`` ``(nwindow, nframe, njoint)`` is what the gears
+    carry (see `loads`), ``demand`` ``(nwindow, nframe, nu)`` what the drives would exert without limits, ``drive``
+    ``(nu, nchannel)`` whose channels those are.
     """
 
     names: tuple[str, ...]
@@ -87,6 +89,7 @@ class Kinematics:
     speed: Array
     threshold: Array
     channel: Mask
+    load: Array
     demand: Array
     saturated: Mask
     limited: bool
@@ -129,7 +132,8 @@ def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds:
     joints, hz = _joints(logs, values or {}), twin.control_hz
     bodies = _bodies(logs)
     position = np.concatenate([joints, np.full((len(logs), nframe, len(bodies)), np.nan)], axis=-1)
-    speed, noise = speeds(joints, hz, thresholds.smoothing)
+    span = thresholds.smoothing
+    speed, noise = speeds(joints, hz, span)
     pairs = [_body_speed(logs, body, pose, thresholds) for body, pose in bodies.items()]
     speed = np.concatenate([speed, *(pair[0][..., None] for pair in pairs)], axis=-1)
     floor = np.concatenate([noise, [pair[1] for pair in pairs]]) * thresholds.sigmas
@@ -144,6 +148,7 @@ def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds:
         speed=speed,
         threshold=np.maximum(floor, thresholds.creep * usual),
         channel=_whose(logs, logs.joints if robot else (), tuple(bodies)),
+        load=loads(logs, joints, speed[..., : joints.shape[-1]], speeds(speed[..., : joints.shape[-1]], hz, span)[0]),
         demand=force,
         saturated=full,
         limited=limited and bool(drives.any()),
@@ -164,6 +169,10 @@ def _of_motion(logs: ReplayLogs, seen: Kinematics, given: Thresholds, hz: float)
         starts = about(breakaways(np.where(known, direction, 1), rest) & known, before, after)
         turns[..., count:] = starts[..., count:] = False  # a body's overall speed has no sign
         found |= {"reversal": _spread(turns, seen.channel), "breakaway": _spread(starts, seen.channel)}
+        carried = directions(
+            seen.load, [given.creep * _quantile(np.abs(c), 0.95) for c in np.moveaxis(seen.load, -1, 0)]
+        )
+        found["load_reversal"] = _spread(about(reversals(carried), before, after), seen.channel[:count])
         ranges = logs.twin.joint_ranges
         if (ranges[:, 1] > ranges[:, 0]).any():
             near = np.zeros(seen.position.shape, dtype=bool)

@@ -1,6 +1,8 @@
-"""What drives were asked for in a recording, against what the twin says that they can exert."""
+"""What drives were asked for in a recording, what their gears carried, and what the twin says that they can exert."""
 
 from __future__ import annotations
+
+import copy
 
 import mujoco
 import numpy as np
@@ -58,6 +60,29 @@ def saturated(logs: ReplayLogs, table: ParamTable, demand: Array, part: float) -
             continue
         full[..., column] = ((high > 0) & (asked >= part * high)) | ((low < 0) & (asked <= part * low))
     return full
+
+
+def loads(logs: ReplayLogs, position: Array, speed: Array, acceleration: Array) -> Array:
+    """Torques that the gears carry to the links, ``(nwindow, nframe, n)``: inertia and weight of what hangs on them.
+
+    By inverse dynamics at measured motion with the twin's nominal masses; rotors, friction and contacts are left out,
+    because they act on the motor's side of a gear or are not known. NaN where motion is not known.
+    """
+    if not position.shape[-1]:
+        return np.empty(position.shape)
+    twin, model = logs.twin, copy.copy(logs.twin.model)
+    model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONSTRAINT | mujoco.mjtDisableBit.mjDSBL_ACTUATION)
+    for field in (model.dof_armature, model.dof_damping, model.dof_frictionloss):
+        field[:] = 0.0
+    data, found = mujoco.MjData(model), np.full(position.shape, np.nan)
+    data.qpos[:] = logs.start.rest.qpos[0]
+    known = ~np.isnan(position + speed + acceleration).any(axis=-1)
+    for window, frame in np.argwhere(known):
+        data.qpos[twin.joint_qpos] = position[window, frame]
+        data.qvel[twin.joint_qvel], data.qacc[twin.joint_qvel] = speed[window, frame], acceleration[window, frame]
+        mujoco.mj_inverse(model, data)
+        found[window, frame] = data.qfrc_inverse[twin.joint_qvel]
+    return found
 
 
 def _law(logs: ReplayLogs, table: ParamTable) -> tuple[Array, Array, Array]:
