@@ -1,0 +1,307 @@
+"""Classifier two-sample test: can a small classifier tell held-out real rows from simulated ones, and by what?
+
+Lopez-Paz & Oquab, "Revisiting classifier two-sample tests", ICLR 2017, with whole episodes held out and labels of
+episodes permuted. The classifier is Fisher's discriminant with a ridge (Friedman, "Regularized discriminant analysis",
+J. Am. Stat. Assoc. 84, 1989). Given the rows it is linear in the labels, so that the fits under thousands of relabelled
+episodes are one matrix product; a logistic regression, which finds nearly the same direction, would be fitted anew each
+time. With each column's square beside the column it sees spreads as well as shifts.
+
+Folds hold real and simulated episodes in equal parts, and labels are exchanged within folds: the test is then exact,
+and the area under the curve has no bias from what a fold lacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import rankdata
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.stats.bootstrap import stretched_percentile
+from twinloop.stats.classifier_fit import Discriminant, Features, Learner, learner
+from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.two_sample import (
+    Array,
+    TwoSample,
+    column_names,
+    least_p_value,
+    observed_labels,
+    relabellings,
+    resampled,
+    two_samples,
+)
+
+_WIDE = 256  # columns up to which squares are added
+_RANKED = 4_000_000  # scores ranked at once
+_LEAST_FOLDS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassifierTest:
+    """How well held-out rows can be told apart: ½ is not at all, 1 always.
+
+    ``auc`` is the chance that a real row scores higher than a simulated one of the same fold, ``accuracy`` the mean of
+    the shares of both sides' rows that are named right; both intervals are bootstrapped over episodes, given the fits.
+    ``p_value`` is of the hypothesis that there is nothing to tell (NaN without relabellings).
+
+    ``contributions`` ``(d,)`` say which columns give it away: their parts, by column, of the distance between both
+    sides' held-out scores in standard deviations of these, which is their sum. ``scores`` are of the rows as given,
+    held out, real ones first: positive looks real. ``classifier`` is fitted to all rows, for scores of others.
+    """
+
+    columns: tuple[str, ...]
+    auc: Interval
+    accuracy: Interval
+    p_value: float
+    contributions: Interval
+    scores: Array
+    classifier: Discriminant
+    folds: int
+    nreal: int
+    nsim: int
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files, without the scores."""
+        return {
+            "columns": list(self.columns),
+            "auc": self.auc.to_json(),
+            "accuracy": self.accuracy.to_json(),
+            "p_value": self.p_value,
+            "contributions": self.contributions.to_json(),
+            "folds": self.folds,
+            "episodes": {"real": self.nreal, "sim": self.nsim},
+        }
+
+
+def classifier_test(
+    real: ArrayLike,
+    sim: ArrayLike,
+    *,
+    real_clusters: ArrayLike,
+    sim_clusters: ArrayLike,
+    columns: Sequence[str] | None = None,
+    paired: bool = False,
+    quadratic: bool | None = None,
+    folds: int = 5,
+    level: float = 0.95,
+    draws: int = 999,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> ClassifierTest:
+    """Tell rows ``(n, d)`` and ``(m, d)`` apart, whole episodes held out.
+
+    Args:
+        real: ``(n, d)``.
+        sim: ``(m, d)``.
+        real_clusters: number of each real row's episode.
+        sim_clusters: of each simulated row's.
+        columns: their names; numbers without it.
+        paired: equal numbers name the same trial, see `two_samples`.
+        quadratic: add each column's square; by default up to 256 columns.
+        folds: parts into which episodes are split, fewer where there are few episodes.
+        level: of the intervals; the test is at 1 − ``level``.
+        draws: relabellings of episodes; 0 for no test.
+        resamples: of the bootstrap.
+        seed: of folds, relabellings and resamples.
+
+    Raises:
+        InputError: rows that cannot be compared, names that do not fit, too few episodes for the test.
+    """
+    check_level(level)
+    given = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
+    names = column_names(columns, given.rows.shape[1])
+    samples = given.bundled(seed=seed)
+    fold = _folds(samples, folds, level if draws else None, seed)
+    expand = Features.of(samples.rows, quadratic=len(names) <= _WIDE if quadratic is None else quadratic)
+    features = expand(samples.rows)
+    learners = [learner(features, samples, fold != number) for number in range(fold.max() + 1)]
+    scores, parts = _held_out(features, samples, fold, learners)
+    p_value = float("nan")
+    if draws:
+        labels = relabellings(samples, draws, groups=fold, seed=seed)
+        drawn = _relabelled_auc(features, samples, fold, learners, labels.real)
+        seen = _relabelled_auc(features, samples, fold, learners, observed_labels(samples)[0] > 0)
+        p_value = float(labels.p_value(seen[0], drawn))
+    boot = resampled(samples, resamples, seed=seed)
+    original = np.full(len(given.rows), np.nan)
+    original[samples.order] = scores
+    return ClassifierTest(
+        columns=names,
+        auc=_auc(samples, fold, scores, boot, level),
+        accuracy=_accuracy(samples, scores, boot, level),
+        p_value=p_value,
+        contributions=_contributions(samples, expand.by_column(parts), boot, level),
+        scores=original,
+        classifier=_final(features, samples, expand),
+        folds=len(learners),
+        nreal=given.nreal,
+        nsim=given.nsim,
+    )
+
+
+def _folds(samples: TwoSample, most: int, level: float | None, seed: int) -> NDArray[np.intp]:
+    """Fold of each episode ``(C,)``: as many as asked, as episodes allow, and as the test leaves labels to exchange."""
+    fewer = min(samples.nreal, samples.nsim)
+    if most < _LEAST_FOLDS:
+        raise InputError(f"{most} fold leaves nothing to learn from. Ask for at least {_LEAST_FOLDS}.")
+    for count in range(min(most, fewer), _LEAST_FOLDS - 1, -1):
+        if level is None or _least_p(samples, count) <= (1 - level) * (1 + 1e-9):
+            return _deal(samples, count, seed)
+    raise InputError(_too_few(samples, 1 - (level or 0.0)))
+
+
+def _deal(samples: TwoSample, count: int, seed: int) -> NDArray[np.intp]:
+    rng = generator(seed, "stats/classifier/folds")
+    real = rng.permutation(samples.nreal) % count
+    return np.concatenate([real, real if samples.paired else rng.permutation(samples.nsim) % count])
+
+
+def _least_p(samples: TwoSample, count: int) -> float:
+    """The smallest p-value when labels are exchanged within so many folds."""
+    if samples.paired:
+        return least_p_value(samples.nreal, samples.nsim, paired=True)
+    sides = [np.bincount(np.arange(n) % count, minlength=count) for n in (samples.nreal, samples.nsim)]
+    ways = math.prod(math.comb(int(a + b), int(a)) for a, b in zip(*sides, strict=True))
+    return (2 if samples.nreal == samples.nsim else 1) / ways
+
+
+def _too_few(samples: TwoSample, alpha: float) -> str:
+    n, m = samples.nreal, samples.nsim
+    if samples.paired:
+        needed = next(k for k in range(_LEAST_FOLDS, 60) if 2.0 ** (1 - k) <= alpha)
+        have, want = f"{n} pairs of episodes are", f"{needed} pairs"
+    else:
+        half = [(k + 1) // 2 for k in range(120)], [k // 2 for k in range(120)]
+        ways = (2 / (math.comb(2 * a, a) * math.comb(2 * b, b)) for a, b in zip(*half, strict=True))
+        needed = next(k for k, p in enumerate(ways) if k >= 2 * _LEAST_FOLDS and p <= alpha)
+        have, want = f"{n} real and {m} simulated episodes are", f"{needed} of each"
+    return (
+        f"{have} too few for a classifier test at {alpha:.3g}, which learns from some episodes and is judged by "
+        f"others: it needs {want}. Ask for no test (draws=0) to have the accuracy alone."
+    )
+
+
+def _held_out(
+    features: Array, samples: TwoSample, fold: NDArray[np.intp], learners: Sequence[Learner]
+) -> tuple[Array, Array]:
+    """Score of every row by the fit without its fold ``(n,)``, and each episode's mean by feature ``(C, f)``."""
+    real = observed_labels(samples)[0] > 0
+    scores, parts = np.empty(len(features)), np.empty((samples.nepisode, features.shape[1]))
+    means = np.add.reduceat(features, samples.starts, axis=0) / samples.sizes[:, None]
+    for number, known in enumerate(learners):
+        coefficients, midpoint = known.directions(real)
+        rows = fold[samples.episode] == number
+        part = features[rows] @ coefficients[:, 0] - midpoint[0]
+        spread = _within(part, samples.episode[rows] < samples.nreal)
+        scores[rows] = part / spread
+        parts[fold == number] = means[fold == number] * coefficients[:, 0] / spread
+    return scores, parts
+
+
+def _within(scores: Array, real: NDArray[np.bool_]) -> float:
+    """Standard deviation of scores within both sides; 1 where they do not vary."""
+    spread = float(np.sqrt((scores[real].var() + scores[~real].var()) / 2))
+    return spread if spread > 0 else 1.0
+
+
+def _relabelled_auc(
+    features: Array, samples: TwoSample, fold: NDArray[np.intp], learners: Sequence[Learner], real: NDArray[np.bool_]
+) -> Array:
+    """Mean over folds of the area under the curve ``(k,)`` for labels of episodes ``(k, C)``."""
+    total = np.zeros(len(real))
+    for number, known in enumerate(learners):
+        rows = fold[samples.episode] == number
+        held, label = features[rows], samples.episode[rows]
+        step = max(1, _RANKED // len(held))
+        for begin in range(0, len(real), step):
+            part = real[begin : begin + step]
+            ranks = rankdata(held @ known.directions(part)[0], axis=0)
+            mine = part[:, label].T
+            count = mine.sum(axis=0)
+            above = np.where(mine, ranks, 0.0).sum(axis=0) - count * (count + 1) / 2
+            total[begin : begin + step] += above / (count * (len(held) - count))
+    return total / len(learners)
+
+
+def _auc(
+    samples: TwoSample, fold: NDArray[np.intp], scores: Array, boot: tuple[Array, Array], level: float
+) -> Interval:
+    """The area under the curve as a mean over folds, and its bootstrap over pairs of episodes."""
+    values = [_fold_auc(samples, fold == number, scores, boot) for number in range(fold.max() + 1)]
+    drawn = np.nanmean([drawn for _, drawn in values], axis=0)  # a fold from which a resample takes one side only
+    return _interval(samples, np.mean([seen for seen, _ in values]), drawn, level, bounds=(0.0, 1.0))
+
+
+def _fold_auc(
+    samples: TwoSample, held: NDArray[np.bool_], scores: Array, boot: tuple[Array, Array]
+) -> tuple[float, Array]:
+    real = np.flatnonzero(held[: samples.nreal])
+    sim = np.flatnonzero(held[samples.nreal :]) + samples.nreal
+    wins = _wins(samples, scores, real, sim)
+    pairs = np.outer(samples.sizes[real], samples.sizes[sim])
+    left, right = boot[0][:, real], boot[1][:, sim]
+    count = np.einsum("kr,rs,ks->k", left, pairs, right)
+    drawn = np.einsum("kr,rs,ks->k", left, wins, right)
+    return wins.sum() / pairs.sum(), np.divide(drawn, count, out=np.full(len(count), np.nan), where=count > 0)
+
+
+def _wins(samples: TwoSample, scores: Array, real: NDArray[np.intp], sim: NDArray[np.intp]) -> Array:
+    """How many pairs of rows of two episodes the real one wins, ties half, ``(R, S)``."""
+    place = np.full(samples.nepisode, -1)
+    place[sim] = np.arange(len(sim))
+    theirs = np.flatnonzero(place[samples.episode] >= 0)
+    theirs = theirs[np.argsort(scores[theirs], kind="stable")]
+    below = np.zeros((len(theirs) + 1, len(sim)))
+    below[np.arange(1, len(theirs) + 1), place[samples.episode[theirs]]] = 1.0
+    below = np.cumsum(below, axis=0)
+    wins = np.empty((len(real), len(sim)))
+    for row, episode in enumerate(real):
+        begin = samples.starts[episode]
+        mine = scores[begin : begin + samples.sizes[episode]]
+        under, upto = (np.searchsorted(scores[theirs], mine, side=side) for side in ("left", "right"))
+        wins[row] = 0.5 * (below[under] + below[upto]).sum(axis=0)
+    return wins
+
+
+def _accuracy(samples: TwoSample, scores: Array, boot: tuple[Array, Array], level: float) -> Interval:
+    right = (scores > 0) == (samples.episode < samples.nreal)
+    share = np.add.reduceat(right.astype(np.float64), samples.starts) / samples.sizes
+    observed, drawn = (
+        0.5 * (left @ share / left.sum(axis=1) + other @ share / other.sum(axis=1))
+        for left, other in (observed_labels(samples), boot)
+    )
+    return _interval(samples, observed[0], drawn, level, bounds=(0.0, 1.0))
+
+
+def _contributions(samples: TwoSample, parts: Array, boot: tuple[Array, Array], level: float) -> Interval:
+    observed, drawn = (
+        left @ parts / left.sum(axis=1, keepdims=True) - other @ parts / other.sum(axis=1, keepdims=True)
+        for left, other in (observed_labels(samples), boot)
+    )
+    return _interval(samples, observed[0], drawn, level)
+
+
+def _interval(
+    samples: TwoSample, found: ArrayLike, drawn: Array, level: float, bounds: tuple[float, float] = (-np.inf, np.inf)
+) -> Interval:
+    fewer = min(samples.nreal, samples.nsim)
+    low, high = np.clip(stretched_percentile(drawn, fewer, fewer - 1, level=level), *bounds)
+    return Interval(
+        estimate=np.asarray(found),
+        low=np.minimum(low, found),
+        high=np.maximum(high, found),
+        level=level,
+        method="percentile bootstrap over episodes of held-out scores, given the fits",
+    )
+
+
+def _final(features: Array, samples: TwoSample, expand: Features) -> Discriminant:
+    known = learner(features, samples, np.ones(samples.nepisode, dtype=bool))
+    coefficients, midpoint = known.directions(observed_labels(samples)[0] > 0)
+    return Discriminant(features=expand, coefficients=coefficients[:, 0], midpoint=float(midpoint[0]))

@@ -1,0 +1,115 @@
+"""A ridge discriminant of episodes: scaled columns, their squares, and the direction that tells two samples apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh
+from scipy.optimize import brentq
+
+from twinloop.core.records import frozen
+from twinloop.stats.two_sample import Array, TwoSample
+
+# Beyond so many standard deviations a value counts as so many: one wild row must not decide a direction.
+_CLIP = 5.0
+# The ridge leaves as many degrees of freedom as a third of the episodes it learns from: a rule that knows no labels.
+_FREEDOM = 1 / 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Columns in standard deviations about their mean, clipped, and with ``quadratic`` their squares beside them.
+
+    ``mean`` and ``sd`` ``(d,)`` are of both samples together, so that they know no labels; a constant column is 0.
+    """
+
+    mean: Array
+    sd: Array
+    quadratic: bool
+
+    @classmethod
+    def of(cls, rows: Array, *, quadratic: bool) -> Features:
+        """From the rows of both samples."""
+        sd = rows.std(axis=0)
+        constant = sd <= 1e-12 * (1e-300 + np.abs(rows).max(axis=0))
+        return cls(mean=rows.mean(axis=0), sd=np.where(constant, np.inf, sd), quadratic=quadratic)
+
+    def __call__(self, rows: ArrayLike) -> Array:
+        """Features ``(…, d)`` or ``(…, 2 d)`` of rows ``(…, d)``."""
+        scaled = np.clip((np.asarray(rows, dtype=np.float64) - self.mean) / self.sd, -_CLIP, _CLIP)
+        if not self.quadratic:
+            return scaled
+        return np.concatenate([scaled, (scaled**2 - 1) / np.sqrt(2)], axis=-1)  # variance 1 of a normal column
+
+    def by_column(self, values: Array) -> Array:
+        """Sums over what comes from one column: ``(…, d)`` from values by feature."""
+        return values[..., : len(self.mean)] + values[..., len(self.mean) :] if self.quadratic else values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discriminant:
+    """Scores of rows: positive where they look real.
+
+    ``coefficients`` by feature; a score is features · coefficients − ``midpoint``.
+    """
+
+    features: Features
+    coefficients: Array
+    midpoint: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficients", frozen(self.coefficients))
+
+    def score(self, rows: ArrayLike) -> Array:
+        """Of rows ``(…, d)``: positive where they look real."""
+        return self.features(rows) @ self.coefficients - self.midpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """What is learned from features of some episodes before anybody says which are real.
+
+    ``means`` ``(C, f)`` of each episode's features (zero for those held out), ``used`` ``(C,)``; ``inverse`` ``(f, f)``
+    is that of the ridged covariance.
+    """
+
+    means: Array
+    used: NDArray[np.bool_]
+    inverse: Array
+
+    def directions(self, real: NDArray[Any]) -> tuple[Array, Array]:
+        """Coefficients ``(f, k)`` and midpoints ``(k,)`` for labels of episodes ``(k, C)``."""
+        left = real.astype(np.float64) * self.used
+        right = self.used - left
+        mean_real = left @ self.means / left.sum(axis=1, keepdims=True)
+        mean_sim = right @ self.means / right.sum(axis=1, keepdims=True)
+        coefficients = self.inverse @ (mean_real - mean_sim).T
+        return coefficients, 0.5 * np.einsum("kf,fk->k", mean_real + mean_sim, coefficients)
+
+
+def learner(features: Array, samples: TwoSample, used: NDArray[np.bool_]) -> Learner:
+    """Learn from features ``(n, f)`` of the episodes ``used`` ``(C,)``, each counting once."""
+    rows = used[samples.episode]
+    weight = rows / samples.sizes[samples.episode] / used.sum()
+    centred = (features - weight @ features)[rows]
+    covariance = (centred * weight[rows, None]).T @ centred
+    values, vectors = eigh(covariance)
+    ridge = _ridge(np.maximum(values, 0.0), _FREEDOM * int(used.sum()))
+    means = np.add.reduceat(features, samples.starts, axis=0) / samples.sizes[:, None]
+    return Learner(means=means * used[:, None], used=used, inverse=(vectors / (values + ridge)) @ vectors.T)
+
+
+def _ridge(values: Array, freedom: float) -> float:
+    """λ with Σ v / (v + λ) equal to the degrees of freedom; a trace of 10⁻³ at least, so that the inverse exists."""
+    least = 1e-3 * max(float(values.mean()), 1e-12)
+
+    def excess(exponent: float) -> float:
+        return float(np.sum(values / (values + np.exp(exponent)))) - freedom
+
+    low, high = np.log(least), np.log(least) + 40.0
+    if excess(low) <= 0 or excess(high) >= 0:
+        return float(least if excess(low) <= 0 else np.exp(high))
+    return float(np.exp(np.asarray(brentq(excess, low, high))))

@@ -1,0 +1,161 @@
+"""Precision, recall, density and coverage: whether simulation makes what reality has, and all of it.
+
+Around every row lies a ball that reaches to its k-th neighbour. Precision is the share of simulated rows within some
+real ball, recall the share of real rows within some simulated ball (Kynkäänniemi et al., "Improved precision and recall
+metric for assessing generative models", NeurIPS 2019). Density counts the real balls around a simulated row over k, and
+is not deceived by single far rows; coverage is the share of real balls with a simulated row within (Naeem et al.,
+"Reliable fidelity and diversity metrics for generative models", ICML 2020).
+
+Neighbours are sought among the rows of *other* episodes: the next frame of the same episode is no neighbour that a new
+episode could have, and balls up to it would hold nothing else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.stats.bootstrap import bootstrap_mean
+from twinloop.stats.interval import Interval
+from twinloop.stats.kernel_distance import squared_distances
+from twinloop.stats.two_sample import (
+    Array,
+    TwoSample,
+    relabellings,
+    two_samples,
+)
+
+_BLOCK_BYTES = 64e6
+_FIGURES = ("precision", "recall", "density", "coverage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighbourFigures:
+    """Precision, recall, density and coverage with intervals.
+
+    ``floor`` holds, by figure, the mean where labels of episodes are exchanged: what is seen where there is no gap;
+    ``p_value`` the chance of a value as low then. Both are NaN without relabellings. ``k`` is the neighbour up to
+    which a ball reaches.
+    """
+
+    precision: Interval
+    recall: Interval
+    density: Interval
+    coverage: Interval
+    k: int
+    floor: dict[str, float]
+    p_value: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        figures = {name: getattr(self, name).to_json() for name in _FIGURES}
+        return {**figures, "k": self.k, "floor": dict(self.floor), "p_value": dict(self.p_value)}
+
+
+def precision_recall_density_coverage(
+    real: ArrayLike,
+    sim: ArrayLike,
+    *,
+    real_clusters: ArrayLike,
+    sim_clusters: ArrayLike,
+    k: int = 5,
+    level: float = 0.95,
+    draws: int = 0,
+    seed: int = 0,
+) -> NeighbourFigures:
+    """The four figures of rows ``(n, d)`` and ``(m, d)``, all of which depend on how many rows and episodes there are.
+
+    Intervals are bootstrapped over the episodes that are judged (simulated ones for precision and density, real ones
+    for recall and coverage), given the balls of the others.
+
+    Args:
+        real: ``(n, d)``.
+        sim: ``(m, d)``.
+        real_clusters: number of each real row's episode.
+        sim_clusters: of each simulated row's.
+        k: which neighbour a ball reaches to (5: Naeem et al., section 4).
+        level: of the intervals.
+        draws: relabellings of episodes for floor and p-values; each costs as much as the figures themselves.
+        seed: of bootstrap and relabellings.
+
+    Raises:
+        InputError: rows that cannot be compared, or fewer than ``k`` rows in the other episodes.
+    """
+    samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters)
+    _refuse_few(samples, k)
+    is_real = np.arange(samples.nepisode) < samples.nreal
+    judged = _judge(samples, is_real, k)
+    figures = {name: bootstrap_mean(values, level=level, seed=seed) for name, values in judged.items()}
+    floor: dict[str, float] = {name: float("nan") for name in _FIGURES}
+    p_value = dict(floor)
+    if draws:
+        labels = relabellings(samples, draws, seed=seed)
+        drawn = [{name: -float(v.mean()) for name, v in _judge(samples, row, k).items()} for row in labels.real]
+        for name in _FIGURES:
+            relabelled = np.array([row[name] for row in drawn])
+            floor[name] = -float(relabelled.mean())
+            p_value[name] = float(labels.p_value(-judged[name].mean(), relabelled))
+    return NeighbourFigures(**figures, k=k, floor=floor, p_value=p_value)
+
+
+def _refuse_few(samples: TwoSample, k: int) -> None:
+    for name, sizes in (("real", samples.sizes[: samples.nreal]), ("simulated", samples.sizes[samples.nreal :])):
+        others = int(sizes.sum() - sizes.max())
+        if not 1 <= k <= others:
+            raise InputError(
+                f"Neighbour {k} of every {name} row is sought in other episodes, which have {others} rows. Choose k "
+                f"from 1 to {others}, or give more episodes."
+            )
+
+
+def _judge(samples: TwoSample, is_real: NDArray[np.bool_], k: int) -> dict[str, Array]:
+    """Each figure's mean in every episode that it judges."""
+    real_row = is_real[samples.episode]
+    rows, episode = samples.rows - samples.rows.mean(axis=0), samples.episode
+    real, sim = rows[real_row], rows[~real_row]
+    real_reach, sim_reach = _reach(real, episode[real_row], k), _reach(sim, episode[~real_row], k)
+    inside = np.zeros(len(sim))
+    recalled, covered = np.zeros(len(real), dtype=bool), np.zeros(len(real), dtype=bool)
+    for block in _blocks(len(sim), len(real)):
+        squares = _squares(sim[block], real)
+        within = squares <= real_reach
+        inside[block] = within.sum(axis=1)
+        covered |= within.any(axis=0)
+        recalled |= (squares <= sim_reach[block, None]).any(axis=0)
+    of_sim, of_real = episode[~real_row], episode[real_row]
+    return {
+        "precision": _by_episode(inside > 0, of_sim),
+        "recall": _by_episode(recalled, of_real),
+        "density": _by_episode(inside / k, of_sim),
+        "coverage": _by_episode(covered, of_real),
+    }
+
+
+def _reach(rows: Array, episode: NDArray[np.intp], k: int) -> Array:
+    """Squared distance of every row to its k-th neighbour among the rows of other episodes."""
+    reach = np.empty(len(rows))
+    for block in _blocks(len(rows), len(rows)):
+        squares = _squares(rows[block], rows)
+        squares[episode[block, None] == episode] = np.inf
+        reach[block] = np.partition(squares, k - 1, axis=1)[:, k - 1]
+    return reach
+
+
+def _squares(left: Array, right: Array) -> NDArray[Any]:
+    return squared_distances(
+        left @ right.T, np.einsum("nd,nd->n", left, left)[:, None], np.einsum("nd,nd->n", right, right)
+    )
+
+
+def _blocks(rows: int, columns: int) -> list[slice]:
+    height = int(np.clip(_BLOCK_BYTES / (8 * columns), 1, rows))
+    return [slice(begin, min(begin + height, rows)) for begin in range(0, rows, height)]
+
+
+def _by_episode(values: NDArray[Any], episode: NDArray[np.intp]) -> Array:
+    label = np.unique(episode, return_inverse=True)[1]
+    return np.bincount(label, weights=values.astype(np.float64)) / np.bincount(label)

@@ -1,0 +1,317 @@
+"""What every comparison of two samples shares: rows by episode, relabelled episodes, resampled episodes.
+
+Frames of one episode resemble each other, so that a test that shuffles frames finds differences between any two
+episodes. If real and simulated episodes come from one source, labels are exchangeable *between episodes*, and a
+statistic of relabelled episodes is as large as the observed one with a known chance (Pitman 1937; Good, "Permutation,
+Parametric and Bootstrap Tests of Hypotheses", 2005, section 3.2).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.stats.interval import check_level
+
+Array = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+# Beyond so many of both samples, episodes are bundled: a matrix of episodes takes 8 MB then, and relabelling is cheap.
+MOST_EPISODES = 1000
+_TWO = 2
+_ASKED = 200  # episodes a side up to which the number that a test needs is looked for
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoSample:
+    """Rows of both samples, real episodes first, the rows of an episode together.
+
+    ``rows`` ``(n, d)``; ``episode`` ``(n,)`` numbers the episodes 0 … C − 1 in that order, of which the first ``nreal``
+    are real; ``sizes`` ``(C,)`` are their rows; ``order`` ``(n,)`` says which row of real and then sim each row was.
+    With ``paired``, episode ``i`` and ``nreal + i`` are the same trial, once real and once simulated.
+    """
+
+    rows: Array
+    episode: NDArray[np.intp]
+    sizes: NDArray[np.intp]
+    order: NDArray[np.intp]
+    nreal: int
+    paired: bool
+
+    @property
+    def nepisode(self) -> int:
+        """C, real and simulated ones together."""
+        return len(self.sizes)
+
+    @property
+    def nsim(self) -> int:
+        """How many episodes are simulated."""
+        return self.nepisode - self.nreal
+
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """First row of each episode ``(C,)``."""
+        return np.concatenate([[0], np.cumsum(self.sizes)[:-1]])
+
+    @property
+    def real_rows(self) -> int:
+        """How many rows are real: they come first."""
+        return int(self.sizes[: self.nreal].sum())
+
+    @property
+    def comparable(self) -> Array:
+        """1 for pairs of episodes that a U-statistic compares ``(C, C)``: not one with itself, nor with its pair."""
+        pairs = 1.0 - np.eye(self.nepisode)
+        if self.paired:
+            trial = np.arange(self.nreal)
+            pairs[trial, trial + self.nreal] = pairs[trial + self.nreal, trial] = 0.0
+        return pairs
+
+    def count_pairs(self, left: Array, right: Array) -> Array:
+        """How many pairs of `comparable` episodes there are between weights ``(k, C)`` and ``(k, C)``: ``(k,)``."""
+        count = left.sum(axis=1) * right.sum(axis=1) - np.einsum("kc,kc->k", left, right)
+        if self.paired:
+            partner = np.roll(np.arange(self.nepisode), self.nreal)
+            count -= np.einsum("kc,kc->k", left, right[:, partner])
+        return count
+
+    def bundled(self, most: int = MOST_EPISODES, *, seed: int = 0) -> TwoSample:
+        """The same rows with episodes bundled at random, all bundles of one size, so that at most ``most`` remain.
+
+        Bundles of exchangeable episodes are exchangeable, so that tests keep their level. The few episodes that fill no
+        bundle are left out. Paired samples stay paired.
+        """
+        size = math.ceil(self.nepisode / most)
+        if size == 1:
+            return self
+        rng = generator(seed, "stats/two-sample/bundles")
+        real = rng.permutation(self.nreal)
+        sim = self.nreal + (real if self.paired else rng.permutation(self.nsim))
+        bundle = np.full(self.nepisode, -1, dtype=np.intp)
+        first = 0
+        for members in (real, sim):
+            count = len(members) // size
+            bundle[members[: count * size]] = first + np.repeat(np.arange(count), size)
+            first += count
+        label = bundle[self.episode]
+        kept = np.flatnonzero(label >= 0)
+        kept = kept[np.argsort(label[kept], kind="stable")]
+        return replace(
+            self,
+            rows=self.rows[kept],
+            episode=label[kept],
+            sizes=np.bincount(label[kept], minlength=first),
+            order=self.order[kept],
+            nreal=self.nreal // size,
+        )
+
+
+def two_samples(
+    real: ArrayLike, sim: ArrayLike, *, real_clusters: ArrayLike, sim_clusters: ArrayLike, paired: bool = False
+) -> TwoSample:
+    """Check two samples and lay their rows out by episode.
+
+    Args:
+        real: ``(n, d)``.
+        sim: ``(m, d)``.
+        real_clusters: number of each real row's episode ``(n,)``; ``arange(n)`` where rows are independent.
+        sim_clusters: of each simulated row's ``(m,)``.
+        paired: equal numbers name the same trial: the simulated one is a replay of the real one.
+
+    Raises:
+        InputError: other shapes, other numbers of columns, a value that is not finite, fewer than two episodes a
+            side, or pairs that lack a partner.
+    """
+    sides = [
+        _side("real", real, real_clusters),
+        _side("simulated", sim, sim_clusters),
+    ]
+    (real_rows, real_label, real_names), (sim_rows, sim_label, sim_names) = sides
+    if real_rows.shape[1] != sim_rows.shape[1]:
+        raise InputError(
+            f"Real rows have {real_rows.shape[1]} columns, simulated ones {sim_rows.shape[1]}. Compare the same "
+            "columns, or embeddings of the same encoder."
+        )
+    if paired and not np.array_equal(real_names, sim_names):
+        lone = sorted(set(real_names.tolist()) ^ set(sim_names.tolist()))
+        raise InputError(f"Episodes {', '.join(map(str, lone[:8]))} have no partner. Give pairs, or compare unpaired.")
+    label = np.concatenate([real_label, len(real_names) + sim_label])
+    order = np.argsort(label, kind="stable")
+    return TwoSample(
+        rows=np.concatenate([real_rows, sim_rows])[order],
+        episode=label[order],
+        sizes=np.bincount(label),
+        order=order,
+        nreal=len(real_names),
+        paired=paired,
+    )
+
+
+def _side(name: str, rows: ArrayLike, clusters: ArrayLike) -> tuple[Array, NDArray[np.intp], NDArray[np.int64]]:
+    values, labels = np.asarray(rows, dtype=np.float64), np.asarray(clusters)
+    if values.ndim != _TWO or not values.size:
+        raise InputError(f"The {name} sample has shape {values.shape}; expected (rows, columns), at least one of each.")
+    if labels.shape != (len(values),):
+        raise InputError(
+            f"The {name} sample has {len(values)} rows and episode numbers of shape {labels.shape}. Give one for each."
+        )
+    bad = np.argwhere(~np.isfinite(values))
+    if len(bad):
+        row, column = bad[0]
+        raise InputError(
+            f"Row {row} of the {name} sample, of episode {labels[row]}, has {values[row, column]} in column {column} "
+            f"({len(bad)} such values). Leave those rows out."
+        )
+    names, label = np.unique(labels, return_inverse=True)
+    if len(names) < _TWO:
+        raise InputError(
+            f"The {name} sample is one episode, which cannot tell how episodes differ. Give at least {_TWO}; the rows "
+            "of one episode do not count as many."
+        )
+    return values, label, names
+
+
+def column_names(columns: Sequence[str] | None, count: int) -> tuple[str, ...]:
+    """Names of columns, numbers where there are none.
+
+    Raises:
+        InputError: they do not fit the columns.
+    """
+    names = tuple(map(str, range(count))) if columns is None else tuple(columns)
+    if len(names) != count:
+        raise InputError(f"{len(names)} names for {count} columns. Give one for each, or none.")
+    return names
+
+
+def least_p_value(nreal: int, nsim: int, *, paired: bool = False) -> float:
+    """The smallest p-value that relabelling so many episodes can reach.
+
+    One over the number of relabellings; two over it where swapping all labels gives the same statistic again.
+    """
+    if paired:
+        return 2.0 ** (1 - nreal)
+    return (2 if nreal == nsim else 1) / math.comb(nreal + nsim, nreal)
+
+
+def require_episodes(samples: TwoSample, level: float) -> None:
+    """Refuse a test that could not come out significant whatever the data.
+
+    Raises:
+        InputError: says the smallest p-value there is, and how many episodes the test needs.
+    """
+    check_level(level)
+    n, m, alpha = samples.nreal, samples.nsim, 1 - level
+    least = least_p_value(n, m, paired=samples.paired)
+    if least <= alpha * (1 + 1e-9):
+        return
+    needed = next(k for k in range(_TWO, _ASKED) if least_p_value(k, k, paired=samples.paired) <= alpha)
+    kind = f"{n} pairs of episodes" if samples.paired else f"{n} real and {m} simulated episodes"
+    want = f"{needed} pairs" if samples.paired else f"{needed} of each, or {_more(n, m, alpha)}"
+    raise InputError(
+        f"{kind} are too few for a test at {alpha:.3g}: however they differ, relabelling them gives no p-value below "
+        f"{least:.2g}. It needs {want}. Ask for no test (draws=0) to have the distance alone."
+    )
+
+
+def _more(n: int, m: int, alpha: float) -> str:
+    """How many more of the larger side would do."""
+    few, many = min(n, m), max(n, m)
+    while least_p_value(few, many) > alpha:
+        many += 1
+    side = "simulated" if m >= n else "real"
+    return f"{many} {side} ones beside these {few}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relabellings:
+    """Which episodes count as real, ``real`` ``(ndraw, C)``; all possible ones where ``exact``, identity included."""
+
+    real: Mask
+    exact: bool
+
+    def p_value(self, observed: ArrayLike, relabelled: ArrayLike) -> Array:
+        """The share of statistics ``(ndraw, …)`` at least as large as the observed one ``(…)``, itself included."""
+        seen, drawn = np.asarray(observed, dtype=np.float64), np.asarray(relabelled, dtype=np.float64)
+        slack = 1e-9 * np.maximum(np.abs(seen), np.abs(drawn).max(axis=0))
+        return self._share(np.sum(drawn >= seen - slack, axis=0), len(drawn))
+
+    def adjusted(self, observed: ArrayLike, relabelled: ArrayLike) -> Array:
+        """P-values ``(p,)`` of statistics ``(p,)`` tested together, which keep the chance of any false alarm.
+
+        Each statistic in standard deviations of its relabelled values ``(ndraw, p)``, then the step-down maximum
+        (Westfall & Young, "Resampling-Based Multiple Testing", 1993, algorithm 4.1): as safe as Holm's, but it knows
+        how the columns hang together, and can reject where p-values cannot be small for want of episodes.
+        """
+        drawn = np.asarray(relabelled, dtype=np.float64)
+        middle, spread = drawn.mean(axis=0), drawn.std(axis=0)
+        still = spread <= 1e-12 * np.abs(middle)
+        scale = np.where(still, 1.0, spread)
+        seen = np.where(still, 0.0, (np.asarray(observed, dtype=np.float64) - middle) / scale)
+        table = np.where(still, 0.0, (drawn - middle) / scale)
+        order = np.argsort(-seen, kind="stable")
+        most = np.maximum.accumulate(table[:, order[::-1]], axis=1)[:, ::-1]
+        p = self._share(np.sum(most >= seen[order] - 1e-9, axis=0), len(drawn))
+        adjusted = np.empty_like(seen)
+        adjusted[order] = np.maximum.accumulate(p)
+        return np.where(still, 1.0, adjusted)
+
+    def _share(self, larger: NDArray[np.intp], ndraw: int) -> Array:
+        return larger / ndraw if self.exact else (1 + larger) / (1 + ndraw)
+
+
+def relabellings(
+    samples: TwoSample, draws: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0
+) -> Relabellings:
+    """Relabelled episodes, as many real ones as there are: all ways where they are at most ``draws``, else drawn.
+
+    With ``groups`` ``(C,)`` labels are exchanged within each group only. Of pairs, both labels are swapped.
+    """
+    c, r = samples.nepisode, samples.nreal
+    if samples.paired:
+        swapped, exact = _swaps(r, draws, seed)
+        return Relabellings(real=np.concatenate([~swapped, swapped], axis=1), exact=exact)
+    if groups is None and math.comb(c, r) <= draws:
+        chosen = np.array(list(itertools.combinations(range(c), r)))
+        real = np.zeros((len(chosen), c), dtype=bool)
+        np.put_along_axis(real, chosen, values=True, axis=1)
+        return Relabellings(real=real, exact=True)
+    group = np.zeros(c, dtype=np.intp) if groups is None else groups
+    rng = generator(seed, "stats/two-sample/relabel")
+    real = np.zeros((draws, c), dtype=bool)
+    for number in np.unique(group):
+        members = np.flatnonzero(group == number)
+        count = int(np.sum(members < r))
+        real[:, members] = np.argsort(rng.random((draws, len(members))), axis=1) < count
+    return Relabellings(real=real, exact=False)
+
+
+def _swaps(npair: int, draws: int, seed: int) -> tuple[Mask, bool]:
+    if 2**npair <= draws:
+        return np.array(list(itertools.product([False, True], repeat=npair))), True
+    return generator(seed, "stats/two-sample/swap").random((draws, npair)) < 0.5, False
+
+
+def resampled(samples: TwoSample, draws: int, *, seed: int = 0) -> tuple[Array, Array]:
+    """How often each episode is drawn in each bootstrap resample: real ``(draws, C)`` and simulated ``(draws, C)``.
+
+    Each side is drawn with replacement, pairs together; episodes of the other side have 0.
+    """
+    weights = []
+    for name, count in (("real", samples.nreal), ("sim", samples.nsim)):
+        stream = "stats/two-sample/pairs" if samples.paired else f"stats/two-sample/{name}"
+        weights.append(generator(seed, stream).multinomial(count, np.full(count, 1 / count), size=draws))
+    real, sim = np.zeros((draws, samples.nepisode)), np.zeros((draws, samples.nepisode))
+    real[:, : samples.nreal], sim[:, samples.nreal :] = weights
+    return real, sim
+
+
+def observed_labels(samples: TwoSample) -> tuple[Array, Array]:
+    """Weights of the samples as they are: real ``(1, C)`` and simulated ``(1, C)``."""
+    real = (np.arange(samples.nepisode) < samples.nreal).astype(np.float64)[None]
+    return real, 1.0 - real
