@@ -30,7 +30,7 @@ def shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
     ]
     return {
         name: ReadingSpec(
-            name=name.replace("/", "."), columns=first[name].columns, units=_column_units(name, first[name])
+            name=name.replace("/", "."), columns=first[name].columns, units=column_units(name, first[name])
         )
         for name in same
     }
@@ -55,7 +55,7 @@ def _alike(one: Signal, other: Signal) -> bool:
     return (one.columns, one.unit) == (other.columns, other.unit)
 
 
-def _column_units(name: str, signal: Signal) -> tuple[str, ...]:
+def column_units(name: str, signal: Signal) -> tuple[str, ...]:
     """The unit of each column; of those of unlike units by what the name stands for, else unknown ("")."""
     if signal.unit:
         return (signal.unit,) * len(signal.columns)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError
 from twinloop.core.records import Episode
+from twinloop.dataset.recorded_signals import column_units
 
 Array = NDArray[np.float64]
 
@@ -145,7 +146,7 @@ def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _Reading]]:
             if name == "joint_velocity" and slope is not None and signal.columns[column] in episode.joints:
                 joint = episode.joints.index(signal.columns[column])
                 leader = np.interp(signal.time, episode.time, slope[:, joint])
-            unit = signal.unit or ("m" if name.startswith("pose/") else "")
+            unit = column_units(name, signal)[column]
             reading = _Reading(unit=unit, time=signal.time, values=signal.values[:, column], leader=leader)
             yield f"{name}/{signal.columns[column]}", reading
 
@@ -154,26 +155,26 @@ def _stillness(episode: Episode) -> tuple[float, float] | None:
     """Begin and end in s of the longest stretch in which no joint leaves a small part of its travel."""
     if not episode.joints or len(episode) < 2:
         return None
-    travel = np.ptp(episode.state, axis=0)
-    width = _STILL_PART * travel
-    best, first = (0, 0), 0
-    low, high = episode.state[0].copy(), episode.state[0].copy()
-    for row, now in enumerate(episode.state):
-        low, high = np.minimum(low, now), np.maximum(high, now)
-        if np.any(high - low > width):
-            first = _restart(episode.state, first, row, width)
-            low, high = episode.state[first : row + 1].min(axis=0), episode.state[first : row + 1].max(axis=0)
-        if row - first > best[1] - best[0]:
-            best = (first, row)
-    begin, end = float(episode.time[best[0]]), float(episode.time[best[1]])
+    width = _STILL_PART * np.ptp(episode.state, axis=0)
+    shortest, longest = 1, len(episode)
+    while shortest < longest:  # where a stretch is still, so is every part of it
+        middle = (shortest + longest + 1) // 2
+        if _still(episode.state, middle, width).any():
+            shortest = middle
+        else:
+            longest = middle - 1
+    first = int(np.argmax(_still(episode.state, shortest, width)))
+    begin, end = float(episode.time[first]), float(episode.time[first + shortest - 1])
     return (begin, end) if end - begin >= _STILL_SHORTEST else None
 
 
-def _restart(state: Array, first: int, row: int, width: Array) -> int:
-    """The earliest row from which on every joint stays within ``width`` until ``row``."""
-    back = np.abs(state[first : row + 1][::-1] - state[row])
-    apart = np.any(np.maximum.accumulate(back, axis=0) > width, axis=1)
-    return row - int(np.argmax(apart)) + 1 if apart.any() else first
+def _still(state: Array, length: int, width: Array) -> NDArray[np.bool_]:
+    """Whether all joints stay within ``width`` in the ``length`` rows from each row on, ``(n - length + 1,)``."""
+    from scipy.ndimage import maximum_filter1d, minimum_filter1d  # slow to load
+
+    inside = slice(length // 2, length // 2 + len(state) - length + 1)
+    high, low = (np.asarray(pick(state, length, axis=0))[inside] for pick in (maximum_filter1d, minimum_filter1d))
+    return np.all(high - low <= width, axis=1)
 
 
 def _rows(time: Array, span: tuple[float, float] | None) -> tuple[int, int] | None:

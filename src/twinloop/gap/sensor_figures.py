@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.gap.sensor_channels import SensorChannel
-from twinloop.stats import AllanCurve, Spectrum, allan_curve, cross_lag, quantum, spectrum
+from twinloop.stats import AllanCurve, Spectrum, allan_curve, following_lag, quantum, spectrum
 
 Array = NDArray[np.float64]
 
@@ -109,9 +109,7 @@ def _lag(channel: SensorChannel, episode: int) -> float:
         return float("nan")
     following, hz = _steady(channel.time[episode], channel.values[episode])
     leading, _ = _steady(channel.time[episode], leader)
-    lag, correlation = cross_lag(
-        np.diff(leading), np.diff(following), earliest=0.0, latest=min(_LONGEST_LAG * hz, len(leading) / 4)
-    )
+    lag, correlation = following_lag(np.diff(leading), np.diff(following), longest=_LONGEST_LAG * hz)
     return lag / hz if correlation >= _LEAST_CORRELATION else float("nan")
 
 

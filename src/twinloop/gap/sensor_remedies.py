@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 # Stems of quantities that a device's channels share, by family of signals and, of servos, by signal.
 _STEMS = {"angular_velocity": "gyro_", "acceleration": "accel_"}
 _SERVO = {"joint_velocity": "velocity_", "joint_current": "current_"}
@@ -25,8 +27,9 @@ def remedy(
 ) -> Remedy | None:
     """What to change where a figure of a channel differs; None where no parameter of a twin does that.
 
-    Noise of the twin adds to what its readings have besides: σ_new² = σ_old² + real² − sim². A density N of IEEE 952 is
-    the deviation over √(rate) (`sensors.imu`).
+    Noise of the twin adds to what its readings have besides: σ_new² = σ_old² + (real² − sim²)/g², g being what the
+    sensor's own low-pass leaves of it in the upper half of the band. A density N of IEEE 952 is the deviation over
+    √(rate) (`sensors.imu`).
 
     Args:
         channel: name of the simulated channel.
@@ -49,7 +52,8 @@ def remedy(
         return Remedy(parameter=name, value=real)
     over = math.sqrt(hz) if kind in _STEMS else 1.0
     before = nominal.get(name, 0.0) * over
-    square = before**2 + real**2 - sim**2
+    bandwidth = nominal.get(f"sensor/{device}/bandwidth", 0.0) if kind in _STEMS else 0.0
+    square = before**2 + (real**2 - sim**2) / _left(bandwidth, hz)
     if square < 0:
         return Remedy(parameter=name, value=0.0, how="the simulation is noisier than this parameter makes it")
     return Remedy(parameter=name, value=math.sqrt(square) / over)
@@ -61,6 +65,18 @@ def _later(joint: str, real: float, sim: float, nominal: Mapping[str, float]) ->
     value = nominal.get(name, 0.0) + real - sim
     how = f"or actuator/{joint}/delay, stiffness and damping: identify tells them apart"
     return Remedy(parameter=name, value=value if value >= 0 else math.nan, how=how)
+
+
+def _left(bandwidth: float, hz: float) -> float:
+    """Part of white noise's power that a sampled low-pass leaves between a quarter and half of the sampling rate.
+
+    |H|² of y = a y + (1 − a) n, the filter of `sensors.filters.low_pass_noise`, averaged over the band.
+    """
+    if bandwidth <= 0:
+        return 1.0
+    decay = math.exp(-2 * math.pi * bandwidth / hz)
+    turns = np.linspace(np.pi / 2, np.pi, 64)
+    return float(np.mean((1 - decay) ** 2 / (1 - 2 * decay * np.cos(turns) + decay**2)))
 
 
 def _servo(kind: str, quantity: str, nominal: Mapping[str, float]) -> str | None:

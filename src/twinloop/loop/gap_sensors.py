@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from twinloop.core.errors import InputError
 from twinloop.gap.sensors import SensorGap, measure_sensors
@@ -68,15 +68,18 @@ def _print(console: Console, gap: SensorGap) -> None:
     )
     if gap.found:
         table = Table(
-            "channel", "figure", "real", "simulated", "unit", "real − simulated", "p (Holm)", "what closes it"
+            Column("channel", no_wrap=True), "figure", "real", "simulated", "unit", "real − simulated", "p (Holm)"
         )
         for row in gap.found:
             ends = f"{float(row.difference.estimate):.3g} [{float(row.difference.low):.3g}, "
             table.add_row(
                 row.channel, row.quantity, f"{row.real:.4g}", f"{row.sim:.4g}", row.unit,
-                f"{ends}{float(row.difference.high):.3g}]", f"{row.p_value:.2g}", remedy_text(row),
+                f"{ends}{float(row.difference.high):.3g}]", f"{row.p_value:.2g}",
             )  # fmt: skip
         console.print(table)
+        for row in gap.found:
+            if row.remedy is not None:
+                console.print(f"{row.quantity} of {row.channel}: {remedy_text(row)}", soft_wrap=True)
     unknown = [row for row in gap.differences if math.isnan(row.p_value)]
     if unknown:
         console.print(

@@ -8,6 +8,7 @@ from twinloop.gap.sensors import ALPHA, SensorDifference, SensorGap
 from twinloop.report import Report
 from twinloop.report.gap_sensors import allan_pair, spectra_pair
 
+_SHOWN = ("noise", "lag", "jitter", "missing", "repeated", "step")
 _MOST_PLOTS = 8  # spectra; beyond it those channels whose figures differ most surely
 
 
@@ -24,13 +25,6 @@ def sensors_section(page: Report, gap: SensorGap) -> None:
             ["channel", "figure", "real", "simulated", "unit", "real − simulated, 95 %", "p (Holm)", "what closes it"],
             [[*_row(row), remedy_text(row) or "no parameter of a twin does"] for row in gap.found],
         )
-    page.section("Every figure", "Noise is the standard deviation that white noise of the density found in the upper "
-                 "half of the common band would have; lag is behind the command, for speeds behind the slope of the "
-                 "position.")  # fmt: skip
-    page.table(
-        ["channel", "figure", "real", "simulated", "unit", "real − simulated, 95 %", "p (Holm)", "not tested because"],
-        [[*_row(row), row.reason] for row in gap.differences],
-    )
     chosen = _chosen(gap)
     page.section("Spectra", "The median over episodes; the band holds the middle half of them.")
     for name in chosen:
@@ -50,6 +44,14 @@ def sensors_section(page: Report, gap: SensorGap) -> None:
         for name in at_rest:
             real, sim = gap.figures[name]
             page.plot(allan_pair(real.allan, sim.allan, gap.units[name]), name)
+    page.section(
+        "Every figure",
+        "Real | simulated, means over episodes. Noise is the standard deviation that white noise of the density found "
+        "in the upper half of the common band would have; lag is behind the command, for speeds behind the slope of "
+        "the position; missing are samples that a steady clock would have had besides, repeated are equal to the one "
+        "before although the channel moves; a step is the size of one count. A dash: not told; a star: differs.",
+    )
+    page.table(["channel", "unit", *_SHOWN], [_channel_row(gap, name) for name in gap.figures])
 
 
 def remedy_text(row: SensorDifference) -> str:
@@ -64,10 +66,22 @@ def _stands(words: str) -> str:
     return f"The real spectrum stands higher or lower at {words}." if words else "No octave differs beyond chance."
 
 
-def _row(row: SensorDifference) -> list[str | float]:
-    low, high = float(row.difference.low), float(row.difference.high)
-    interval = "–" if math.isnan(low) else f"{float(row.difference.estimate):.3g} [{low:.3g}, {high:.3g}]"
-    return [row.channel, row.quantity, row.real, row.sim, row.unit, interval, row.p_value]
+def _row(row: SensorDifference) -> list[str]:
+    estimate, low, high = (float(getattr(row.difference, end)) for end in ("estimate", "low", "high"))
+    between = f"{estimate:.3g} [{low:.3g}, {high:.3g}]"
+    return [row.channel, row.quantity, f"{row.real:.4g}", f"{row.sim:.4g}", row.unit, between, f"{row.p_value:.2g}"]
+
+
+def _channel_row(gap: SensorGap, name: str) -> list[str]:
+    rows = {row.quantity: row for row in gap.differences if row.channel == name}
+    return [name, gap.units[name], *(_pair(rows.get(quantity)) for quantity in _SHOWN)]
+
+
+def _pair(row: SensorDifference | None) -> str:
+    if row is None or math.isnan(row.real) or math.isnan(row.sim):
+        return "–"
+    mark = " *" if row.differs else ""
+    return f"{row.real:.3g} | {row.sim:.3g}{mark}"
 
 
 def _chosen(gap: SensorGap) -> list[str]:

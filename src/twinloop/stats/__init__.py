@@ -19,7 +19,7 @@ from twinloop.stats.groups import GroupTest, group_test
 from twinloop.stats.interval import Interval
 from twinloop.stats.kernel_distance import KernelDistance
 from twinloop.stats.kid import kid
-from twinloop.stats.lag import best_lag, correlation_at_lags, cross_lag, delayed, raw_correlation
+from twinloop.stats.lag import best_lag, correlation_at_lags, cross_lag, delayed, following_lag, raw_correlation
 from twinloop.stats.metrics import mae, rmse, skill
 from twinloop.stats.mmd import mmd
 from twinloop.stats.multiplicity import holm
@@ -79,6 +79,7 @@ __all__ = [
     "effective_size",
     "energy_distance",
     "every_coalition",
+    "following_lag",
     "group_test",
     "holm",
     "integrated_time",

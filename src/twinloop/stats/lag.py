@@ -103,6 +103,27 @@ def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest:
     return _parabola_peak(fine, direction * between, best), float(between[best])
 
 
+def following_lag(leader: ArrayLike, follower: ArrayLike, *, longest: float) -> tuple[float, float]:
+    """The lag in frames, finer than a frame, at which ``follower`` ``(n,)`` correlates most with ``leader``, and that.
+
+    Unlike `cross_lag` every lag from none to ``longest`` is judged on the same frames of the follower, so that slow
+    motion does not draw it towards none. A parabola through the best whole lag and its neighbours refines it.
+
+    Args:
+        leader: what moves first.
+        follower: what moves like it, later.
+        longest: in frames; at most half of the series is used up by it.
+    """
+    first, later = np.asarray(leader, dtype=np.float64), np.asarray(follower, dtype=np.float64)
+    reach = max(1, min(int(np.ceil(longest)), (len(first) - 1) // 2))
+    y = _centred(later[reach:])
+    x = np.lib.stride_tricks.sliding_window_view(first, len(y))[::-1]  # row k is the leader k frames earlier
+    spread = np.sqrt(np.maximum(np.einsum("kn,kn->k", x, x) - len(y) * x.mean(axis=1) ** 2, 0.0) * (y @ y))
+    correlation = np.divide(x @ y, spread, out=np.zeros(len(x)), where=spread > 0)
+    best = int(np.argmax(correlation))
+    return _parabola_peak(np.arange(len(x), dtype=np.float64), correlation, best), float(correlation[best])
+
+
 def _centred(series: ArrayLike) -> NDArray[np.float64]:
     values = np.asarray(series, dtype=np.float64)
     centred = values - values.mean(axis=0)

@@ -17,7 +17,7 @@ from twinloop.loop.marked import around, write_between
 
 PLACE = "twinloop bench gap"
 # Modules of this package, each with ``TABLES``.
-AREAS: tuple[str, ...] = ()
+AREAS: tuple[str, ...] = ("sensors",)
 
 
 def studies(only: Sequence[str] = ()) -> list[Study]:
