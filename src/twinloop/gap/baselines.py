@@ -2,44 +2,117 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.simulate.open_loop import Frames
+from twinloop.simulate.replay import with_conditions
 from twinloop.simulate.replay_logs import ReplayLogs
-from twinloop.stats import best_lag, delayed
+from twinloop.simulate.replay_start import integrated
+from twinloop.stats import delayed
+
+Array = NDArray[np.float64]
+LONGEST_LAG = 0.5  # s, of the delays that are tried; teleoperated arms lag by 0.05 to 0.2 s
+_LAGS = 120  # at most
+_FINEST = 0.25  # of a frame: commands are linear in between
+_POSITION = "position/"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Baseline:
-    """A guess at every reading, ``(nepisode, nframe, n)`` in log units, and what it is."""
+    """A guess at every reading, ``(nwindow, nframe, nchannel)``; NaN in channels of which it says nothing."""
 
     name: str
     meaning: str
-    readings: NDArray[np.float64]
+    readings: Array
 
 
-def baselines(logs: ReplayLogs, lag_logs: ReplayLogs) -> tuple[Baseline, ...]:
-    """Command taken as position (position-controlled robots), the best pure delay of it, and hold.
+def baselines(logs: ReplayLogs, lags: Array, *, moving: bool = False) -> tuple[Baseline, ...]:
+    """Hold, constant velocity, the command taken as position, and the best pure delay of it.
+
+    The last two are there where positions are commanded.
 
     Args:
-        logs: the episodes to be guessed.
-        lag_logs: the episodes on which the delay of each joint is chosen; it must not be told by ``logs``.
+        logs: the windows to be guessed.
+        lags: delay of each joint in frames, as `best_lags` finds it.
+        moving: windows begin with the measured speed, which constant velocity keeps.
     """
-    hold = Baseline(
-        name="hold",
-        meaning="the first frame held to the end",
-        readings=logs.held,
+    found = [Baseline(name="hold", meaning="the first frame held to the end", readings=logs.held)]
+    if moving:
+        meaning = "the first frame's speed kept to the end"
+        found.append(Baseline(name="constant velocity", meaning=meaning, readings=_coasted(logs)))
+    columns = _commanded(logs)
+    if not len(columns) or not len(lags):
+        return tuple(found)
+    commands, before = _with_history(logs)
+    shifts = ", ".join(f"{value / logs.twin.control_hz * 1e3:.0f}" for value in lags)
+    late = f"the command {shifts} ms late, joint by joint"
+    for name, meaning, lag in (("command", "the command taken as position", 0 * lags), ("delay", late, lags)):
+        readings = np.full(logs.measured.shape, np.nan)
+        readings[..., columns] = delayed(commands, lag)[:, before:]
+        found.append(Baseline(name=name, meaning=meaning, readings=readings))
+    return tuple(found)
+
+
+def best_lags(portions: Iterable[ReplayLogs]) -> tuple[Array, int]:
+    """Delay of each joint's command in frames that makes it the best guess at its position; and on how many episodes.
+
+    The squared error over all portions is least; of equally good delays the shortest. Empty where commands are no
+    positions.
+    """
+    lags, sums, episodes = np.zeros(0), np.zeros((0, 0)), 0
+    for logs in portions:
+        columns = _commanded(logs)
+        if not len(columns):
+            return np.zeros(0), 0
+        episodes += len(logs.episodes)
+        if not len(lags):
+            longest = LONGEST_LAG * logs.twin.control_hz
+            lags = np.arange(0.0, longest, max(_FINEST, longest / _LAGS))
+            sums = np.zeros((len(lags), len(columns)))
+        commands, before = _with_history(logs)
+        measured = logs.measured[:, 1:, columns]
+        for row, lag in enumerate(lags):
+            error = delayed(commands, np.full(commands.shape[-1], lag))[:, before + 1 :] - measured
+            sums[row] += np.nansum(error**2, axis=(0, 1))
+    return lags[np.argmin(sums, axis=0)], episodes
+
+
+def _commanded(logs: ReplayLogs) -> NDArray[np.intp]:
+    """Columns of the joints' positions, where commands are positions."""
+    if logs.twin.spec.robot is None or logs.twin.robot.control != "position":
+        return np.zeros(0, dtype=np.intp)
+    names = [channel.name for channel in logs.channels]
+    return np.array([row for row, name in enumerate(names) if name.startswith(_POSITION)], dtype=np.intp)
+
+
+def _with_history(logs: ReplayLogs) -> tuple[Array, int]:
+    """Commands in the log's units, ``(nwindow, frames, n)``, the first so many from before each window."""
+    rest = logs.start.rest
+    earlier = np.concatenate([rest.command[:, None], rest.earlier], axis=1)
+    return logs.units.from_si(np.concatenate([earlier, logs.commands], axis=1)), earlier.shape[1]
+
+
+def _coasted(logs: ReplayLogs) -> Array:
+    """What would be measured if everything kept the speed it began with; sensors of forces are held."""
+    nwindow, nframe = logs.commands.shape[:2]
+    table = with_conditions(logs, logs.twin.table(1))
+    first = logs.start.states(logs.twin, table, np.zeros((nwindow, logs.nlocal)))
+    time = np.tile(np.arange(nframe) / logs.twin.control_hz, nwindow)
+    move = time[:, None] * np.repeat(first.qvel, nframe, axis=0)
+    qpos = integrated(logs.twin.model, np.repeat(first.qpos, nframe, axis=0), move)
+    run = Frames(
+        qpos=qpos.reshape(nwindow, nframe, -1),
+        qvel=np.repeat(first.qvel[:, None], nframe, axis=1),
+        records={},
+        invalid_step=np.full(nwindow, -1, dtype=np.int64),
     )
-    positions_alone = len(logs.channels) == len(logs.joints)
-    if not positions_alone or logs.twin.robot.control != "position":
-        return (hold,)
-    command = logs.units.from_si(logs.commands)
-    lag = best_lag(lag_logs.units.from_si(lag_logs.commands), lag_logs.measured)
-    shifts = ", ".join(f"{value / logs.twin.control_hz * 1e3:.0f}" for value in lag)
-    return (
-        Baseline(name="command", meaning="the command taken as position", readings=command),
-        Baseline(name="delay", meaning=f"the command {shifts} ms late, joint by joint", readings=delayed(command, lag)),
-        hold,
-    )
+    held, columns, at = logs.held, [], 0
+    for measure, kept in zip(logs.measures, logs.kept, strict=True):
+        width = len(measure.channels)
+        columns.append(held[..., at : at + width] if measure.records else measure.predicted(run, table, kept))
+        at += width
+    return np.concatenate(columns, axis=-1)

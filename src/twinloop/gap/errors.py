@@ -51,19 +51,19 @@ class WindowErrors:
 
     def rmse(self) -> Array:
         """Root mean square error over episodes and horizons, ``(nworld, nchannel)``; NaN where none was measured."""
-        return np.sqrt(_ratio(self.squared.sum(axis=(1, 2)), self.count.sum(axis=(0, 1))))
+        return np.sqrt(ratio(self.squared.sum(axis=(1, 2)), self.count.sum(axis=(0, 1))))
 
     def mae(self) -> Array:
         """Mean absolute error over all episodes and horizons, ``(nworld, nchannel)``."""
-        return _ratio(self.absolute.sum(axis=(1, 2)), self.count.sum(axis=(0, 1)))
+        return ratio(self.absolute.sum(axis=(1, 2)), self.count.sum(axis=(0, 1)))
 
     def rmse_by_horizon(self) -> Array:
         """Root mean square error over all episodes, ``(nworld, nbin, nchannel)``."""
-        return np.sqrt(_ratio(self.squared.sum(axis=1), self.count.sum(axis=0)))
+        return np.sqrt(ratio(self.squared.sum(axis=1), self.count.sum(axis=0)))
 
     def rmse_by_episode(self) -> Array:
         """Root mean square error over all horizons, ``(nworld, nepisode, nchannel)``."""
-        return np.sqrt(_ratio(self.squared.sum(axis=2), self.count.sum(axis=1)))
+        return np.sqrt(ratio(self.squared.sum(axis=2), self.count.sum(axis=1)))
 
     def over_horizons(self) -> WindowErrors:
         """The same with one bin from the first edge to the last."""
@@ -127,14 +127,7 @@ def window_errors(
     """
     bounds = _checked(edges)
     parts = [_portion(backend, logs, table, bounds) for logs in stream_logs(twin, episodes, options, batch=batch)]
-    return WindowErrors(
-        squared=np.concatenate([part.squared for part in parts], axis=1),
-        absolute=np.concatenate([part.absolute for part in parts], axis=1),
-        count=np.concatenate([part.count for part in parts]),
-        edges=bounds,
-        channels=parts[0].channels,
-        episodes=tuple(number for part in parts for number in part.episodes),
-    )
+    return joined(parts)
 
 
 def stream_windows(
@@ -178,7 +171,7 @@ def stream_logs(
         yield prepare_replay(paced, portion, options)
 
 
-def horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Frames of a window that count, and the horizon bin of each."""
     time = (np.arange(1, logs.commands.shape[1]) - _ROUNDING) / logs.twin.control_hz
     bins = np.searchsorted(edges, time, side="right") - 1
@@ -186,44 +179,80 @@ def horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDAr
     return 1 + np.flatnonzero(inside), bins[inside]
 
 
-def summed(logs: ReplayLogs, readings: Array, edges: Array, mask: NDArray[np.bool_] | None = None) -> WindowErrors:
+def summed(
+    logs: ReplayLogs,
+    readings: Array,
+    edges: Array,
+    *,
+    mask: NDArray[np.bool_] | None = None,
+    rows: NDArray[np.intp] | None = None,
+) -> WindowErrors:
     """Errors of one portion's readings ``(nworld, nwindow, nframe, nchannel)``.
+
+    A channel that was measured but not predicted (NaN) reads NaN.
 
     Args:
         logs: the windows.
         readings: what was predicted, by rows of parameters or by guesses.
         edges: of the horizon bins in s.
-        mask: frames that count, ``(nwindow, nframe)``; all without it.
+        mask: frames that count, ``(nwindow, nframe, nchannel)``; all without it.
+        rows: the row of the sums that each window adds to; its episode's without it.
     """
-    frames, bins = horizon_bins(logs, edges)
-    error = readings[:, :, frames] - logs.measured[:, frames]
-    if mask is not None:
-        error = np.where(mask[:, frames, None], error, np.nan)
-    known = ~np.isnan(error)
-    size = np.where(known, np.abs(error), 0.0)
+    frames, bins = _horizon_bins(logs, edges)
     present = ~np.isnan(logs.measured[:, frames])
     if mask is not None:
-        present &= mask[:, frames, None]
-    nbin = len(edges) - 1
+        present &= mask[:, frames]
+    size = np.where(present, np.abs(readings[:, :, frames] - logs.measured[:, frames]), 0.0)
+    owners = logs.clusters if rows is None else rows
+    shape = (int(owners.max()) + 1, len(edges) - 1)
     return WindowErrors(
-        squared=_gathered(size**2, logs, bins, nbin),
-        absolute=_gathered(size, logs, bins, nbin),
-        count=_gathered(present[None].astype(np.float64), logs, bins, nbin)[0],
+        squared=_gathered(size**2, owners, bins, shape),
+        absolute=_gathered(size, owners, bins, shape),
+        count=_gathered(present[None].astype(np.float64), owners, bins, shape)[0],
         edges=edges,
         channels=logs.channels,
-        episodes=logs.episodes,
+        episodes=logs.episodes if rows is None else logs.numbers,
     )
 
 
-def _gathered(values: Array, logs: ReplayLogs, bins: NDArray[np.intp], nbin: int) -> Array:
-    """Sums of ``(nworld, nwindow, nframe, nchannel)`` by episode and bin, ``(nworld, nepisode, nbin, nchannel)``."""
-    nworld, _, _, nchannel = values.shape
-    by_episode = np.zeros((nworld, len(logs.episodes), values.shape[2], nchannel))
-    for window, episode in enumerate(logs.clusters):
-        by_episode[:, episode] += values[:, window]
-    sums = np.zeros((nworld, len(logs.episodes), nbin, nchannel))
+def joined(parts: Sequence[WindowErrors]) -> WindowErrors:
+    """The errors of portions as those of one log."""
+    return replace(
+        parts[0],
+        squared=np.concatenate([part.squared for part in parts], axis=1),
+        absolute=np.concatenate([part.absolute for part in parts], axis=1),
+        count=np.concatenate([part.count for part in parts]),
+        episodes=tuple(number for part in parts for number in part.episodes),
+    )
+
+
+def by_episode(errors: WindowErrors) -> WindowErrors:
+    """The same with one row for each episode, where rows are those of windows."""
+    episodes = tuple(dict.fromkeys(errors.episodes))
+    owners = np.array([episodes.index(number) for number in errors.episodes])
+
+    def gathered(values: Array) -> Array:
+        sums = np.zeros((len(episodes), *values.shape[1:]))
+        np.add.at(sums, owners, values)
+        return sums
+
+    squared, absolute = (gathered(v.swapaxes(0, 1)).swapaxes(0, 1) for v in (errors.squared, errors.absolute))
+    return replace(errors, squared=squared, absolute=absolute, count=gathered(errors.count), episodes=episodes)
+
+
+def ratio(sums: Array, counts: Array) -> Array:
+    """Sums over counts; NaN where nothing was counted."""
+    shape = np.broadcast_shapes(sums.shape, counts.shape)
+    return np.divide(sums, counts, out=np.full(shape, np.nan), where=np.broadcast_to(counts, shape) > 0)
+
+
+def _gathered(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp], shape: tuple[int, int]) -> Array:
+    """Sums of ``(nworld, nwindow, nframe, nchannel)`` by owner and bin, ``(nworld, *shape, nchannel)``."""
+    by_bin = np.zeros((len(values), values.shape[1], shape[1], values.shape[3]))
     for number in np.unique(bins):
-        sums[:, :, number] = by_episode[:, :, bins == number].sum(axis=2)
+        by_bin[:, :, number] = values[:, :, bins == number].sum(axis=2)
+    sums = np.zeros((len(values), *shape, values.shape[3]))
+    np.add.at(sums.swapaxes(0, 1), owners, by_bin.swapaxes(0, 1))
     return sums
 
 
@@ -260,9 +289,3 @@ def _refuse_unlike(first: Episode, other: Episode, hz: float) -> None:
         raise LogError(
             f"Episode {other.index} runs at {rate:.2f} Hz, the log at {hz:.2f} Hz. Resample it or leave it out."
         )
-
-
-def _ratio(sums: Array, counts: Array) -> Array:
-    """Sums over counts; NaN where nothing was counted."""
-    shape = np.broadcast_shapes(sums.shape, counts.shape)
-    return np.divide(sums, counts, out=np.full(shape, np.nan), where=np.broadcast_to(counts, shape) > 0)

@@ -2,107 +2,179 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
-from twinloop.gap.baselines import baselines
+from twinloop.gap.baselines import LONGEST_LAG, baselines, best_lags
+from twinloop.gap.delay import LagSums, joined_lags
+from twinloop.gap.errors import BATCH, joined, stream_logs, summed
+from twinloop.gap.events import event_masks
+from twinloop.gap.measure_clips import worst_clips, worst_of
+from twinloop.gap.measure_figures import Sums, report_of
+from twinloop.gap.measure_intervals import FEWEST
+from twinloop.gap.measure_scales import Survey, survey
+from twinloop.gap.noise_floor import Groups, Pairs, collect, find_repeats, pair_sums
 from twinloop.gap.report import GapReport
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
-from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
-from twinloop.stats import Interval, bootstrap_mean, bootstrap_paired
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions
 from twinloop.twin import Twin
 
+Array = NDArray[np.float64]
 Params = Mapping[str, float] | ParamDistribution
+_BINS = 20  # of the curve over the horizon, at most
 
 
 def measure_gap(
     twin: Twin,
-    episodes: Sequence[Episode],
+    episodes: Iterable[Episode],
     *,
     backend: Backend,
     params: Params | None = None,
     options: ReplayOptions | None = None,
-    training: Sequence[Episode] | None = None,
+    training: Iterable[Episode] | None = None,
+    repeats: str = "auto",
     level: float = 0.95,
     seed: int = 0,
+    batch: int = BATCH,
 ) -> GapReport:
-    """How far the twin's replay of the recorded commands is from the recorded positions.
+    """How far the twin's replay of recorded commands is from what was recorded.
 
     Args:
         twin: the twin; its nominal parameters are always measured.
-        episodes: the episodes to measure on, held out from whatever ``params`` were fitted to.
+        episodes: the episodes to measure on, held out from whatever ``params`` were fitted to. They are gone through
+            several times, a few at once: a sequence, or anything that can be iterated anew.
         backend: where the replays run.
         params: identified parameters, SI values by name or a distribution, of which the estimate is taken.
         options: how the episodes are cut into windows and what is compared; whole episodes and joint positions
             without it.
         training: episodes on which the baseline's delay is chosen; without them it is chosen on ``episodes``
             themselves, which favours the baseline, and is said so.
-        level: confidence level of the intervals, which are bootstrapped over episodes.
+        repeats: which episodes repeat one motion, see `find_repeats`.
+        level: confidence level of the intervals, which are bootstrapped over episodes, or over stretches of time where
+            there are fewer than four.
         seed: of the bootstrap.
+        batch: episodes replayed at once; results do not depend on it.
 
     Raises:
         LogError: the episodes do not fit the twin.
         UnknownNameError, BoundsError: a parameter that the twin has not, or a value outside its bounds.
-        InputError: the replay diverges with these parameters.
+        InputError: the replay diverges with these parameters; episodes that can be gone through only once.
     """
-    logs = prepare_replay(twin, episodes, options)
-    lag_logs = logs if training is None else prepare_replay(twin, training, options)
+    if isinstance(episodes, Iterator) or isinstance(training, Iterator):
+        raise InputError("Episodes are gone through several times. Give a list, or something that reads them anew.")
+    chosen = options or ReplayOptions()
+    chosen = replace(chosen, history=max(chosen.history, LONGEST_LAG))
+    seen = survey(stream_logs(twin, episodes, chosen, batch=batch))
+    lags, learned = best_lags(stream_logs(twin, episodes if training is None else training, chosen, batch=batch))
     values = dict(params.estimate) if isinstance(params, ParamDistribution) else params
-    guesses = baselines(logs, lag_logs)
-    errors = {guess.name: logs.episode_errors(guess.readings) for guess in guesses}
-    errors["nominal"] = _twin_errors(backend, logs, {})
-    if values is not None:
-        errors["identified"] = _twin_errors(backend, logs, values)
-    lengths = logs.episode_lengths
-    means = {name: _mean(table, lengths, level, seed) for name, table in errors.items()}
-    chosen_on = (
-        "the measured episodes themselves" if training is None else f"{len(lag_logs.episodes)} training episodes"
-    )
-    return GapReport(
-        joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
-        log_units=tuple(channel.unit for channel in logs.channels),
-        episodes=logs.episodes,
-        twins={name: means[name] for name in ("nominal", "identified") if name in means},
-        baselines={guess.name: means[guess.name] for guess in guesses},
-        meanings={
-            guess.name: guess.meaning + (f" (chosen on {chosen_on})" if guess.name == "delay" else "")
-            for guess in guesses
-        },
-        improvement=_improvement(errors, lengths, level, seed),
-        episode_errors=errors,
-        lengths=lengths,
-        source=", ".join(sorted({episode.source for episode in episodes})),
-    )
+    walk = _Walk(backend=backend, table=_rows(twin, values), options=chosen, lags=lags, seen=seen, edges=_edges(seen))
+    sums = walk.sums(stream_logs(twin, episodes, chosen, batch=batch))
+    groups, how = find_repeats(episodes, repeats)
+    pairs = _pairs(twin, episodes, groups, chosen, walk.edges) if groups else None
+    said = "the measured episodes themselves" if training is None else f"{learned} training episodes"
+    meanings = {**sums.meanings}
+    if "delay" in meanings:
+        meanings["delay"] += f" (chosen on {said})"
+    source = ", ".join(sorted({episode.source for episode in episodes}))
+    return report_of(replace(sums, meanings=meanings), seen, pairs, how=how, source=source, level=level, seed=seed)
 
 
-def _twin_errors(backend: Backend, logs: ReplayLogs, values: Mapping[str, float]) -> NDArray[np.float64]:
-    readings = replay(backend, logs, logs.twin.table(1, values))[0]
-    if np.isinf(readings).any():
-        lost = logs.numbers[int(np.argwhere(np.isinf(readings))[0, 0])]
-        raise InputError(
-            f"The twin {logs.twin.name} diverges in episode {lost} with these parameters. "
-            "More substeps in the twin's YAML, or less extreme parameters, keep it finite."
+@dataclass(frozen=True, kw_only=True)
+class _Walk:
+    """One pass over the log with everything that is summed on it."""
+
+    backend: Backend
+    table: ParamTable
+    options: ReplayOptions
+    lags: Array
+    seen: Survey
+    edges: Array
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the table's rows."""
+        return ("nominal", "identified")[: self.table.nworld]
+
+    def sums(self, portions: Iterable[ReplayLogs]) -> Sums:
+        """Replay every window under every row, and count errors, phases, lags and the worst clips."""
+        parts = [self._portion(logs) for logs in portions]
+        names = [name for name in parts[0].phases if all(name in part.phases for part in parts)]
+        return replace(
+            parts[0],
+            errors=joined([part.errors for part in parts]),
+            phases={name: joined([part.phases[name] for part in parts]) for name in names},
+            lags=tuple(joined_lags([part.lags[row] for part in parts]) for row in range(self.table.nworld)),
+            worst=tuple(worst_clips(clip for part in parts for clip in part.worst)),
+            begins=np.concatenate([part.begins for part in parts]),
+            lengths=np.concatenate([part.lengths for part in parts]),
         )
-    return logs.episode_errors(readings)
+
+    def _portion(self, logs: ReplayLogs) -> Sums:
+        by_window = len(self.seen.episodes) < FEWEST
+        rows = np.arange(len(logs)) if by_window else logs.clusters
+        readings = replay(self.backend, logs, self.table)
+        summed(logs, readings, self.edges).require_finite(logs.twin, self.names)
+        guesses = baselines(logs, self.lags, moving=self.options.start == "measured")
+        every = np.concatenate([readings, *(guess.readings[None] for guess in guesses)])
+        counted = rows if by_window else None
+        return Sums(
+            twins=self.names,
+            meanings={guess.name: guess.meaning for guess in guesses},
+            errors=summed(logs, every, self.edges, rows=counted),
+            phases={
+                name: summed(logs, readings, self.edges[[0, -1]], mask=mask, rows=counted)
+                for name, mask in self._phases(logs).items()
+            },
+            lags=tuple(LagSums.of(logs, each, rows, self.seen.mean, self.seen.length) for each in readings),
+            worst=tuple(worst_of(logs, readings[-1], self.seen.scale)),
+            begins=logs.begins,
+            lengths=logs.episode_lengths,
+        )
+
+    def _phases(self, logs: ReplayLogs) -> Mapping[str, NDArray[np.bool_]]:
+        """Frames before, at and after contact, where contacts are simulated and can be told."""
+        found = event_masks(logs) if self.options.contacts else {}
+        if "contact" not in found:
+            return {}
+        onset = found["contact_onset"]
+        touching = found["contact"] & ~onset
+        return {"free": ~(onset | touching), "contact onset": onset, "contact": touching}
 
 
-def _mean(errors: NDArray[np.float64], lengths: NDArray[np.float64], level: float, seed: int) -> Interval:
-    """Mean over frames of all episodes with its interval; a single episode has none (NaN)."""
-    if len(errors) > 1:
-        return bootstrap_mean(errors, weights=lengths, level=level, seed=seed)
-    unknown = np.full(errors.shape[1], np.nan)
-    return Interval(estimate=errors[0], low=unknown, high=unknown, level=level, method="one episode, no interval")
+def _rows(twin: Twin, values: Mapping[str, float] | None) -> ParamTable:
+    """The nominal parameters and, where there are any, the identified ones."""
+    if values is None:
+        return twin.table(1)
+    both = {name: [twin.require(name).nominal, value] for name, value in values.items()}
+    return twin.table(2, both)
 
 
-def _improvement(
-    errors: Mapping[str, NDArray[np.float64]], lengths: NDArray[np.float64], level: float, seed: int
-) -> Interval | None:
-    if "identified" not in errors or len(lengths) == 1:
-        return None
-    return bootstrap_paired(errors["nominal"], errors["identified"], weights=lengths, level=level, seed=seed)
+def _edges(seen: Survey) -> Array:
+    """Of the horizon's bins: whole frames, as many to each as to the others but for rounding."""
+    frames = seen.frames - 1
+    return np.unique(np.linspace(0, frames, min(_BINS, frames) + 1).round()) / seen.hz
+
+
+def _pairs(twin: Twin, episodes: Iterable[Episode], groups: Groups, options: ReplayOptions, edges: Array) -> Pairs:
+    """Repeats against each other; those of a group are held until the last of them has passed."""
+    home = {number: row for row, group in enumerate(groups) for number in group}
+    waiting: dict[int, list[Episode]] = {}
+    found = []
+    for episode in episodes:
+        if episode.index not in home:
+            continue
+        row = home[episode.index]
+        members = waiting.setdefault(row, [])
+        members.append(episode)
+        if len(members) == len(groups[row]):
+            logs = next(stream_logs(twin, waiting.pop(row), options, batch=len(members)))
+            found.append((groups[row], pair_sums(logs, groups[row], edges)))
+    return collect(found)

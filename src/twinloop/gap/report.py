@@ -4,89 +4,174 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.stats import Interval, skill
+from twinloop.core.headline import Headline
+from twinloop.gap.delay import Delays
+from twinloop.gap.measure_clips import Clip
+from twinloop.gap.noise_floor import NoiseFloor
+from twinloop.gap.report_headline import dynamics_headline
+from twinloop.gap.report_text import gap_text
+from twinloop.simulate.measure import Channel
+from twinloop.stats import Interval
 
-_LEAST_WIDTH = 18
+Array = NDArray[np.float64]
+Intervals = Mapping[str, Interval]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """RMSE of each twin in the frames of one phase of contact; ``frames`` ``(nchannel,)`` is how many these are."""
+
+    name: str
+    frames: Array
+    rmse: Intervals
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {"name": self.name, "frames": self.frames.tolist(), "rmse": _json(self.rmse)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class GapReport:
-    """Mean absolute error per joint, in the log's units, open loop from the first frame of each episode.
+    """How far a twin is from a log, open loop in windows, beside guesses that know no physics.
 
-    ``twins`` holds the twin at its nominal parameters and, where parameters were given, ``identified``; ``baselines``
-    the guesses. ``improvement`` is identified − nominal, paired by episode: negative is better. ``episode_errors``
-    holds the errors ``(nepisode, n)`` behind every figure, ``lengths`` the frames of each episode.
+    The first frame of a window is given and does not count. Mappings are by the name of a twin (``nominal``, and
+    ``identified`` where parameters were given) or of a baseline; an interval holds a value for each channel, in its
+    unit.
+
+    Attributes:
+        channels: what is compared.
+        episodes: numbers of the measured episodes; ``lengths`` are the frames of each one's windows.
+        windows: how many windows there are, and ``length``, of the longest, in s; ``hz`` is the rate of the frames.
+        scale: what each channel's error is divided by where channels are averaged, in its unit, see `Survey.scale`;
+            ``sizes`` are those of objects in m.
+        source: where the episodes come from.
+        meanings: of the baselines.
+        names: of the twins; the last one is judged.
+        rmse, mae: root mean square and mean absolute errors.
+        edges: of the horizon's bins in s; ``curves`` are RMSE by bin, ``(nbin, nchannel)``.
+        nrmse: mean over channels of RMSE / scale, a number each.
+        skills: 1 − RMSE / RMSE of a baseline, by baseline and for the ``best`` of each channel.
+        overall_skill: 1 − nrmse over the same of each channel's best baseline.
+        improvement: MAE of the identified twin less the nominal one's, paired: negative is better.
+        phases: by contact, where contacts are simulated and can be told.
+        delays: by twin, delay apart from amplitude; empty where windows are too short for it.
+        floor: real against real, where a motion is repeated; ``repeats`` says how repeats were looked for.
+        worst: the three worst clips.
+        episode_errors: mean absolute errors ``(nepisode, nchannel)``.
+        drawn: how the intervals are made, or why there are none.
     """
 
-    joints: tuple[str, ...]
-    log_units: tuple[str, ...]
+    channels: tuple[Channel, ...]
     episodes: tuple[int, ...]
-    twins: Mapping[str, Interval]
-    baselines: Mapping[str, Interval]
-    meanings: Mapping[str, str]
-    improvement: Interval | None
-    episode_errors: Mapping[str, NDArray[np.float64]]
-    lengths: NDArray[np.float64]
+    lengths: Array
+    windows: int
+    length: float
+    hz: float
+    scale: Array
+    sizes: Mapping[str, float]
     source: str
+    meanings: Mapping[str, str]
+    names: tuple[str, ...]
+    rmse: Intervals
+    mae: Intervals
+    edges: Array
+    curves: Intervals
+    nrmse: Intervals
+    skills: Intervals
+    overall_skill: Interval
+    improvement: Interval | None
+    phases: tuple[Phase, ...]
+    delays: Mapping[str, Delays]
+    floor: NoiseFloor | None
+    repeats: str
+    worst: tuple[Clip, ...]
+    episode_errors: Mapping[str, Array]
+    drawn: str
+
+    @cached_property
+    def joints(self) -> tuple[str, ...]:
+        """Names of the channels; a joint's position goes by the joint's name."""
+        return tuple(channel.name.removeprefix("position/") for channel in self.channels)
+
+    @property
+    def log_units(self) -> tuple[str, ...]:
+        """Units of the channels."""
+        return tuple(channel.unit for channel in self.channels)
+
+    @property
+    def judged(self) -> str:
+        """The twin that skill and ratio are of: the identified one where there is one."""
+        return self.names[-1]
+
+    @property
+    def twins(self) -> Intervals:
+        """Mean absolute errors of the twins."""
+        return {name: self.mae[name] for name in self.names}
+
+    @property
+    def baselines(self) -> Intervals:
+        """Mean absolute errors of the baselines."""
+        return {name: self.mae[name] for name in self.meanings}
 
     @property
     def best(self) -> Interval:
-        """The error of the identified twin where there is one, else of the nominal one."""
-        return self.twins.get("identified", self.twins["nominal"])
+        """Mean absolute error of the identified twin where there is one, else of the nominal one."""
+        return self.mae[self.judged]
 
-    def skill(self, baseline: str) -> NDArray[np.float64]:
-        """1 − error / error of a baseline, per joint: 1 is perfect, 0 no better than it."""
-        return skill(self.best.estimate, self.baselines[baseline].estimate)
+    @property
+    def delay(self) -> Delays | None:
+        """Delay apart from amplitude, of the twin that is judged."""
+        return self.delays.get(self.judged)
+
+    def skill(self, baseline: str = "best") -> Array:
+        """1 − RMSE / RMSE of a baseline, per channel: 1 is perfect, 0 no better than it."""
+        return self.skills[baseline].estimate
+
+    def headline(self) -> list[Headline]:
+        """The figures that programs watch."""
+        return dynamics_headline(self)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """A plain form for files (schema 2)."""
         return {
-            "schema": 1,
+            "schema": 2,
             "joints": list(self.joints),
+            "channels": [{"name": channel.name, "unit": channel.unit} for channel in self.channels],
             "log_units": list(self.log_units),
             "episodes": list(self.episodes),
             "frames": int(self.lengths.sum()),
+            "windows": {"count": self.windows, "length": self.length, "hz": self.hz},
+            "scale": self.scale.tolist(),
+            "sizes": dict(self.sizes),
             "source": self.source,
-            "twins": {name: interval.to_json() for name, interval in self.twins.items()},
-            "baselines": {name: interval.to_json() for name, interval in self.baselines.items()},
+            "intervals": self.drawn,
+            "twins": _json(self.twins),
+            "baselines": _json(self.baselines),
+            "rmse": _json(self.rmse),
+            "horizon": {"edges": self.edges.tolist(), "rmse": _json(self.curves)},
+            "nrmse": _json(self.nrmse),
             "meanings": dict(self.meanings),
             "improvement": None if self.improvement is None else self.improvement.to_json(),
-            "skill": {name: self.skill(name).tolist() for name in self.baselines},
+            "skill": _json(self.skills),
+            "overall_skill": self.overall_skill.to_json(),
+            "phases": [phase.to_json() for phase in self.phases],
+            "delay": {name: delays.to_json() for name, delays in self.delays.items()},
+            "noise_floor": None if self.floor is None else self.floor.to_json(),
+            "repeats": self.repeats,
+            "worst": [clip.to_json() for clip in self.worst],
             "episode_errors": {name: errors.tolist() for name, errors in self.episode_errors.items()},
         }
 
     def text(self) -> str:
-        """The report as a table for a terminal."""
-        title = (
-            f"Mean absolute error over {len(self.episodes)} episodes ({self.source}), open loop from the first frame"
-        )
-        width = max(_LEAST_WIDTH, *(len(joint) + 2 for joint in self.joints))
-        lines = [title, "", " " * 26 + "".join(f"{joint:>{width}}" for joint in self.joints)]
-        lines.append(f"{'unit':<26}" + "".join(f"{unit:>{width}}" for unit in self.log_units))
-        for name, interval in {**self.baselines, **self.twins}.items():
-            label = f"twin, {name}" if name in self.twins else name
-            lines.append(f"{label:<26}" + "".join(f"{value:>{width}.3f}" for value in interval.estimate))
-        lines += _interval_lines("", self.best, width)[1:]
-        rows = ((name, self.skill(name)) for name in self.baselines)
-        lines += [f"{'skill against ' + name:<26}" + "".join(f"{v:>{width}.2f}" for v in row) for name, row in rows]
-        if self.improvement is not None:
-            lines += _interval_lines("identified − nominal", self.improvement, width)
-        lines += ["", *(f"{name}: {meaning}" for name, meaning in self.meanings.items())]
-        return "\n".join(lines)
+        """The report for a terminal."""
+        return "\n\n".join(gap_text(self))
 
 
-def _interval_lines(label: str, interval: Interval, width: int) -> list[str]:
-    """Two rows of a table: the estimates, and the interval of each below it."""
-    estimates = f"{label:<26}" + "".join(f"{value:>{width}.3f}" for value in interval.estimate)
-    if np.isnan(interval.low).all():
-        return [estimates, "  one episode, no interval"]
-    bounds = [f"[{low:.3f}, {high:.3f}]" for low, high in zip(interval.low, interval.high, strict=True)]
-    return [
-        estimates,
-        f"{f'  {interval.level:.0%} interval':<26}" + "".join(f"{bound:>{width}}" for bound in bounds),
-    ]
+def _json(values: Intervals) -> dict[str, Any]:
+    return {name: interval.to_json() for name, interval in values.items()}

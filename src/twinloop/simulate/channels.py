@@ -17,7 +17,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
 from twinloop.simulate.channels_bodies import BODIES
-from twinloop.simulate.measure import Channel, Measure, at_frames, first_held
+from twinloop.simulate.measure import Channel, Measure, at_frames
 from twinloop.simulate.open_loop import Motion
 from twinloop.twin import Twin
 
@@ -84,9 +84,9 @@ class JointPosition:
         """See `Measure`."""
         return kept
 
-    def held(self, kept: Array) -> Array:
+    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
-        return first_held(kept)
+        return other
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
@@ -112,9 +112,9 @@ class JointVelocity:
         """See `Measure`."""
         return kept
 
-    def held(self, kept: Array) -> Array:
+    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
-        return first_held(kept)
+        return other
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
@@ -150,9 +150,9 @@ class SiteSensor:
         silent[..., 0, :] = np.nan
         return silent
 
-    def held(self, kept: Array) -> Array:
+    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
-        return first_held(kept)
+        return other
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""

@@ -16,7 +16,7 @@ from scipy.spatial.transform import Rotation
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
-from twinloop.simulate.measure import Channel, Measure, at_frames, first_held
+from twinloop.simulate.measure import Channel, Measure, at_frames
 from twinloop.simulate.open_loop import Motion
 from twinloop.twin import Twin
 
@@ -42,9 +42,9 @@ class BodyPose:
         turned = np.where(np.isnan(kept[..., 3:6]), np.nan, 0.0)
         return np.concatenate([kept[..., :3], turned], axis=-1)
 
-    def held(self, kept: Array) -> Array:
+    def instead(self, kept: Array, other: Array) -> Array:
         """See `Measure`."""
-        return _pose_columns(first_held(kept), kept)
+        return _pose_columns(other, kept)
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
@@ -74,9 +74,9 @@ class BodyPoseError:
         """See `Measure`."""
         return np.where(np.isnan(kept[..., :1]), np.nan, np.zeros(2))
 
-    def held(self, kept: Array) -> Array:
+    def instead(self, kept: Array, other: Array) -> Array:
         """See `Measure`."""
-        return _sizes(self._pose.held(kept), kept)
+        return _sizes(self._pose.instead(kept, other), kept)
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:
         """See `Measure`."""
@@ -101,9 +101,9 @@ class BodyTwist:
         """See `Measure`."""
         return kept
 
-    def held(self, kept: Array) -> Array:
+    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
-        return first_held(kept)
+        return other
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""

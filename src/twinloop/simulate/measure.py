@@ -38,8 +38,8 @@ class Measure(Protocol):
         """The measured columns ``(…, k)`` of what was kept."""
         ...
 
-    def held(self, kept: Array) -> Array:
-        """The columns ``(…, nframe, k)`` that would be predicted if the first frame lasted."""
+    def instead(self, kept: Array, other: Array) -> Array:
+        """The columns ``(…, nframe, k)`` that would be predicted if ``other`` were there in place of what was kept."""
         ...
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:

@@ -16,7 +16,7 @@ from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, require_joints
 from twinloop.simulate.channels import measures
-from twinloop.simulate.measure import Channel, Measure, at_frames
+from twinloop.simulate.measure import Channel, Measure, at_frames, first_held
 from twinloop.simulate.replay_start import Start, read_starts
 from twinloop.twin import Twin
 
@@ -137,8 +137,12 @@ class ReplayLogs:
     @property
     def held(self) -> Array:
         """What would have been measured if the first frame of each window lasted, ``(nwindow, nframe, nchannel)``."""
-        pairs = zip(self.measures, self.kept, strict=True)
-        return np.concatenate([measure.held(kept) for measure, kept in pairs], axis=-1)
+        return self.instead([first_held(kept) for kept in self.kept])
+
+    def instead(self, others: Sequence[Array]) -> Array:
+        """What would be predicted if ``others`` were there in place of ``kept``, ``(nwindow, nframe, nchannel)``."""
+        rows = zip(self.measures, self.kept, others, strict=True)
+        return np.concatenate([measure.instead(kept, other) for measure, kept, other in rows], axis=-1)
 
     def take(self, rows: ArrayLike) -> ReplayLogs:
         """Some of the windows, by position."""

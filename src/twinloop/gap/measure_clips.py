@@ -1,0 +1,65 @@
+"""The worst clips: where a person should look first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.simulate.replay_logs import ReplayLogs
+
+Array = NDArray[np.float64]
+_SHOWN = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """One window of one episode: from ``begin`` s on for ``length`` s, the RMSE of its worst channel in ``unit``.
+
+    ``relative`` is that error in units of the channel's scale, by which channels are compared.
+    """
+
+    episode: int
+    begin: float
+    length: float
+    channel: str
+    error: float
+    unit: str
+    relative: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return asdict(self)
+
+
+def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[Clip]:
+    """The worst window of each episode of a portion; ``readings`` ``(nwindow, nframe, nchannel)`` of one world."""
+    error = readings[:, 1:] - logs.measured[:, 1:]
+    count = np.maximum(np.sum(~np.isnan(error), axis=1), 1)
+    size = np.sqrt(np.nansum(error**2, axis=1) / count)
+    relative = np.nan_to_num(size / scale)
+    clips, owners = [], np.array(logs.numbers)
+    for episode in dict.fromkeys(logs.numbers):
+        rows = np.flatnonzero(owners == episode)
+        window = int(rows[np.argmax(relative[rows].max(axis=1))])
+        column = int(np.argmax(relative[window]))
+        clips.append(
+            Clip(
+                episode=episode,
+                begin=float(logs.begins[window]),
+                length=float((logs.ends[window] - 1) / logs.twin.control_hz),
+                channel=logs.channels[column].name,
+                error=float(size[window, column]),
+                unit=logs.channels[column].unit,
+                relative=float(relative[window, column]),
+            )
+        )
+    return clips
+
+
+def worst_clips(clips: Iterable[Clip]) -> list[Clip]:
+    """The three worst, each of an episode of its own, the worst first."""
+    return sorted(clips, key=lambda clip: -clip.relative)[:_SHOWN]

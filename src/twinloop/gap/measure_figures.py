@@ -1,0 +1,159 @@
+"""From sums over a log to the report of a gap: every figure with its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.gap.delay import LagSums
+from twinloop.gap.errors import WindowErrors, by_episode, ratio
+from twinloop.gap.measure_clips import Clip
+from twinloop.gap.measure_intervals import (
+    FEWEST,
+    Resampling,
+    Statistic,
+    by_episodes,
+    by_time,
+    mean_absolute,
+    mean_scaled,
+    root_mean,
+    root_mean_by_horizon,
+)
+from twinloop.gap.measure_scales import Survey
+from twinloop.gap.noise_floor import NoiseFloor, Pairs, floor_resampling, noise_floor, of_episodes
+from twinloop.gap.report import GapReport, Phase
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sums:
+    """What one pass over a log leaves: the rows of ``errors`` are ``twins``, then the baselines of ``meanings``.
+
+    Rows of sums are episodes, or windows where there are fewer than four episodes; ``begins`` are those of windows in
+    s, ``lengths`` the frames of episodes. ``phases`` holds the twins alone, ``lags`` one record for each of them.
+    """
+
+    twins: tuple[str, ...]
+    meanings: Mapping[str, str]
+    errors: WindowErrors
+    phases: Mapping[str, WindowErrors]
+    lags: tuple[LagSums, ...]
+    worst: tuple[Clip, ...]
+    begins: Array
+    lengths: Array
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the rows of ``errors``."""
+        return (*self.twins, *self.meanings)
+
+
+def report_of(
+    sums: Sums, seen: Survey, pairs: Pairs | None, *, how: str, source: str, level: float, seed: int
+) -> GapReport:
+    """The figures with their intervals.
+
+    Args:
+        sums: of the log.
+        seen: what was seen of it before.
+        pairs: of repeats; None where there are none.
+        how: how repeats were looked for.
+        source: where the episodes come from.
+        level: of the intervals.
+        seed: of the bootstrap.
+    """
+    errors, best = sums.errors, len(sums.twins) - 1
+    drawn = _resampling(sums, seen, level, seed)
+    rows = dict(enumerate(sums.names))
+    per_episode = by_episode(errors)
+    rival = range(len(sums.twins), len(rows))
+    return GapReport(
+        channels=seen.channels,
+        episodes=seen.episodes,
+        windows=seen.windows,
+        length=seen.length,
+        hz=seen.hz,
+        scale=seen.scale,
+        sizes=seen.sizes,
+        source=source,
+        meanings=sums.meanings,
+        names=sums.twins,
+        rmse={name: drawn.interval(root_mean(errors, row)) for row, name in rows.items()},
+        mae={name: drawn.interval(mean_absolute(errors, row)) for row, name in rows.items()},
+        edges=errors.edges,
+        curves={name: drawn.interval(root_mean_by_horizon(errors, row)) for row, name in rows.items()},
+        nrmse={name: drawn.interval(_scaled(root_mean(errors, row), seen.scale)) for row, name in rows.items()},
+        skills={
+            **{rows[row]: drawn.interval(_skill(errors, best, [row])) for row in rival},
+            "best": drawn.interval(_skill(errors, best, list(rival))),
+        },
+        overall_skill=drawn.interval(_overall_skill(errors, best, list(rival), seen.scale)),
+        improvement=drawn.interval(_difference(errors)) if best else None,
+        phases=tuple(_phase(name, part, sums.twins, drawn) for name, part in sums.phases.items()),
+        delays={name: found for name, part in zip(sums.twins, sums.lags, strict=True) if (found := part.delays(drawn))},
+        floor=None if pairs is None else _floor(per_episode, pairs, sums.twins, seen, how, level, seed),
+        repeats=how,
+        worst=sums.worst,
+        episode_errors={
+            name: ratio(per_episode.absolute[row].sum(axis=1), per_episode.count.sum(axis=1))
+            for row, name in rows.items()
+        },
+        lengths=sums.lengths,
+        drawn=drawn.reason or f"bca bootstrap over {int(drawn.labels.max()) + 1} {drawn.unit}",
+    )
+
+
+def _resampling(sums: Sums, seen: Survey, level: float, seed: int) -> Resampling:
+    """Episodes where there are enough of them, else stretches of time."""
+    if len(seen.episodes) >= FEWEST or seen.windows == len(seen.episodes):
+        return by_episodes(len(seen.episodes), level=level, seed=seed)
+    stride = float(np.median(np.diff(sums.begins)[np.diff(sums.begins) > 0]))
+    return by_time(sums.errors, sums.begins, stride, level=level, seed=seed)
+
+
+def _floor(
+    errors: WindowErrors, pairs: Pairs, twins: tuple[str, ...], seen: Survey, how: str, level: float, seed: int
+) -> NoiseFloor:
+    own = of_episodes(errors, pairs.episodes)
+    drawn = floor_resampling(pairs, level=level, seed=seed)
+    return noise_floor(pairs, own, {name: row for row, name in enumerate(twins)}, seen.scale, drawn, how=how)
+
+
+def _phase(name: str, errors: WindowErrors, twins: tuple[str, ...], drawn: Resampling) -> Phase:
+    return Phase(
+        name=name,
+        frames=errors.count.sum(axis=(0, 1)),
+        rmse={twin: drawn.interval(root_mean(errors, row)) for row, twin in enumerate(twins)},
+    )
+
+
+def _scaled(statistic: Statistic, scales: Array) -> Statistic:
+    return lambda weights: mean_scaled(statistic(weights), scales)
+
+
+def _least(errors: WindowErrors, rows: list[int]) -> Statistic:
+    """RMSE of the best of some rows in each channel; rows that say nothing of a channel do not compete."""
+    parts = [root_mean(errors, row) for row in rows]
+    return lambda weights: np.fmin.reduce([part(weights) for part in parts])
+
+
+def _skill(errors: WindowErrors, twin: int, rivals: list[int]) -> Statistic:
+    """1 − RMSE / RMSE of the best rival, by channel; NaN where the rival is perfect."""
+    own, other = root_mean(errors, twin), _least(errors, rivals)
+    return lambda weights: 1.0 - ratio(own(weights), other(weights))
+
+
+def _overall_skill(errors: WindowErrors, twin: int, rivals: list[int], scales: Array) -> Statistic:
+    """1 − mean over channels of RMSE over scale, over the same of each channel's best rival."""
+    own, other = _scaled(root_mean(errors, twin), scales), _scaled(_least(errors, rivals), scales)
+    return lambda weights: 1.0 - ratio(own(weights), other(weights))
+
+
+def _difference(errors: WindowErrors) -> Statistic:
+    """MAE of the identified twin less that of the nominal one."""
+    before, after = mean_absolute(errors, 0), mean_absolute(errors, 1)
+    return lambda weights: after(weights) - before(weights)
