@@ -35,7 +35,7 @@ def test_planted_noise_is_found_and_its_parameters_named(tmp_path, capsys):
     signals = load_log(sim)[0].signals
     assert signals["angular_velocity/tool_imu"].columns == ("x", "y", "z")
     assert signals["wrench/tool_force"].columns == ("force.x", "force.y", "force.z", "torque.x", "torque.y", "torque.z")
-    assert np.median(np.diff(signals["acceleration/tool_imu"].time)) == pytest.approx(1 / 200, rel=1e-3)
+    assert np.median(np.diff(signals["acceleration/tool_imu"].time)) == pytest.approx(1 / 200, rel=0.02)  # its crystal
     words = ["gap", "sensors", "--sim", str(sim), "--twin", str(EXAMPLE)]
     quiet = ["--real", str(like), "--fail-if", "sensors_differ > 0.01"]
     assert main([*words, *quiet]) == 0
