@@ -1,0 +1,274 @@
+"""How well simulated scores of policies predict real ones, with intervals for these policies and others like them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri, stdtrit
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.stats import ranking
+from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.ranking_population import (
+    Population,
+    draw_differences,
+    draw_population,
+    draw_true_scores,
+    expected_figures,
+)
+from twinloop.stats.ranking_scores import Scores
+
+Array = NDArray[np.float64]
+_PAIRS = 2_000_000  # numbers held at once
+_MODEL = "normal scores, noise of trials taken off"
+_UNKNOWN = "numbers of trials unknown, so their noise is not counted"
+_NO_GAP_INTERVAL = "none: no interval we tried held for few policies (docs/predictivity.md)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictivityFigure:
+    """One figure and two intervals.
+
+    ``estimate`` is what publications print, from the means as they are; NaN where it does not exist, with the
+    ``reason``. ``these`` says where the same figure of the true scores of these policies lies: more trials narrow it.
+    ``others`` is about the population of policies these are from, without noise of trials: only more policies narrow
+    it. ``corrected`` is the middle of ``others``' draws: the estimate without what noise of trials does to it.
+    """
+
+    name: str
+    estimate: float
+    corrected: float
+    these: Interval
+    others: Interval
+    better: Literal["higher", "lower"]
+    meaning: str
+    reason: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files; what does not exist is null."""
+
+        def ends(interval: Interval) -> dict[str, Any]:
+            low, high = (None if np.isnan(x) else float(x) for x in (interval.low, interval.high))
+            return {"low": low, "high": high, "level": interval.level, "method": interval.method}
+
+        numbers = {"estimate": self.estimate, "corrected": self.corrected}
+        plain = {key: None if np.isnan(value) else value for key, value in numbers.items()}
+        words = {"better": self.better, "meaning": self.meaning, "reason": self.reason}
+        return {"name": self.name, **plain, "these": ends(self.these), "others": ends(self.others), **words}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Predictivity:
+    """Figures of one set of policies.
+
+    ``best_policy`` is the chance that the policy the simulation ranks first is truly the best of these in reality, and
+    ``noise_share`` ``(2,)`` which part of the spread of real and simulated means is noise of their trials.
+    """
+
+    figures: tuple[PredictivityFigure, ...]
+    best_policy: float
+    noise_share: tuple[float, float]
+
+    def __getitem__(self, name: str) -> PredictivityFigure:
+        """The figure of that name."""
+        return next(figure for figure in self.figures if figure.name == name)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "figures": [figure.to_json() for figure in self.figures],
+            "best_policy": self.best_policy,
+            "noise_share": {"real": self.noise_share[0], "sim": self.noise_share[1]},
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Kind:
+    """A figure: how it is computed of scores, and of populations of policies."""
+
+    name: str
+    of_scores: Callable[..., Array]
+    of_population: Callable[[Population, int], Array]
+    better: Literal["higher", "lower"]
+    meaning: str
+
+
+_KINDS = (
+    _Kind(
+        name="pearson",
+        of_scores=ranking.pearson,
+        of_population=lambda p, _: p.correlation,
+        better="higher",
+        meaning="linear correlation of real and simulated scores (SRCC)",
+    ),
+    _Kind(
+        name="spearman",
+        of_scores=ranking.spearman,
+        of_population=lambda p, _: 6 / np.pi * np.arcsin(p.correlation / 2),  # of a normal population, Pearson 1907
+        better="higher",
+        meaning="correlation of ranks",
+    ),
+    _Kind(
+        name="kendall",
+        of_scores=ranking.kendall,
+        of_population=lambda p, _: 2 / np.pi * np.arcsin(p.correlation),  # Greiner's relation for a normal population
+        better="higher",
+        meaning="pairs ordered alike less pairs ordered otherwise, as a share (τ-b)",
+    ),
+    _Kind(
+        name="mmrv",
+        of_scores=ranking.mmrv,
+        of_population=lambda p, n: np.sqrt(p.real) * expected_figures(n).at("mmrv", p.correlation),
+        better="lower",
+        meaning="mean over policies of the largest real score at stake in a wrong order",
+    ),
+    _Kind(
+        name="pairwise_accuracy",
+        of_scores=ranking.pairwise_accuracy,
+        of_population=lambda p, _: 0.5 + np.arcsin(p.correlation) / np.pi,
+        better="higher",
+        meaning="share of pairs of policies whose better one the simulation names",
+    ),
+    _Kind(
+        name="best_agrees",
+        of_scores=ranking.best_agrees,
+        of_population=lambda p, n: expected_figures(n).at("best_agrees", p.correlation),
+        better="higher",
+        meaning="whether (of others: how often) the simulation's best policy is the real best",
+    ),
+    _Kind(
+        name="regret",
+        of_scores=ranking.regret,
+        of_population=lambda p, n: np.sqrt(p.real) * expected_figures(n).at("regret", p.correlation),
+        better="lower",
+        meaning="real score lost by taking the simulation's best policy",
+    ),
+)
+_ORDERED = ("pearson", "spearman", "kendall", "pairwise_accuracy")  # of what is equal there is no order
+
+
+def predictivity(*, real: Scores, sim: Scores, level: float = 0.95, draws: int = 4000, seed: int = 0) -> Predictivity:
+    """Correlations, ranking figures and distances of real and simulated scores ``(P,)`` of the same policies.
+
+    Args:
+        real: the real scores.
+        sim: the simulated scores; not symmetric, so both are named.
+        level: confidence level of all intervals.
+        draws: of populations and true scores; 4,000 leave an end of an interval uncertain by about 2 % of its width.
+        seed: run seed of the draws.
+
+    Raises:
+        InputError: fewer than three policies, or not the same of both.
+    """
+    check_level(level)
+    if real.mean.shape != sim.mean.shape or real.mean.ndim != 1:
+        raise InputError(f"{real.mean.size} real and {sim.mean.size} simulated scores; give each policy one of both.")
+    rng = generator(seed, "stats/predictivity")
+    population = draw_population(real=real, sim=sim, draws=draws, rng=rng)
+    true_r, true_s = draw_true_scores(population, real=real, sim=sim, rng=rng)
+    equal = _equal(real, sim)
+    figures = [
+        _figure(kind, real, sim, population, true_r, true_s, equal if kind.name in _ORDERED else "", level)
+        for kind in _KINDS
+    ]
+    gaps = np.abs(draw_differences(real=real, sim=sim, draws=draws, rng=rng)).mean(axis=-1)
+    picked = int(np.argmax(sim.mean))
+    return Predictivity(
+        figures=(*figures, _bias(real, sim, level), _absolute_gap(real, sim, gaps, level)),
+        best_policy=float(np.mean(np.argmax(true_r, axis=-1) == picked)),
+        noise_share=(_noise_share(real), _noise_share(sim)),
+    )
+
+
+def _figure(
+    kind: _Kind,
+    real: Scores,
+    sim: Scores,
+    population: Population,
+    true_r: Array,
+    true_s: Array,
+    reason: str,
+    level: float,
+) -> PredictivityFigure:
+    value = np.array(np.nan) if reason else kind.of_scores(real=real.mean, sim=sim.mean)
+    these = _in_portions(kind.of_scores, true_r, true_s)
+    others = kind.of_population(population, real.mean.shape[-1])
+    known = real.known and sim.known
+    return PredictivityFigure(
+        name=kind.name,
+        estimate=float(value),
+        corrected=np.nan if reason else float(np.median(others)),
+        these=_quantiles(value, these if known else None, level, _MODEL if known else _UNKNOWN, reason),
+        others=_quantiles(value, others, level, _MODEL if known else f"normal scores; {_UNKNOWN}", reason),
+        better=kind.better,
+        meaning=kind.meaning,
+        reason=reason,
+    )
+
+
+def _in_portions(of_scores: Callable[..., Array], true_r: Array, true_s: Array) -> Array:
+    """A figure of many draws ``(D, P)``, few at a time because it compares all pairs."""
+    parts = -(-true_r.shape[0] * true_r.shape[1] ** 2 // _PAIRS)
+    pairs = zip(np.array_split(true_r, parts), np.array_split(true_s, parts), strict=True)
+    return np.concatenate([of_scores(real=r, sim=s) for r, s in pairs])
+
+
+def _quantiles(value: Array, draws: Array | None, level: float, method: str, reason: str) -> Interval:
+    tail = (1 - level) / 2
+    if draws is None or reason:
+        low, high = np.nan, np.nan
+    else:
+        low, high = np.quantile(draws, [tail, 1 - tail])
+    return Interval(estimate=value, low=np.array(low), high=np.array(high), level=level, method=reason or method)
+
+
+def _bias(real: Scores, sim: Scores, level: float) -> PredictivityFigure:
+    """Differences are observed without bias, so Student's interval over policies has the noise of trials in it."""
+    differences = sim.mean - real.mean
+    n, value = len(differences), differences.mean()
+    error = np.sqrt(np.sum(real.variance + sim.variance)) / n
+    half = ndtri((1 + level) / 2) * error if real.known and sim.known else np.nan
+    wide = stdtrit(n - 1, (1 + level) / 2) * differences.std(ddof=1) / np.sqrt(n)
+    method = "normal, binomial trials" if real.known and sim.known else _UNKNOWN
+    return PredictivityFigure(
+        name="bias",
+        estimate=float(value),
+        corrected=float(value),
+        these=Interval(estimate=value, low=value - half, high=value + half, level=level, method=method),
+        others=Interval(estimate=value, low=value - wide, high=value + wide, level=level, method="Student's t"),
+        better="lower",
+        meaning="mean of simulated − real score: positive where the simulation flatters",
+    )
+
+
+def _absolute_gap(real: Scores, sim: Scores, draws: Array, level: float) -> PredictivityFigure:
+    value = ranking.absolute_gap(real=real.mean, sim=sim.mean)
+    known = real.known and sim.known
+    return PredictivityFigure(
+        name="absolute_gap",
+        estimate=float(value),
+        corrected=float(np.median(draws)) if known else float(value),
+        these=_quantiles(value, draws if known else None, level, _MODEL if known else _UNKNOWN, ""),
+        others=_quantiles(value, None, level, _NO_GAP_INTERVAL, ""),
+        better="lower",
+        meaning="mean of |simulated − real score|; noise of trials makes it larger than it is",
+    )
+
+
+def _equal(real: Scores, sim: Scores) -> str:
+    """Why there is no order to speak of; "" where there is one."""
+    for side, word in ((real, "real"), (sim, "simulated")):
+        if np.ptp(side.mean) <= 1e-12:
+            what = f"all {len(side.mean)} {word} scores are {side.mean[0]:.3g}"
+            return f"{what}: there is no order to predict. Compare policies, or tasks, that differ."
+    return ""
+
+
+def _noise_share(side: Scores) -> float:
+    spread = float(np.var(side.mean, ddof=1))
+    return min(float(np.mean(side.variance)) / spread, 1.0) if spread > 0 else float(side.known)
