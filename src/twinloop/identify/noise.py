@@ -16,12 +16,12 @@ from scipy.signal import lfilter
 
 from twinloop.core.distribution import ResidualNoise
 from twinloop.simulate.replay_logs import ReplayLogs
+from twinloop.stats import ridge_predictions
 
 Array = NDArray[np.float64]
 
 _FOLDS = 5
 _LEAST_EPISODES = 4
-_PENALTIES = 10.0 ** np.arange(-4.0, 3.0)  # of the features' mean square; the one that predicts best is taken
 _MEMORY = (0.1, 0.4)  # s: time constants of the low-passes; servos' lags and the swings of what they carry
 _LEAST_SHARE = 0.01
 
@@ -66,34 +66,13 @@ def _without_structure(logs: ReplayLogs, residual: Array) -> tuple[Array, Array]
     fold = episodes % min(_FOLDS, count)
     left, share = residual.copy(), np.zeros(residual.shape[-1])
     for channel in range(residual.shape[-1]):
-        predicted = _predicted(features, residual[..., channel], fold)
+        predicted = ridge_predictions(features, residual[..., channel], fold)
         rest = residual[..., channel] - predicted
         power = np.nansum(residual[..., channel] ** 2)
         part = 1.0 - np.nansum(rest**2) / power if power > 0 else 0.0
         if part > _LEAST_SHARE:
             left[..., channel], share[channel] = rest, part
     return left, share
-
-
-def _predicted(features: Array, target: Array, fold: NDArray[np.intp]) -> Array:
-    """Predictions of every fold from the others, at the penalty that predicts best over all, ``(nwindow, nframe)``."""
-    known = ~np.isnan(target)
-    best, least = np.zeros_like(target), np.nansum(target**2)
-    grams = {}
-    for number in np.unique(fold):
-        rows = known & (fold != number)[:, None]
-        x, y = features[rows], target[rows]
-        values, vectors = np.linalg.eigh(x.T @ x / len(x))
-        grams[number] = (values, vectors, vectors.T @ (x.T @ y / len(x)))
-    for penalty in _PENALTIES:
-        guess = np.zeros_like(target)
-        for number, (values, vectors, moment) in grams.items():
-            weights = vectors @ (moment / (np.maximum(values, 0.0) + penalty))
-            guess[fold == number] = features[fold == number] @ weights
-        error = np.nansum((target - guess) ** 2)
-        if error < least:
-            best, least = guess, error
-    return best
 
 
 def _features(logs: ReplayLogs) -> Array:

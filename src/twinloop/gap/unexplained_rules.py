@@ -1,0 +1,204 @@
+"""From where an error lives to the first model term to try, and the command that puts it to the test.
+
+A rule is a suggestion: it names what is cheapest to rule out. Whether the term is missing is for the nested models of
+``twinloop identify --compare`` to say, on episodes that they have not seen.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rule:
+    """What states and events point to.
+
+    ``states`` are families of `unexplained_states`, ``events`` classes of `events`, those that say most first.
+    ``where`` completes "it sits at …". ``structures`` are names of ``identify --structures``; where none can say it,
+    ``frees`` are patterns of parameters for ``identify --free``, and ``flags`` what else to say.
+    """
+
+    name: str
+    states: tuple[str, ...]
+    events: tuple[str, ...]
+    where: str
+    term: str
+    structures: tuple[str, ...] = ()
+    frees: tuple[str, ...] = ()
+    flags: str = ""
+    note: str = ""
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        name="backlash",
+        states=("turn", "load_side"),
+        events=("load_reversal", "reversal"),
+        where="reversals of motion or load",
+        term="backlash, then stiction",
+        structures=("backlash", "stribeck"),
+    ),
+    Rule(
+        name="stiction",
+        states=("slow",),
+        events=("breakaway",),
+        where="starts from rest and slow motion",
+        term="friction at rest above friction in motion (Stribeck)",
+        structures=("stribeck", "backlash"),
+    ),
+    Rule(
+        name="saturation",
+        states=("limit",),
+        events=("saturation", "effort"),
+        where="the drives' limits",
+        term="voltage limit: torque that falls with speed",
+        structures=("voltage_limit", "quadratic_damping", "load_friction"),
+    ),
+    Rule(
+        name="speed",
+        states=("speed",),
+        events=("fast",),
+        where="fast motion",
+        term="quadratic damping, then back-EMF",
+        structures=("quadratic_damping", "voltage_limit"),
+    ),
+    Rule(
+        name="load",
+        states=("load",),
+        events=(),
+        where="high loads",
+        term="friction that grows with the load",
+        structures=("load_friction",),
+    ),
+    Rule(
+        name="impact",
+        states=(),
+        events=("contact_onset",),
+        where="the beginning of contacts",
+        term="contact stiffness and restitution",
+        structures=("contact_softness",),
+        flags="--fit FIT.yaml",
+        note="FIT.yaml keeps contacts in the replay: `replay: {contacts: true}`",
+    ),
+    Rule(
+        name="contact",
+        states=(),
+        events=("contact",),
+        where="frames in contact",
+        term="friction of contacts",
+        frees=("object/*/friction/*", "geom/*/friction/*"),
+        flags="--fit FIT.yaml",
+        note="FIT.yaml keeps contacts in the replay: `replay: {contacts: true}`",
+    ),
+    Rule(
+        name="position",
+        states=("position",),
+        events=("near_limit", "still"),
+        where="certain positions",
+        term="gravity, an encoder's zero, or cogging",
+        frees=("sensor/*/offset", "sensor/*/scale", "body/*/mass", "body/*/com/*", "joint/*/stiffness"),
+    ),
+    Rule(
+        name="heat",
+        states=("time",),
+        events=(),
+        where="late in the episodes: it grows with time",
+        term="heating of the windings, or a supply that sags",
+        frees=("actuator/*/thermal_resistance", "actuator/*/thermal_time", "supply/bus/resistance"),
+    ),
+    Rule(
+        name="drift",
+        states=("order",),
+        events=(),
+        where="some episodes more than others: it changes along their order",
+        term="drift between episodes",
+        flags="--drift 3",
+    ),
+    Rule(
+        name="refit",
+        states=("linear",),
+        events=(),
+        where="whatever is commanded and moves, in proportion",
+        term="the parameters themselves: fit them again, with more of them free",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hint:
+    """A rule that fired for a channel: ``share`` of the residuals' power behind it, the evidence, and the command."""
+
+    channel: str
+    rule: Rule
+    share: float
+    evidence: tuple[str, ...]
+    patterns: tuple[str, ...]
+
+    @property
+    def term(self) -> str:
+        """The first model term to try."""
+        return self.rule.term
+
+    def command(self, twin: str = "TWIN", data: str = "LOG") -> str:
+        """What to type."""
+        words = f"twinloop identify --twin {twin} --data {data}"
+        if self.rule.structures:
+            words += f" --compare --structures {' '.join(self.rule.structures)}"
+        elif self.patterns:
+            words += " --free " + " ".join(f"'{pattern}'" for pattern in self.patterns)
+        return " ".join(part for part in (words, self.rule.flags, "--output hypotheses") if part)
+
+    def note(self, twin: str = "the twin's YAML") -> str:
+        """What must be done before the command; "" where nothing."""
+        if self.rule.frees and not self.patterns and not self.rule.structures:
+            return f"first declare {' or '.join(self.rule.frees)} under `params:` of {twin}; it has none of them"
+        return self.rule.note
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "channel": self.channel,
+            "rule": self.rule.name,
+            "where": self.rule.where,
+            "term": self.term,
+            "share": self.share,
+            "evidence": list(self.evidence),
+            "structures": list(self.rule.structures),
+            "command": self.command(),
+            "note": self.note(),
+        }
+
+
+def hints(
+    channel: str,
+    states: Sequence[tuple[str, float, str]],
+    events: Sequence[tuple[str, float, str]],
+    params: Iterable[str],
+) -> tuple[Hint, ...]:
+    """The rules that fire for a channel, the one with most behind it first.
+
+    States come before events: a state that predicts the residual of episodes that were not seen says how the error is
+    made, an event only when. The linear model comes last, because whatever is missing bends the fitted parameters too.
+
+    Args:
+        channel: name.
+        states: significant families with the share of the residual's power that they predict, and their evidence.
+        events: significant events with the share of the new error that arises there, and their evidence.
+        params: the twin's parameters, of which a command can free some.
+    """
+    known = tuple(params)
+    fired = []
+    for rule in RULES:
+        by_state = [row for row in states if row[0] in rule.states]
+        by_event = [row for row in events if row[0] in rule.events]
+        if not by_state and not by_event:
+            continue
+        share = max(row[1] for row in by_state or by_event)
+        patterns = tuple(pattern for pattern in rule.frees if fnmatch.filter(known, pattern))
+        evidence = tuple(row[2] for row in (*by_state, *by_event))
+        order = (rule.name == "refit", not by_state, -share)
+        fired.append((order, Hint(channel=channel, rule=rule, share=share, evidence=evidence, patterns=patterns)))
+    return tuple(hint for _, hint in sorted(fired, key=lambda row: row[0]))
