@@ -155,7 +155,7 @@ def stream_logs(
 
     Raises:
         LogError: no episode, or one of other units, joints or rate than the first; and see `prepare_replay`.
-        InputError: a portion of no episodes.
+        InputError: a portion of no episodes; windows longer than every episode.
     """
     if batch < 1:
         raise InputError(f"Portions of {batch} episodes hold nothing. Ask for at least one.")
@@ -163,12 +163,22 @@ def stream_logs(
     first = next(source, None)
     if first is None:
         raise LogError("There is no episode to replay. Give a log with at least one.")
-    paced = prepare_replay(twin, [first], replace(options or ReplayOptions(), window=None)).twin
+    chosen = options or ReplayOptions()
+    whole = replace(chosen, window=None)
+    paced, longest = prepare_replay(twin, [first], whole).twin, 0.0
     source = itertools.chain([first], source)
     while portion := list(itertools.islice(source, batch)):
         for episode in portion:
             _refuse_unlike(first, episode, paced.control_hz)
-        yield prepare_replay(paced, portion, options)
+        length = max(float(episode.time[-1] - episode.time[0]) for episode in portion)
+        longest = max(longest, length)
+        short = chosen.window is not None and 0 < length < chosen.window  # others may be long enough
+        yield prepare_replay(paced, portion, whole if short else chosen)
+    if chosen.window is not None and longest * (1 + _SAME_RATE) < chosen.window:
+        raise InputError(
+            f"Windows of {chosen.window:g} s do not fit: the longest episode lasts {longest:.4g} s. Give a shorter "
+            "window, or none to replay whole episodes."
+        )
 
 
 def _horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDArray[np.intp]]:

@@ -16,18 +16,32 @@ if TYPE_CHECKING:
 _HORIZONS = 4  # of the curve, in the terminal
 
 
+Rows = list[list[str]]
+Shown = tuple[list[str], Rows, str]
+
+
 def gap_text(report: GapReport) -> Iterator[str]:
     """Paragraphs: what was compared, the headline, tables of errors, horizons, delay, phases and clips, meanings."""
     yield _head(report)
     yield _summary(report)
+    for head, rows, _ in gap_tables(report):
+        yield plain_table(head, rows)
+    yield "\n".join(f"{name}: {meaning}" for name, meaning in report.meanings.items())
+
+
+def gap_tables(report: GapReport) -> Iterator[Shown]:
+    """Head, rows and caption of every table: errors, change, horizons, delay, phases of contact, worst clips."""
     yield _errors(report)
+    if report.improvement is not None:
+        pairs = zip(report.joints, report.log_units, strict=True)
+        rows = [[name, unit, cell(report.improvement, row)] for row, (name, unit) in enumerate(pairs)]
+        yield ["mean absolute error", "unit", "identified − nominal"], rows, "Paired by episode; negative is better."
     yield _horizons(report)
     if report.delay is not None:
         yield _delays(report, report.delay)
     if report.phases:
         yield _phases(report)
     yield _worst(report)
-    yield "\n".join(f"{name}: {meaning}" for name, meaning in report.meanings.items())
 
 
 def cell(interval: Interval, row: int | None = None, *, factor: float = 1.0, digits: int = 3) -> str:
@@ -77,38 +91,42 @@ def _summary(report: GapReport) -> str:
             f"gap ratio  {cell(report.floor.overall[judged])}: error over the noise floor of {repeats} "
             f"({report.repeats}); 1 perfect"
         )
+    for body, size in report.sizes.items():
+        name = f"pose_error/{body}/distance"
+        if name in report.joints and size > 0:
+            share = cell(report.rmse[judged], report.joints.index(name), factor=100 / size, digits=1)
+            lines.append(f"{body:<9}  {share} %: RMSE of its distance over its largest extent, {size:.3g} m")
     return "\n".join(lines)
 
 
-def _errors(report: GapReport) -> str:
-    head = ["RMSE", "unit", *report.meanings, *report.names[:-1], f"twin, {report.judged}", "skill"]
+def _errors(report: GapReport) -> Shown:
+    others = [*report.meanings, *report.names[:-1]]
+    head = ["RMSE", "unit", *others, f"twin, {report.judged}", "skill"]
     head += [] if report.floor is None else ["floor", "gap ratio"]
     rows = []
     for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True)):
-        others = [*report.meanings, *report.names[:-1]]
         line = [name, unit, *(_figure(report.rmse[other], row) for other in others)]
         line += [cell(report.rmse[report.judged], row), cell(report.skills["best"], row, digits=2)]
         if report.floor is not None:
             line += [_figure(report.floor.floor, row), cell(report.floor.ratios[report.judged], row, digits=2)]
         rows.append(line)
-    parts = [plain_table(head, rows)]
-    if report.improvement is not None:
-        pairs = zip(report.joints, report.log_units, strict=True)
-        changes = [[name, unit, cell(report.improvement, row)] for row, (name, unit) in enumerate(pairs)]
-        parts.append(plain_table(["mean absolute error", "unit", "identified − nominal"], changes))
-    return "\n\n".join(parts)
+    caption = "Skill is 1 − RMSE / RMSE of the best of the guesses. " + (
+        "" if report.floor is None else "The floor is what repeats of one motion differ by, over √2."
+    )
+    return head, rows, caption.strip()
 
 
-def _horizons(report: GapReport) -> str:
+def _horizons(report: GapReport) -> Shown:
     nbin = len(report.edges) - 1
     bins = np.unique(np.linspace(0, nbin, _HORIZONS + 1).round().astype(int))[1:] - 1
     head = [f"RMSE of the {report.judged} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
     curve = report.curves[report.judged].estimate
     pairs = enumerate(zip(report.joints, report.log_units, strict=True))
-    return plain_table(head, [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, (name, unit) in pairs])
+    rows = [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, (name, unit) in pairs]
+    return head, rows, f"Of the last {report.edges[1]:.3g} s before each time, since a window's beginning."
 
 
-def _delays(report: GapReport, delays: Delays) -> str:
+def _delays(report: GapReport, delays: Delays) -> Shown:
     head = ["reality later than the twin by", "ms", "gain", "of squared error: delay", "amplitude", "shape"]
     rows = []
     for row, name in enumerate(report.joints):
@@ -116,34 +134,24 @@ def _delays(report: GapReport, delays: Delays) -> str:
             continue
         shares = [f"{share:.0%}" for share in delays.shares.estimate[:, row]]
         rows.append([name, cell(delays.delay, row, factor=1e3, digits=1), cell(delays.gain, row), *shares])
-    return plain_table(head, rows)
+    return head, rows, "Gain is measured over simulated amplitude once the delay is removed; shape is neither of both."
 
 
-def _phases(report: GapReport) -> str:
-    head = ["RMSE by contact", "unit", *(f"{phase.name}" for phase in report.phases)]
-    pairs = enumerate(zip(report.joints, report.log_units, strict=True))
-    return plain_table(
-        head,
-        [
-            [name, unit, *(cell(phase.rmse[report.judged], row) for phase in report.phases)]
-            for row, (name, unit) in pairs
-        ],
-    )
+def _phases(report: GapReport) -> Shown:
+    head = ["RMSE by contact", "unit", *(phase.name for phase in report.phases)]
+    rows = []
+    for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True)):
+        rows.append([name, unit, *(cell(phase.rmse[report.judged], row) for phase in report.phases)])
+    return head, rows, "Free: nothing touches; contact onset: just after a first touch."
 
 
-def _worst(report: GapReport) -> str:
+def _worst(report: GapReport) -> Shown:
     rows = [
-        [
-            f"episode {clip.episode}",
-            f"{clip.begin:.2f} s",
-            f"{clip.length:.2f} s",
-            clip.channel,
-            _number(clip.error),
-            clip.unit,
-        ]
-        for clip in report.worst
+        [f"episode {c.episode}", f"{c.begin:.2f} s", f"{c.length:.2f} s", c.channel, _number(c.error), c.unit]
+        for c in report.worst
     ]
-    return plain_table(["worst clips", "from", "for", "channel", "RMSE", "unit"], rows)
+    caption = "The worst window of each of the three worst episodes, by RMSE over the channel's scale."
+    return ["worst clips", "from", "for", "channel", "RMSE", "unit"], rows, caption
 
 
 def _figure(interval: Interval, row: int) -> str:

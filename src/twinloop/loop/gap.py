@@ -12,11 +12,11 @@ from rich.console import Console
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.gap import measure_gap
+from twinloop.loop.gap_options import Request
+from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section
-from twinloop.loop.runs import claim_output, write_report, write_result
 from twinloop.randomize import read_identified
-from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
 
@@ -30,26 +30,44 @@ class _Split:
     note: str
 
 
-def run_gap(reference: str, log: Log, output: Path, *, params: Path | None, console: Console) -> dict[str, Any]:
+def run_gap(
+    reference: str,
+    log: Log,
+    output: Path | None,
+    *,
+    params: Path | None,
+    request: Request,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
     """Print and store the gap between a twin and a log.
 
     With ``params`` from a run on the same log, only that run's held-out episodes are measured.
     """
+    started = GapRun.begin("dynamics", output, fail_if, console)
     twin = load_twin(reference)
-    claim_output(output)
     run = None if params is None else read_identified(params)
     split = _split(log, run)
     distribution = None if run is None else ParamDistribution.from_json(run["distribution"])
-    report = measure_gap(twin, split.measured, backend=open_backend(), params=distribution, training=split.training)
-    console.print(f"{log.label}; {split.note}")
-    console.print(report.text(), soft_wrap=True)
-    figures = {**report.to_json(), "verb": "gap", "twin": describe(twin), "data": log.describe(), "note": split.note}
-    result = write_result(output, figures)
-    page = Report(f"Gap of {twin.name}", f"{log.label}; {split.note}")
-    write_report(
-        page, lambda p: gap_section(p, report, twin, split.measured, distribution), output / "report.html", console
+    options = request.options(twin, split.measured)
+    report = measure_gap(
+        twin,
+        split.measured,
+        backend=open_backend(),
+        params=distribution,
+        options=options,
+        training=split.training,
+        repeats=request.repeats,
     )
-    return result
+    console.print(f"{log.label}; {split.note}", soft_wrap=True)
+    console.print(report.text(), soft_wrap=True)
+    return started.end(
+        {**report.to_json(), "twin": describe(twin), "data": log.describe(), "note": split.note},
+        report.headline(),
+        title=f"Gap of {twin.name}",
+        subtitle=f"{log.label}; {split.note}",
+        fill=lambda page: gap_section(page, report, twin, split.measured, distribution, options=options),
+    )
 
 
 def describe(twin: Twin) -> dict[str, str]:

@@ -98,7 +98,8 @@ class Identified:
     def page(self, report: Report, *, target: Sequence[float] | None = None) -> None:
         """Add the sections of a fit; ``target`` is an error per joint to compare with."""
         if self.gap is not None:
-            gap_section(report, self.gap, self.twin, self.held_out, self.distribution, target=target)
+            options = self.config.replay
+            gap_section(report, self.gap, self.twin, self.held_out, self.distribution, target=target, options=options)
         identify_section(report, self.result, self.twin, self.training, self.config)
         if self.ranges is not None:
             ranges_section(report, self.ranges, self.twin, self.held_out, self.config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport
+from twinloop.gap.report_text import cell, gap_tables
 from twinloop.randomize import Plan
-from twinloop.report import Report
+from twinloop.report import KeyFigure, Report
 from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
-from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import Twin
+
+_DRAWN = ("command", "delay")
 
 
 def gap_section(
@@ -28,16 +32,19 @@ def gap_section(
     episodes: Sequence[Episode],
     params: ParamDistribution | None,
     *,
+    options: ReplayOptions | None = None,
     target: Sequence[float] | None = None,
 ) -> None:
-    """Errors per joint beside the baselines, and one episode commanded, measured and simulated."""
-    everything = {**gap.baselines, **{f"twin, {name}": interval for name, interval in gap.twins.items()}}
+    """Skill, errors beside the baselines and over time, delay, contact, repeats, the worst clips and one episode."""
+    cut = "whole episodes" if gap.windows == len(gap.episodes) else f"{gap.windows} windows of {gap.length:.3g} s"
     page.section(
         "How far the twin is from the recorded robot",
-        f"Mean absolute error over {len(gap.episodes)} episodes ({gap.source}), replayed open loop from the first "
-        "frame of each, in the log's own units. Bars are 95 % intervals, bootstrapped over episodes.",
+        f"{len(gap.episodes)} episodes ({gap.source}), replayed open loop: {cut}, each from its first frame on driven "
+        f"by the recorded commands alone. Intervals: {gap.drawn}.",
     )
-    drawn = {name: interval for name, interval in everything.items() if name != "hold"}
+    page.figures(_key_figures(gap))
+    everything = {**gap.baselines, **{f"twin, {name}": interval for name, interval in gap.twins.items()}}
+    drawn = {name: interval for name, interval in everything.items() if name in _DRAWN or name.startswith("twin")}
     page.plot(
         error_by_joint(
             gap.joints,
@@ -46,29 +53,52 @@ def gap_section(
             target=target,
             unit="log units",
         ),
-        "Hold, the first frame held to the end, is in the table only: it would flatten the rest.",
+        "Mean absolute error. Hold and constant velocity are in the table only: they would flatten the rest.",
     )
     rows = [[name, *(f"{value:.3f}" for value in interval.estimate)] for name, interval in everything.items()]
     best = gap.best
     rows.append(["95 % interval", *(f"{low:.3f} to {high:.3f}" for low, high in zip(best.low, best.high, strict=True))])
     if target is not None:
         rows.append(["to beat: second-order fit", *(f"{value:.2f}" for value in target)])
-    page.table(["", *gap.joints], rows, caption="; ".join(f"{k}: {v}" for k, v in gap.meanings.items()))
-    _episode_plot(page, twin, episodes[0], params)
+    meanings = "; ".join(f"{name}: {meaning}" for name, meaning in gap.meanings.items())
+    page.table(["mean absolute error", *gap.joints], rows, caption=meanings)
+    for head, body, caption in gap_tables(gap):
+        page.table(head, body, caption=caption)
+    if "position" in (options or ReplayOptions()).compare:
+        _episode_plot(page, twin, episodes[0], params, options or ReplayOptions())
 
 
-def _episode_plot(page: Report, twin: Twin, episode: Episode, params: ParamDistribution | None) -> None:
-    logs = prepare_replay(twin, [episode])
-    series = {
-        "commanded": logs.units.from_si(logs.commands)[0],
-        "measured": logs.measured[0],
-        "nominal twin": replay(open_backend(), logs, logs.twin.table(1))[0, 0],
-    }
+def _key_figures(gap: GapReport) -> list[KeyFigure]:
+    """Skill, scaled error and gap ratio."""
+    rival, scaled = (
+        "1 perfect, 0 as good as each channel's best baseline",
+        "RMSE over each channel's scale, mean of them",
+    )
+    figures = [
+        KeyFigure(label="skill", value=cell(gap.overall_skill, digits=2), source=rival),
+        KeyFigure(label="error", value=cell(gap.nrmse[gap.judged]), source=scaled),
+    ]
+    if gap.floor is not None:
+        value, source = (
+            cell(gap.floor.overall[gap.judged], digits=2),
+            "error over the spread of repeats about their mean",
+        )
+        figures.append(KeyFigure(label="gap ratio", value=value, source=source))
+    return figures
+
+
+def _episode_plot(
+    page: Report, twin: Twin, episode: Episode, params: ParamDistribution | None, options: ReplayOptions
+) -> None:
+    logs = prepare_replay(twin, [episode], replace(options, window=None, stride=None, compare=("position",)))
+    series = {"measured": logs.measured[0], "nominal twin": replay(open_backend(), logs, logs.twin.table(1))[0, 0]}
+    if logs.twin.robot.control == "position":
+        series = {"commanded": logs.units.from_si(logs.commands)[0]} | series
     if params is not None:
         series["identified twin"] = replay(open_backend(), logs, logs.twin.table(1, params.estimate))[0, 0]
     units = [unit.unit for unit in logs.units.joints]
-    figure = episode_series(episode.time - episode.time[0], logs.joints, series, units=units)
-    page.plot(figure, f"Episode {episode.index} of {episode.origin}.")
+    time = np.arange(logs.measured.shape[1]) / logs.twin.control_hz
+    page.plot(episode_series(time, logs.joints, series, units=units), f"Episode {episode.index} of {episode.origin}.")
 
 
 def draws_section(page: Report, plan: Plan, table: ParamTable) -> None:
