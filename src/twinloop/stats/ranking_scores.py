@@ -92,6 +92,16 @@ class Scores:
         return np.where(np.isnan(self.trials), self.mean, again)
 
 
+@dataclass(frozen=True, kw_only=True)
+class PolicyScores:
+    """Real and simulated scores of the same ``policies`` in one ``task`` ("" where it has no name)."""
+
+    policies: tuple[str, ...]
+    real: Scores
+    sim: Scores
+    task: str = ""
+
+
 def _worth(row: Array) -> float:
     n = float(len(row))
     if ((row == 0) | (row == 1)).all():

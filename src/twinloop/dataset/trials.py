@@ -1,0 +1,110 @@
+"""One door for scored trials of policies: a table, a dataset whose episodes say how they ended, a folder of either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.trials import DOMAINS, Domain, Trials
+from twinloop.dataset import layout
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.trials_table import read_rows, trials_of_rows
+
+_TABLES = (".csv", ".json")
+
+
+def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str | None = None) -> Trials:
+    """Trials from wherever they are kept.
+
+    Args:
+        path: a CSV or JSON table (columns: `twinloop.dataset.trials_table`), a LeRobotDataset v3.0 folder whose
+            episodes say whether they succeeded (``provenance/success`` in our own, ``next.success`` in others), or a
+            folder with one table or one dataset per policy, named after it.
+        domain: of trials that do not say theirs.
+        policy: of trials that do not name theirs; the name of the file or folder without it.
+
+    Raises:
+        InputError: nothing is there, or it is not one of these; a table that cannot be read, naming the row.
+        DatasetError: a dataset that is damaged, or whose episodes do not say how they ended.
+    """
+    path = Path(path)
+    if path.is_file() and path.suffix in _TABLES:
+        return trials_of_rows(read_rows(path), where=str(path), domain=domain, policy=policy)
+    if (path / layout.INFO).is_file():
+        return _of_dataset(path, domain, policy)
+    if not path.exists():
+        raise InputError(f"{path} does not exist. Give a table of trials (CSV, JSON), a dataset, or a folder of them.")
+    inside = (
+        sorted(p for p in path.iterdir() if p.suffix in _TABLES or (p / layout.INFO).is_file()) if path.is_dir() else []
+    )
+    if not inside:
+        raise InputError(
+            f"{path} holds no trials: give a table (CSV or JSON with policy, domain, success or score), a LeRobot "
+            "dataset, or a folder with one of them per policy."
+        )
+    return Trials.joined(read_trials(part, domain=domain, policy=policy or part.stem) for part in inside)
+
+
+def read_both(real: Path | str | None, sim: Path | str | None, both: Path | str | None = None) -> Trials:
+    """Trials of both domains, from one place that tells them apart or from two.
+
+    Raises:
+        InputError: as `read_trials`; a file of one domain holds trials of the other; one domain has no trials.
+    """
+    parts = [] if both is None else [read_trials(both)]
+    sides: tuple[tuple[Domain, Path | str | None], ...] = (("real", real), ("sim", sim))
+    for domain, path in sides:
+        if path is not None:
+            part = read_trials(path, domain=domain)
+            if other := len(part) - len(part.where(domain=domain)):
+                raise InputError(f"{path} was given as {domain}, and {other} of its {len(part)} trials say otherwise.")
+            parts.append(part)
+    trials = Trials.joined(parts)
+    for domain in DOMAINS:
+        if not len(trials.where(domain=domain)):
+            raise InputError(
+                f"{trials.origin or 'No file given'}: there are no {domain} trials. Both domains are needed."
+            )
+    return trials
+
+
+def _of_dataset(path: Path, domain: Domain | None, policy: str | None) -> Trials:
+    reader = DatasetReader(path)
+    ends = [_ending(reader, index) for index in range(len(reader))]
+    rows = [reader.row(index) for index in range(len(reader))]
+    return Trials(
+        policy=tuple(policy or str(row.get("provenance/actor") or path.name) for row in rows),
+        domain=tuple(_domain_of(row, domain, path) for row in rows),
+        score=np.array(ends, dtype=np.float64),
+        success=tuple(ends),
+        task=tuple(", ".join(row.get("tasks") or []) for row in rows),
+        origin=str(path),
+    )
+
+
+def _ending(reader: DatasetReader, index: int) -> bool:
+    """Whether an episode succeeded: what it says itself, else its last ``next.success``."""
+    said = reader.row(index).get("provenance/success")
+    if said is not None:
+        return bool(said)
+    if "next.success" not in reader.info["features"]:
+        raise DatasetError(
+            f"{reader.path}: episode {index} does not say whether it succeeded (it has neither provenance/success nor "
+            "next.success). Give the outcomes as a table: policy,domain,success."
+        )
+    values = reader.frames_table(index, ["next.success"])["next.success"].to_pylist()
+    last = values[-1]
+    return bool(last[0] if isinstance(last, list) else last)
+
+
+def _domain_of(row: dict[str, Any], default: Domain | None, path: Path) -> Domain:
+    source = str(row.get("provenance/source") or default or "")
+    if source not in DOMAINS:
+        raise InputError(
+            f"{path} does not say whether its episodes are real or simulated (source '{source}'). Give it as --real or "
+            "--sim."
+        )
+    return source  # pyright: ignore[reportReturnType]

@@ -1,0 +1,193 @@
+"""Rows of text about trials, from CSV or JSON, to scored trials.
+
+Columns, in any order: ``policy``; ``domain`` (``real`` or ``sim``); ``success`` (1/0, true/false, yes/no) or ``score``
+(0 to 1) or both; ``task``, ``condition`` and ``pair`` where they are known. Several conditions are columns
+``condition/NAME``. Instead of one row per trial a row may count them: ``successes`` and ``trials``. `ALIASES` lists
+the other words that are understood. Further columns are ignored.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import read_json
+from twinloop.core.trials import DOMAINS, Domain, Trials
+
+ALIASES = {
+    "policy": ("controller", "model", "checkpoint", "short_name"),
+    "domain": ("source", "environment"),
+    "success": ("succeeded", "is_success", "swingup_success"),
+    "score": ("progress", "realai_score", "real_ai_score"),
+    "successes": ("num_success", "n_success"),
+    "trials": ("episodes", "num_trials", "n_trials", "n"),
+    "task": ("task_name",),
+    "condition": ("variant", "scene"),
+    "pair": ("pair_id", "initial_state"),
+}
+_DOMAIN_WORDS = {"simulation": "sim", "simulated": "sim", "hardware": "real", "robot": "real"}
+_YES, _NO = ("1", "1.0", "true", "yes", "success"), ("0", "0.0", "false", "no", "failure", "fail")
+Row = Mapping[str, str]
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV or JSON file, with the columns' names as we write them.
+
+    JSON is a list of objects, an object with that list as ``trials``, or one of columns.
+
+    Raises:
+        InputError: the file is empty, no table, or not of these kinds.
+    """
+    rows = _json_rows(path) if path.suffix == ".json" else _csv_rows(path)
+    if not rows:
+        raise InputError(f"{path} has no rows. A table of trials has a header such as policy,domain,success.")
+    names = {name: _plain(name) for name in rows[0]}
+    return [{names.get(name, _plain(name)): value for name, value in row.items()} for row in rows]
+
+
+def trials_of_rows(
+    rows: Sequence[Row], *, where: str, domain: Domain | None = None, policy: str | None = None
+) -> Trials:
+    """Trials of rows; ``domain`` and ``policy`` are those of rows that do not say theirs.
+
+    Raises:
+        InputError: a column is missing or a value cannot be read; names the row.
+    """
+    known = rows[0].keys()
+    if "policy" not in known and policy is None:
+        raise _lacks(where, "policy", known)
+    if "domain" not in known and domain is None:
+        raise InputError(
+            f"{where} has no column domain (real or sim), so it is not known which trials these are. Add it, or give "
+            "real and simulated trials as two files: --real FILE --sim FILE."
+        )
+    if "successes" in known:
+        parts = [_counted(row, f"{where}, row {number}", domain, policy) for number, row in enumerate(rows, start=1)]
+        return replace(Trials.joined(parts), origin=where)
+    if "success" not in known and "score" not in known:
+        raise _lacks(where, "success or score (or successes and trials)", known)
+    places = [f"{where}, row {number}" for number in range(1, len(rows) + 1)]
+    success = [_truth(row.get("success", ""), place) for row, place in zip(rows, places, strict=True)]
+    return Trials(
+        policy=tuple(row.get("policy") or policy or "" for row in rows),
+        domain=tuple(_domain(row, place, domain) for row, place in zip(rows, places, strict=True)),
+        score=np.array([_score(row, won, place) for row, won, place in zip(rows, success, places, strict=True)]),
+        success=tuple(success),
+        task=tuple(row.get("task", "") for row in rows),
+        condition=tuple(_condition(row) for row in rows),
+        pair=tuple(row.get("pair", "") for row in rows),
+        origin=where,
+    )
+
+
+def number(row: Row, name: str, place: str) -> float:
+    """A number of a row; NaN where the cell is empty or the column is not there.
+
+    Raises:
+        InputError: it is text.
+    """
+    text = row.get(name, "")
+    try:
+        return float(text) if text else math.nan
+    except ValueError:
+        raise InputError(f"{place}: {name} is '{text}', where a number should be.") from None
+
+
+def _csv_rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in file if line.strip() and not line.startswith("#")]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read as a table of trials ({error}).") from error
+    rows = list(csv.DictReader(lines, skipinitialspace=True, restkey="", restval=""))
+    for at, row in enumerate(rows, start=1):
+        if "" in row:
+            raise InputError(f"{path}, row {at} has more cells than the header has names. Quote text with commas.")
+    return [{name: value.strip() for name, value in row.items()} for row in rows]
+
+
+def _json_rows(path: Path) -> list[dict[str, str]]:
+    value: Any = read_json(path)
+    if isinstance(value, dict) and isinstance(value.get("trials"), list):
+        value = cast("Any", value)["trials"]
+    if isinstance(value, dict):
+        columns = {
+            str(k): cast("list[Any]", v) for k, v in cast("dict[Any, Any]", value).items() if isinstance(v, list)
+        }
+        if len({len(column) for column in columns.values()}) != 1:
+            raise InputError(f"{path}: its columns {', '.join(columns) or '(none)'} are not lists of one length.")
+        value = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in cast("list[Any]", value)):
+        raise InputError(f"{path} is no table of trials: give a list of objects such as {{policy, domain, success}}.")
+    rows = cast("list[dict[str, Any]]", value)
+    return [{name: "" if cell is None else str(cell).strip() for name, cell in row.items()} for row in rows]
+
+
+def _plain(name: str) -> str:
+    """A column's name as we write it."""
+    word = name.strip().lower().replace(" ", "_").replace("-", "_")
+    if word.startswith("condition/"):
+        return word
+    return next((ours for ours, theirs in ALIASES.items() if word in theirs), word)
+
+
+def _counted(row: Row, place: str, domain: Domain | None, policy: str | None) -> Trials:
+    successes, trials = number(row, "successes", place), number(row, "trials", place)
+    if not (successes.is_integer() and trials.is_integer()) or trials < 1:
+        raise InputError(f"{place}: successes '{row['successes']}' of trials '{row.get('trials', '')}' are no counts.")
+    return Trials.of_counts(
+        row.get("policy") or policy or "",
+        _domain(row, place, domain),
+        int(successes),
+        int(trials),
+        task=row.get("task", ""),
+        condition=_condition(row),
+    )
+
+
+def _domain(row: Row, place: str, default: Domain | None) -> Domain:
+    word = row.get("domain", "").lower() or default or ""
+    word = _DOMAIN_WORDS.get(word, word)
+    if word not in DOMAINS:
+        raise InputError(f"{place}: domain is '{word}', where real or sim should be.")
+    return word
+
+
+def _condition(row: Row) -> str:
+    several = [
+        f"{name.removeprefix('condition/')}={row[name]}" for name in row if name.startswith("condition/") and row[name]
+    ]
+    return ", ".join(part for part in (row.get("condition", ""), *several) if part)
+
+
+def _truth(text: str, place: str) -> bool | None:
+    word = text.lower()
+    if not word:
+        return None
+    if word in _YES or word in _NO:
+        return word in _YES
+    raise InputError(f"{place}: success is '{text}'. Write 1 or 0, and what lies between as a score.")
+
+
+def _score(row: Row, success: bool | None, place: str) -> float:
+    value = number(row, "score", place)
+    if math.isnan(value):
+        if success is None:
+            raise InputError(
+                f"{place} has neither a success nor a score. Leave the row out if the trial did not count."
+            )
+        return float(success)
+    if not 0 <= value <= 1:
+        raise InputError(f"{place}: score {value:g} lies outside 0 to 1. Divide scores by what a full one is.")
+    return value
+
+
+def _lacks(where: str, column: str, known: Any) -> InputError:
+    return InputError(f"{where} has no column {column}. It has: {', '.join(known)}.")
