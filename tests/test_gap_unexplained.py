@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from _swing import TRUTH, clips, swing_twin
-from twinloop.core.distribution import ResidualNoise
+from twinloop.core.distribution import ParamDistribution, ResidualNoise
 from twinloop.core.errors import InputError
 from twinloop.gap.unexplained import unexplained
 from twinloop.gap.unexplained_places import new_errors, places
 from twinloop.gap.unexplained_rules import RULES, hints
 from twinloop.identify.structures import BUILTIN, chosen_structures
+from twinloop.loop.gap_where import read_nested, where_it_lives
+from twinloop.loop.pages_gap_where import where_section
+from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -184,3 +187,61 @@ def test_every_rule_names_structures_that_exist_and_a_command_that_parses(twin):
     assert "first declare actuator/*/thermal_resistance or" in none.note("my.yaml")
     both = hints("c", [("linear", 0.7, "l"), ("limit", 0.1, "m")], [("fast", 0.4, "f")], [])
     assert [hint.rule.name for hint in both] == ["saturation", "speed", "refit"]
+
+
+def test_a_page_shows_shares_events_states_and_the_command(twin, tmp_path):
+    sticky = {**TRUTH, "joint/swing/stiction": 3.0, "joint/swing/stribeck_velocity": 0.3}
+    log = clips(twin, BACKEND, sticky, count=12, nframe=80)
+    found = where_it_lives(twin, log, backend=BACKEND, params=known(TRUTH))
+    page = Report("Where", "test")
+    pytest.importorskip("plotly")
+    where_section(page, found, read_nested(compared(tmp_path)))
+    html = page.write(tmp_path / "report.html").read_text()
+    for words in (
+        "explained by nothing in the twin",
+        "--compare --structures stribeck",
+        "swing: slow",
+        "takes 42% (30% to 50%) of the held-out error away, Holm p 0.001: MISSING from the base",
+    ):
+        assert words in html
+
+
+def known(values):
+    names = tuple(values)
+    mean = np.array(list(values.values()))
+    return ParamDistribution(
+        names=names,
+        transforms=("identity",) * len(names),
+        mean=mean,
+        covariance=np.diag((0.01 * mean) ** 2),
+        low=mean - 1,
+        high=mean + 1,
+        determined=(True,) * len(names),
+        clusters=10,
+    )
+
+
+def compared(folder, *, structures=True):
+    """What `identify --compare` stores, as far as it is read."""
+    gain = {"estimate": 0.42, "low": 0.3, "high": 0.5}
+    rows = [
+        {"name": "stribeck", "meaning": "sticks", "improvement": gain, "p_holm": 0.001}
+        | {"verdict": "MISSING from the base", "not_applicable": ""},
+        {"name": "backlash", "meaning": "play", "improvement": {"estimate": 0.0, "low": None, "high": None}}
+        | {"p_holm": 1.0, "verdict": "buys nothing", "not_applicable": ""},
+        {"name": "contact_softness", "meaning": "soft", "improvement": None, "not_applicable": "no contacts"},
+    ]
+    run = {"distribution": {}, "structures": {"twin": "swing", "structures": rows} if structures else None}
+    (folder / "result.json").write_text(json.dumps(run))
+    return folder
+
+
+def test_nested_models_of_an_earlier_run_are_read_and_their_lack_is_said(tmp_path):
+    found = read_nested(compared(tmp_path))
+    assert [row.name for row in found.rows if row.missing] == ["stribeck"]
+    assert found.skipped == {"contact_softness": "no contacts"}
+    assert json.loads(json.dumps(found.to_json()))["sentences"] == found.sentences()
+    nothing = replace(found, rows=found.rows[1:])
+    assert nothing.sentences() == ["Nested models: none of 1 structures takes error away on new episodes (backlash)."]
+    with pytest.raises(InputError, match="compared no structures. Run `twinloop identify .* --compare"):
+        read_nested(compared(tmp_path, structures=False))

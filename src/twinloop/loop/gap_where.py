@@ -1,0 +1,166 @@
+"""Where a twin's error lives: replay it with its best parameters, and read what nested models said before."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.records import Episode
+from twinloop.gap.unexplained import unexplained
+from twinloop.gap.unexplained_result import Unexplained
+from twinloop.identify.compare import compare
+from twinloop.identify.compare_result import ALPHA, LEAST_GAIN
+from twinloop.identify.config import FitConfig
+from twinloop.identify.structures import chosen_structures
+from twinloop.randomize import read_identified
+from twinloop.simulate import Backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
+from twinloop.twin import Twin
+
+_ENDS = (("estimate", "improvement"), ("low", "low"), ("high", "high"))
+
+
+def where_it_lives(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    *,
+    backend: Backend,
+    params: ParamDistribution,
+    options: ReplayOptions | None = None,
+    floor: NDArray[Any] | None = None,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Unexplained:
+    """What the identified twin leaves over of the nominal one's error, in which events and on which states.
+
+    Args:
+        twin: the twin.
+        episodes: held out from the fit of ``params``.
+        backend: where the two replays run.
+        params: the identified parameters, with the noise of the fit where it is known.
+        options: how episodes are cut and what is compared.
+        floor: mean square of real-against-real repeats, halved, by channel.
+        level: of the intervals.
+        seed: of resamples.
+
+    Raises:
+        LogError: the episodes do not fit the twin.
+        InputError: a replay diverges.
+    """
+    logs = prepare_replay(twin, episodes, options)
+    known = {name: value for name, value in params.estimate.items() if name in logs.twin.params}
+    best, nominal = (replay(backend, logs, logs.twin.table(1, values))[0] for values in (known, {}))
+    noise = params.noise if params.noise is not None and params.noise.hz == logs.twin.control_hz else None
+    return unexplained(logs, best, values=known, nominal=nominal, noise=noise, floor=floor, level=level, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NestedModel:
+    """One structure of a comparison: improvement of the held-out error with its interval, and the verdict.
+
+    ``p_value`` is adjusted by Holm over all that were compared.
+    """
+
+    name: str
+    meaning: str
+    improvement: float
+    low: float
+    high: float
+    p_value: float
+    verdict: str
+
+    @property
+    def missing(self) -> bool:
+        """Whether it is named as missing from the base fit."""
+        return self.verdict.startswith("MISSING")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NestedModels:
+    """What nested models said of the twin on episodes that they had not seen; those not compared with the reason."""
+
+    twin: str
+    rows: tuple[NestedModel, ...]
+    skipped: Mapping[str, str]
+    source: str
+
+    def sentences(self) -> list[str]:
+        """What is missing, what else helps, or that nothing is."""
+        found = [row for row in self.rows if row.p_value <= ALPHA and row.improvement >= LEAST_GAIN]
+        if not found:
+            names = ", ".join(row.name for row in self.rows) or "none"
+            return [f"Nested models: none of {len(self.rows)} structures takes error away on new episodes ({names})."]
+        order = sorted(found, key=lambda row: (not row.missing, -row.improvement))
+        return [
+            f"Nested models: {row.name} ({row.meaning}) takes {row.improvement:.0%} ({row.low:.0%} to {row.high:.0%}) "
+            f"of the held-out error away, Holm p {row.p_value:.2g}: {row.verdict}."
+            for row in order
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "twin": self.twin,
+            "source": self.source,
+            "structures": [vars(row) for row in self.rows],
+            "not_compared": dict(self.skipped),
+            "sentences": self.sentences(),
+        }
+
+
+def read_nested(path: Path) -> NestedModels:
+    """The comparison of structures that an earlier ``twinloop identify --compare`` stored.
+
+    Raises:
+        InputError: no such run, or one without a comparison.
+    """
+    run = read_identified(path)
+    compared = run.get("structures")
+    if not compared:
+        raise InputError(
+            f"{path} compared no structures. Run `twinloop identify --twin … --data … --compare --output …` and give "
+            "its folder."
+        )
+    return _nested(compared, str(path))
+
+
+def compare_nested(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    names: Sequence[str],
+    *,
+    backend: Backend,
+    config: FitConfig | None = None,
+    folds: int = 3,
+) -> NestedModels:
+    """Fit rival structures now, each with and without its physics, judged on folds that they have not seen."""
+    found = compare(twin, episodes, backend=backend, structures=chosen_structures(names), folds=folds, config=config)
+    return _nested(found.to_json(), "compared now")
+
+
+def _nested(compared: Mapping[str, Any], source: str) -> NestedModels:
+    rows, skipped = [], {}
+    for row in compared["structures"]:
+        gain = row["improvement"]
+        if gain is None:
+            skipped[row["name"]] = row["not_applicable"]
+            continue
+        rows.append(
+            NestedModel(
+                name=row["name"],
+                meaning=row["meaning"],
+                **{to: math.nan if gain[key] is None else float(gain[key]) for key, to in _ENDS},
+                p_value=float(row["p_holm"]),
+                verdict=row["verdict"],
+            )
+        )
+    return NestedModels(twin=compared["twin"], rows=tuple(rows), skipped=skipped, source=source)
