@@ -4,7 +4,8 @@ For every lag on a grid, measured(t) is regressed on simulated(t − lag) with o
 lag with the smallest residual is the delay, whatever the gain; what the squared error loses by shifting is the delay's
 share, what it then loses by gain and offset is amplitude's, and the residual is of the shape. A window begins at the
 measured state, where a late twin is not late yet, so its first part is left out, and so is as much at its end as it is
-shifted; all lags are compared on the same frames.
+shifted; all lags are compared on the same frames. Between frames commands are held and the motion is taken for smooth,
+so that a delay is good to a twentieth of a frame.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.interpolate import CubicSpline
 
 from twinloop.gap.measure_intervals import Resampling, weighted
 from twinloop.simulate.measure import Channel
 from twinloop.simulate.replay_logs import ReplayLogs
-from twinloop.stats import Interval, delayed
+from twinloop.stats import Interval
 
 Array = NDArray[np.float64]
 LONGEST = 0.25  # s, to either side
 SETTLING = 0.5  # s after which a servo has forgotten its first state: several of its time constants
 _LAGS = 30  # to either side, at most
-_FINEST = 0.25  # of a frame: motion is linear in between
+_FINEST = 0.25  # of a frame: as fine as a servo's delay can be told
 _LEAST_LAGS, _LEAST_FRAMES = 3, 3
 _FLAT = 1e-12  # of a channel's variance, below which a regression on it says nothing
 
@@ -91,15 +93,16 @@ class LagSums:
         """
         hz = logs.twin.control_hz
         longest, first = min(LONGEST, length / 4) * hz, math.ceil(min(SETTLING, length / 2) * hz)
-        count = min(_LAGS, int(longest / _FINEST))
+        count = min(_LAGS, int(longest / _FINEST)) if longest >= 1.0 else 0
         lags = np.linspace(-longest, longest, 2 * count + 1)
-        y, x = logs.measured[:, first:] - centre, simulated - centre
+        y, motion = logs.measured[:, first:] - centre, _between(simulated - centre, logs.ends)
         inside = first + np.arange(y.shape[1]) + longest < logs.ends[:, None] - 1
         present = ~np.isnan(y) & inside[..., None]
         y, nrow = np.where(present, y, 0.0), int(rows.max()) + 1
         moved = []
         for lag in lags:
-            shifted = np.where(present, delayed(x, np.full(x.shape[-1], lag))[:, first:], 0.0)
+            at = np.clip(np.arange(first, first + y.shape[1]) - lag, 0.0, simulated.shape[1] - 1.0)
+            shifted = np.where(present, motion(at), 0.0)
             moved.append(_by_row(np.stack([shifted, shifted**2, shifted * y]), rows, nrow))
         return cls(
             channels=logs.channels,
@@ -143,6 +146,16 @@ def joined_lags(parts: Sequence[LagSums]) -> LagSums:
     )
 
 
+def _between(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:
+    """A motion ``(nwindow, nframe, nchannel)`` at any time in frames; lines in between would smooth it, lag by lag.
+
+    Past its end a window stands still.
+    """
+    last = np.take_along_axis(motion, ends[:, None, None] - 1, axis=1)
+    past = np.arange(motion.shape[1]) >= ends[:, None]
+    return CubicSpline(np.arange(motion.shape[1]), np.where(past[..., None], last, motion), axis=1)
+
+
 def _by_row(values: Array, rows: NDArray[np.intp], nrow: int) -> Array:
     """Sums of ``(3, nwindow, nframe, nchannel)`` over the frames of each row's windows, ``(3, nrow, nchannel)``."""
     sums = np.zeros((len(values), nrow, values.shape[-1]))
@@ -162,7 +175,7 @@ def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Arr
     sx, sxx, sxy = moved
     with np.errstate(divide="ignore", invalid="ignore"):
         vx, vy, cxy = sxx - sx**2 / n, syy - sy**2 / n, sxy - sx * sy / n
-        still = (vx <= _FLAT * sxx) | (vy <= _FLAT * syy) | (n < _LEAST_FRAMES)
+        still: NDArray[np.bool_] = (vx <= _FLAT * sxx) | (vy <= _FLAT * syy) | (n < _LEAST_FRAMES)
         left = np.where(still, np.nan, np.maximum(vy - cxy**2 / vx, 0.0))
         best = np.argmin(np.where(np.isnan(left), np.inf, left), axis=1)[:, None]
         gain = np.take_along_axis(cxy / vx, best, axis=1)[:, 0]
@@ -173,7 +186,7 @@ def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Arr
         late = np.maximum(0.0, 1.0 - np.take_along_axis(square, best, axis=1)[:, 0] / zero)
         delay = np.take(lags, best[:, 0]) + _beside(left, best) * (lags[1] - lags[0])
     figures = np.stack([delay, gain, offset, late, 1.0 - late - shape, shape], axis=1)
-    return np.where(np.isnan(shape)[:, None], np.nan, figures)
+    return np.where(still.all(axis=1)[:, None], np.nan, figures)
 
 
 def _beside(values: Array, best: NDArray[np.intp]) -> Array:
