@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import rankdata
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
@@ -47,7 +46,7 @@ class ClassifierTest:
     """How well held-out rows can be told apart: ½ is not at all, 1 always.
 
     ``auc`` is the chance that a real row scores higher than a simulated one of the same fold, ``accuracy`` the mean of
-    the shares of both sides' rows that are named right; both intervals are bootstrapped over episodes, given the fits.
+    the shares of both sides' rows that are named right. Intervals are bootstrapped over episodes.
     ``p_value`` is of the hypothesis that there is nothing to tell (NaN without relabellings).
 
     ``contributions`` ``(d,)`` say which columns give it away: their parts, by column, of the distance between both
@@ -122,18 +121,19 @@ def classifier_test(
     features = expand(samples.rows)
     learners = [learner(features, samples, fold != number) for number in range(fold.max() + 1)]
     scores, parts = _held_out(features, samples, fold, learners)
-    p_value = float("nan")
+    judge = _Judge(features=features, samples=samples, fold=fold, learners=tuple(learners))
+    auc, p_value = judge.auc(*observed_labels(samples))[0], float("nan")
     if draws:
         labels = relabellings(samples, draws, groups=fold, seed=seed)
-        drawn = _relabelled_auc(features, samples, fold, learners, labels.real)
-        seen = _relabelled_auc(features, samples, fold, learners, observed_labels(samples)[0] > 0)
-        p_value = float(labels.p_value(seen[0], drawn))
+        p_value = float(
+            labels.p_value(auc, judge.auc(labels.real.astype(np.float64), (~labels.real).astype(np.float64)))
+        )
     boot = resampled(samples, resamples, seed=seed)
     original = np.full(len(given.rows), np.nan)
     original[samples.order] = scores
     return ClassifierTest(
         columns=names,
-        auc=_auc(samples, fold, scores, boot, level),
+        auc=_auc(samples, auc, judge.auc(*boot), level),
         accuracy=_accuracy(samples, scores, boot, level),
         p_value=p_value,
         contributions=_contributions(samples, expand.by_column(parts), boot, level),
@@ -150,7 +150,7 @@ def _folds(samples: TwoSample, most: int, level: float | None, seed: int) -> NDA
     fewer = min(samples.nreal, samples.nsim)
     if most < _LEAST_FOLDS:
         raise InputError(f"{most} fold leaves nothing to learn from. Ask for at least {_LEAST_FOLDS}.")
-    for count in range(min(most, fewer), _LEAST_FOLDS - 1, -1):
+    for count in range(max(_LEAST_FOLDS, min(most, fewer // 2)), _LEAST_FOLDS - 1, -1):
         if level is None or _least_p(samples, count) <= (1 - level) * (1 + 1e-9):
             return _deal(samples, count, seed)
     raise InputError(_too_few(samples, 1 - (level or 0.0)))
@@ -191,11 +191,11 @@ def _held_out(
     features: Array, samples: TwoSample, fold: NDArray[np.intp], learners: Sequence[Learner]
 ) -> tuple[Array, Array]:
     """Score of every row by the fit without its fold ``(n,)``, and each episode's mean by feature ``(C, f)``."""
-    real = observed_labels(samples)[0] > 0
+    real, sim = observed_labels(samples)
     scores, parts = np.empty(len(features)), np.empty((samples.nepisode, features.shape[1]))
     means = np.add.reduceat(features, samples.starts, axis=0) / samples.sizes[:, None]
     for number, known in enumerate(learners):
-        coefficients, midpoint = known.directions(real)
+        coefficients, midpoint = known.directions(real, sim)
         rows = fold[samples.episode] == number
         part = features[rows] @ coefficients[:, 0] - midpoint[0]
         spread = _within(part, samples.episode[rows] < samples.nreal)
@@ -210,63 +210,57 @@ def _within(scores: Array, real: NDArray[np.bool_]) -> float:
     return spread if spread > 0 else 1.0
 
 
-def _relabelled_auc(
-    features: Array, samples: TwoSample, fold: NDArray[np.intp], learners: Sequence[Learner], real: NDArray[np.bool_]
-) -> Array:
-    """Mean over folds of the area under the curve ``(k,)`` for labels of episodes ``(k, C)``."""
-    total = np.zeros(len(real))
-    for number, known in enumerate(learners):
-        rows = fold[samples.episode] == number
-        held, label = features[rows], samples.episode[rows]
-        step = max(1, _RANKED // len(held))
-        for begin in range(0, len(real), step):
-            part = real[begin : begin + step]
-            ranks = rankdata(held @ known.directions(part)[0], axis=0)
-            mine = part[:, label].T
-            count = mine.sum(axis=0)
-            above = np.where(mine, ranks, 0.0).sum(axis=0) - count * (count + 1) / 2
-            total[begin : begin + step] += above / (count * (len(held) - count))
-    return total / len(learners)
+@dataclass(frozen=True, kw_only=True)
+class _Judge:
+    """Held-out areas under the curve for any weights of episodes, all fits and all rankings at once."""
+
+    features: Array
+    samples: TwoSample
+    fold: NDArray[np.intp]
+    learners: tuple[Learner, ...]
+
+    def auc(self, real: Array, sim: Array) -> Array:
+        """Mean over folds ``(k,)`` for weights of episodes ``(k, C)`` as real and as simulated.
+
+        Learning and judging see the same weights. A fold in which one side has no weight does not count.
+        """
+        total, folds = np.zeros(len(real)), np.zeros(len(real))
+        for number, known in enumerate(self.learners):
+            rows = self.fold[self.samples.episode] == number
+            held, label = self.features[rows], self.samples.episode[rows]
+            step = max(1, _RANKED // len(held))
+            for begin in range(0, len(real), step):
+                part = slice(begin, begin + step)
+                scores = held @ known.directions(real[part], sim[part])[0]
+                area = weighted_auc(scores, real[part][:, label].T, sim[part][:, label].T)
+                counts = ~np.isnan(area)
+                total[part] += np.where(counts, area, 0.0)
+                folds[part] += counts
+        return np.divide(total, folds, out=np.full(len(total), np.nan), where=folds > 0)
 
 
-def _auc(
-    samples: TwoSample, fold: NDArray[np.intp], scores: Array, boot: tuple[Array, Array], level: float
-) -> Interval:
-    """The area under the curve as a mean over folds, and its bootstrap over pairs of episodes."""
-    values = [_fold_auc(samples, fold == number, scores, boot) for number in range(fold.max() + 1)]
-    drawn = np.nanmean([drawn for _, drawn in values], axis=0)  # a fold from which a resample takes one side only
-    return _interval(samples, np.mean([seen for seen, _ in values]), drawn, level, bounds=(0.0, 1.0))
+def weighted_auc(scores: Array, real: Array, sim: Array) -> Array:
+    """Area under the curve ``(k,)`` of each column of scores ``(n, k)`` for weights of rows ``(n, k)``, ties half.
+
+    NaN where one side has no weight, or a score is unknown.
+    """
+    order = np.argsort(scores, axis=0, kind="stable")
+    ranked, left, right = (np.take_along_axis(table, order, axis=0) for table in (scores, real, sim))
+    upto = np.cumsum(right, axis=0)
+    rises = np.diff(ranked, axis=0) > 0
+    first = np.concatenate([np.ones((1, scores.shape[1]), dtype=bool), rises])
+    last = np.concatenate([rises, np.ones((1, scores.shape[1]), dtype=bool)])
+    below = np.maximum.accumulate(np.where(first, upto - right, 0.0), axis=0)
+    through = np.minimum.accumulate(np.where(last, upto, np.inf)[::-1], axis=0)[::-1]
+    pairs = left.sum(axis=0) * right.sum(axis=0)
+    wins = 0.5 * np.sum(left * (below + through), axis=0)
+    return np.divide(wins, pairs, out=np.full(len(pairs), np.nan), where=(pairs > 0) & ~np.isnan(scores).any(axis=0))
 
 
-def _fold_auc(
-    samples: TwoSample, held: NDArray[np.bool_], scores: Array, boot: tuple[Array, Array]
-) -> tuple[float, Array]:
-    real = np.flatnonzero(held[: samples.nreal])
-    sim = np.flatnonzero(held[samples.nreal :]) + samples.nreal
-    wins = _wins(samples, scores, real, sim)
-    pairs = np.outer(samples.sizes[real], samples.sizes[sim])
-    left, right = boot[0][:, real], boot[1][:, sim]
-    count = np.einsum("kr,rs,ks->k", left, pairs, right)
-    drawn = np.einsum("kr,rs,ks->k", left, wins, right)
-    return wins.sum() / pairs.sum(), np.divide(drawn, count, out=np.full(len(count), np.nan), where=count > 0)
-
-
-def _wins(samples: TwoSample, scores: Array, real: NDArray[np.intp], sim: NDArray[np.intp]) -> Array:
-    """How many pairs of rows of two episodes the real one wins, ties half, ``(R, S)``."""
-    place = np.full(samples.nepisode, -1)
-    place[sim] = np.arange(len(sim))
-    theirs = np.flatnonzero(place[samples.episode] >= 0)
-    theirs = theirs[np.argsort(scores[theirs], kind="stable")]
-    below = np.zeros((len(theirs) + 1, len(sim)))
-    below[np.arange(1, len(theirs) + 1), place[samples.episode[theirs]]] = 1.0
-    below = np.cumsum(below, axis=0)
-    wins = np.empty((len(real), len(sim)))
-    for row, episode in enumerate(real):
-        begin = samples.starts[episode]
-        mine = scores[begin : begin + samples.sizes[episode]]
-        under, upto = (np.searchsorted(scores[theirs], mine, side=side) for side in ("left", "right"))
-        wins[row] = 0.5 * (below[under] + below[upto]).sum(axis=0)
-    return wins
+def _auc(samples: TwoSample, found: float, drawn: Array, level: float) -> Interval:
+    """The interval of a bootstrap that fits anew to every resample, less its bias: it learns from fewer episodes."""
+    known = drawn[~np.isnan(drawn)]
+    return _interval(samples, found, known - (known.mean() - found), level, (0.0, 1.0), "with fits of their own")
 
 
 def _accuracy(samples: TwoSample, scores: Array, boot: tuple[Array, Array], level: float) -> Interval:
@@ -276,7 +270,7 @@ def _accuracy(samples: TwoSample, scores: Array, boot: tuple[Array, Array], leve
         0.5 * (left @ share / left.sum(axis=1) + other @ share / other.sum(axis=1))
         for left, other in (observed_labels(samples), boot)
     )
-    return _interval(samples, observed[0], drawn, level, bounds=(0.0, 1.0))
+    return _interval(samples, observed[0], drawn, level, (0.0, 1.0))
 
 
 def _contributions(samples: TwoSample, parts: Array, boot: tuple[Array, Array], level: float) -> Interval:
@@ -288,7 +282,12 @@ def _contributions(samples: TwoSample, parts: Array, boot: tuple[Array, Array], 
 
 
 def _interval(
-    samples: TwoSample, found: ArrayLike, drawn: Array, level: float, bounds: tuple[float, float] = (-np.inf, np.inf)
+    samples: TwoSample,
+    found: ArrayLike,
+    drawn: Array,
+    level: float,
+    bounds: tuple[float, float] = (-np.inf, np.inf),
+    how: str = "of held-out scores, given the fits",
 ) -> Interval:
     fewer = min(samples.nreal, samples.nsim)
     low, high = np.clip(stretched_percentile(drawn, fewer, fewer - 1, level=level), *bounds)
@@ -297,11 +296,11 @@ def _interval(
         low=np.minimum(low, found),
         high=np.maximum(high, found),
         level=level,
-        method="percentile bootstrap over episodes of held-out scores, given the fits",
+        method=f"percentile bootstrap over episodes {how}",
     )
 
 
 def _final(features: Array, samples: TwoSample, expand: Features) -> Discriminant:
     known = learner(features, samples, np.ones(samples.nepisode, dtype=bool))
-    coefficients, midpoint = known.directions(observed_labels(samples)[0] > 0)
+    coefficients, midpoint = known.directions(*observed_labels(samples))
     return Discriminant(features=expand, coefficients=coefficients[:, 0], midpoint=float(midpoint[0]))

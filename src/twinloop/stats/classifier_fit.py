@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -80,14 +79,19 @@ class Learner:
     used: NDArray[np.bool_]
     inverse: Array
 
-    def directions(self, real: NDArray[Any]) -> tuple[Array, Array]:
-        """Coefficients ``(f, k)`` and midpoints ``(k,)`` for labels of episodes ``(k, C)``."""
-        left = real.astype(np.float64) * self.used
-        right = self.used - left
-        mean_real = left @ self.means / left.sum(axis=1, keepdims=True)
-        mean_sim = right @ self.means / right.sum(axis=1, keepdims=True)
+    def directions(self, real: Array, sim: Array) -> tuple[Array, Array]:
+        """Coefficients ``(f, k)`` and midpoints ``(k,)`` for weights of episodes ``(k, C)`` as real and as simulated.
+
+        NaN where one side has no weight.
+        """
+        mean_real, mean_sim = self._mean(real * self.used), self._mean(sim * self.used)
         coefficients = self.inverse @ (mean_real - mean_sim).T
         return coefficients, 0.5 * np.einsum("kf,fk->k", mean_real + mean_sim, coefficients)
+
+    def _mean(self, weights: Array) -> Array:
+        total = weights.sum(axis=1, keepdims=True)
+        sums = weights @ self.means
+        return np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
 
 
 def learner(features: Array, samples: TwoSample, used: NDArray[np.bool_]) -> Learner:

@@ -249,7 +249,8 @@ class Relabellings:
         how the columns hang together, and can reject where p-values cannot be small for want of episodes.
         """
         drawn = np.asarray(relabelled, dtype=np.float64)
-        middle, spread = drawn.mean(axis=0), drawn.std(axis=0)
+        known = drawn if self.exact else np.concatenate([np.asarray(observed, dtype=np.float64)[None], drawn])
+        middle, spread = known.mean(axis=0), known.std(axis=0)
         still = spread <= 1e-12 * np.abs(middle)
         scale = np.where(still, 1.0, spread)
         seen = np.where(still, 0.0, (np.asarray(observed, dtype=np.float64) - middle) / scale)
@@ -300,7 +301,8 @@ def _swaps(npair: int, draws: int, seed: int) -> tuple[Mask, bool]:
 def resampled(samples: TwoSample, draws: int, *, seed: int = 0) -> tuple[Array, Array]:
     """How often each episode is drawn in each bootstrap resample: real ``(draws, C)`` and simulated ``(draws, C)``.
 
-    Each side is drawn with replacement, pairs together; episodes of the other side have 0.
+    Each side is drawn with replacement, pairs together; episodes of the other side have 0. Resamples of one episode
+    only say nothing of how episodes differ and are left out, so that there may be fewer than ``draws``.
     """
     weights = []
     for name, count in (("real", samples.nreal), ("sim", samples.nsim)):
@@ -308,7 +310,8 @@ def resampled(samples: TwoSample, draws: int, *, seed: int = 0) -> tuple[Array, 
         weights.append(generator(seed, stream).multinomial(count, np.full(count, 1 / count), size=draws))
     real, sim = np.zeros((draws, samples.nepisode)), np.zeros((draws, samples.nepisode))
     real[:, : samples.nreal], sim[:, samples.nreal :] = weights
-    return real, sim
+    several = (np.count_nonzero(real, axis=1) > 1) & (np.count_nonzero(sim, axis=1) > 1)
+    return real[several], sim[several]
 
 
 def observed_labels(samples: TwoSample) -> tuple[Array, Array]:

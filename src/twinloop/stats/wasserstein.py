@@ -96,7 +96,7 @@ def wasserstein(
     boot = resampled(few, resamples, seed=seed)
     labels = relabellings(few, draws, seed=seed) if draws else None
     ncolumn = len(names)
-    found, drawn = np.empty(ncolumn), np.empty((resamples, ncolumn))
+    found, drawn = np.empty(ncolumn), np.empty((len(boot[0]), ncolumn))
     relabelled = np.empty((0 if labels is None else len(labels.real), ncolumn))
     for column in range(ncolumn):
         grid, functions = distribution_functions(few, column)

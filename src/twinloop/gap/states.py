@@ -1,0 +1,166 @@
+"""How far simulated trajectories are from real ones as distributions, and which channels and features give them away.
+
+Episodes are cut into clips, every clip becomes a row of documented numbers (`trajectory_features`), and rows are
+compared by distances and by a classifier, with the episode as the unit. Replays of the real episodes are compared as
+pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.records import Episode
+from twinloop.gap.states_match import match, refuse_clip
+from twinloop.gap.trajectory_features import Array, Feature, trajectory_features
+from twinloop.stats import (
+    ClassifierTest,
+    ColumnDistances,
+    KernelDistance,
+    NeighbourFigures,
+    classifier_test,
+    energy_distance,
+    holm,
+    mmd,
+    precision_recall_density_coverage,
+    wasserstein,
+)
+from twinloop.stats.classifier_fit import Features
+
+CLIP_S = 2.0  # a movement or two of an arm, and twenty times the lag of its servos (our choice)
+_NEIGHBOUR = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatesGap:
+    """Distances and tests between clips of real and simulated trajectories.
+
+    ``mmd`` and ``energy`` are of all features, each in standard deviations of both sets together; ``columns`` the
+    Wasserstein distance of each feature in its own unit, ``scale`` ``(nfeature,)`` those standard deviations;
+    ``classifier`` sees all features, ``by_channel`` and ``by_family`` only those of one channel or family, with
+    p-values adjusted for their number in ``p_channel`` and ``p_family`` (Holm). ``neighbours`` say whether simulation
+    makes what reality has, and all of it. ``notes`` say what was done to make the sets comparable.
+    """
+
+    features: tuple[Feature, ...]
+    scale: Array
+    mmd: KernelDistance
+    energy: KernelDistance
+    columns: ColumnDistances
+    classifier: ClassifierTest
+    by_channel: Mapping[str, ClassifierTest]
+    by_family: Mapping[str, ClassifierTest]
+    p_channel: Mapping[str, float]
+    p_family: Mapping[str, float]
+    neighbours: NeighbourFigures
+    real_rows: Array
+    sim_rows: Array
+    real_clips: int
+    sim_clips: int
+    clip_s: float
+    rate_hz: float
+    paired: bool
+    level: float
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "clips": {"real": self.real_clips, "sim": self.sim_clips, "seconds": self.clip_s, "rate_hz": self.rate_hz},
+            "paired": self.paired,
+            "mmd": self.mmd.to_json(),
+            "energy": self.energy.to_json(),
+            "classifier": self.classifier.to_json(),
+            "by_channel": {k: v.to_json() | {"p_adjusted": self.p_channel[k]} for k, v in self.by_channel.items()},
+            "by_family": {k: v.to_json() | {"p_adjusted": self.p_family[k]} for k, v in self.by_family.items()},
+            "neighbours": self.neighbours.to_json(),
+            "features": [{**vars(feature), "name": feature.name} for feature in self.features],
+            "columns": self.columns.to_json() | {"scale": self.scale.tolist()},
+            "notes": list(self.notes),
+        }
+
+
+def measure_states(
+    real: Sequence[Episode],
+    sim: Sequence[Episode],
+    *,
+    clip_s: float = CLIP_S,
+    paired: bool = False,
+    level: float = 0.95,
+    draws: int = 999,
+    seed: int = 0,
+) -> StatesGap:
+    """Compare real and simulated trajectories.
+
+    Args:
+        real: recorded episodes; their numbers are the unit of every test and interval.
+        sim: simulated ones, of any twin, policy or generator.
+        clip_s: length of a clip in s.
+        paired: the simulated episode of a number is a replay of the real one of that number.
+        level: of intervals; tests are at 1 − ``level``.
+        draws: relabellings of episodes in every test; 0 for distances alone.
+        seed: of relabellings and resamples.
+
+    Raises:
+        LogError, UnitsError: the sets cannot be compared; says why.
+        InputError: too few episodes for a test at this level; says how many it needs.
+    """
+    refuse_clip(clip_s)
+    matched = match(real, sim, clip_s=clip_s)
+    features, real_rows, sim_rows = trajectory_features(matched.real, matched.sim)
+    keys: dict[str, Any] = {
+        "real_clusters": matched.real.clusters,
+        "sim_clusters": matched.sim.clusters,
+        "level": level,
+        "seed": seed,
+    }
+    tests = keys | {"paired": paired, "draws": draws}
+    scaled = Features.of(np.concatenate([real_rows, sim_rows]), quadratic=False)
+    a, b = scaled(real_rows), scaled(sim_rows)
+    by_channel = _parts(a, b, features, lambda feature: feature.channel, tests)
+    by_family = _parts(a, b, features, lambda feature: feature.family, tests)
+    return StatesGap(
+        features=features,
+        scale=scaled.sd,
+        mmd=mmd(a, b, **tests),
+        energy=energy_distance(a, b, **tests),
+        columns=wasserstein(real_rows, sim_rows, columns=[f.name for f in features], **tests),
+        classifier=classifier_test(a, b, columns=[f.name for f in features], **tests),
+        by_channel=by_channel,
+        by_family=by_family,
+        p_channel=_adjusted(by_channel),
+        p_family=_adjusted(by_family),
+        neighbours=precision_recall_density_coverage(a, b, k=_NEIGHBOUR, draws=min(draws, 99), **keys),
+        real_rows=real_rows,
+        sim_rows=sim_rows,
+        real_clips=len(matched.real),
+        sim_clips=len(matched.sim),
+        clip_s=clip_s,
+        rate_hz=matched.real.rate_hz,
+        paired=paired,
+        level=level,
+        notes=matched.notes,
+    )
+
+
+def _parts(
+    real: Array, sim: Array, features: Sequence[Feature], key: Callable[[Feature], str], tests: Mapping[str, Any]
+) -> dict[str, ClassifierTest]:
+    """A classifier for the features of each group alone."""
+    found = {}
+    for name in dict.fromkeys(key(feature) for feature in features):
+        chosen = [i for i, feature in enumerate(features) if key(feature) == name]
+        names = [features[i].name for i in chosen]
+        found[name] = classifier_test(real[:, chosen], sim[:, chosen], columns=names, **tests)
+    return found
+
+
+def _adjusted(tests: Mapping[str, ClassifierTest]) -> dict[str, float]:
+    p = [test.p_value for test in tests.values()]
+    if np.isnan(p).any():
+        return dict.fromkeys(tests, float("nan"))
+    return dict(zip(tests, holm(p).tolist(), strict=True))

@@ -1,0 +1,162 @@
+"""Two sets of episodes made comparable: the same channels, units that mean the same, one rate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from twinloop.core.errors import InputError, LogError, UnitsError
+from twinloop.core.records import Episode
+from twinloop.core.units import UnitMap
+from twinloop.dataset.resample import resample
+from twinloop.gap.trajectory_features import Clips, cut_clips
+
+_SAME_RATE = 0.02  # as for a replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """Clips of both sets, and what had to be done so that they can be compared."""
+
+    real: Clips
+    sim: Clips
+    notes: tuple[str, ...]
+
+
+def match(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> Matched:
+    """Cut both sets into clips of the same channels, in the same units, at the same rate.
+
+    Positions are in rad or m where every episode says what its units are in SI, else in the logs' own unit where that
+    is the same. Of different rates the faster set is resampled to the slower; a channel that only one set has is left
+    out and named.
+
+    Raises:
+        LogError: no episodes, no channel in common, commands of another kind, too short for one clip.
+        UnitsError: units that differ and cannot be converted; names the channel and both units.
+    """
+    for name, episodes in (("real", real), ("simulated", sim)):
+        if not episodes:
+            raise LogError(f"There is no {name} episode to compare. Give at least four.")
+    channels, notes = _channels(real, sim)
+    _same_command(real, sim)
+    si = _to_si(real, sim, channels, notes)
+    rate, (real, sim) = _one_rate(real, sim, notes)
+    sides = []
+    for episodes in (real, sim):
+        maps = [_only(episode.units, channels) if si else None for episode in episodes]
+        ordered = [_select(episode, channels) for episode in episodes]
+        sides.append(cut_clips(ordered, maps, rate_hz=rate, clip_s=clip_s, names=channels))
+    return Matched(real=sides[0], sim=sides[1], notes=tuple(notes))
+
+
+def _channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str], list[str]]:
+    mine, theirs = (
+        [name for name in episodes[0].joints if all(name in e.joints for e in episodes)] for episodes in (real, sim)
+    )
+    common = [name for name in mine if name in theirs]
+    if not common:
+        raise LogError(
+            f"The real log has {_listed(mine)}, the simulated one {_listed(theirs)}: no channel in common. Name the "
+            "columns alike (--joints)."
+        )
+    notes = [
+        f"Left out, because only the {name} set has it: {_listed(alone)}."
+        for name, alone in (
+            ("real", [n for n in mine if n not in common]),
+            ("simulated", [n for n in theirs if n not in common]),
+        )
+        if alone
+    ]
+    return common, notes
+
+
+def _same_command(real: Sequence[Episode], sim: Sequence[Episode]) -> None:
+    kinds = [sorted({episode.command for episode in episodes}) for episodes in (real, sim)]
+    if len(kinds[0]) > 1 or kinds[0] != kinds[1]:
+        raise LogError(
+            f"Commands are {_listed(kinds[0])} in the real log and {_listed(kinds[1])} in the simulated one. Compare "
+            "logs of one kind of command."
+        )
+
+
+def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[str], notes: list[str]) -> bool:
+    """Whether both sets can be read in SI; else their units must be the same."""
+    maps = [_only(episode.units, channels) for episode in (*real, *sim)]
+    if all(map_.known for map_ in maps):
+        return True
+    for column, channel in enumerate(channels):
+        units = {map_.joints[column].unit for map_ in maps}
+        if len(units) > 1:
+            mine = {_only(e.units, channels).joints[column].unit for e in real}
+            theirs = {_only(e.units, channels).joints[column].unit for e in sim}
+            raise UnitsError(
+                f"{channel} is in {_listed(sorted(mine))} in the real log and in {_listed(sorted(theirs))} in the "
+                "simulated one, and not every log says what its unit is in SI. Give the calibration (--calibration), "
+                "or the unit (--units)."
+            )
+    own = [f"{unit.joint} in {unit.unit}" for unit in maps[0].joints]
+    notes.append(
+        f"Compared in the logs' own units (u: {_listed(own)}), which mean the same only if both were calibrated alike."
+    )
+    return False
+
+
+def _one_rate(
+    real: Sequence[Episode], sim: Sequence[Episode], notes: list[str]
+) -> tuple[float, tuple[Sequence[Episode], Sequence[Episode]]]:
+    rates = [float(np.median([_rate(episode) for episode in episodes])) for episodes in (real, sim)]
+    slower = min(rates)
+    made = []
+    for name, episodes, rate in zip(("real", "simulated"), (real, sim), rates, strict=True):
+        if all(_even(episode, slower) for episode in episodes):
+            made.append(episodes)
+            continue
+        made.append([piece for episode in episodes for piece in resample(episode, slower)])
+        notes.append(f"The {name} set was resampled from {rate:.4g} to {slower:.4g} Hz.")
+    return slower, (made[0], made[1])
+
+
+def _rate(episode: Episode) -> float:
+    if len(episode) < 2:
+        raise LogError(f"Episode {episode.index} of {episode.origin or 'the log'} has a single frame. Leave it out.")
+    return (len(episode) - 1) / float(episode.time[-1] - episode.time[0])
+
+
+def _even(episode: Episode, rate: float) -> bool:
+    """Whether frames come at the rate, none of them missing."""
+    return abs(_rate(episode) / rate - 1) <= _SAME_RATE and float(np.diff(episode.time).max()) * rate < 1.5
+
+
+def _only(units: UnitMap, channels: Sequence[str]) -> UnitMap:
+    by_name = {unit.joint: unit for unit in units.joints}
+    return UnitMap(joints=tuple(by_name[name] for name in channels), source=units.source)
+
+
+def _select(episode: Episode, channels: Sequence[str]) -> Episode:
+    """An episode of some channels only."""
+    if list(episode.joints) == list(channels):
+        return episode
+    columns = [episode.joints.index(name) for name in channels]
+    return replace(
+        episode,
+        units=_only(episode.units, channels),
+        action=episode.action[:, columns],
+        state=episode.state[:, columns],
+        signals={},
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def refuse_clip(clip_s: float) -> None:
+    """Refuse a length that is none.
+
+    Raises:
+        InputError: it is not positive.
+    """
+    if not clip_s > 0:
+        raise InputError(f"Clips of {clip_s:g} s are no clips. Ask for a length in seconds, such as 2.")

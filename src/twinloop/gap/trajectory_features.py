@@ -1,0 +1,263 @@
+"""What a clip of a trajectory is like, in numbers: levels, speeds, jerk, tracking, spectrum, lag, gripper events.
+
+Every number says in its name what it is of (``elbow_flex/speed_rms``) and has a unit: rad or m where logs say what
+theirs are in SI, else ``u`` for the log's own unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError
+from twinloop.core.records import Episode
+from twinloop.core.units import UnitMap
+from twinloop.stats import cross_lag
+
+Array = NDArray[np.float64]
+# Bands in Hz: what a person's hand or a planner asks for, what a servo still follows, and what is left. A hand's own
+# tremor lies at 8 to 12 Hz, and arms on position servos of this size pass 1 to 4 Hz (our choice).
+BANDS = {"slow": (0.0, 1.0), "middle": (1.0, 4.0), "fast": (4.0, np.inf)}
+_LONGEST_LAG_S = 0.5  # beyond it a clip of a few seconds tells no lag from the movement's own rhythm
+# A clip's lag is looked for where its command moves by so much of the channel's range over all clips.
+_MOVING = 0.05
+# A gripper has closed when it falls below the one and opens above the other share of its range (our choice).
+_CLOSED, _OPEN = 0.35, 0.65
+LEAST_FRAMES = 8  # three differences and a spectrum of a few lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feature:
+    """One number of a clip. ``family`` is what kind it is, ``channel`` what it is of, ``meaning`` says it in words."""
+
+    channel: str
+    family: str
+    kind: str
+    unit: str
+    meaning: str
+
+    @property
+    def name(self) -> str:
+        """``CHANNEL/KIND``."""
+        return f"{self.channel}/{self.kind}"
+
+
+# family, kind, unit (u is the channel's), meaning
+_MEASURED = (
+    ("position", "position_mean", "u", "mean position"),
+    ("position", "position_range", "u", "range of positions"),
+    ("speed", "speed_rms", "u/s", "speed, root mean square"),
+    ("speed", "speed_peak", "u/s", "95th percentile of speed"),
+    ("speed", "at_rest", "1", "share of time at less than a fiftieth of the channel's fastest clip's speed"),
+    ("acceleration", "acceleration_rms", "u/s²", "acceleration, root mean square"),
+    ("acceleration", "jerk_rms", "u/s³", "jerk, root mean square"),
+    ("spectrum", "slow_rms", "u", "movement below 1 Hz, root mean square"),
+    ("spectrum", "middle_rms", "u", "movement between 1 and 4 Hz, root mean square"),
+    ("spectrum", "fast_rms", "u", "movement above 4 Hz, root mean square"),
+)
+_COMMANDED = (
+    ("command", "command_mean", "u", "mean command"),
+    ("command", "command_speed_rms", "u/s", "speed of the command, root mean square"),
+)
+_TRACKING = (
+    ("tracking", "tracking_mean", "u", "mean of command − position"),
+    ("tracking", "tracking_rms", "u", "command − position, root mean square"),
+    ("lag", "lag", "s", "time by which the position follows the command"),
+)
+_GRIPPER = (
+    ("gripper", "closings", "1/s", "closings per second"),
+    ("gripper", "closed_share", "1", "share of time closed"),
+)
+_AT_REST = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clips:
+    """Clips of equal length ``(nclip, nframe, n)``: positions and commands in each channel's unit, and their episodes.
+
+    ``command`` is what commands are, as in `Episode`; commands of torque have no unit in common with positions.
+    """
+
+    position: Array
+    action: Array
+    clusters: NDArray[np.int64]
+    rate_hz: float
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    command: str
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+
+def cut_clips(
+    episodes: Sequence[Episode], units: Sequence[UnitMap | None], *, rate_hz: float, clip_s: float, names: Sequence[str]
+) -> Clips:
+    """Cut episodes at ``rate_hz`` into clips that meet; what is left at the end of an episode is left out.
+
+    Args:
+        episodes: with the channels ``names``, in any order.
+        units: of each episode, the map to SI; None where its own units are kept.
+        rate_hz: of all of them.
+        clip_s: length of a clip.
+        names: channels in the wanted order.
+
+    Raises:
+        LogError: no episode is as long as a clip, or a clip has too few frames.
+    """
+    nframe = round(clip_s * rate_hz)
+    if nframe < LEAST_FRAMES:
+        raise LogError(f"Clips of {clip_s:g} s have {nframe} frames at {rate_hz:g} Hz; ask for {LEAST_FRAMES} or more.")
+    positions, actions, clusters = [], [], []
+    for episode, map_ in zip(episodes, units, strict=True):
+        columns = [episode.joints.index(name) for name in names]
+        convert = (lambda values: values) if map_ is None else map_.to_si
+        state = convert(episode.state)[:, columns]
+        action = (convert(episode.action) if episode.command == "position" else episode.action)[:, columns]
+        for begin in range(0, len(episode) - nframe + 1, nframe):
+            positions.append(state[begin : begin + nframe])
+            actions.append(action[begin : begin + nframe])
+            clusters.append(episode.index)
+    if not positions:
+        longest = max(float(e.time[-1] - e.time[0]) for e in episodes)
+        raise LogError(f"No episode is {clip_s:g} s long; the longest lasts {longest:.3g} s. Ask for shorter clips.")
+    first = episodes[0]
+    by_name = {unit.joint: unit.unit for unit in first.units.joints}
+    si = {name: "m" if by_name[name] in ("m", "cm", "mm") else "rad" for name in names}
+    return Clips(
+        position=np.stack(positions),
+        action=np.stack(actions),
+        clusters=np.array(clusters, dtype=np.int64),
+        rate_hz=rate_hz,
+        channels=tuple(names),
+        units=tuple("u" if units[0] is None else si[name] for name in names),
+        command=first.command,
+    )
+
+
+def trajectory_features(real: Clips, sim: Clips) -> tuple[tuple[Feature, ...], Array, Array]:
+    """The features of both sets of clips, ``(nclip, nfeature)`` each.
+
+    Ranges and top speeds that thresholds refer to are those of both together, so that they know no labels. A clip whose
+    command hardly moves has no lag of its own and takes the median of all clips; a channel without any has none.
+    """
+    features: list[Feature] = []
+    columns: list[tuple[Array, Array]] = []
+    for column, channel in enumerate(real.channels):
+        both = [(clips.position[..., column], clips.action[..., column]) for clips in (real, sim)]
+        rate, unit = real.rate_hz, real.units[column]
+        tracked = real.command == "position"
+        made = _measured(both, rate)
+        kinds = list(_MEASURED)
+        if tracked:
+            made += _commanded(both, rate) + _tracked(both, rate)
+            kinds += [*_COMMANDED, *_TRACKING]
+        if "grip" in channel or "finger" in channel:
+            made += _gripped(both, rate)
+            kinds += list(_GRIPPER)
+        for (family, kind, of, meaning), values in zip(kinds, made, strict=True):
+            features.append(Feature(channel=channel, family=family, kind=kind, unit=_in(of, unit), meaning=meaning))
+            columns.append(values)
+    kept = [i for i, pair in enumerate(columns) if np.isfinite(pair[0]).all() and _varies(pair)]
+    tables = [np.stack([columns[i][side] for i in kept], axis=1) for side in (0, 1)]
+    return tuple(features[i] for i in kept), tables[0], tables[1]
+
+
+Pairs = list[tuple[Array, Array]]
+
+
+def _measured(both: Pairs, rate: float) -> Pairs:
+    sides = []
+    speeds = [np.diff(position, axis=1) * rate for position, _ in both]
+    fastest = max(float(_rms(speed).max()) for speed in speeds)
+    for (position, _), speed in zip(both, speeds, strict=True):
+        acceleration = np.diff(speed, axis=1) * rate
+        sides.append(
+            [
+                position.mean(axis=1),
+                np.ptp(position, axis=1),
+                _rms(speed),
+                np.quantile(np.abs(speed), 0.95, axis=1),
+                (np.abs(speed) <= _AT_REST * fastest).mean(axis=1),
+                _rms(acceleration),
+                _rms(np.diff(acceleration, axis=1) * rate),
+                *_bands(position, rate),
+            ]
+        )
+    return list(zip(*sides, strict=True))
+
+
+def _commanded(both: Pairs, rate: float) -> Pairs:
+    sides = [[action.mean(axis=1), _rms(np.diff(action, axis=1) * rate)] for _, action in both]
+    return list(zip(*sides, strict=True))
+
+
+def _tracked(both: Pairs, rate: float) -> Pairs:
+    least = _MOVING * max(float(np.ptp(np.concatenate([action.ravel() for _, action in both]))), 1e-12)
+    lags = [_lags(action, position, rate, least) for position, action in both]
+    known = np.concatenate(lags)
+    middle = float(np.median(known[~np.isnan(known)])) if not np.isnan(known).all() else np.nan
+    sides = [
+        [(action - position).mean(axis=1), _rms(action - position), np.where(np.isnan(lag), middle, lag)]
+        for (position, action), lag in zip(both, lags, strict=True)
+    ]
+    return list(zip(*sides, strict=True))
+
+
+def _lags(action: Array, position: Array, rate: float, least: float) -> Array:
+    """Seconds by which each clip's position follows its command ``(nclip,)``; NaN where the command hardly moves.
+
+    Of the speeds, tapered at the ends, so that neither a level nor what enters and leaves the clip counts.
+    """
+    lags = np.full(len(action), np.nan)
+    latest = min(_LONGEST_LAG_S * rate, action.shape[1] / 2)
+    window = np.hanning(action.shape[1] + 1)[1:-1]
+    for clip in np.flatnonzero((np.ptp(action, axis=1) >= least) & (np.ptp(position, axis=1) > 0)):
+        asked, followed = (window * np.diff(series[clip]) for series in (action, position))
+        lags[clip] = cross_lag(asked, followed, earliest=0.0, latest=latest)[0] / rate
+    return lags
+
+
+def _gripped(both: Pairs, rate: float) -> Pairs:
+    every = np.concatenate([position.ravel() for position, _ in both])
+    low, span = float(every.min()), max(float(np.ptp(every)), 1e-12)
+    sides = []
+    for position, _ in both:
+        closed = np.array([_hysteresis((clip - low) / span) for clip in position])
+        closings = np.sum(closed[:, 1:] & ~closed[:, :-1], axis=1) * rate / position.shape[1]
+        sides.append([closings, closed.mean(axis=1)])
+    return list(zip(*sides, strict=True))
+
+
+def _hysteresis(share: Array) -> NDArray[np.bool_]:
+    """Closed or not: falls below the one mark, stays so until it rises above the other."""
+    told = np.where(share <= _CLOSED, 1, np.where(share >= _OPEN, 0, -1))
+    last = np.maximum.accumulate(np.where(told >= 0, np.arange(len(told)), -1))
+    return np.where(last >= 0, told[np.maximum(last, 0)] == 1, share < 0.5)
+
+
+def _bands(position: Array, rate: float) -> list[Array]:
+    """Root mean square of each band ``(nclip,)``, of what is left when a straight line is taken out of the clip."""
+    nframe = position.shape[1]
+    time = np.linspace(-1.0, 1.0, nframe)
+    level = position.mean(axis=1, keepdims=True)
+    straight = position - level - ((position @ time) / (time @ time))[:, None] * time
+    power = 2 * np.abs(np.fft.rfft(straight, axis=1)) ** 2 / nframe**2
+    frequency = np.fft.rfftfreq(nframe, 1 / rate)
+    return [np.sqrt(power[:, (frequency >= low) & (frequency < high)].sum(axis=1)) for low, high in BANDS.values()]
+
+
+def _rms(values: Array) -> Array:
+    return np.sqrt(np.mean(values**2, axis=1))
+
+
+def _varies(pair: tuple[Array, Array]) -> bool:
+    both = np.concatenate(pair)
+    return bool(np.ptp(both) > 1e-9 * max(1e-12, float(np.abs(both).max())))
+
+
+def _in(of: str, unit: str) -> str:
+    return unit + of[1:] if of.startswith("u") else of

@@ -1,0 +1,226 @@
+"""``twinloop gap data``: real trajectories against simulated ones, against a twin's replays, or half against half."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.records import Episode
+from twinloop.core.seeds import generator
+from twinloop.gap.states import CLIP_S, StatesGap, measure_states
+from twinloop.gap.states_words import findings, verdict
+from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.logs import Log
+from twinloop.loop.pages_gap_data import data_section
+from twinloop.randomize import read_identified
+from twinloop.simulate import Backend, open_backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.stats import Interval
+from twinloop.twin import Twin, load_twin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """What real episodes are compared with: ``sim`` episodes, in pairs where they are replays; ``label`` names them."""
+
+    real: Sequence[Episode]
+    sim: Sequence[Episode]
+    paired: bool
+    label: str
+
+
+def run_gap_data(
+    real: Log,
+    *,
+    sim: Log | None = None,
+    twin: str | None = None,
+    params: Path | None = None,
+    clip_s: float = CLIP_S,
+    level: float = 0.95,
+    draws: int = 999,
+    seed: int = 0,
+    output: Path | None = None,
+    fail_if: Sequence[str] = (),
+    console: Console,
+) -> Outcome:
+    """Print and store how far simulated trajectories are from real ones as distributions.
+
+    Args:
+        real: the recorded episodes.
+        sim: simulated ones.
+        twin: a twin that replays the real commands, instead of ``sim``.
+        params: folder of an identify run whose estimates the twin takes.
+        clip_s: length of a clip in s.
+        level: of intervals; tests are at 1 − ``level``.
+        draws: relabellings of episodes; 0 for no test.
+        seed: of relabellings, resamples and halves.
+        output: folder for result.json and report.html.
+        fail_if: conditions on the figures.
+        console: where figures are printed.
+
+    Raises:
+        InputError: both ``sim`` and ``twin`` are given, or ``params`` without ``twin``.
+    """
+    run = GapRun.begin("data", output, fail_if, console)
+    against = _against(real, sim, twin, params, seed)
+    gap = measure_states(
+        against.real, against.sim, clip_s=clip_s, paired=against.paired, level=level, draws=draws, seed=seed
+    )
+    headline = headlines_of(gap)
+    for line in text_lines(real.label, against, gap):
+        console.print(line, soft_wrap=True)
+    figures: dict[str, Any] = {
+        **gap.to_json(),
+        "real": real.describe(),
+        "sim": {"label": against.label, **({} if sim is None else sim.describe())},
+        "verdict": verdict(gap),
+        "findings": findings(gap),
+    }
+    return run.end(
+        figures,
+        headline,
+        title="States and actions: real against simulated",
+        subtitle=f"{real.label} against {against.label}",
+        fill=lambda page: data_section(page, gap, real.label, against.label),
+    )
+
+
+def headlines_of(gap: StatesGap) -> list[Headline]:
+    """The figures that conditions and the history see."""
+    around = gap.neighbours
+    told = "chance that a held-out real clip scores above a simulated one; 0.5 is none"
+    return [
+        gap.classifier.auc.headline("auc", meaning=told),
+        gap.mmd.distance.headline("mmd", meaning="squared maximum mean discrepancy of all features"),
+        gap.energy.distance.headline("energy", meaning="energy distance of all features, in standard deviations"),
+        around.coverage.headline(
+            "coverage", better="higher", meaning="share of real clips with a simulated one nearby"
+        ),
+        around.precision.headline(
+            "precision", better="higher", meaning="share of simulated clips with real ones nearby"
+        ),
+        *(test.auc.headline(f"auc/{name}", meaning=f"auc of {name} alone") for name, test in gap.by_channel.items()),
+    ]
+
+
+def text_lines(label: str, against: Against, gap: StatesGap) -> list[str]:
+    """The result for a terminal."""
+    kind = "pairs, replays of the same trials" if gap.paired else "unpaired"
+    lines = [
+        f"{label}: {gap.classifier.nreal} episodes, {gap.real_clips} clips of {gap.clip_s:g} s",
+        f"against {against.label}: {gap.classifier.nsim} episodes, {gap.sim_clips} clips; {kind}",
+        *gap.notes,
+        "",
+        verdict(gap),
+        *(f"  {line}" for line in findings(gap)),
+        "",
+    ]
+    for name, found in (("MMD²", gap.mmd), ("energy distance", gap.energy)):
+        lines.append(f"{name:<16}{_told(found.distance)}{_p(found.p_value)}")
+    lines.append(f"{'classifier AUC':<16}{_told(gap.classifier.auc)}{_p(gap.classifier.p_value)}")
+    for name in ("precision", "recall", "density", "coverage"):
+        floor = gap.neighbours.floor[name]
+        beside = "" if np.isnan(floor) else f"   {floor:.2f} where there is no gap{_p(gap.neighbours.p_value[name])}"
+        lines.append(f"{name:<16}{_told(getattr(gap.neighbours, name))}{beside}")
+    lines += ["", f"{'channel':<22}{'AUC alone':<24}p (Holm)"]
+    lines += [f"{n:<22}{_told(t.auc):<24}{_value(gap.p_channel[n])}" for n, t in gap.by_channel.items()]
+    lines += ["", f"{'kind of feature':<22}{'AUC alone':<24}p (Holm)"]
+    lines += [f"{n:<22}{_told(t.auc):<24}{_value(gap.p_family[n])}" for n, t in gap.by_family.items()]
+    return lines
+
+
+def replayed(twin: Twin, episodes: Sequence[Episode], values: dict[str, float], backend: Backend) -> list[Episode]:
+    """What the twin makes of the recorded commands, as episodes of the same numbers.
+
+    Open loop from the first frame of each whole episode; up to where the motors were on.
+
+    Raises:
+        LogError: the episodes do not fit the twin.
+        InputError: the replay diverges.
+    """
+    logs = prepare_replay(twin, episodes)
+    readings = replay(backend, logs, logs.twin.table(1, values))[0][..., : len(logs.joints)]
+    by_number = {episode.index: episode for episode in episodes}
+    made = []
+    for row, number in enumerate(logs.numbers):
+        episode, count = by_number[number], int(logs.lengths[row])
+        state = readings[row, :count]
+        if not np.isfinite(state).all():
+            raise InputError(
+                f"The twin {twin.name} diverges in episode {number} with these parameters. More substeps in the twin's "
+                "YAML, or less extreme parameters, keep it finite."
+            )
+        columns = [episode.joints.index(joint) for joint in logs.joints]
+        chosen = replace(episode.units, joints=tuple(episode.units.joints[i] for i in columns))
+        made.append(
+            replace(
+                episode,
+                time=episode.time[:count],
+                action=episode.action[:count, columns],
+                state=state,
+                units=chosen,
+                source="sim",
+                origin=twin.name,
+                signals={},
+            )
+        )
+    return made
+
+
+def _against(real: Log, sim: Log | None, twin: str | None, params: Path | None, seed: int) -> Against:
+    if sim is not None and twin is not None:
+        raise InputError("Both --sim and --twin were given. Compare with stored episodes, or with a twin's replays.")
+    if params is not None and twin is None:
+        raise InputError("--params says which values a twin takes, and no --twin was given.")
+    if sim is not None:
+        return Against(real=real.episodes, sim=sim.episodes, paired=False, label=sim.label)
+    if twin is not None:
+        return _against_twin(real, twin, params)
+    mixed = generator(seed, "gap/data/halves").permutation(len(real.episodes))
+    half = len(mixed) // 2
+    sides = [[real.episodes[i] for i in sorted(part)] for part in (mixed[:half], mixed[half:])]
+    return Against(real=sides[0], sim=sides[1], paired=False, label="its own other half: what is seen without any gap")
+
+
+def _against_twin(real: Log, reference: str, params: Path | None) -> Against:
+    loaded = load_twin(reference)
+    run = None if params is None else read_identified(params)
+    values = {} if run is None else dict(ParamDistribution.from_json(run["distribution"]).estimate)
+    episodes = real.episodes
+    if run is not None and run.get("data", {}).get("hash") == real.hash and run["holdout"]:
+        episodes = tuple(e for e in episodes if e.index in set(run["holdout"]))
+    sim = replayed(loaded, episodes, values, open_backend())
+    lengths = {episode.index: len(episode) for episode in sim}
+    cut = [_first(episode, lengths[episode.index]) for episode in episodes]
+    which = "nominal" if run is None else "identified"
+    return Against(real=cut, sim=sim, paired=True, label=f"replays by {loaded.name}, {which} parameters")
+
+
+def _first(episode: Episode, count: int) -> Episode:
+    """The first frames of an episode."""
+    if len(episode) == count:
+        return episode
+    return replace(
+        episode, time=episode.time[:count], action=episode.action[:count], state=episode.state[:count], signals={}
+    )
+
+
+def _told(interval: Interval) -> str:
+    return f"{float(interval.estimate):.3g} [{float(interval.low):.3g}, {float(interval.high):.3g}]"
+
+
+def _p(value: float) -> str:
+    return "" if np.isnan(value) else f"   p = {value:.2g}"
+
+
+def _value(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2g}"
