@@ -186,7 +186,12 @@ def test_every_rule_names_structures_that_exist_and_a_command_that_parses(twin):
     (none,) = hints("c", [("time", 0.2, "said")], [], [])
     assert "first declare actuator/*/thermal_resistance or" in none.note("my.yaml")
     both = hints("c", [("linear", 0.7, "l"), ("limit", 0.1, "m")], [("fast", 0.4, "f")], [])
-    assert [hint.rule.name for hint in both] == ["saturation", "speed", "refit"]
+    assert [hint.rule.name for hint in both] == ["speed", "saturation", "refit"]  # 0.4 against 3 × 0.1
+    both = hints("c", [("limit", 0.2, "m")], [("fast", 0.4, "f"), ("effort", 0.3, "e")], [])
+    assert [(hint.rule.name, hint.share, hint.evidence) for hint in both] == [
+        ("saturation", 0.3, ("e", "m")),
+        ("speed", 0.4, ("f",)),
+    ]
 
 
 def test_a_page_shows_shares_events_states_and_the_command(twin, tmp_path):
