@@ -1,0 +1,151 @@
+"""The mean of bounded values by betting: valid for any number of values and any distribution within the bounds.
+
+After Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86 (2024). A
+wealth Π (1 + λ (x − m)) that starts at one bets that the mean is not m; if it is, or lies on the other side, the wealth
+reaches 1/α with a chance of at most α, whenever one looks (Ville's inequality). Bets may depend on values before, and
+so may the bounds of the next value.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.two_by_two import Alternative
+
+Array = NDArray[np.float64]
+_FRACTIONS = np.geomspace(0.02, 0.98, 12)  # of the largest bet: from what a thousand values need to nearly everything
+_MOST = 0.75  # of the largest bet that an adaptive one may be (Waudby-Smith & Ramdas 2024, appendix B.1: 1/2 or 3/4)
+_NARROWEST = 1e-12
+_GRID = 1000  # means that are tried for an interval
+
+
+def log_e_mean(
+    values: ArrayLike,
+    mean: ArrayLike,
+    *,
+    low: ArrayLike = 0.0,
+    high: ArrayLike = 1.0,
+    alternative: Alternative = "two-sided",
+) -> Array:
+    """Logarithm of the wealth after each value, ``(…, n)``, against a mean of at most ``mean`` for ``greater``.
+
+    The wealth is the mean of those of twelve constant fractions of the largest bet ("diversified Kelly betting"), so
+    that it does not depend on the order of the values. Two-sided it is the mean of both sides.
+
+    Args:
+        values: ``(…, n)``.
+        mean: the hypothesis, broadcast against ``(…,)``.
+        low: bound of each value, known before it is seen.
+        high: likewise.
+        alternative: on which side of ``mean`` the mean is sought.
+
+    Raises:
+        InputError: a value outside its bounds, or none at all.
+    """
+    x = check_bounded(values, low, high)
+    m = np.asarray(mean, dtype=np.float64)[..., None]
+    below, above = m - np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64) - m
+    sides = {
+        "greater": lambda: _mixed(x - m, below),
+        "less": lambda: _mixed(m - x, above),
+        "two-sided": lambda: np.logaddexp(_mixed(x - m, below), _mixed(m - x, above)) - np.log(2),
+    }
+    return sides[alternative]()
+
+
+def log_e_adaptive(
+    values: ArrayLike, mean: ArrayLike, *, alpha: float, low: ArrayLike = 0.0, high: ArrayLike = 1.0
+) -> Array:
+    """Logarithm of the hedged wealth against ``mean`` after each of a known number of values, ``(…, n)``.
+
+    Bets aim at a decision at the last value: λ = √(2 log(2/α) / (n σ̂²)), with the variance of the values before
+    (Waudby-Smith & Ramdas 2024, section 4.2 and eq. 26), half of the wealth on each side. Narrower than `log_e_mean`
+    where the number of values is fixed.
+    """
+    x = check_bounded(values, low, high)
+    m = np.asarray(mean, dtype=np.float64)[..., None]
+    below, above = m - np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64) - m
+    bet = _adaptive_bets(x, alpha)
+    up = np.cumsum(np.log1p(np.minimum(bet, _MOST / np.maximum(below, _NARROWEST)) * (x - m)), axis=-1)
+    down = np.cumsum(np.log1p(np.minimum(bet, _MOST / np.maximum(above, _NARROWEST)) * (m - x)), axis=-1)
+    return np.logaddexp(up, down) - np.log(2)
+
+
+def bounded_mean(
+    values: ArrayLike,
+    *,
+    level: float = 0.95,
+    low: ArrayLike = 0.0,
+    high: ArrayLike = 1.0,
+    within: tuple[float, float] | None = None,
+) -> Interval:
+    """Finite-sample valid interval of the mean of independent bounded values ``(n,)``, by betting in their order.
+
+    Args:
+        values: ``(n,)``.
+        level: confidence level.
+        low: bound of every value, or of each.
+        high: likewise.
+        within: where the mean is known to lie; by default between the bounds.
+
+    Raises:
+        InputError: a value outside its bounds, or none.
+    """
+    check_level(level)
+    x = check_bounded(values, low, high)
+    ends = within or (float(np.min(low)), float(np.max(high)))
+    grid = np.linspace(*ends, _GRID + 2)[1:-1]
+    wealth = log_e_adaptive(x[None], grid, alpha=1 - level, low=low, high=high).max(axis=-1)
+    kept = np.flatnonzero(wealth < -np.log(1 - level))
+    centre = float(np.clip(x.mean(), *ends))
+    if not len(kept):  # contradictory values, which have a chance of at most α
+        kept = np.array([int(np.argmin(wealth))])
+    step = grid[1] - grid[0]
+    return Interval(
+        estimate=np.array(centre),
+        low=np.array(max(grid[kept[0]] - step, ends[0])),
+        high=np.array(min(grid[kept[-1]] + step, ends[1])),
+        level=level,
+        method="betting, finite-sample valid",
+    )
+
+
+def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
+    """The values as an array, refused if any lies outside its bounds.
+
+    Raises:
+        InputError: one does, or there is none.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    if x.ndim < 1 or x.shape[-1] < 1:
+        raise InputError("There are no values to bet on; give at least one trial.")
+    outside = ~((x >= np.asarray(low) - 1e-9) & (x <= np.asarray(high) + 1e-9))
+    if outside.any():
+        at = np.unravel_index(int(np.argmax(outside)), outside.shape)
+        raise InputError(
+            f"Value {x[at]:g} (number {int(at[-1])}) lies outside its bounds {np.min(low):g} to {np.max(high):g}, on "
+            "which the guarantee rests. Divide scores by what a full score is."
+        )
+    return x
+
+
+def _mixed(gain: Array, room: ArrayLike) -> Array:
+    """Mean wealth of constant fractions of the largest bet, 1 / ``room``; gains are at least −room."""
+    share = gain / np.maximum(room, _NARROWEST)
+    total = np.full(share.shape, -np.inf)
+    for fraction in _FRACTIONS:  # few, and the arrays are large
+        np.logaddexp(total, np.cumsum(np.log1p(fraction * share), axis=-1), out=total)
+    return total - np.log(len(_FRACTIONS))
+
+
+def _adaptive_bets(x: Array, alpha: float) -> Array:
+    """λ before each value, from the variance of those before it, which begins as if ¼ had been seen once."""
+    n = x.shape[-1]
+    count = np.arange(1, n + 1)
+    mean = (0.5 + np.cumsum(x, axis=-1)) / (count + 1)
+    variance = (0.25 + np.cumsum((x - mean) ** 2, axis=-1)) / (count + 1)
+    before = np.concatenate([np.full((*x.shape[:-1], 1), 0.25), variance[..., :-1]], axis=-1)
+    return np.sqrt(2 * np.log(2 / alpha) / (n * before))

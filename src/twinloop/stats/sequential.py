@@ -1,0 +1,212 @@
+"""Two success rates compared while trials come in, valid whenever one looks and stops.
+
+An e-process is a wealth that bets against a hypothesis: if it holds, the chance that the wealth ever reaches 1/α is at
+most α (Ville's inequality). So one may look after every pair, stop when it pleases, and go on later. The bet is that of
+Turner, Ly and Grünwald ("Generic E-variables for exact sequential k-sample tests that allow for optional stopping", J.
+Stat. Plan. Inference 230, 2024): the rates that the blocks before suggest, against the pair of rates within the
+hypothesis that is nearest to them in Kullback–Leibler divergence. With difference δ = p_a − p_b and hypothesis δ ≤ δ₀
+or δ ≥ δ₀ that set is convex, so the projection gives an e-variable (Turner & Grünwald, "Exact anytime-valid confidence
+intervals for contingency tables and beyond", Statistics & Probability Letters 198, 2023), and all δ₀ that are not
+refused are a confidence sequence.
+
+Arrays have blocks last, so that thousands of sequences run side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import xlog1py, xlogy
+
+from twinloop.core.errors import InputError
+from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.two_by_two import Alternative, check_difference, constrained_rates
+
+Array = NDArray[np.float64]
+GAMMA = 0.5  # Turner, Ly & Grünwald's γ: pseudo-successes and pseudo-failures before the first pair (Jeffreys' prior)
+_GRID = 401  # hypotheses between −1 and 1 from which a confidence sequence is read: steps of half a point
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sequential:
+    """What the trials so far say of p_a − p_b against ``difference``, and what they said at each block before.
+
+    ``log_e`` ``(nblock,)`` is the logarithm of the wealth after each block, ``p_value`` ``(nblock,)`` the running
+    1 / largest wealth, ``low`` and ``high`` ``(nblock,)`` the running confidence sequence of the difference.
+    """
+
+    log_e: Array
+    p_value: Array
+    low: Array
+    high: Array
+    estimate: float
+    level: float
+    difference: float
+    alternative: Alternative
+    method: str
+
+    @property
+    def stopped(self) -> int | None:
+        """The block, counted from 1, at which the wealth first reached 1/α; None if it has not."""
+        at = int(decision_blocks(self.log_e, alpha=1 - self.level))
+        return at or None
+
+    @property
+    def interval(self) -> Interval:
+        """The confidence sequence as it stands."""
+        return Interval(
+            estimate=np.array(self.estimate),
+            low=self.low[-1],
+            high=self.high[-1],
+            level=self.level,
+            method=f"confidence sequence, {self.method}",
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        curves = {name: getattr(self, name).tolist() for name in ("log_e", "p_value", "low", "high")}
+        rest = {name: getattr(self, name) for name in ("estimate", "level", "difference", "alternative", "method")}
+        return {**rest, **curves, "stopped": self.stopped}
+
+
+def sequential_rates(
+    successes_a: ArrayLike,
+    successes_b: ArrayLike,
+    *,
+    size_a: int = 1,
+    size_b: int = 1,
+    difference: float = 0.0,
+    alternative: Alternative = "two-sided",
+    level: float = 0.95,
+    gamma: float = GAMMA,
+) -> Sequential:
+    """The test and the confidence sequence of one sequence of blocks.
+
+    Args:
+        successes_a: successes of arm a in each block, ``(nblock,)``.
+        successes_b: those of arm b.
+        size_a: trials of arm a in each block; 1 pairs the trials.
+        size_b: those of arm b.
+        difference: of the hypothesis.
+        alternative: ``greater`` bets on p_a − p_b > difference.
+        level: 1 − α.
+        gamma: γ.
+
+    Raises:
+        InputError: no block, or more successes than trials in one.
+    """
+    check_level(level)
+    arms = {"size_a": size_a, "size_b": size_b, "gamma": gamma}
+    log_e = log_e_rates(successes_a, successes_b, difference=difference, alternative=alternative, **arms)
+    a, b = np.asarray(successes_a, dtype=np.float64), np.asarray(successes_b, dtype=np.float64)
+    shifts = np.linspace(-1, 1, _GRID)[1:-1]
+    wealth = log_e_rates(a[None], b[None], difference=shifts, alternative=alternative, **arms)
+    low, high = kept_range(shifts, wealth, alpha=1 - level)
+    return Sequential(
+        log_e=log_e,
+        p_value=running_p(log_e),
+        low=low,
+        high=high,
+        estimate=float(a.sum() / (size_a * len(a)) - b.sum() / (size_b * len(b))),
+        level=level,
+        difference=difference,
+        alternative=alternative,
+        method=f"Turner–Ly–Grünwald e-test, γ = {gamma:g}",
+    )
+
+
+def log_e_rates(
+    successes_a: ArrayLike,
+    successes_b: ArrayLike,
+    *,
+    size_a: int = 1,
+    size_b: int = 1,
+    difference: ArrayLike = 0.0,
+    alternative: Alternative = "two-sided",
+    gamma: float = GAMMA,
+) -> Array:
+    """Logarithm of the wealth after each block, ``(…, nblock)``, against p_a − p_b = ``difference`` or one side of it.
+
+    ``difference`` is broadcast against the leading axes.
+
+    Two-sided it is the mean of both one-sided wealths, so that the side of the richer one may be named: that it is the
+    wrong side has a chance of at most α too.
+
+    Raises:
+        InputError: no block, more successes in a block than trials, arms of unlike shapes, γ ≤ 0.
+    """
+    shift = np.asarray(difference, dtype=np.float64)
+    check_difference(float(shift.flat[np.argmax(np.abs(shift))]))
+    a, b = _counts(successes_a, size_a, "a"), _counts(successes_b, size_b, "b")
+    if a.shape != b.shape:
+        raise InputError(
+            f"Arm a has blocks in shape {a.shape}, arm b in {b.shape}. Give both arms of every block, in their order."
+        )
+    if gamma <= 0:
+        raise InputError(f"γ = {gamma:g} would bet everything on the first trial. Give a number above 0; 0.5 is usual.")
+    before = np.arange(a.shape[-1])
+    rate_a = _rate_before(a, before * size_a, gamma)
+    rate_b = _rate_before(b, before * size_b, gamma)
+    null_a, null_b = constrained_rates(rate_a, rate_b, shift[..., None], weight_a=size_a, weight_b=size_b)
+    factor = _log_ratio(a, size_a, rate_a, null_a) + _log_ratio(b, size_b, rate_b, null_b)
+    lead = rate_a - rate_b - shift[..., None]
+    greater = np.cumsum(np.where(lead > 0, factor, 0.0), axis=-1)
+    less = np.cumsum(np.where(lead < 0, factor, 0.0), axis=-1)
+    return {"greater": greater, "less": less, "two-sided": np.logaddexp(greater, less) - np.log(2)}[alternative]
+
+
+def running_p(log_e: ArrayLike) -> Array:
+    """The anytime-valid p-value after each block: 1 / the largest wealth so far, at most 1."""
+    return np.exp(-np.maximum(np.maximum.accumulate(np.asarray(log_e, dtype=np.float64), axis=-1), 0.0))
+
+
+def decision_blocks(log_e: ArrayLike, *, alpha: float = 0.05) -> NDArray[np.intp]:
+    """The block, counted from 1, at which each wealth ``(…, nblock)`` first reaches 1/α; 0 where it never does."""
+    check_level(1 - alpha)
+    over = np.asarray(log_e) >= -np.log(alpha)
+    return np.where(over.any(axis=-1), over.argmax(axis=-1) + 1, 0)
+
+
+def kept_range(hypotheses: ArrayLike, log_e: ArrayLike, *, alpha: float) -> tuple[Array, Array]:
+    """The running range ``(nblock,)`` of hypotheses ``(nhyp,)`` whose wealth ``(nhyp, nblock)`` has not reached 1/α.
+
+    The hypotheses next to the ones that are kept bound it, so that the steps of the grid never make it too narrow. If
+    none is kept, which has a chance of at most α, it shrinks to the one that was refused last.
+    """
+    grid = np.asarray(hypotheses, dtype=np.float64)
+    edges = np.concatenate([[-1.0], grid, [1.0]])
+    kept = np.maximum.accumulate(np.asarray(log_e), axis=-1) < -np.log(alpha)
+    some = kept.any(axis=0)
+    first, last = kept.argmax(axis=0), len(grid) - 1 - kept[::-1].argmax(axis=0)
+    low, high = edges[first], edges[last + 2]
+    if not some.all():
+        at = int(np.argmin(some))
+        low[at:], high[at:] = (low[at - 1], high[at - 1]) if at else (-1.0, 1.0)
+    return low, high
+
+
+def _counts(successes: ArrayLike, size: int, arm: str) -> Array:
+    counts = np.asarray(successes, dtype=np.float64)
+    if size < 1 or counts.ndim < 1 or counts.shape[-1] < 1:
+        raise InputError(f"Arm {arm} has no block of trials to begin with; give at least one trial of each policy.")
+    if ((counts < 0) | (counts > size) | (counts != np.round(counts))).any():
+        raise InputError(
+            f"Arm {arm} has a block that is no number of successes from 0 to {size}. "
+            "For scores between 0 and 1 use the test of scores."
+        )
+    return counts
+
+
+def _rate_before(successes: Array, trials: NDArray[np.intp], gamma: float) -> Array:
+    """p̆ before each block: (successes + γ) / (trials + 2γ) of the blocks before it."""
+    earlier = np.cumsum(successes, axis=-1) - successes
+    return (earlier + gamma) / (trials + 2 * gamma)
+
+
+def _log_ratio(successes: Array, size: int, rate: Array, null: Array) -> Array:
+    won = xlogy(successes, rate) - xlogy(successes, null)
+    lost = size - successes
+    return won + xlog1py(lost, -rate) - xlog1py(lost, -null)

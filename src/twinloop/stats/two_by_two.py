@@ -1,0 +1,229 @@
+"""Exact tests of two success rates that were measured apart: Barnard's, Fisher's, and of any difference.
+
+Differences are p_a − p_b. An unconditional test orders all tables by the score statistic of Farrington and Manning
+("Test statistics and sample size formulae for comparative binomial trials with null hypothesis of non-zero risk
+difference or non-unity relative risk", Statistics in Medicine 9, 1990) and takes the largest tail probability that any
+pair of rates with that difference could give (Chan & Zhang, "Test-based exact confidence intervals for the difference
+of two binomial proportions", Biometrics 55, 1999). At a difference of zero this is Barnard's test with the pooled
+statistic (Biometrika 34, 1947; Suissa & Shuster 1985), the same as ``scipy.stats.barnard_exact``, which however
+searches the unknown rate anew for every table; here all tables of two sample sizes are done at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.stats import binom, fisher_exact, hypergeom
+
+from twinloop.core.errors import InputError
+
+Array = NDArray[np.float64]
+Alternative = Literal["two-sided", "greater", "less"]
+_TIE = 1e-9  # statistics closer than this are equal: they differ by rounding only
+_FINEST = 32  # points of the unknown rate per √trials: the peaks of a tail are about 1 / √trials wide
+_CHUNK = 2_000_000  # numbers held at once while tails are summed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoByTwo:
+    """Successes of two arms, ``successes_a`` of ``trials_a`` against ``successes_b`` of ``trials_b``.
+
+    Raises:
+        InputError: an arm without trials, or more successes than trials.
+    """
+
+    successes_a: int
+    trials_a: int
+    successes_b: int
+    trials_b: int
+
+    def __post_init__(self) -> None:
+        for arm, won, tried in (("a", self.successes_a, self.trials_a), ("b", self.successes_b, self.trials_b)):
+            if tried < 1 or not 0 <= won <= tried:
+                raise InputError(
+                    f"{won} successes of {tried} trials in arm {arm} is no success rate; "
+                    "give 0 ≤ successes ≤ trials ≥ 1."
+                )
+
+    @property
+    def difference(self) -> float:
+        """p_a − p_b as seen."""
+        return self.successes_a / self.trials_a - self.successes_b / self.trials_b
+
+    def swapped(self) -> TwoByTwo:
+        """The arms in the other order."""
+        return TwoByTwo(
+            successes_a=self.successes_b,
+            trials_a=self.trials_b,
+            successes_b=self.successes_a,
+            trials_b=self.trials_a,
+        )
+
+
+def constrained_rates(
+    p_a: ArrayLike, p_b: ArrayLike, difference: ArrayLike, *, weight_a: float = 1.0, weight_b: float = 1.0
+) -> tuple[Array, Array]:
+    """The rates with p_a − p_b = ``difference`` that are nearest to given ones in likelihood, elementwise.
+
+    They minimize weight_a KL(p_a ‖ x) + weight_b KL(p_b ‖ x − difference), a root of a cubic (Farrington & Manning
+    1990, appendix): maximum likelihood under the constraint, and equally the projection of a bet on a hypothesis.
+    """
+    first, second, shift = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (p_a, p_b, difference)))
+    ratio = weight_b / weight_a
+    if not shift.any():
+        pooled = (first + ratio * second) / (1 + ratio)
+        return pooled, pooled.copy()
+    a = 1 + ratio
+    b = -(1 + ratio + first + ratio * second + shift * (ratio + 2))
+    c = shift**2 + shift * (2 * first + ratio + 1) + first + ratio * second
+    d = -first * shift * (1 + shift)
+    v = b**3 / (27 * a**3) - b * c / (6 * a**2) + d / (2 * a)
+    u = np.where(v < 0, -1.0, 1.0) * np.sqrt(np.maximum(b**2 / (9 * a**2) - c / (3 * a), 0.0))
+    cubed = np.where(u == 0, 1.0, u**3)
+    angle = (np.pi + np.arccos(np.clip(v / cubed, -1.0, 1.0))) / 3
+    found = np.clip(2 * u * np.cos(angle) - b / (3 * a), np.maximum(0.0, shift), np.minimum(1.0, 1 + shift))
+    return found, np.clip(found - shift, 0.0, 1.0)
+
+
+def score_statistic(
+    successes_a: ArrayLike, trials_a: int, successes_b: ArrayLike, trials_b: int, *, difference: float = 0.0
+) -> Array:
+    """Farrington and Manning's z of p_a − p_b against ``difference``, elementwise over counts; 0 where none is seen."""
+    p_a, p_b = np.asarray(successes_a) / trials_a, np.asarray(successes_b) / trials_b
+    x, y = constrained_rates(p_a, p_b, difference, weight_a=trials_a, weight_b=trials_b)
+    variance = x * (1 - x) / trials_a + y * (1 - y) / trials_b
+    off = np.asarray(p_a - p_b - difference)
+    off = np.where(np.abs(off) < _TIE, 0.0, off)
+    infinite = np.copysign(np.where(off == 0, 0.0, np.inf), off)
+    return np.where(variance > _TIE**2, off / np.sqrt(np.maximum(variance, _TIE**2)), infinite)
+
+
+def exact_p_value(table: TwoByTwo, *, difference: float = 0.0, alternative: Alternative = "two-sided") -> float:
+    """P-value of the hypothesis p_a − p_b = ``difference`` (at most it for ``greater``, at least for ``less``).
+
+    Two-sided it counts tables whose statistic is as far from zero on either side, as scipy's does. A table of
+    successes only, or failures only, has p = 1: it says nothing about a difference.
+
+    Raises:
+        InputError: a difference that no two rates have.
+    """
+    check_difference(difference)
+    key = score_order(table.trials_a, table.trials_b, difference, alternative)
+    extreme = key >= key[table.successes_a, table.successes_b] - _TIE
+    return largest_tail(extreme, difference)
+
+
+def barnard(table: TwoByTwo, *, alternative: Alternative = "two-sided") -> float:
+    """Barnard's unconditional exact p-value of p_a = p_b."""
+    return exact_p_value(table, alternative=alternative)
+
+
+def fisher(table: TwoByTwo, *, alternative: Alternative = "two-sided") -> float:
+    """Fisher's conditional exact p-value of p_a = p_b; two-sided it sums tables that are at most as probable."""
+    rows = [
+        [table.successes_a, table.trials_a - table.successes_a],
+        [table.successes_b, table.trials_b - table.successes_b],
+    ]
+    return float(fisher_exact(rows, alternative=alternative).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@lru_cache(maxsize=64)
+def exact_p_values(
+    trials_a: int, trials_b: int, *, difference: float = 0.0, alternative: Alternative = "two-sided"
+) -> Array:
+    """`exact_p_value` of every table, ``(trials_a + 1, trials_b + 1)`` by successes; read-only."""
+    check_difference(difference)
+    key = np.round(score_order(trials_a, trials_b, difference, alternative), 9)
+    _, group = np.unique(-key.ravel(), return_inverse=True)  # group 0 is the most extreme
+    order = np.argsort(group, kind="stable")
+    begins = np.flatnonzero(np.diff(group[order], prepend=-1))
+    x, chance_a, chance_b = _grid(trials_a, trials_b, difference)
+    largest = np.zeros(len(begins))
+    rows = max(1, _CHUNK // key.size)
+    for at in range(0, len(x), rows):
+        joint = chance_a[at : at + rows, :, None] * chance_b[at : at + rows, None, :]
+        sums = np.add.reduceat(joint.reshape(len(joint), -1)[:, order], begins, axis=1)
+        np.maximum(largest, np.cumsum(sums, axis=1).max(axis=0), out=largest)
+    values = np.minimum(largest, 1.0)[group].reshape(key.shape)
+    values.setflags(write=False)
+    return values
+
+
+@lru_cache(maxsize=64)
+def fisher_p_values(trials_a: int, trials_b: int) -> Array:
+    """Fisher's two-sided p-value of every table, ``(trials_a + 1, trials_b + 1)`` by successes; read-only."""
+    values = np.ones((trials_a + 1, trials_b + 1))
+    for total in range(trials_a + trials_b + 1):
+        won_a = np.arange(max(0, total - trials_b), min(trials_a, total) + 1)
+        chance = hypergeom.pmf(won_a, trials_a + trials_b, total, trials_a)
+        at_most = chance[None, :] <= chance[:, None] * (1 + 1e-7)  # scipy's tolerance for ties
+        values[won_a, total - won_a] = np.minimum(np.where(at_most, chance[None, :], 0.0).sum(axis=1), 1.0)
+    values.setflags(write=False)
+    return values
+
+
+def table_chances(trials_a: int, trials_b: int, p_a: float, p_b: float) -> Array:
+    """Probability of every table, ``(trials_a + 1, trials_b + 1)``, at given rates."""
+    return np.outer(_pmf(trials_a, np.array([p_a]))[0], _pmf(trials_b, np.array([p_b]))[0])
+
+
+def largest_tail(extreme: NDArray[np.bool_], difference: float, *, refine: bool = True) -> float:
+    """The largest probability of a set of tables over all rates with that difference.
+
+    On a grid of rates, and with ``refine`` closer in twice about the largest; without it that is up to 0.1 % too small.
+    """
+    trials_a, trials_b = extreme.shape[0] - 1, extreme.shape[1] - 1
+    member = extreme.astype(np.float64)
+    x, chance_a, chance_b = _grid(trials_a, trials_b, difference)
+    tail = np.einsum("gi,gi->g", chance_a @ member, chance_b)
+    best = float(tail.max())
+    for _ in range(2 if refine else 0):
+        top = int(np.argmax(tail))
+        x = np.linspace(x[max(top - 1, 0)], x[min(top + 1, len(x) - 1)], 17)
+        near = _pmf(trials_a, x) @ member
+        tail = np.einsum("gi,gi->g", near, _pmf(trials_b, np.clip(x - difference, 0.0, 1.0)))
+        best = max(best, float(tail.max()))
+    return min(best, 1.0)
+
+
+def check_difference(difference: float) -> None:
+    """Refuse a difference of rates outside (−1, 1).
+
+    Raises:
+        InputError: it is, perhaps because it is a percentage.
+    """
+    if not -1.0 < difference < 1.0:
+        raise InputError(
+            f"A difference of two rates lies between -1 and 1, not at {difference:g}. Write 10 points as 0.1."
+        )
+
+
+def score_order(trials_a: int, trials_b: int, difference: float, alternative: Alternative) -> Array:
+    """The statistic of every table, larger where it speaks more against the hypothesis."""
+    won_a, won_b = np.arange(trials_a + 1)[:, None], np.arange(trials_b + 1)[None, :]
+    z = score_statistic(won_a, trials_a, won_b, trials_b, difference=difference)
+    return {"greater": z, "less": -z}[alternative] if alternative != "two-sided" else np.abs(z)
+
+
+@lru_cache(maxsize=8)
+def _grid(trials_a: int, trials_b: int, difference: float) -> tuple[Array, Array, Array]:
+    """Rates of arm a, and the probabilities of both arms' counts ``(nrate, trials + 1)`` there."""
+    x, y = _rates(difference, trials_a + trials_b)
+    return x, _pmf(trials_a, x), _pmf(trials_b, y)
+
+
+def _rates(difference: float, trials: int) -> tuple[Array, Array]:
+    """Pairs of rates with the difference, spaced evenly in the arcsine of the rate, which evens out the peaks."""
+    count = int(_FINEST * np.sqrt(trials)) + 1
+    low, high = max(0.0, difference), min(1.0, 1.0 + difference)
+    x = low + (high - low) * np.sin(np.linspace(0, np.pi / 2, count)) ** 2
+    return x, np.clip(x - difference, 0.0, 1.0)
+
+
+def _pmf(trials: int, rates: Array) -> Array:
+    """Binomial probabilities ``(len(rates), trials + 1)``."""
+    return np.asarray(binom.pmf(np.arange(trials + 1), trials, rates[:, None]), dtype=np.float64)
