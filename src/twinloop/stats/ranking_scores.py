@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import frozen
+from twinloop.stats.interval import Interval, check_level
 
 Array = NDArray[np.float64]
 
@@ -66,9 +68,13 @@ class Scores:
         mean = np.mean([part.mean for part in parts], axis=0)
         variance = np.sum([part.variance for part in parts], axis=0) / len(parts) ** 2
         smooth = np.clip(mean, 1e-3, 1 - 1e-3)  # a mean at the end of the scale still has trials
-        known = variance > 0
+        known = np.all([~np.isnan(part.trials) for part in parts], axis=0)
         worth = np.divide(smooth * (1 - smooth), variance, out=np.full(mean.shape, np.nan), where=known)
         return cls(mean=mean, trials=worth)
+
+    def chosen(self, rows: Sequence[int]) -> Scores:
+        """The scores of some policies, in that order."""
+        return Scores(mean=self.mean[..., rows], trials=self.trials[..., rows])
 
     @property
     def known(self) -> bool:
@@ -100,6 +106,21 @@ class PolicyScores:
     real: Scores
     sim: Scores
     task: str = ""
+
+
+def score_intervals(scores: Scores, *, level: float = 0.95) -> Interval:
+    """Wilson's score interval of each mean, with its trials as counted in `Scores`; no ends where they are unknown."""
+    check_level(level)
+    z, n, m = float(ndtri((1 + level) / 2)), scores.trials, scores.mean
+    centre, room = (m + z**2 / (2 * n)) / (1 + z**2 / n), 1 + z**2 / n
+    half = z / room * np.sqrt(m * (1 - m) / n + z**2 / (4 * n**2))
+    return Interval(
+        estimate=m,
+        low=np.maximum(centre - half, 0.0),
+        high=np.minimum(centre + half, 1.0),
+        level=level,
+        method="Wilson score, of as many trials as the scores are worth",
+    )
 
 
 def _worth(row: Array) -> float:

@@ -1,0 +1,235 @@
+"""How well simulated scores of policies predict real ones, task by task and over tasks."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.trials import Measure, Trials
+from twinloop.stats import Interval, ranking
+from twinloop.stats.predictivity import Predictivity, PredictivityFigure, predictivity
+from twinloop.stats.ranking_population import LEAST_POLICIES
+from twinloop.stats.ranking_scores import PolicyScores, Scores, score_intervals
+
+_UNNAMED = "all"
+_LABELS = {
+    "mmrv": "MMRV",
+    "best_agrees": "best agrees",
+    "pairwise_accuracy": "pairs right",
+    "absolute_gap": "|sim − real|",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskPredictivity:
+    """One task's scores and figures; ``real`` and ``sim`` are the means with their intervals ``(P,)``.
+
+    ``violations`` are pairs of policies (better, worse, difference in real score) that the simulation orders otherwise.
+    """
+
+    scores: PolicyScores
+    result: Predictivity
+    real: Interval
+    sim: Interval
+    violations: tuple[tuple[str, str, float], ...]
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.scores.task or _UNNAMED
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "task": self.name,
+            "policies": list(self.scores.policies),
+            "real": self.real.to_json() | {"trials": self.scores.real.trials.tolist()},
+            "sim": self.sim.to_json() | {"trials": self.scores.sim.trials.tolist()},
+            "violations": [{"better": a, "worse": b, "real_difference": c} for a, b, c in self.violations],
+            **self.result.to_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictivityReport:
+    """The figures of each task, and of scores averaged over tasks where there are several.
+
+    ``notes`` say what was left out and why.
+    """
+
+    tasks: tuple[TaskPredictivity, ...]
+    average: TaskPredictivity | None
+    notes: tuple[str, ...]
+
+    @property
+    def main(self) -> TaskPredictivity:
+        """What the unqualified figures are of: the average over tasks, or the only task."""
+        return self.average or self.tasks[0]
+
+    def headlines(self) -> list[Headline]:
+        """The figures that conditions and the history see; of single tasks ``pearson/TASK`` and so on."""
+        rows = [_headline(figure, figure.name) for figure in self.main.result.figures]
+        rows.append(
+            Headline(
+                name="best_policy",
+                estimate=self.main.result.best_policy,
+                better="higher",
+                method="a probability itself",
+                meaning="chance that the policy the simulation ranks first is truly the best of these",
+            )
+        )
+        single = self.tasks if self.average is not None else ()
+        return rows + [
+            _headline(figure, f"{figure.name}/{task.name}") for task in single for figure in task.result.figures
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        average = None if self.average is None else self.average.to_json()
+        return {"schema": 1, "tasks": [t.to_json() for t in self.tasks], "average": average, "notes": list(self.notes)}
+
+    def text(self) -> str:
+        """The report for a terminal."""
+        shown = [*self.tasks, *([] if self.average is None else [self.average])]
+        parts = [_task_text(task) for task in shown]
+        return "\n\n".join([*parts, *(textwrap.fill(note, 110) for note in self.notes)])
+
+
+def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores, ...], tuple[str, ...]]:
+    """Scores of policies that were tried in both domains, by task, and what is left out.
+
+    Raises:
+        InputError: successes are asked for, and a trial does not say whether it was one.
+    """
+    values = trials.values(measure)
+    samples: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for task, policy, domain, value in zip(trials.task, trials.policy, trials.domain, values, strict=True):
+        samples.setdefault(task, {}).setdefault(policy, {}).setdefault(domain, []).append(float(value))
+    notes, tables = [], []
+    for task, policies in samples.items():
+        both = {policy: sides for policy, sides in policies.items() if len(sides) == 2}
+        alone = policies.keys() - both.keys()
+        notes += [f"{policy} was tried in one domain only{_in(task)} and is left out there." for policy in alone]
+        if both:
+            real, sim = (Scores.of_trials([both[p][domain] for p in both]) for domain in ("real", "sim"))
+            tables.append(PolicyScores(policies=tuple(both), real=real, sim=sim, task=task))
+    return tuple(tables), tuple(sorted(notes))
+
+
+def measure_predictivity(
+    tables: Sequence[PolicyScores], *, notes: Sequence[str] = (), level: float = 0.95, draws: int = 4000, seed: int = 0
+) -> PredictivityReport:
+    """Figures of every task with enough policies, and of the average over tasks of policies that are in all of them.
+
+    Args:
+        tables: the scores of each task.
+        notes: what was left out on the way here.
+        level: confidence level.
+        draws: see `twinloop.stats.predictivity.predictivity`.
+        seed: run seed of the draws.
+
+    Raises:
+        InputError: no task has three policies with scores in both domains; says how many there are.
+    """
+    said, tasks = list(notes), []
+    for table in tables:
+        if len(table.policies) < LEAST_POLICIES:
+            said.append(
+                f"{len(table.policies)} policies with real and simulated scores{_in(table.task)}: too few for "
+                f"predictivity, which needs {LEAST_POLICIES}."
+            )
+        else:
+            tasks.append(_measured(table, level, draws, seed))
+    average = _averaged(tables)
+    if not tasks and average is None:
+        most = max((len(table.policies) for table in tables), default=0)
+        raise InputError(
+            f"How well simulation predicts reality takes at least {LEAST_POLICIES} policies scored in both; here there "
+            f"are {most}. Score more policies (checkpoints of one training serve), or compare each policy's success "
+            "with 'twinloop gap policies'."
+        )
+    return PredictivityReport(
+        tasks=tuple(tasks),
+        average=None if average is None else _measured(average, level, draws, seed),
+        notes=tuple(said),
+    )
+
+
+def _measured(table: PolicyScores, level: float, draws: int, seed: int) -> TaskPredictivity:
+    found = ranking.violations(real=table.real.mean, sim=table.sim.mean)
+    return TaskPredictivity(
+        scores=table,
+        result=predictivity(real=table.real, sim=table.sim, level=level, draws=draws, seed=seed),
+        real=score_intervals(table.real, level=level),
+        sim=score_intervals(table.sim, level=level),
+        violations=tuple((table.policies[i], table.policies[j], lost) for i, j, lost in found),
+    )
+
+
+def _averaged(tables: Sequence[PolicyScores]) -> PolicyScores | None:
+    if len(tables) < 2:
+        return None
+    common = [p for p in tables[0].policies if all(p in table.policies for table in tables)]
+    if len(common) < LEAST_POLICIES:
+        return None
+    rows = [[table.policies.index(policy) for policy in common] for table in tables]
+    real = Scores.averaged([table.real.chosen(at) for table, at in zip(tables, rows, strict=True)])
+    sim = Scores.averaged([table.sim.chosen(at) for table, at in zip(tables, rows, strict=True)])
+    return PolicyScores(policies=tuple(common), real=real, sim=sim, task=f"average of {len(tables)} tasks")
+
+
+def _headline(figure: PredictivityFigure, name: str) -> Headline:
+    interval = figure.others if np.isfinite(figure.others.low) else figure.these
+    return Headline(
+        name=name,
+        estimate=figure.estimate,
+        low=float(interval.low),
+        high=float(interval.high),
+        level=interval.level,
+        better=figure.better,
+        method=figure.reason or f"{interval.method}; of {'these' if interval is figure.these else 'such'} policies",
+        meaning=figure.meaning,
+    )
+
+
+def label(name: str) -> str:
+    """A figure's name as tables show it."""
+    return _LABELS.get(name, name.replace("_", " "))
+
+
+def _task_text(task: TaskPredictivity) -> str:
+    n = len(task.scores.policies)
+    percent = f"{task.real.level:.0%}"
+    lines = [
+        f"{n} policies{_in(task.scores.task)}: simulated against real scores",
+        f"{percent + ' interval':<18}{'value':>8}{'without noise':>15}{'these policies':>22}{'such policies':>22}",
+    ]
+    lines += [
+        f"{label(figure.name):<18}{_number(figure.estimate):>8}{_number(figure.corrected):>15}"
+        f"{_ends(figure.these):>22}{_ends(figure.others):>22}"
+        for figure in task.result.figures
+    ]
+    reasons = dict.fromkeys(figure.reason for figure in task.result.figures if figure.reason)
+    lines += [f"No figure: {reason}" for reason in reasons]
+    lines.append(f"chance that the simulation's first is the real best of these: {task.result.best_policy:.2f}")
+    for better, worse, lost in task.violations[:3]:
+        lines.append(f"wrong order: {better} beats {worse} by {lost:.3f} in reality, and not in simulation")
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.3f}"
+
+
+def _ends(interval: Interval) -> str:
+    return "–" if np.isnan(interval.low) else f"[{interval.low:.3f}, {interval.high:.3f}]"
+
+
+def _in(task: str) -> str:
+    return f" in task {task}" if task and not task.startswith("average of") else f" ({task})" if task else ""

@@ -1,0 +1,107 @@
+"""Sections of the pages about policies: how well simulation predicts reality, and where success differs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from twinloop.gap.predictivity import PredictivityReport, TaskPredictivity, label
+from twinloop.report import KeyFigure, Report
+from twinloop.report.gap_predictivity import score_scatter
+from twinloop.stats import Interval
+from twinloop.stats.predictivity import PredictivityFigure
+
+_KEY = ("pearson", "mmrv", "pairwise_accuracy", "bias")
+
+
+def predictivity_section(page: Report, report: PredictivityReport) -> None:
+    """Key figures, the scatter of scores, all figures with both intervals, and wrong orders; the average first."""
+    main = report.main
+    page.section(
+        "Does a better score in simulation mean a better score in reality?",
+        f"{len(main.scores.policies)} policies were scored in both. If simulation predicts reality, the dots below "
+        "rise together: the policy that wins in simulation wins on the robot too. They need not lie on the dotted "
+        "line for that; a simulation that is too easy for every policy alike still ranks them well.",
+    )
+    page.figures([_key(main, name) for name in _KEY] + [_best(main)])
+    shown = [*([] if report.average is None else [report.average]), *report.tasks]
+    for task in shown:
+        _task(page, task, alone=len(shown) == 1)
+    _explained(page, report)
+
+
+def _task(page: Report, task: TaskPredictivity, *, alone: bool) -> None:
+    if not alone:
+        page.section(task.name[:1].upper() + task.name[1:])
+    scores = task.scores
+    page.plot(
+        score_scatter(
+            scores.policies,
+            scores.real.mean,
+            scores.sim.mean,
+            real_ends=(task.real.low, task.real.high),
+            sim_ends=(task.sim.low, task.sim.high),
+            violations=[(better, worse) for better, worse, _ in task.violations],
+        ),
+        f"A dot per policy; bars are {task.real.level:.0%} intervals from its trials"
+        + ("" if scores.real.known and scores.sim.known else " (none where their number is unknown)")
+        + ". An orange line joins two policies that simulation puts in the wrong order.",
+    )
+    page.table(
+        ["figure", "value", "without noise of trials", "of these policies", "of such policies", "meaning"],
+        [
+            [label(f.name), f.estimate, f.corrected, _ends(f.these), _ends(f.others), f.reason or f.meaning]
+            for f in task.result.figures
+        ],
+        caption=f"Intervals at {task.real.level:.0%}.",
+    )
+    if task.violations:
+        page.table(
+            ["better in reality", "not so in simulation against", "real score at stake"],
+            [list(row) for row in task.violations],
+            caption="Pairs that simulation orders otherwise, the costliest first.",
+        )
+    else:
+        page.text("Simulation orders every pair of these policies as reality does.")
+
+
+def _explained(page: Report, report: PredictivityReport) -> None:
+    real, sim = report.main.result.noise_share
+    page.section(
+        "How to read the two intervals",
+        "“Of these policies” asks where the figure would lie if exactly these policies were tried for ever: more "
+        "trials narrow it. “Of such policies” asks what to expect of the next policies of this kind: only more "
+        "policies narrow it, and with three or four it is wide because so little is known. Both assume that true "
+        "scores scatter like a bell curve; how well they hold where they do not stands in docs/predictivity.md.\n\n"
+        f"Of the spread of the scores shown, about {real:.0%} (real) and {sim:.0%} (simulated) is chance of a few "
+        "trials. Chance makes a correlation look smaller than it is and a wrong order more frequent, so the value that "
+        "publications print is given first, and beside it the middle of what remains when that noise is taken off.",
+    )
+    for note in report.notes:
+        page.text(note)
+
+
+def _key(task: TaskPredictivity, name: str) -> KeyFigure:
+    figure = task.result[name]
+    return KeyFigure(label=_title(figure), value=figure.estimate, source=_source(figure))
+
+
+def _best(task: TaskPredictivity) -> KeyFigure:
+    first = task.scores.policies[int(np.argmax(task.scores.sim.mean))]
+    return KeyFigure(
+        label="the first is the best",
+        value=task.result.best_policy,
+        source=f"chance that {first}, first in simulation, is truly the best of these in reality",
+    )
+
+
+def _title(figure: PredictivityFigure) -> str:
+    return {"pearson": "correlation (Pearson)", "bias": "simulated − real"}.get(figure.name, label(figure.name))
+
+
+def _source(figure: PredictivityFigure) -> str:
+    interval = figure.others if np.isfinite(figure.others.low) else figure.these
+    return figure.reason or f"{interval.level:.0%} of such policies: {_ends(interval)}"
+
+
+def _ends(interval: Interval) -> str:
+    return "–" if np.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"
