@@ -11,13 +11,16 @@ from rich.console import Console
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
-from twinloop.gap import measure_gap
+from twinloop.gap import GapReport, measure_gap
 from twinloop.loop.gap_options import Request
 from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section
+from twinloop.loop.pages_gap_dynamics import clips_section, horizon_section, recorded_camera
 from twinloop.randomize import read_identified
+from twinloop.report import Report
 from twinloop.simulate import open_backend
+from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin, load_twin
 
 
@@ -66,8 +69,22 @@ def run_gap(
         report.headline(),
         title=f"Gap of {twin.name}",
         subtitle=f"{log.label}; {split.note}",
-        fill=lambda page: gap_section(page, report, twin, split.measured, distribution, options=options),
+        fill=lambda page: _fill(page, report, twin, split.measured, distribution, options),
     )
+
+
+def _fill(
+    page: Report,
+    report: GapReport,
+    twin: Twin,
+    episodes: Sequence[Episode],
+    params: ParamDistribution | None,
+    options: ReplayOptions,
+) -> None:
+    gap_section(page, report, twin, episodes, params, options=options)
+    horizon_section(page, report)
+    camera = recorded_camera(episodes)
+    clips_section(page, report, twin, episodes, params, options=options, camera=camera)
 
 
 def describe(twin: Twin) -> dict[str, str]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
-from twinloop.simulate.open_loop import open_loop
+from twinloop.simulate.open_loop import Motion, open_loop
 from twinloop.simulate.protocol import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
 
@@ -57,13 +57,31 @@ def _alike_in_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
         order = order[count:]
 
 
+def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> Motion:
+    """Where everything moves to in each window of one world, uncorrected: ``qpos`` is ``(nwindow, nframe, nq)``.
+
+    Args:
+        backend: where the windows run.
+        logs: the windows, few enough to be kept whole.
+        params: one row of ``logs.twin``'s parameters.
+    """
+    return _run(backend, logs, params, np.zeros((1, len(logs), logs.nlocal)))[0]
+
+
+def _run(
+    backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64]
+) -> tuple[Motion, ParamTable]:
+    """The motion of every window of every world, worlds first, and the parameters of each."""
+    table = with_conditions(logs, params)
+    initial = logs.start.states(logs.twin, table, local.reshape(params.nworld * len(logs), -1))
+    commands = np.tile(logs.commands[:, :-1], (params.nworld, 1, 1))
+    records = tuple(dict.fromkeys(name for measure in logs.measures for name in measure.records))
+    return open_loop(backend, logs.twin, table, initial, commands, record=records), table
+
+
 def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64]) -> NDArray[np.float64]:
     nworld, nwindow = params.nworld, len(logs)
-    table = with_conditions(logs, params)
-    initial = logs.start.states(logs.twin, table, local.reshape(nworld * nwindow, -1))
-    commands = np.tile(logs.commands[:, :-1], (nworld, 1, 1))
-    records = tuple(dict.fromkeys(name for measure in logs.measures for name in measure.records))
-    run = open_loop(backend, logs.twin, table, initial, commands, record=records)
+    run, table = _run(backend, logs, params, local)
     columns = []
     for measure, kept in zip(logs.measures, logs.kept, strict=True):
         columns.append(measure.predicted(run, table, np.tile(kept, (nworld, 1, 1))))
