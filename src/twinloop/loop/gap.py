@@ -65,7 +65,8 @@ def run_gap(
     console.print(f"{log.label}; {split.note}", soft_wrap=True)
     console.print(report.text(), soft_wrap=True)
     return started.end(
-        {**report.to_json(), "twin": describe(twin), "data": log.describe(), "note": split.note},
+        {**report.to_json(), "twin": describe(twin), "data": log.describe(), "note": split.note}
+        | {"params": None if params is None else params.name},
         report.headline(),
         title=f"Gap of {twin.name}",
         subtitle=f"{log.label}; {split.note}",

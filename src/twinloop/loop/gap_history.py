@@ -19,6 +19,7 @@ from twinloop.loop.runs import write_report
 from twinloop.report import Report
 from twinloop.report.history import history_curves
 
+_SIDE_BY_SIDE = 4  # runs that fit the width of a terminal with their intervals
 _HASH = 8  # characters of a hash that tell versions apart by eye
 
 
@@ -135,36 +136,48 @@ def _chosen(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:
 
 
 def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
+    """A row per figure where runs are few enough to stand side by side, else a row per run."""
     units = {name: figure.unit for run in runs for name, figure in run.figures.items()}
-    table = Table(
-        "run", "made", "twin", "data", *(_with_unit(name, units[name]) for name in names), title=f"gap {kind}"
-    )
-    for run in runs:
-        cells = [_cell(run.figures.get(name)) for name in names]
-        table.add_row(run.folder.name, run.made[:16].replace("T", " "), run.version, run.data_hash[:_HASH], *cells)
+    head = ["run", "made", "twin", "data", *(_with_unit(name, units[name]) for name in names)]
+    lines = [
+        [run.folder.name, run.made[:16].replace("T", " "), run.version, run.data_hash[:_HASH]]
+        + [_cell(run.figures.get(name)) for name in names]
+        for run in runs
+    ]
+    if len(runs) <= _SIDE_BY_SIDE:
+        head, *lines = [list(line) for line in zip(head, *lines, strict=True)]
+    table = Table(*head, title=f"gap {kind}")
+    for line in lines:
+        table.add_row(*line)
     return table
 
 
 def _with_unit(name: str, unit: str) -> str:
-    return f"{name} / {unit}" if unit else name
+    return f"{name} ({unit})" if unit else name
 
 
 def _cell(figure: Headline | None) -> str:
     if figure is None or math.isnan(figure.estimate):
         return "–"
-    interval = "" if math.isnan(figure.low) else f"\n[{figure.low:.3g}, {figure.high:.3g}]"
+    interval = "" if math.isnan(figure.low) else f" [{figure.low:.3g}, {figure.high:.3g}]"
     return f"{figure.estimate:.3g}{interval}"
+
+
+def _caption(name: str, rows: Sequence[Headline]) -> str:
+    known = next(row for row in reversed(rows) if not math.isnan(row.estimate) or row.meaning)
+    return f"{name} ({known.better} is better)" + (f": {known.meaning}." if known.meaning else "")
 
 
 def _fill(page: Report, runs: Sequence[PastRun], names: Sequence[str]) -> None:
     page.section(
         "Every run, oldest first",
-        "A point per run with its interval. Runs on other data are not comparable; the table says which data.",
+        "A point per run with its interval. Runs on other data or with other settings are not comparable; the table "
+        "says which data.",
     )
     labels = [f"{run.folder.name}<br>{run.version}" for run in runs]
     for name in names:
         rows = [run.figures.get(name) or Headline(name=name, estimate=math.nan) for run in runs]
-        page.plot(history_curves(labels, rows), rows[-1].meaning)
+        page.plot(history_curves(labels, rows), _caption(name, rows))
     page.table(
         ["run", "made", "twin", "data", *names],
         [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from twinloop.core.headline import Headline
-from twinloop.report.figure import BLUE, interval_bars, new_figure, set_layout, with_unit
+from twinloop.report.figure import BLUE, interval_bars, new_figure, set_layout
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -41,7 +41,6 @@ def history_curves(labels: Sequence[str], figures: Sequence[Headline]) -> Figure
     )
     curve.update_xaxes(tickvals=list(range(len(labels))), ticktext=list(labels), range=[-0.5, len(labels) - 0.5])
     named = next((figure for figure in figures if np.isfinite(figure.estimate)), figures[0])
-    better = "higher is better" if named.better == "higher" else "lower is better"
-    curve.update_yaxes(title_text=f"{with_unit(named.name, named.unit)} ({better})")
+    curve.update_yaxes(title_text=named.unit)
     set_layout(curve, height=300)
     return curve
