@@ -175,7 +175,7 @@ def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Arr
     sx, sxx, sxy = moved
     with np.errstate(divide="ignore", invalid="ignore"):
         vx, vy, cxy = sxx - sx**2 / n, syy - sy**2 / n, sxy - sx * sy / n
-        still: NDArray[np.bool_] = (vx <= _FLAT * sxx) | (vy <= _FLAT * syy) | (n < _LEAST_FRAMES)
+        still = (vx <= _FLAT * sxx) | (vy <= _FLAT * syy) | (n < _LEAST_FRAMES)
         left = np.where(still, np.nan, np.maximum(vy - cxy**2 / vx, 0.0))
         best = np.argmin(np.where(np.isnan(left), np.inf, left), axis=1)[:, None]
         gain = np.take_along_axis(cxy / vx, best, axis=1)[:, 0]
@@ -186,7 +186,7 @@ def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Arr
         late = np.maximum(0.0, 1.0 - np.take_along_axis(square, best, axis=1)[:, 0] / zero)
         delay = np.take(lags, best[:, 0]) + _beside(left, best) * (lags[1] - lags[0])
     figures = np.stack([delay, gain, offset, late, 1.0 - late - shape, shape], axis=1)
-    return np.where(still.all(axis=1)[:, None], np.nan, figures)
+    return np.where(np.all(still, axis=1)[:, None], np.nan, figures)
 
 
 def _beside(values: Array, best: NDArray[np.intp]) -> Array:

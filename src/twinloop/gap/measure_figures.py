@@ -88,8 +88,8 @@ def report_of(
         curves={name: drawn.interval(root_mean_by_horizon(errors, row)) for row, name in rows.items()},
         nrmse={name: drawn.interval(_scaled(root_mean(errors, row), seen.scale)) for row, name in rows.items()},
         skills={
-            **{rows[row]: drawn.interval(_skill(errors, best, [row])) for row in rival},
-            "best": drawn.interval(_skill(errors, best, list(rival))),
+            **{rows[row]: drawn.interval(skill_of(errors, best, [row])) for row in rival},
+            "best": drawn.interval(skill_of(errors, best, list(rival))),
         },
         overall_skill=drawn.interval(_overall_skill(errors, best, list(rival), seen.scale)),
         improvement=drawn.interval(_difference(errors)) if best else None,
@@ -141,7 +141,7 @@ def _least(errors: WindowErrors, rows: list[int]) -> Statistic:
     return lambda weights: np.fmin.reduce([part(weights) for part in parts])
 
 
-def _skill(errors: WindowErrors, twin: int, rivals: list[int]) -> Statistic:
+def skill_of(errors: WindowErrors, twin: int, rivals: list[int]) -> Statistic:
     """1 − RMSE / RMSE of the best rival, by channel; NaN where the rival is perfect."""
     own, other = root_mean(errors, twin), _least(errors, rivals)
     return lambda weights: 1.0 - ratio(own(weights), other(weights))

@@ -43,10 +43,19 @@ class Resampling:
         def drawn(clusters: NDArray[np.intp]) -> Array:
             counts = np.zeros((len(clusters), ncluster))
             np.add.at(counts, (np.arange(len(clusters))[:, None], clusters), 1.0)
-            return statistic(counts[:, self.labels])
+            return _rounded(statistic(counts[:, self.labels]))
 
         found = bootstrap(drawn, ncluster, level=self.level, seed=self.seed)
         return replace(found, method=f"bca bootstrap over {ncluster} {self.unit}")
+
+
+def _rounded(values: Array) -> Array:
+    """To 30 bits: a resample that draws every cluster once is the sample, whatever the order of its sums.
+
+    The bias correction of BCa counts such ties, which are many where clusters are few.
+    """
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(np.round(mantissa * 2.0**30) / 2.0**30, exponent)
 
 
 def weighted(weights: Array, sums: Array) -> Array:

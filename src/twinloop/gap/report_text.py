@@ -86,7 +86,8 @@ def _summary(report: GapReport) -> str:
     if report.floor is None:
         lines.append(f"gap ratio  none: no repeats of one motion ({report.repeats})")
     else:
-        repeats = f"{sum(map(len, report.floor.groups))} repeats of {len(report.floor.groups)} motions"
+        motions = "one motion" if len(report.floor.groups) == 1 else f"{len(report.floor.groups)} motions"
+        repeats = f"{sum(map(len, report.floor.groups))} repeats of {motions}"
         lines.append(
             f"gap ratio  {cell(report.floor.overall[judged])}: error over the noise floor of {repeats} "
             f"({report.repeats}); 1 perfect"

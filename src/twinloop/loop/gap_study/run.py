@@ -17,7 +17,10 @@ from twinloop.loop.marked import around, write_between
 
 PLACE = "twinloop bench gap"
 # Modules of this package, each with ``TABLES``.
-AREAS: tuple[str, ...] = ("sensors",)
+AREAS: tuple[str, ...] = (
+    "dynamics",
+    "sensors",
+)
 
 
 def studies(only: Sequence[str] = ()) -> list[Study]:
