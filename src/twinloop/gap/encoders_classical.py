@@ -20,7 +20,7 @@ seen and the sizes of what is compared must agree.
 
 from __future__ import annotations
 
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +28,7 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.files import sha256_bytes, sha256_file
+from twinloop.core.files import sha256_file
 from twinloop.core.srgb import linear_of
 from twinloop.gap.vision_pictures import Pictures, resized
 
@@ -53,10 +53,10 @@ class ClassicalEncoder:
     name = "classical"
     dimension = 256
 
-    @cached_property
+    @property
     def hash(self) -> str:
         """SHA-256 of the formulas as they stand."""
-        return sha256_bytes(sha256_file(_here()).encode())
+        return _hash()
 
     def encode(self, pictures: Pictures) -> NDArray[np.float64]:
         """Features ``(n, 256)`` of pictures ``(n, h, w, 3)``.
@@ -103,8 +103,9 @@ def _linear_table() -> Array:
     return linear_of(np.arange(256) / 255.0).astype(np.float32)
 
 
-def _here() -> Path:
-    return Path(__file__)
+@cache
+def _hash() -> str:
+    return sha256_file(Path(__file__))
 
 
 def _histogram(values: Array, low: float, high: float) -> Array:

@@ -18,6 +18,7 @@ from scipy.ndimage import gaussian_filter, maximum_filter
 from twinloop.core.seeds import generator
 from twinloop.core.srgb import linear_of
 from twinloop.gap.vision_pictures import Pictures
+from twinloop.sensors.camera.shading import radius_squared
 
 Array = NDArray[np.float64]
 QUANTILES = np.array([0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98])
@@ -106,13 +107,6 @@ def sampled_pixels(pictures: Pictures, *, seed: int = 0) -> PixelSample:
     places = np.concatenate([order[rng.integers(a, b, _PIXELS // RINGS)] for a, b in itertools.pairwise(bounds)])
     chosen = pictures.reshape(n, -1, 3)[rng.integers(0, n, len(places)), places]
     return PixelSample(values=chosen / 255.0, radius2=radius2[places])
-
-
-def radius_squared(height: int, width: int) -> Array:
-    """ρ² of every pixel, the squared part of the way from the middle to a corner, ``(height, width)``."""
-    across = np.arange(width) + 0.5 - width / 2
-    down = np.arange(height) + 0.5 - height / 2
-    return (across**2 + down[:, None] ** 2) / ((width**2 + height**2) / 4)
 
 
 def colour_statistics(values: Array) -> tuple[Array, Array, Array, Array]:

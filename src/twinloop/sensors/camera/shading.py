@@ -18,11 +18,20 @@ def falloff(height: int, width: int, vignetting: float) -> NDArray[np.float64]:
     A pixel at the part ρ of the way to a corner has cos⁻² θ = 1 + ρ² tan² θ_corner. The natural law has this form with
     the lens's own angle; one that vignets mechanically as well, or is corrected in part, has an effective one.
     """
+    return falloff_at(radius_squared(height, width), vignetting)
+
+
+def falloff_at(radius2: NDArray[np.float64], vignetting: float) -> NDArray[np.float64]:
+    """The same at places ρ²."""
     steepness = (1.0 - vignetting) ** -0.5 - 1.0  # tan² of the corner's angle
+    return (1.0 + steepness * radius2) ** -2.0
+
+
+def radius_squared(height: int, width: int) -> NDArray[np.float64]:
+    """ρ² of every pixel, the squared part of the way from the middle to a corner, ``(height, width)``."""
     across = ((np.arange(width) + 0.5) / (width / 2) - 1.0) * width
     down = ((np.arange(height) + 0.5) / (height / 2) - 1.0) * height
-    square = (across**2 + down[:, None] ** 2) / (width**2 + height**2)
-    return (1.0 + steepness * square) ** -2.0
+    return (across**2 + down[:, None] ** 2) / (width**2 + height**2)
 
 
 def dust_shadows(

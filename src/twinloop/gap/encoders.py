@@ -1,0 +1,216 @@
+"""What turns pictures into numbers, behind one protocol: built in, a network that the user names, a class of their own.
+
+A network says nothing of the pictures that it wants, so its preprocessing is stated: in a YAML file of the same name
+beside it, or in an ONNX file's metadata under `METADATA`. The hash of an encoder is of its file and of what is stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.extension import load_class, raised
+from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
+from twinloop.gap.encoders_classical import ClassicalEncoder
+from twinloop.gap.vision_pictures import Pictures, resized
+
+METADATA = "twinloop.preprocessing"
+POLICY_FILES = ("encoder.onnx", "encoder.pt")
+KINDS = ("classical", "onnx:FILE", "torch:FILE", "policy:FOLDER", "my_file.py:Encoder")
+BATCH = 16  # pictures at once: 224 × 224 in float32 are 10 MB
+Run = Callable[[NDArray[np.float32]], NDArray]
+
+
+class Encoder(Protocol):
+    """Pictures to numbers."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        ...
+
+    @property
+    def hash(self) -> str:
+        """A text that changes with the numbers."""
+        ...
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers a picture gives."""
+        ...
+
+    def encode(self, pictures: Pictures) -> NDArray[np.float64]:
+        """Numbers ``(n, dimension)`` of pictures ``(n, h, w, 3)`` uint8 sRGB."""
+        ...
+
+
+class Preprocessing(BaseModel):
+    """What a network is given: pictures in a size, as (value / 255 − mean) / std by colour.
+
+    ``size`` is height and width in pixels, to which pictures are averaged; ``layout`` is ``nchw`` or ``nhwc``;
+    ``output`` names the output to take where there are several.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    size: tuple[int, int]
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    layout: Literal["nchw", "nhwc"] = "nchw"
+    output: str = ""
+
+    @field_validator("size")
+    @classmethod
+    def _positive(cls, value: tuple[int, int]) -> tuple[int, int]:
+        if min(value) < 1:
+            raise ValueError("both sides must be at least 1 pixel")
+        return value
+
+    @field_validator("std")
+    @classmethod
+    def _divides(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
+        if min(value) <= 0.0:
+            raise ValueError("must be above 0")
+        return value
+
+    def __call__(self, pictures: Pictures) -> NDArray[np.float32]:
+        """Pictures ``(n, h, w, 3)`` as the network wants them."""
+        small = resized(pictures, self.size).astype(np.float32) / np.float32(255.0)
+        made = (small - np.array(self.mean, dtype=np.float32)) / np.array(self.std, dtype=np.float32)
+        return np.ascontiguousarray(made.transpose(0, 3, 1, 2) if self.layout == "nchw" else made)
+
+
+class NetworkEncoder:
+    """A network in a file, run by whatever ``run`` is.
+
+    Args:
+        name: for people.
+        file: of the network.
+        preprocessing: what it wants.
+        run: from batches as `Preprocessing` makes them to numbers ``(n, …)``, which are laid out in a row.
+    """
+
+    def __init__(self, name: str, file: Path, preprocessing: Preprocessing, run: Run) -> None:
+        self.name, self.preprocessing, self._file, self._run = name, preprocessing, file, run
+        self.hash = sha256_bytes(sha256_file(file).encode(), sha256_json(preprocessing.model_dump()).encode())
+        self.dimension = self._rows(np.zeros((1, *preprocessing.size, 3), dtype=np.uint8)).shape[1]
+
+    def encode(self, pictures: Pictures) -> NDArray[np.float64]:
+        """See `Encoder`.
+
+        Raises:
+            InputError: the network fails, or its numbers are not finite.
+        """
+        parts = [self._rows(pictures[i : i + BATCH]) for i in range(0, len(pictures), BATCH)]
+        rows = np.concatenate(parts) if parts else np.empty((0, self.dimension))
+        if not np.isfinite(rows).all():
+            raise InputError(
+                f"{self._file} gives numbers that are not finite. Check mean and std of its preprocessing: "
+                f"{self.preprocessing.model_dump()}."
+            )
+        return rows
+
+    def _rows(self, pictures: Pictures) -> NDArray[np.float64]:
+        try:
+            found = np.asarray(self._run(self.preprocessing(pictures)), dtype=np.float64)
+        except Exception as error:  # whatever a network's runtime raises, it is the file or what is stated of it
+            raise InputError(
+                f"{self._file} does not run on pictures of {self.preprocessing.size} (height, width) laid out as "
+                f"{self.preprocessing.layout}: {raised(error)}. Check size and layout of its preprocessing."
+            ) from error
+        if found.ndim < 2 or len(found) != len(pictures):
+            raise InputError(
+                f"{self._file} gives {found.shape} for {len(pictures)} pictures; the first axis must be the pictures'."
+            )
+        return found.reshape(len(found), -1)
+
+
+def open_encoder(reference: str) -> Encoder:
+    """An encoder by what the user writes.
+
+    Args:
+        reference: ``classical``; ``onnx:FILE`` or ``torch:FILE`` (TorchScript); ``policy:FOLDER`` with the vision part
+            of a policy as ``encoder.onnx`` or ``encoder.pt``; ``path/to/file.py:CLASS``, a class without arguments.
+
+    Raises:
+        UnknownNameError: none of these, or no such class.
+        InputError: the file is missing, or its preprocessing is not stated.
+        MissingDependencyError: what runs it is not installed.
+    """
+    kind, _, rest = reference.partition(":")
+    if reference == "classical":
+        return ClassicalEncoder()
+    if kind == "policy" and rest:
+        folder = Path(rest)
+        found = [folder / name for name in POLICY_FILES if (folder / name).is_file()]
+        if not found:
+            raise InputError(
+                f"{folder} has no {' or '.join(POLICY_FILES)}. Export the vision part of the policy there (ONNX or "
+                f"TorchScript), with {Path(POLICY_FILES[0]).with_suffix('.yaml')} beside it:\n{_TEMPLATE}"
+            )
+        kind, rest = ("onnx" if found[0].suffix == ".onnx" else "torch"), str(found[0])
+    if kind in ("onnx", "torch") and rest:
+        return _network(kind, Path(rest))
+    if ".py" in reference:
+        return _own(reference)
+    raise UnknownNameError("encoder", reference, KINDS, where="--embedding")
+
+
+_TEMPLATE = "  size: [224, 224]\n  mean: [0.485, 0.456, 0.406]\n  std: [0.229, 0.224, 0.225]"
+
+
+def stated_preprocessing(file: Path, stated: str | None = None) -> Preprocessing:
+    """What is stated of a network's pictures, beside its file or within it.
+
+    Args:
+        file: of the network; looked for is ``FILE.yaml`` with its suffix replaced.
+        stated: JSON or YAML that the file itself holds.
+
+    Raises:
+        InputError: nothing is stated, or it is not understood; shows what to write.
+    """
+    import yaml
+
+    beside = file.with_suffix(".yaml")
+    if not beside.is_file() and stated is None:
+        raise InputError(
+            f"Nothing says which pictures {file} wants. Write {beside}, for instance (values of ImageNet, of channels "
+            f"in red, green, blue):\n{_TEMPLATE}"
+        )
+    where = str(beside) if beside.is_file() else f"{METADATA} in {file}"
+    text = beside.read_text() if beside.is_file() else str(stated)
+    try:
+        return Preprocessing.model_validate(yaml.safe_load(text))
+    except (ValidationError, yaml.YAMLError) as error:
+        said = error.errors() if isinstance(error, ValidationError) else []
+        what = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in said) or str(error)
+        raise InputError(f"{where} is no preprocessing ({what}). Write, for instance:\n{_TEMPLATE}") from error
+
+
+def _network(kind: str, file: Path) -> Encoder:
+    if not file.is_file():
+        raise InputError(f"The encoder {file} does not exist. Give the file of a network, as in {kind}:encoder.onnx.")
+    if kind == "onnx":
+        from twinloop.gap.encoders_onnx import open_onnx
+
+        return open_onnx(file)
+    from twinloop.gap.encoders_torch import open_torch
+
+    return open_torch(file)
+
+
+def _own(reference: str) -> Encoder:
+    made = load_class("encoder", reference, KINDS)()
+    lacking = [name for name in ("name", "hash", "dimension", "encode") if not hasattr(made, name)]
+    if lacking:
+        raise InputError(
+            f"{reference} lacks {', '.join(lacking)}. An encoder has name, hash (a text that changes with its "
+            "numbers), dimension and encode(pictures (n, h, w, 3) uint8) -> (n, dimension)."
+        )
+    return made

@@ -1,0 +1,52 @@
+"""The door to onnxruntime: encoders in ONNX files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.gap.encoders import METADATA, NetworkEncoder, stated_preprocessing
+
+
+def open_onnx(file: Path) -> NetworkEncoder:
+    """The network of an ONNX file, on the CPU by one thread, so that its numbers are the same wherever it runs.
+
+    Raises:
+        MissingDependencyError: onnxruntime is not installed.
+        InputError: the file cannot be read, has several inputs, or its preprocessing is not stated.
+        UnknownNameError: the output that is stated is none of its.
+    """
+    session = _session(file)
+    inputs, outputs = session.get_inputs(), [output.name for output in session.get_outputs()]
+    if len(inputs) != 1:
+        raise InputError(f"{file} has the inputs {', '.join(i.name for i in inputs)}; an encoder has pictures alone.")
+    preprocessing = stated_preprocessing(file, session.get_modelmeta().custom_metadata_map.get(METADATA))
+    output = preprocessing.output or outputs[0]
+    if output not in outputs:
+        raise UnknownNameError("output", output, outputs, where=str(file))
+    one = inputs[0].shape[:1] == [1]  # exported for one picture at a time
+
+    def run(batch: NDArray[np.float32]) -> NDArray:
+        parts = [batch[i : i + 1] for i in range(len(batch))] if one else [batch]
+        return np.concatenate([session.run([output], {inputs[0].name: part})[0] for part in parts])
+
+    return NetworkEncoder(f"onnx:{file.name}", file, preprocessing, run)
+
+
+def _session(file: Path) -> Any:
+    try:
+        import onnxruntime  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        what = f"An encoder in an ONNX file needs onnxruntime ({error})."
+        raise MissingDependencyError(what, remedy="pip install 'twinloop[onnx]'") from error
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's own exceptions have no common public base
+        raise InputError(f"{file} cannot be read as ONNX ({' '.join(str(error).split())}).") from error

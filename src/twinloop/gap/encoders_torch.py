@@ -1,0 +1,48 @@
+"""The door to torch: encoders in TorchScript files, as ``torch.jit.script`` and ``trace`` save them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.gap.encoders import NetworkEncoder, stated_preprocessing
+
+
+def open_torch(file: Path) -> NetworkEncoder:
+    """The module of a TorchScript file, on the CPU, without gradients.
+
+    A module that gives several tensors is asked for the first, or in a dictionary for the ``output`` that is stated.
+
+    Raises:
+        MissingDependencyError: torch is not installed.
+        InputError: the file is no TorchScript, or its preprocessing is not stated.
+    """
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        what = f"An encoder in a TorchScript file needs torch ({error})."
+        raise MissingDependencyError(what, remedy="pip install torch") from error
+    try:
+        module = torch.jit.load(str(file), map_location="cpu").eval()
+    except RuntimeError as error:
+        raise InputError(
+            f"{file} is no TorchScript ({str(error).splitlines()[0]}). Save the module with torch.jit.trace(module, "
+            "pictures).save(FILE); a state dict or a pickled module does not say how it is run."
+        ) from error
+    preprocessing = stated_preprocessing(file)
+
+    def run(batch: NDArray[np.float32]) -> NDArray:
+        with torch.inference_mode():
+            return _tensor(module(torch.from_numpy(batch)), preprocessing.output).numpy()
+
+    return NetworkEncoder(f"torch:{file.name}", file, preprocessing, run)
+
+
+def _tensor(found: Any, output: str) -> Any:
+    if isinstance(found, dict):
+        return found[output or next(iter(found))]
+    return found[0] if isinstance(found, tuple | list) else found
