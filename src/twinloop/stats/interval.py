@@ -49,6 +49,16 @@ class Interval:
             meaning=meaning,
         )
 
+    def at(self, *index: int) -> Interval:
+        """One element of an interval of an array."""
+        return Interval(
+            estimate=self.estimate[index],
+            low=self.low[index],
+            high=self.high[index],
+            level=self.level,
+            method=self.method,
+        )
+
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
         return {

@@ -1,0 +1,219 @@
+"""What an attribution found: shares of the error by group of parameters, what is left, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.gap.attribution_causes import Cause
+from twinloop.gap.groups import Group
+from twinloop.simulate.measure import Channel
+from twinloop.stats import Interval
+from twinloop.stats.shares import Shares
+
+Array = NDArray[np.float64]
+OVERALL = "all channels"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What parameters explain of one channel's error, as shares of its mean squared error with nominal parameters.
+
+    Attributes:
+        channel: its name, or `OVERALL`, in which every channel counts alike.
+        unit: of ``nominal`` and ``identified``; "" for `OVERALL`.
+        nominal: root mean square error with nominal parameters; NaN for `OVERALL`.
+        identified: the same with identified ones.
+        causes: claimed ones first, the largest share first; then those not told apart from 0.
+        left: share that stays with all parameters identified: nothing in the twin explains it.
+        floor: share that is the sensor's own; NaN where nobody says.
+    """
+
+    channel: str
+    unit: str
+    nominal: float
+    identified: float
+    causes: tuple[Cause, ...]
+    left: Interval
+    floor: float
+
+    @property
+    def about(self) -> str:
+        """What the channel is called in a sentence."""
+        return self.channel.removeprefix("position/")
+
+    @property
+    def claimed(self) -> tuple[Cause, ...]:
+        """Causes that may be said to explain error, or to add it."""
+        return tuple(cause for cause in self.causes if cause.claimed)
+
+    def sentence(self) -> str:
+        """In words and numbers; nothing is claimed of a group whose interval holds 0, and those are named."""
+        if np.isnan(float(self.left.estimate)):
+            return f"{self.about} has no error to attribute."
+        if np.isnan(float(self.left.low)):
+            listed = ", ".join(f"{percent(cause.share)} {cause.name}" for cause in self.causes)
+            return (
+                f"Of {self.about}'s squared error: {listed}; {percent(self.left)} by no parameter. "
+                f"No share may be claimed ({self.left.method})."
+            )
+        return f"{self._told()}{self._untold()} {self._rest()}"
+
+    def _told(self) -> str:
+        gains = [cause for cause in self.claimed if cause.share.estimate > 0]
+        harms = [cause for cause in self.claimed if cause.share.estimate < 0]
+        if not self.claimed:
+            return f"No group of parameters can be said to explain {self.about}'s error"
+        parts = []
+        if gains:
+            first, *others = gains
+            parts.append(f"{percent(first.share)} of {self.about}'s squared error is {first.name}")
+            parts += [f"{percent(cause.share)} {cause.name}" for cause in others]
+        whose = "" if gains else f" of {self.about}'s squared error,"
+        parts += [f"{percent(cause.share)}{whose} {_harm(cause)}" for cause in harms]
+        return ", ".join(parts)
+
+    def _untold(self) -> str:
+        names = [cause.name for cause in self.causes if not cause.claimed]
+        if not names:
+            return "."
+        listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        return f"; {listed} {'is' if len(names) == 1 else 'are'} not told apart from 0."
+
+    def _rest(self) -> str:
+        own = f" ({percent_of(self.floor)} is the sensor's own)" if np.isfinite(self.floor) else ""
+        return f"{percent(self.left)} is explained by no parameter of the twin{own}."
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "channel": self.channel,
+            "unit": self.unit,
+            "nominal_rmse": self.nominal,
+            "identified_rmse": self.identified,
+            "causes": [cause.to_json() for cause in self.causes],
+            "left": self.left.to_json(),
+            "floor": self.floor,
+            "sentence": self.sentence(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attribution:
+    """Shares of the error of a twin with nominal parameters.
+
+    Columns are the channels and, last, `OVERALL`: the mean of the channels' shares. A share is of the mean squared
+    error over all frames of all windows. Those of a column in ``share`` and ``left`` add up to 1. A channel without
+    error has no shares (NaN).
+
+    Attributes:
+        groups: of parameters, in rows.
+        channels: what is measured.
+        episodes: numbers of the episodes that were replayed.
+        nominal: root mean square error with nominal parameters, ``(nchannel,)``.
+        identified: the same with identified ones.
+        share: Shapley values, ``(ngroup, nchannel + 1)``.
+        alone: one group goes from nominal to identified, all others stay nominal.
+        back: one group goes from identified to nominal, all others stay identified: error that comes back.
+        left: what stays with all parameters identified, ``(1, nchannel + 1)``.
+        causes: by column, groups that cannot be told apart together, ranked.
+        floor: share that is the sensor's own, ``(nchannel + 1,)``, NaN where nobody says.
+        interactions: how far a column is from a game in which groups interact in pairs at most: the largest difference
+            between a share and the mean of joining first and joining last, ``(nchannel + 1,)``.
+        worlds: replayed.
+        coalitions: in words, which of them were.
+        ndraw: draws of the parameters.
+        note: what a reader must know of the episodes.
+    """
+
+    groups: tuple[Group, ...]
+    channels: tuple[Channel, ...]
+    episodes: tuple[int, ...]
+    nominal: Array
+    identified: Array
+    share: Shares
+    alone: Shares
+    back: Shares
+    left: Shares
+    causes: tuple[tuple[Cause, ...], ...]
+    floor: Array
+    interactions: Array
+    worlds: int
+    coalitions: str
+    ndraw: int
+    note: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the columns."""
+        return (*(channel.name for channel in self.channels), OVERALL)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the groups."""
+        return tuple(group.name for group in self.groups)
+
+    def explanation(self, channel: str = OVERALL) -> Explanation:
+        """What parameters explain of one channel."""
+        column = self.columns.index(channel)
+        single = column < len(self.channels)
+        return Explanation(
+            channel=channel,
+            unit=self.channels[column].unit if single else "",
+            nominal=float(self.nominal[column]) if single else np.nan,
+            identified=float(self.identified[column]) if single else np.nan,
+            causes=self.causes[column],
+            left=self.left.interval.at(0, column),
+            floor=float(self.floor[column]),
+        )
+
+    def explanations(self) -> tuple[Explanation, ...]:
+        """Of all channels together, then of each."""
+        return (self.explanation(), *(self.explanation(channel.name) for channel in self.channels))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        tables = {"share": self.share, "alone": self.alone, "back": self.back, "left": self.left}
+        return {
+            "schema": 1,
+            "groups": [{"name": group.name, "parameters": list(group.params)} for group in self.groups],
+            "channels": [channel.name for channel in self.channels],
+            "units": [channel.unit for channel in self.channels],
+            "columns": list(self.columns),
+            "episodes": list(self.episodes),
+            "nominal_rmse": self.nominal.tolist(),
+            "identified_rmse": self.identified.tolist(),
+            **{name: {**t.interval.to_json(), "p_values": t.p_values.tolist()} for name, t in tables.items()},
+            "explanations": [explanation.to_json() for explanation in self.explanations()],
+            "floor": self.floor.tolist(),
+            "interactions": self.interactions.tolist(),
+            "worlds": self.worlds,
+            "coalitions": self.coalitions,
+            "draws": self.ndraw,
+            "note": self.note,
+        }
+
+
+def percent(share: Interval) -> str:
+    """A share in per cent with half the width of its interval: ``62 % ± 7``."""
+    half = 50 * float(share.high - share.low)
+    value = percent_of(float(share.estimate), 100 * abs(float(share.estimate)))
+    return value if np.isnan(half) else f"{value} ± {_digits(half)}"
+
+
+def percent_of(share: float, size: float | None = None) -> str:
+    """A share in per cent: whole ones, or one digit where there is less than one."""
+    return f"{'−' if share < 0 else ''}{_digits(abs(100 * share if size is None else size))} %"
+
+
+def _digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 0.95 or value < 0.05 else f"{value:.1f}"
+
+
+def _harm(cause: Cause) -> str:
+    if cause.needed:
+        return f"{cause.name} (it makes up for others: the error grows without it)"
+    return f"{cause.name} (its identified value adds error here)"

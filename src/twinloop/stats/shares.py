@@ -1,0 +1,180 @@
+"""Shares of a whole, as ratios of sums over clusters, with intervals and p-values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.stats.bootstrap import cluster_weights, stretched_percentile
+from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.multiplicity import holm
+
+Array = NDArray[np.float64]
+_LEAST_CLUSTERS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """Shares ``(m, k)`` with intervals, and two-sided p-values ``(m, k)`` of the hypothesis that a share is 0.
+
+    ``replicates`` ``(ndraw, m, k)`` are the shares when clusters, and what else they rest on, are drawn again; none
+    where there is no interval.
+    """
+
+    interval: Interval
+    p_values: Array
+    replicates: Array
+
+    def claimed(self) -> NDArray[np.bool_]:
+        """Which shares may be said to differ from 0, ``(m, k)``.
+
+        Their interval does not hold 0, and Holm's p-value over the ``m`` shares of a column is at most 1 − level: that
+        anything that is claimed in a column is false has that chance at most.
+        """
+        outside = (self.interval.low > 0) | (self.interval.high < 0)
+        known = np.where(np.isfinite(self.p_values), self.p_values, 1.0)
+        adjusted = np.stack([holm(column) for column in known.T], axis=-1)
+        return np.asarray(outside & (adjusted <= 1 - self.interval.level))
+
+    def correlation(self, column: int) -> Array:
+        """Of the errors of a column's shares, ``(m, m)``; 0 where a share does not vary."""
+        values = self.replicates[..., column]
+        scaled = values - values.mean(axis=0)
+        size = np.sqrt(np.sum(scaled**2, axis=0))
+        scaled = np.divide(scaled, size, out=np.zeros_like(scaled), where=size > 0)
+        return scaled.T @ scaled
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deviations:
+    """What else shares rest on besides clusters: ``values`` ``(n, m, k)`` whose sums of products are its covariance.
+
+    ``df`` are its degrees of freedom.
+    """
+
+    values: Array
+    df: float
+
+    @classmethod
+    def of_draws(cls, drawn: ArrayLike) -> Deviations:
+        """Of shares ``(n, m, k)`` that n draws of something uncertain gave: its spread is that of one draw."""
+        table = np.asarray(drawn, dtype=np.float64)
+        return cls(values=(table - table.mean(axis=0)) / np.sqrt(max(len(table) - 1, 1)), df=len(table) - 1)
+
+    @classmethod
+    def of_mean(cls, sampled: ArrayLike) -> Deviations:
+        """Of shares that are the mean of n samples ``(n, m, k)``: its spread is that of the mean."""
+        one = cls.of_draws(sampled)
+        return cls(values=one.values / np.sqrt(len(one.values)), df=one.df)
+
+    def rows(self, groups: ArrayLike) -> Deviations:
+        """Of sums of shares: ``groups`` ``(g, m)`` says how often each counts in which."""
+        return Deviations(
+            values=np.einsum("gm,nmk->ngk", np.asarray(groups, dtype=np.float64), self.values), df=self.df
+        )
+
+    def column(self, number: int) -> Deviations:
+        """Of one column of the shares."""
+        return Deviations(values=self.values[..., [number]], df=self.df)
+
+    def __add__(self, other: Deviations) -> Deviations:
+        return Deviations(values=np.concatenate([self.values, other.values]), df=min(self.df, other.df))
+
+
+def ratios(parts: ArrayLike, whole: ArrayLike, mix: ArrayLike | None = None) -> Array:
+    """Σ ``parts`` / Σ ``whole`` over clusters, ``(…, k)`` of ``(…, C, k)`` and ``(C, k)``; NaN where the whole is 0.
+
+    Args:
+        parts: of each cluster.
+        whole: of each cluster.
+        mix: weights ``(k, j)`` of columns to be added up after division; columns that are NaN must have weight 0.
+    """
+    return _divided(np.asarray(parts, dtype=np.float64).sum(axis=-2), np.asarray(whole).sum(axis=0), mix)
+
+
+def shares(
+    parts: ArrayLike,
+    whole: ArrayLike,
+    *,
+    mix: ArrayLike | None = None,
+    deviations: Deviations | None = None,
+    level: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> Shares:
+    """Shares of a whole when clusters are drawn again.
+
+    Percentiles of the bootstrap over clusters, stretched for few of them (`stretched_percentile`). What the parts rest
+    on besides, estimates of parameters or sampled orders, widens the distribution by normal deviations. The p-value is
+    that of the share over its standard error, with Student's t of Satterthwaite's degrees of freedom ("An approximate
+    distribution of estimates of variance components", Biometrics Bulletin 2, 1946).
+
+    Args:
+        parts: ``(m, C, k)``.
+        whole: ``(C, k)``.
+        mix: see `ratios`.
+        deviations: see there; of the shares after mixing.
+        level: confidence level.
+        draws: how many resamples.
+        seed: the run seed of the resamples.
+
+    Raises:
+        InputError: no interval can be had of fewer than two clusters; see `unsure`.
+    """
+    check_level(level)
+    pieces, total = np.asarray(parts, dtype=np.float64), np.asarray(whole, dtype=np.float64)
+    clusters = len(total)
+    if clusters < _LEAST_CLUSTERS:
+        raise InputError(f"{clusters} episode cannot tell how shares differ; it takes at least {_LEAST_CLUSTERS}.")
+    estimate = ratios(pieces, total, mix)
+    weights = cluster_weights(clusters, draws, seed=seed)
+    values = _divided(np.einsum("dc,mck->dmk", weights, pieces), (weights @ total)[:, None], mix)
+    own = values.std(axis=0) * np.sqrt(clusters / (clusters - 1))
+    more, df = np.zeros_like(own), np.inf
+    if deviations is not None:
+        normal = generator(seed, "stats/shares").standard_normal((draws, len(deviations.values)))
+        values = values + np.einsum("dn,nmk->dmk", normal, deviations.values)
+        more, df = np.sqrt(np.sum(deviations.values**2, axis=0)), deviations.df
+    freedom = _satterthwaite(own, clusters - 1, more, df)
+    low, high = stretched_percentile(values, clusters, freedom, level=level)
+    method = "bootstrap over clusters" + ("" if deviations is None else ", widened by draws of what it rests on")
+    interval = Interval(estimate=estimate, low=low, high=high, level=level, method=method)
+    p_values = _p_values(estimate, np.hypot(own, more), freedom)
+    return Shares(interval=interval, p_values=p_values, replicates=values)
+
+
+def unsure(parts: ArrayLike, whole: ArrayLike, *, mix: ArrayLike | None = None, level: float, reason: str) -> Shares:
+    """The shares of a single cluster: without intervals (NaN), for a reason that the method says."""
+    estimate = ratios(parts, whole, mix)
+    unknown = np.full_like(estimate, np.nan)
+    interval = Interval(estimate=estimate, low=unknown, high=unknown, level=level, method=reason)
+    return Shares(interval=interval, p_values=unknown, replicates=np.zeros((0, *estimate.shape)))
+
+
+def _divided(parts: Array, whole: Array, mix: ArrayLike | None) -> Array:
+    whole = np.broadcast_to(whole, parts.shape)
+    known = whole > 0
+    if mix is None:
+        return np.divide(parts, whole, out=np.full_like(parts, np.nan), where=known)
+    weights = np.asarray(mix, dtype=np.float64)
+    split = np.divide(parts, whole, out=np.zeros_like(parts), where=known)
+    lost = ~known @ (weights != 0)
+    return np.where(lost | ~(weights != 0).any(axis=0), np.nan, split @ weights)
+
+
+def _satterthwaite(first: Array, first_df: float, second: Array, second_df: float) -> Array:
+    total = first**4 / first_df + second**4 / second_df
+    return np.divide((first**2 + second**2) ** 2, total, out=np.full_like(total, first_df), where=total > 0)
+
+
+def _p_values(estimate: Array, error: Array, df: Array) -> Array:
+    """Two-sided p-values; a share that never varies has 1 where it is 0, and 0 where it is not."""
+    sure = np.where(np.isnan(estimate), np.nan, np.where(estimate == 0, 1.0, 0.0))
+    varies = error > 1e-12 * np.abs(estimate)
+    t = np.divide(np.abs(estimate), error, out=np.zeros_like(error), where=varies)
+    return np.where(varies, 2 * stdtr(df, -t), sure)
