@@ -12,6 +12,7 @@ from twinloop.cli.commands import Outcome
 from twinloop.cli.gap_data import GapData
 from twinloop.cli.gap_dynamics import GapDynamics
 from twinloop.cli.gap_history import GapHistory
+from twinloop.cli.gap_policies import GapPolicies
 from twinloop.cli.gap_predictivity import GapPredictivity
 from twinloop.cli.gap_sensors import GapSensors
 
@@ -26,6 +27,7 @@ class Gap:
         Annotated[GapDynamics, tyro.conf.subcommand("dynamics", prefix_name=False)]
         | Annotated[GapSensors, tyro.conf.subcommand("sensors", prefix_name=False)]
         | Annotated[GapData, tyro.conf.subcommand("data", prefix_name=False)]
+        | Annotated[GapPolicies, tyro.conf.subcommand("policies", prefix_name=False)]
         | Annotated[GapPredictivity, tyro.conf.subcommand("predictivity", prefix_name=False)]
         | Annotated[GapHistory, tyro.conf.subcommand("history", prefix_name=False)]
     )

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
+from twinloop.gap.policies import ALPHA, MeasureGap
+from twinloop.gap.policies_rows import GapRow
+from twinloop.gap.policies_text import driver_words
 from twinloop.gap.predictivity import PredictivityReport, TaskPredictivity, label
 from twinloop.report import KeyFigure, Report
-from twinloop.report.gap_predictivity import score_scatter
+from twinloop.report.gap_predictivity import gap_rows, score_scatter
 from twinloop.stats import Interval
 from twinloop.stats.predictivity import PredictivityFigure
 
@@ -105,3 +111,88 @@ def _source(figure: PredictivityFigure) -> str:
 
 def _ends(interval: Interval) -> str:
     return "–" if np.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"
+
+
+def policies_section(page: Report, gaps: Sequence[MeasureGap]) -> None:
+    """For each measure the overall difference, what drives it, and rows by policy, condition and both."""
+    for gap in gaps:
+        word = "success rate" if gap.measure == "success" else "score"
+        page.section(
+            f"Does simulation show the same {word} as reality?",
+            f"The same policies were tried in both. A difference above zero means that simulation flatters: policies "
+            f"look better there than on the robot. Differences are taken within conditions, so that it does not matter "
+            f"how often each was tried. {driver_words(gap)}",
+        )
+        page.figures([_overall(gap, word), *_differing(gap)])
+        for rows, title in ((gap.conditions, "By condition"), (gap.policies, "By policy")):
+            if len(rows) > 1:
+                page.text(f"{title}:")
+                page.plot(
+                    _rows_plot(rows, word),
+                    f"Bars are {_level(gap)} intervals; orange where the difference is "
+                    f"shown at {ALPHA:.0%} with all {len(rows)} tested together (Holm).",
+                )
+        page.table(*_rows_table((gap.overall, *gap.conditions)), caption="Overall and by condition.")
+        page.table(*_rows_table(gap.cells), caption="Each policy in each condition, all tested together.")
+        page.text("\n\n".join(gap.notes))
+
+
+def _overall(gap: MeasureGap, word: str) -> KeyFigure:
+    d = gap.overall.difference
+    return KeyFigure(
+        label=f"simulated − real {word}", value=float(d.estimate), source=f"{_level(gap)}: {_ends(d)}; {d.method}"
+    )
+
+
+def _differing(gap: MeasureGap) -> list[KeyFigure]:
+    if len(gap.conditions) < 2:
+        return []
+    text = f"{len(gap.drivers)} of {len(gap.conditions)}"
+    return [KeyFigure(label="conditions that differ", value=text, source=f"Holm's test at {ALPHA:.0%}")]
+
+
+def _rows_plot(rows: Sequence[GapRow], word: str) -> Any:
+    return gap_rows(
+        [row.name for row in rows],
+        [float(row.difference.estimate) for row in rows],
+        ([float(row.difference.low) for row in rows], [float(row.difference.high) for row in rows]),
+        marked=[row.p_holm <= ALPHA for row in rows],
+        unit=word,
+    )
+
+
+def _rows_table(rows: Sequence[GapRow]) -> tuple[list[str], list[list[str | float | int | None]]]:
+    head = [
+        "",
+        "real",
+        "trials",
+        "simulated",
+        "trials",
+        "simulated − real",
+        "interval",
+        "p",
+        "adjusted p",
+        "adds",
+        "test",
+    ]
+    body = [
+        [
+            row.name,
+            row.real,
+            row.trials_real,
+            row.sim,
+            row.trials_sim,
+            float(row.difference.estimate),
+            _ends(row.difference),
+            row.p_value,
+            row.p_holm,
+            row.contribution,
+            row.test + (f"; {row.note}" if row.note else ""),
+        ]
+        for row in rows
+    ]
+    return head, body
+
+
+def _level(gap: MeasureGap) -> str:
+    return f"{gap.overall.difference.level:.0%}"

@@ -1,0 +1,183 @@
+"""Real against simulated trials of one group: a difference, its interval and a test, whatever the group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.trials import Measure, Trials, paired
+from twinloop.stats import (
+    Interval,
+    PairedCounts,
+    TwoByTwo,
+    difference_interval,
+    exact_p_value,
+    fisher,
+    mantel_haenszel,
+    mcnemar,
+    paired_difference_interval,
+    stratified_exact,
+)
+from twinloop.stats.stratified_scores import paired_scores, stratified_difference, stratified_permutation
+
+Group = Literal["overall", "policy", "condition", "cell"]
+_MOST_TABLES = 40_000  # of two sample sizes, that Barnard's test adds up in a tenth of a second
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """The trials of one policy, task and condition in both domains: values ``real`` ``(n,)`` and ``sim`` ``(m,)``."""
+
+    policy: str
+    task: str
+    condition: str
+    real: NDArray[np.float64]
+    sim: NDArray[np.float64]
+    pairs: tuple[NDArray[np.float64], NDArray[np.float64]] | None
+
+    @property
+    def place(self) -> str:
+        """Task and condition in one word; ``all`` where neither has a name."""
+        return "/".join(part for part in (self.task, self.condition) if part) or "all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GapRow:
+    """Simulated − real of one group of trials: the means over all trials, and the difference within conditions.
+
+    ``p_holm`` is adjusted over the rows of its kind. ``contribution`` is what a condition adds to the overall
+    difference (they sum to it); NaN of other groups. ``note`` says what the table cannot tell.
+    """
+
+    group: Group
+    name: str
+    real: float
+    sim: float
+    trials_real: int
+    trials_sim: int
+    difference: Interval
+    p_value: float
+    test: str
+    p_holm: float = np.nan
+    contribution: float = np.nan
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return vars(self) | {"difference": self.difference.to_json()}
+
+
+def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[Cell, ...], tuple[str, ...]]:
+    """Groups that were tried in both domains, and the names of those that were not.
+
+    Raises:
+        InputError: successes are asked for, and a trial does not say whether it was one.
+    """
+    values = trials.values(measure)
+    rows: dict[tuple[str, str, str], list[int]] = {}
+    for number, key in enumerate(zip(trials.policy, trials.task, trials.condition, strict=True)):
+        rows.setdefault(key, []).append(number)
+    cells, alone = [], []
+    for key, chosen in rows.items():
+        part = trials.take(chosen)
+        real = np.array([domain == "real" for domain in part.domain])
+        if real.all() or not real.any():
+            alone.append(" ".join(word for word in key if word))
+            continue
+        both = paired(part, measure)
+        whole = len(both) == int(real.sum()) == int((~real).sum())
+        cells.append(
+            Cell(
+                policy=key[0],
+                task=key[1],
+                condition=key[2],
+                real=values[chosen][real],
+                sim=values[chosen][~real],
+                pairs=(both.real, both.sim) if whole else None,
+            )
+        )
+    return tuple(cells), tuple(alone)
+
+
+def compare(cells: Sequence[Cell], measure: Measure, *, group: Group, name: str, level: float, seed: int) -> GapRow:
+    """One row of cells; several are compared within each and summed, so that their mixture does not count."""
+    find = _success if measure == "success" else _score
+    difference, p_value, test, note = find(cells, level, seed)
+    real, sim = (np.concatenate([getattr(cell, side) for cell in cells]) for side in ("real", "sim"))
+    return GapRow(
+        group=group,
+        name=name,
+        real=float(real.mean()),
+        sim=float(sim.mean()),
+        trials_real=len(real),
+        trials_sim=len(sim),
+        difference=difference,
+        p_value=p_value,
+        test=test,
+        note=note,
+    )
+
+
+def table_of(cell: Cell) -> TwoByTwo:
+    """Successes of the simulation (arm a) and of reality (arm b)."""
+    return TwoByTwo(
+        successes_a=int(cell.sim.sum()),
+        trials_a=len(cell.sim),
+        successes_b=int(cell.real.sum()),
+        trials_b=len(cell.real),
+    )
+
+
+def _success(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, float, str, str]:  # noqa: ARG001
+    if all(cell.pairs is not None for cell in cells):
+        counts = _paired_counts(cells)
+        return paired_difference_interval(counts, level=level), mcnemar(counts), "McNemar, pairs", _alike(cells)
+    tables = [table_of(cell) for cell in cells]
+    if len(tables) > 1:
+        interval = mantel_haenszel(tables, level=level)
+        return interval, stratified_exact(tables), "exact, within conditions", _alike(cells)
+    table = tables[0]
+    small = table.trials_a * table.trials_b <= _MOST_TABLES
+    p_value, test = (exact_p_value(table), "Barnard") if small else (fisher(table), "Fisher")
+    return difference_interval(table, level=level), p_value, test, _alike(cells)
+
+
+def _score(cells: Sequence[Cell], level: float, seed: int) -> tuple[Interval, float, str, str]:
+    pairs = [cell.pairs for cell in cells]
+    given = [pair for pair in pairs if pair is not None]
+    if len(given) == len(pairs):
+        differences = np.concatenate([sim - real for real, sim in given])
+        interval, p_value = paired_scores(differences, level=level, seed=seed)
+        return interval, p_value, "sign flips of pairs", ""
+    strata = [(cell.sim, cell.real) for cell in cells]
+    return (
+        stratified_difference(strata, level=level),
+        stratified_permutation(strata, seed=seed),
+        "permutation within conditions",
+        "",
+    )
+
+
+def _paired_counts(cells: Sequence[Cell]) -> PairedCounts:
+    pairs = [cell.pairs for cell in cells if cell.pairs is not None]
+    real, sim = (np.concatenate([pair[side] for pair in pairs]) > 0.5 for side in (0, 1))
+    return PairedCounts(
+        both=int(np.sum(sim & real)),
+        only_a=int(np.sum(sim & ~real)),
+        only_b=int(np.sum(~sim & real)),
+        neither=int(np.sum(~sim & ~real)),
+    )
+
+
+def _alike(cells: Sequence[Cell]) -> str:
+    """What a table of one outcome says: not that there is no gap."""
+    values = np.concatenate([np.concatenate([cell.real, cell.sim]) for cell in cells])
+    if values.all():
+        return "every trial succeeded in both: no difference seen, and harder conditions would tell more"
+    if not values.any():
+        return "every trial failed in both: no difference seen, and easier conditions would tell more"
+    return ""
