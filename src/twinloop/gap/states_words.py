@@ -65,5 +65,6 @@ def _change(gap: StatesGap, row: int, unit: str) -> str:
     level = gap.features[row].kind in _LEVELS
     if not level and min(real, sim) > 0 and max(real, sim) / min(real, sim) >= _FACTOR:
         times = max(real, sim) / min(real, sim)
-        return f"is {times:.2g} times {'as large' if sim > real else 'smaller'} in simulation, {sim:.3g}{unit} for {real:.3g}{unit}"
+        how = "as large" if sim > real else "smaller"
+        return f"is {times:.2g} times {how} in simulation, {sim:.3g}{unit} for {real:.3g}{unit}"
     return f"is {abs(sim - real):.3g}{unit} {side} in simulation, {sim:.3g}{unit} for {real:.3g}{unit}"

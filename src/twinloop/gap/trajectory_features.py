@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
-from twinloop.stats import cross_lag
 
 Array = NDArray[np.float64]
 # Bands in Hz: what a person's hand or a planner asks for, what a servo still follows, and what is left. A hand's own
@@ -210,15 +209,20 @@ def _tracked(both: Pairs, rate: float) -> Pairs:
 def _lags(action: Array, position: Array, rate: float, least: float) -> Array:
     """Seconds by which each clip's position follows its command ``(nclip,)``; NaN where the command hardly moves.
 
-    Of the speeds, tapered at the ends, so that neither a level nor what enters and leaves the clip counts.
+    The delay at which command and position differ by a constant, as nearly as can be: of the same stretch of positions
+    for every delay, so that what enters and leaves the clip pulls nowhere. Between frames by a parabola.
     """
-    lags = np.full(len(action), np.nan)
-    latest = min(_LONGEST_LAG_S * rate, action.shape[1] / 2)
-    window = np.hanning(action.shape[1] + 1)[1:-1]
-    for clip in np.flatnonzero((np.ptp(action, axis=1) >= least) & (np.ptp(position, axis=1) > 0)):
-        asked, followed = (window * np.diff(series[clip]) for series in (action, position))
-        lags[clip] = cross_lag(asked, followed, earliest=0.0, latest=latest)[0] / rate
-    return lags
+    longest = min(round(_LONGEST_LAG_S * rate), action.shape[1] // 2)
+    stretch = action.shape[1] - longest
+    late = np.lib.stride_tricks.sliding_window_view(action, stretch, axis=1)[:, ::-1]  # (nclip, delay, stretch)
+    spread = (position[:, None, longest:] - late).var(axis=2)
+    best = np.argmin(spread, axis=1)
+    inner = np.clip(best, 1, longest - 1)[:, None] + np.arange(-1, 2)
+    before, middle, after = np.take_along_axis(spread, inner, axis=1).T
+    bend = before - 2 * middle + after
+    shift = np.divide(0.5 * (before - after), bend, out=np.zeros_like(bend), where=(bend > 0) & (inner[:, 1] == best))
+    moves = np.ptp(action[:, : stretch + 1], axis=1) >= least
+    return np.where(moves & (np.ptp(position, axis=1) > 0), (best + shift) / rate, np.nan)
 
 
 def _gripped(both: Pairs, rate: float) -> Pairs:

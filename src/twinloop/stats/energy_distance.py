@@ -25,6 +25,7 @@ def energy_distance(
     paired: bool = False,
     level: float = 0.95,
     draws: int = 4999,
+    resamples: int = 2000,
     seed: int = 0,
 ) -> KernelDistance:
     """Unbiased energy distance of rows ``(n, d)`` and ``(m, d)``, with episodes as the unit.
@@ -37,13 +38,14 @@ def energy_distance(
         paired: equal numbers name the same trial, see `two_samples`.
         level: of the interval; the test is at 1 − ``level``.
         draws: relabellings of episodes; 0 for no test.
+        resamples: of the bootstrap over episodes.
         seed: of relabellings and resamples.
 
     Raises:
         InputError: rows that cannot be compared, too few episodes for the test.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
-    return kernel_distance(samples, _MINUS_DISTANCE, level=level, draws=draws, seed=seed)
+    return kernel_distance(samples, _MINUS_DISTANCE, level=level, draws=draws, resamples=resamples, seed=seed)
 
 
 def _minus_distance(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:

@@ -92,8 +92,8 @@ def kernel_distance(
     *,
     level: float,
     draws: int,
-    resamples: int = 2000,
-    seed: int = 0,
+    resamples: int,
+    seed: int,
     subsets: tuple[int, int] = (0, 0),
 ) -> KernelDistance:
     """The distance under a kernel, its interval over episodes, and the permutation test over episodes.
@@ -123,7 +123,7 @@ def kernel_distance(
     if draws:
         labels = relabellings(few, draws, seed=seed)
         relabelled = _distances(few, sums, labels.real.astype(np.float64), (~labels.real).astype(np.float64))
-        p_value, exact = float(labels.p_value(distance, relabelled)), labels.exact
+        p_value, exact = float(labels.p_value(distance, relabelled, rounding=sums.rounding)), labels.exact
     return KernelDistance(
         name=kernel.name,
         distance=Interval(
@@ -145,10 +145,14 @@ def kernel_distance(
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSums:
-    """Sums of a kernel over the rows of episodes: ``pairs`` ``(C, C)``, and ``own`` ``(C,)`` of a row with itself."""
+    """Sums of a kernel over the rows of episodes: ``pairs`` ``(C, C)``, and ``own`` ``(C,)`` of a row with itself.
+
+    ``rounding`` is by how much means of kernel values may differ that would be equal in exact arithmetic.
+    """
 
     pairs: Array
     own: Array
+    rounding: float
 
     def means(self, sizes: NDArray[np.intp]) -> Array:
         """Mean kernel between the rows of two episodes ``(C, C)``."""
@@ -175,7 +179,8 @@ def episode_sums(samples: TwoSample, kernel: Kernel) -> EpisodeSums:
         _add_sums(pairs, values[:, : end - begin], label, label)
         if end < n:
             _add_sums(pairs, values[:, end - begin :], label, samples.episode[end:], both=True)
-    return EpisodeSums(pairs=pairs, own=own)
+    largest = float(np.abs(pairs / np.outer(samples.sizes, samples.sizes)).max())
+    return EpisodeSums(pairs=pairs, own=own, rounding=8 * float(np.finfo(kind).eps) * largest)
 
 
 def squared_distances(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:

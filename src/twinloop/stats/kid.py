@@ -26,6 +26,7 @@ def kid(
     subsets: int = 100,
     level: float = 0.95,
     draws: int = 4999,
+    resamples: int = 2000,
     seed: int = 0,
 ) -> KernelDistance:
     """KID of embeddings ``(n, d)`` and ``(m, d)``, with episodes as the unit.
@@ -43,6 +44,7 @@ def kid(
         subsets: how many; 0 for none.
         level: of the interval; the test is at 1 − ``level``.
         draws: relabellings of episodes; 0 for no test.
+        resamples: of the bootstrap over episodes.
         seed: of relabellings, resamples and subsets.
 
     Raises:
@@ -50,7 +52,9 @@ def kid(
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
     kernel = cubic(samples.rows.shape[1])
-    return kernel_distance(samples, kernel, level=level, draws=draws, seed=seed, subsets=(subset_rows, subsets))
+    return kernel_distance(
+        samples, kernel, level=level, draws=draws, resamples=resamples, seed=seed, subsets=(subset_rows, subsets)
+    )
 
 
 def cubic(dimension: int) -> Kernel:

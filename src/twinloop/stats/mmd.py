@@ -33,6 +33,7 @@ def mmd(
     multiples: Sequence[float] = (1.0,),
     level: float = 0.95,
     draws: int = 4999,
+    resamples: int = 2000,
     seed: int = 0,
 ) -> KernelDistance:
     """Unbiased MMD² of rows ``(n, d)`` and ``(m, d)`` under exp(−‖x − y‖² / (2 σ²)), with episodes as the unit.
@@ -49,6 +50,7 @@ def mmd(
         multiples: of σ over whose kernels the mean is taken; several see differences of several sizes.
         level: of the interval; the test is at 1 − ``level``.
         draws: relabellings of episodes; 0 for no test.
+        resamples: of the bootstrap over episodes.
         seed: of relabellings, resamples and the median's subsample.
 
     Raises:
@@ -59,7 +61,7 @@ def mmd(
     widths = sigma * np.asarray(multiples, dtype=np.float64)
     if not len(widths) or not (np.isfinite(widths) & (widths > 0)).all():
         raise InputError(f"Kernel widths are positive numbers; asked for {widths.tolist()}. Leave out for the median.")
-    found = kernel_distance(samples, gaussian(widths), level=level, draws=draws, seed=seed)
+    found = kernel_distance(samples, gaussian(widths), level=level, draws=draws, resamples=resamples, seed=seed)
     return replace(found, scale=sigma)
 
 

@@ -235,10 +235,13 @@ class Relabellings:
     real: Mask
     exact: bool
 
-    def p_value(self, observed: ArrayLike, relabelled: ArrayLike) -> Array:
-        """The share of statistics ``(ndraw, …)`` at least as large as the observed one ``(…)``, itself included."""
+    def p_value(self, observed: ArrayLike, relabelled: ArrayLike, *, rounding: float = 0.0) -> Array:
+        """The share of statistics ``(ndraw, …)`` at least as large as the observed one ``(…)``, itself included.
+
+        Statistics that differ by less than ``rounding`` count as equal.
+        """
         seen, drawn = np.asarray(observed, dtype=np.float64), np.asarray(relabelled, dtype=np.float64)
-        slack = 1e-9 * np.maximum(np.abs(seen), np.abs(drawn).max(axis=0))
+        slack = np.maximum(rounding, 1e-9 * np.maximum(np.abs(seen), np.abs(drawn).max(axis=0)))
         return self._share(np.sum(drawn >= seen - slack, axis=0), len(drawn))
 
     def adjusted(self, observed: ArrayLike, relabelled: ArrayLike) -> Array:
