@@ -9,12 +9,15 @@ from typing import Annotated
 import tyro
 
 from twinloop.cli.commands import Outcome
+from twinloop.cli.gap_classes import GapClasses
+from twinloop.cli.gap_comparison import GapCompare, GapEstimate, GapPower
 from twinloop.cli.gap_data import GapData
 from twinloop.cli.gap_dynamics import GapDynamics
 from twinloop.cli.gap_history import GapHistory
 from twinloop.cli.gap_policies import GapPolicies
 from twinloop.cli.gap_predictivity import GapPredictivity
 from twinloop.cli.gap_sensors import GapSensors
+from twinloop.cli.gap_vision import GapVision
 
 _HELP = ("-h", "--help")
 
@@ -26,9 +29,14 @@ class Gap:
     action: (
         Annotated[GapDynamics, tyro.conf.subcommand("dynamics", prefix_name=False)]
         | Annotated[GapSensors, tyro.conf.subcommand("sensors", prefix_name=False)]
+        | Annotated[GapVision, tyro.conf.subcommand("vision", prefix_name=False)]
         | Annotated[GapData, tyro.conf.subcommand("data", prefix_name=False)]
         | Annotated[GapPolicies, tyro.conf.subcommand("policies", prefix_name=False)]
         | Annotated[GapPredictivity, tyro.conf.subcommand("predictivity", prefix_name=False)]
+        | Annotated[GapClasses, tyro.conf.subcommand("classes", prefix_name=False)]
+        | Annotated[GapCompare, tyro.conf.subcommand("compare", prefix_name=False)]
+        | Annotated[GapPower, tyro.conf.subcommand("power", prefix_name=False)]
+        | Annotated[GapEstimate, tyro.conf.subcommand("estimate", prefix_name=False)]
         | Annotated[GapHistory, tyro.conf.subcommand("history", prefix_name=False)]
     )
 

@@ -1,0 +1,121 @@
+"""The failure classes of practice, and what a check of one found: evidence, interval, remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from twinloop.stats import Interval, holm
+
+ALPHA = 0.05  # chance that any check of a diagnosis fires although nothing is wrong
+
+Kind = Literal[
+    "never_covered", "gap_too_wide", "other_environment", "drift", "weak_in_simulation", "beyond_what_is_modelled"
+]
+MEANINGS: Mapping[Kind, str] = {
+    "never_covered": "never covered in training",
+    "gap_too_wide": "the gap is too wide",
+    "other_environment": "coverage of another environment is missing",
+    "drift": "drift since calibration",
+    "weak_in_simulation": "the policy fails in simulation as well",
+    "beyond_what_is_modelled": "simulation is easier than reality in a way that no check explains",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One check of one class on one ``subject`` (an axis, a channel, an environment).
+
+    ``p_value`` is adjusted by Holm over all checks that have one; NaN where the interval of ``figure`` decides. A check
+    fires only on significant evidence. ``needed`` says what data it lacks where it could not decide, "" where it could.
+    ``remedy`` are commands as they are typed.
+    """
+
+    kind: Kind
+    subject: str
+    fired: bool
+    evidence: str
+    figure: Interval | None = None
+    p_value: float = float("nan")
+    needed: str = ""
+    remedy: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            **vars(self),
+            "meaning": MEANINGS[self.kind],
+            "figure": None if self.figure is None else self.figure.to_json(),
+            "remedy": list(self.remedy),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Every check that the data allowed, and what of the classes was not looked at, with the reason."""
+
+    checks: tuple[Check, ...]
+    skipped: Mapping[Kind, str]
+
+    @property
+    def fired(self) -> tuple[Check, ...]:
+        """Checks on significant evidence, surest first within each class."""
+        order = list(MEANINGS)
+        found = [check for check in self.checks if check.fired]
+        return tuple(sorted(found, key=lambda c: (order.index(c.kind), np.nan_to_num(c.p_value))))
+
+    @property
+    def classes(self) -> tuple[Kind, ...]:
+        """The classes that fired, each once."""
+        return tuple(dict.fromkeys(check.kind for check in self.fired))
+
+    def sentences(self) -> list[str]:
+        """What fired with evidence and remedy; what could not be decided; what was not looked at."""
+        lines = [
+            f"{MEANINGS[c.kind].capitalize()}: {c.evidence}. To do: " + ", then ".join(f"`{r}`" for r in c.remedy) + "."
+            for c in self.fired
+        ]
+        if not lines:
+            lines.append(f"No failure class fires on {len(self.checks)} checks.")
+        lines += [
+            f"Undecided, {MEANINGS[c.kind]} ({c.subject}): {c.evidence}; {c.needed}."
+            for c in self.checks
+            if c.needed and not c.fired
+        ]
+        return lines + [f"Not looked at, {MEANINGS[kind]}: {why}." for kind, why in self.skipped.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "alpha": ALPHA,
+            "classes": list(self.classes),
+            "checks": [check.to_json() for check in self.checks],
+            "skipped": dict(self.skipped),
+            "sentences": self.sentences(),
+        }
+
+
+def decided(checks: Sequence[Check], skipped: Mapping[Kind, str] | None = None) -> Diagnosis:
+    """Adjust the p-values of all checks together and let those fire that remain significant.
+
+    A check with a p-value must come with ``fired`` saying whether it points the bad way.
+    """
+    tested = [i for i, check in enumerate(checks) if not np.isnan(check.p_value)]
+    adjusted = dict(zip(tested, holm([checks[i].p_value for i in tested]).tolist() if tested else [], strict=True))
+    rows = [
+        replace(
+            check, p_value=adjusted[i], fired=check.fired and adjusted[i] <= ALPHA, evidence=_said(check, adjusted[i])
+        )
+        if i in adjusted
+        else check
+        for i, check in enumerate(checks)
+    ]
+    return Diagnosis(checks=tuple(rows), skipped=dict(skipped or {}))
+
+
+def _said(check: Check, p_value: float) -> str:
+    return f"{check.evidence} (p {p_value:.2g} after Holm)"
