@@ -95,7 +95,7 @@ def attribute(
     asked, coarse = options or AttributionOptions(), at_physics_rate(twin, (options or AttributionOptions()).physics_hz)
     estimate = dict(params.estimate) if isinstance(params, ParamDistribution) else dict(params)
     _check_groups(groups, changed_params(twin, estimate))
-    length = _steps(coarse, episodes, asked.replay)
+    length = physics_steps(coarse, episodes, asked.replay)
     plan = design(len(groups), exact=asked.exact, worlds=asked.steps / length, least_pairs=asked.pairs, seed=asked.seed)
     kept, replayed = part_of(episodes, asked.replay, asked.steps / (plan.nworld * length))
     errors = window_errors(backend, coarse, kept, plan.table(coarse, groups, estimate), options=replayed)
@@ -145,7 +145,7 @@ def part_of(
     return [episodes[row] for row in rows], options
 
 
-def _steps(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions) -> float:
+def physics_steps(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions) -> float:
     """Physics steps of one world."""
     seconds = sum(float(episode.time[-1] - episode.time[0]) for episode in episodes)
     overlap = 1.0 if options.window is None else options.window / (options.stride or options.window)
@@ -165,7 +165,7 @@ def _drawn(
         return None
     draws = DrawDesign(ngroup=len(groups), ndraw=asked.draws)
     values = drawn_values(params, [name for group in groups for name in group.params], asked.draws, seed=asked.seed)
-    part = asked.draw_steps / (draws.nworld * _steps(twin, episodes, asked.replay))
+    part = asked.draw_steps / (draws.nworld * physics_steps(twin, episodes, asked.replay))
     kept, replayed = part_of(episodes, asked.replay, part)
     errors = window_errors(backend, twin, kept, draws.table(twin, groups, values), options=replayed)
     errors.require_finite(twin, draws.names())
