@@ -18,6 +18,7 @@ from twinloop.cli.gap_policies import GapPolicies
 from twinloop.cli.gap_predictivity import GapPredictivity
 from twinloop.cli.gap_sensors import GapSensors
 from twinloop.cli.gap_vision import GapVision
+from twinloop.cli.gap_why import GapWhy
 
 _HELP = ("-h", "--help")
 
@@ -28,6 +29,7 @@ class Gap:
 
     action: (
         Annotated[GapDynamics, tyro.conf.subcommand("dynamics", prefix_name=False)]
+        | Annotated[GapWhy, tyro.conf.subcommand("why", prefix_name=False)]
         | Annotated[GapSensors, tyro.conf.subcommand("sensors", prefix_name=False)]
         | Annotated[GapVision, tyro.conf.subcommand("vision", prefix_name=False)]
         | Annotated[GapData, tyro.conf.subcommand("data", prefix_name=False)]
