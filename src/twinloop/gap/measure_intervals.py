@@ -16,6 +16,7 @@ Statistic = Callable[[Array], Array]
 # Resamples of three clusters are ten, of four 35: too few of either for a tail of 2.5 %, but with four the quantile of
 # Student's t that widens the tails (see `stats.bootstrap`) is 3.2 and not 4.3 or 12.7.
 FEWEST = 4
+_AT_ONCE = 250  # resamples: all of them at once would hold a number for each of each episode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +41,14 @@ class Resampling:
             return Interval(estimate=estimate, low=unknown, high=unknown, level=self.level, method=self.reason)
         ncluster = int(self.labels.max()) + 1
 
-        def drawn(clusters: NDArray[np.intp]) -> Array:
+        def some(clusters: NDArray[np.intp]) -> Array:
             counts = np.zeros((len(clusters), ncluster))
             np.add.at(counts, (np.arange(len(clusters))[:, None], clusters), 1.0)
             return _rounded(statistic(counts[:, self.labels]))
+
+        def drawn(clusters: NDArray[np.intp]) -> Array:
+            parts = (clusters[begin : begin + _AT_ONCE] for begin in range(0, len(clusters), _AT_ONCE))
+            return np.concatenate([some(part) for part in parts])
 
         found = bootstrap(drawn, ncluster, level=self.level, seed=self.seed)
         return replace(found, method=f"bca bootstrap over {ncluster} {self.unit}")
