@@ -159,9 +159,7 @@ def trials_for_rates(
     """
     _check(p_a, p_b, alpha)
     if p_a == p_b:
-        raise InputError(
-            f"Rates of {p_a:g} and {p_b:g} do not differ; no number of trials would show it. Use --within."
-        )
+        raise InputError(f"Rates of {p_a:g} and {p_b:g} do not differ; no trials would show it. Use --within.")
 
     def reached(n: int) -> float:
         return power_of_rates(p_a, p_b, n, _other(n, ratio), alpha=alpha, alternative=alternative, test=test)

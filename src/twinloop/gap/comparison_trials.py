@@ -1,0 +1,124 @@
+"""Which trials of two policies are compared: those of one domain and task, in pairs where starts are shared."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.trials import Domain, Measure, Trials
+from twinloop.stats import PairedCounts, TwoByTwo
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arms:
+    """Values of two policies in one task, in their order; with ``paired``, entry i of both is the same start.
+
+    ``strata`` holds the values of both within each condition that both were tried in.
+    """
+
+    task: str
+    measure: Measure
+    a: Array
+    b: Array
+    paired: bool
+    strata: tuple[tuple[Array, Array], ...] = ()
+
+    @property
+    def table(self) -> TwoByTwo:
+        """Successes of both."""
+        return _table(self.a, self.b)
+
+    @property
+    def tables(self) -> tuple[TwoByTwo, ...]:
+        """Successes of both within each condition."""
+        return tuple(_table(a, b) for a, b in self.strata)
+
+    @property
+    def pairs(self) -> PairedCounts:
+        """How pairs ended."""
+        a, b = self.a == 1, self.b == 1
+        counts = [int(x.sum()) for x in (a & b, a & ~b, ~a & b, ~a & ~b)]
+        return PairedCounts(both=counts[0], only_a=counts[1], only_b=counts[2], neither=counts[3])
+
+
+def measured(trials: Trials, measure: str) -> Measure:
+    """What ``auto`` means: success where every trial tells it."""
+    if measure == "auto":
+        return "success" if trials.tells_success else "score"
+    return "score" if measure == "score" else "success"
+
+
+def arms_by_task(
+    trials: Trials, a: str, b: str, *, domain: Domain, measure: str = "auto", paired: bool | None = None
+) -> tuple[Arms, ...]:
+    """The two policies' values in each task.
+
+    Args:
+        trials: of both, and of whom else.
+        a: a policy.
+        b: another.
+        domain: ``real`` or ``sim``.
+        measure: ``success``, ``score`` or ``auto``.
+        paired: whether starts are shared; None where all trials of a task say so by their pair.
+
+    Raises:
+        UnknownNameError: no such policy.
+        InputError: one policy twice, one without a trial in the domain, no task in which both were tried, or starts
+            that are to be shared and are not.
+    """
+    if a == b:
+        raise InputError(f"Policy {a} cannot be compared with itself. Give two names of: {', '.join(trials.policies)}.")
+    both = [trials.where(policy=name).where(domain=domain) for name in (a, b)]
+    for name, part in zip((a, b), both, strict=True):
+        if not len(part):
+            raise InputError(f"Policy {name} has no {domain} trials in {trials.origin or 'these trials'}.")
+    chosen = measured(Trials.joined(both), measure)
+    tasks = [task for task in both[0].tasks if task in both[1].tasks]
+    if not tasks:
+        raise InputError(
+            f"{a} was tried in {', '.join(both[0].tasks)}, {b} in {', '.join(both[1].tasks)}: no task of both."
+        )
+    return tuple(_arms(both[0].where(task=task), both[1].where(task=task), (a, b), chosen, paired) for task in tasks)
+
+
+def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measure, paired: bool | None) -> Arms:
+    starts = [_starts(part, measure) for part in (first, second)]
+    shared = [key for key in starts[0] if key in starts[1]]
+    alone = [len(part) - len(shared) for part in (first, second)]
+    task = first.task[0]
+    if paired and (any(alone) or not shared):
+        where = f" in {task}" if task else ""
+        raise InputError(
+            f"A paired test was asked for, but{where} {alone[0]} of {len(first)} trials of {names[0]} and {alone[1]} "
+            f"of {len(second)} of {names[1]} share no start with the other. Name common starts in the column pair, "
+            "once for each policy, or compare without --paired."
+        )
+    if paired or (paired is None and shared and not any(alone)):
+        values = [np.array([starts[i][key] for key in shared]) for i in (0, 1)]
+        return Arms(task=task, measure=measure, a=values[0], b=values[1], paired=True)
+    common = [name for name in first.conditions if name in second.conditions]
+    strata = [tuple(part.where(condition=name).values(measure) for part in (first, second)) for name in common]
+    return Arms(
+        task=task,
+        measure=measure,
+        a=first.values(measure),
+        b=second.values(measure),
+        paired=False,
+        strata=tuple((x, y) for x, y in strata) if len(strata) > 1 else (),
+    )
+
+
+def _starts(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
+    """Values by condition and start, of starts that were tried once."""
+    keys = [(trials.condition[i], trials.pair[i]) for i in range(len(trials))]
+    values = trials.values(measure)
+    return {key: float(values[i]) for i, key in enumerate(keys) if key[1] and keys.count(key) == 1}
+
+
+def _table(a: Array, b: Array) -> TwoByTwo:
+    return TwoByTwo(successes_a=int(a.sum()), trials_a=len(a), successes_b=int(b.sum()), trials_b=len(b))

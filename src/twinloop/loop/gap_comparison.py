@@ -1,0 +1,252 @@
+"""Compare two policies, or tell how many trials a comparison needs: words, result.json, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.trials import Domain
+from twinloop.dataset.trials import read_trials
+from twinloop.gap.comparison import Comparison, TaskComparison, compare_policies
+from twinloop.gap.comparison_sequential import SequentialComparison
+from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.pages_gap_comparison import comparison_section, power_section
+from twinloop.stats import (
+    TrialsNeeded,
+    power_of_equivalence,
+    power_of_pairs,
+    power_of_rates,
+    sequential_power,
+    trials_for_equivalence,
+    trials_for_pairs,
+    trials_for_rates,
+)
+
+_POINTS = 16  # numbers of trials at which the power is drawn
+
+
+def run_gap_compare(
+    trials: Path,
+    a: str,
+    b: str,
+    output: Path | None,
+    *,
+    domain: Domain,
+    measure: str,
+    within: float | None,
+    paired: bool,
+    sequential: bool,
+    level: float,
+    seed: int,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store how two policies compare.
+
+    Args:
+        trials: a table, dataset or folder of trials.
+        a: a policy.
+        b: another.
+        output: folder for result.json and report.html; None stores nothing.
+        domain: ``real`` or ``sim``.
+        measure: ``success``, ``score`` or ``auto``.
+        within: margin of equivalence.
+        paired: insist on common starts.
+        sequential: decide pair by pair.
+        level: 1 − α.
+        seed: of resamples.
+        fail_if: conditions on which to exit with 1.
+        console: for people.
+    """
+    run = GapRun.begin("compare", output, fail_if, console)
+    found = compare_policies(
+        read_trials(trials),
+        a,
+        b,
+        domain=domain,
+        measure=measure,
+        within=within,
+        paired=paired or None,
+        sequential=sequential,
+        level=level,
+        seed=seed,
+    )
+    words = {task.arms.task: comparison_words(found, task) for task in found.tasks}
+    for task in found.tasks:
+        console.print((f"{task.arms.task}: " if task.arms.task else "") + words[task.arms.task], soft_wrap=True)
+        for note in task.notes:
+            console.print(note, soft_wrap=True)
+    return run.end(
+        {**found.to_json(), "trials": str(trials), "words": words},
+        found.headline(),
+        title=f"{a} against {b}",
+        subtitle=f"{domain} trials of {trials}",
+        fill=lambda page: comparison_section(page, found, words),
+    )
+
+
+def comparison_words(found: Comparison, task: TaskComparison) -> str:
+    """A task's answer in plain words."""
+    arms = task.arms
+    if arms.measure == "success":
+        said = [f"{name} {int(x.sum())} of {len(x)}" for name, x in ((found.a, arms.a), (found.b, arms.b))]
+    else:
+        said = [f"{name} {x.mean():.3f} in {len(x)}" for name, x in ((found.a, arms.a), (found.b, arms.b))]
+    seen = f"{said[0]}, {said[1]}{' on the same starts' if arms.paired else ''}: "
+    run = task.sequential
+    return seen + (_fixed_words(found, task) if run is None else _sequential_words(found, run))
+
+
+def _fixed_words(found: Comparison, task: TaskComparison) -> str:
+    i = task.difference
+    ends = f"difference {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}]"
+    p = f"p = {task.adjusted:.2g} ({task.test}{'; Holm over tasks' if len(found.tasks) > 1 else ''})"
+    if task.answer == "differs":
+        return f"{_better(found, float(i.estimate))} is better, {p}; {ends}."
+    if task.answer == "equivalent":
+        return f"equivalent within {found.within:g}, p = {task.p_equivalent:.2g}; {ends}."
+    end = "undecided: neither a difference"
+    end += f" nor equivalence within {found.within:g}" if found.within is not None else ""
+    more = (
+        f" About {task.further} more trials of each would decide with a chance of 80 % if the rates are as seen."
+        if task.further
+        else ""
+    )
+    if found.within is None:
+        more += " That is no sign that they are equal; ask with --within what difference does not matter."
+    equal = "" if task.p_equivalent is None else f", equivalence p = {task.p_equivalent:.2g}"
+    return f"{end} is shown, {p}{equal}; {ends}.{more}"
+
+
+def _sequential_words(found: Comparison, run: SequentialComparison) -> str:
+    i = run.test.interval
+    ends = f"difference {i.estimate:+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}] at every look"
+    p = float(run.test.p_value[-1])
+    waiting = f" {run.leftover} trials wait for a partner." if run.leftover else ""
+    if run.answer == "differs":
+        at = run.test.stopped
+        better = _better(found, (float(i.low) + float(i.high)) / 2)
+        return f"stop: {better} is better, p ≤ {p:.2g} however often one looked; decided at pair {at}; {ends}.{waiting}"
+    if run.answer == "equivalent":
+        return f"stop: equivalent within {found.within:g}, p ≤ {run.p_equivalent:.2g}; {ends}.{waiting}"
+    expected = (
+        f"{run.further} more pairs expected if the rates are as seen (median)"
+        if run.further is not None
+        else "more than 1000 further pairs expected if the rates are as seen"
+    )
+    return f"undecided after {run.pairs} pairs, p = {p:.2g}: {expected}; {ends}.{waiting}"
+
+
+def _better(found: Comparison, difference: float) -> str:
+    return found.a if difference > 0 else found.b
+
+
+def run_gap_power(
+    p: tuple[float, float],
+    output: Path | None,
+    *,
+    power: float,
+    alpha: float,
+    within: float | None,
+    ratio: float,
+    only_one: bool,
+    test: str,
+    most: int,
+    seed: int,
+    console: Console,
+) -> Outcome:
+    """Print and store how many trials a comparison of two success rates needs.
+
+    Args:
+        p: the rates; with ``only_one`` the chances that of a pair only a, or only b, succeeds.
+        output: folder for result.json and report.html; None stores nothing.
+        power: wished.
+        alpha: level of the test.
+        within: margin, for the test of equivalence.
+        ratio: trials of b per trial of a.
+        only_one: whether starts are shared, for McNemar's test.
+        test: ``barnard`` or ``fisher``.
+        most: pairs after which a sequential test gives up.
+        seed: of the simulated sequences.
+        console: for people.
+
+    Raises:
+        InputError: options that contradict each other, or too many trials.
+    """
+    run = GapRun.begin("power", output, (), console)
+    if only_one and within is not None:
+        raise InputError("Equivalence on shared starts is not offered by --paired; give the rates and --within alone.")
+    needed, at = _needed(p, power, alpha, within, ratio, only_one, "fisher" if test == "fisher" else "barnard")
+    figures: dict[str, Any] = {"p": list(p), "within": within, "needed": needed.to_json()}
+    numbers = np.unique(np.linspace(2, 1.4 * needed.trials_a, _POINTS).astype(int))
+    figures["curve"] = sorted({int(n): at(int(n)) for n in (*numbers, needed.trials_a)}.items())
+    if not only_one and within is None:
+        timed = sequential_power(p[0], p[1], most=most, alpha=alpha, seed=seed)
+        figures["sequential"] = {
+            "pairs, mean": timed.mean,
+            "pairs, median": timed.quantile(0.5),
+            "pairs, nine of ten end by": timed.quantile(0.9),
+            f"decided within {most} pairs": timed.decided,
+        }
+    figures["text"] = _power_words(p, needed, within, only_one, figures.get("sequential"))
+    console.print(figures["text"], soft_wrap=True)
+    headline = [
+        Headline(
+            name="trials_needed",
+            estimate=float(needed.trials_a),
+            unit="trials",
+            method="none: added up exactly",
+            meaning=f"trials of a for a power of {power:g}",
+        )
+    ]
+    return run.end(
+        figures,
+        headline,
+        title="Trials needed",
+        subtitle=figures["text"],
+        fill=lambda page: power_section(page, figures),
+    )
+
+
+def _needed(
+    p: tuple[float, float], power: float, alpha: float, within: float | None, ratio: float, only_one: bool, test: Any
+) -> tuple[TrialsNeeded, Callable[[int], float]]:
+    """The trials, and the power as a function of those of a."""
+    if only_one:
+        needed = trials_for_pairs(*p, power=power, alpha=alpha)
+        return needed, lambda n: power_of_pairs(*p, n, alpha=alpha)
+    if within is not None:
+        needed = trials_for_equivalence(*p, margin=within, power=power, alpha=alpha, ratio=ratio)
+        return needed, lambda n: power_of_equivalence(*p, n, max(1, round(n * ratio)), margin=within, alpha=alpha)
+    needed = trials_for_rates(*p, power=power, alpha=alpha, ratio=ratio, test=test)
+    return needed, lambda n: power_of_rates(*p, n, max(1, round(n * ratio)), alpha=alpha, test=test)
+
+
+def _power_words(
+    p: tuple[float, float],
+    needed: TrialsNeeded,
+    within: float | None,
+    only_one: bool,
+    sequential: dict[str, float] | None,
+) -> str:
+    many = f"{needed.trials_a} and {needed.trials_b} trials"
+    if only_one:
+        what = f"{needed.trials_a} pairs show that chances of {p[0]:g} and {p[1]:g} that only one succeeds differ"
+    elif within is not None:
+        what = f"{many} show that rates of {p[0]:g} and {p[1]:g} are within {within:g}"
+    else:
+        what = f"{many} show that rates of {p[0]:g} and {p[1]:g} differ"
+    words = f"{what}, with a power of {needed.power:.3f} at α = {needed.alpha:g} ({needed.test})."
+    if sequential is not None:
+        mean, ninth = sequential["pairs, mean"], sequential["pairs, nine of ten end by"]
+        words += (
+            f" Looked at after every pair, the e-test ends after {mean:.0f} pairs on average, and nine times of ten"
+        )
+        words += f" by {ninth:.0f}."
+    return words

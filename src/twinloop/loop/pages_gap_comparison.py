@@ -1,0 +1,145 @@
+"""Pages of comparisons, of power, and of estimates that simulation helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from twinloop.gap.comparison import Comparison, TaskComparison
+from twinloop.gap.comparison_sequential import SequentialComparison
+from twinloop.gap.estimate import RealEstimate
+from twinloop.report import Report
+from twinloop.report.gap_comparison import confidence_sequence, interval_rows, power_curve, wealth_curves
+from twinloop.stats import Interval
+
+
+def comparison_section(page: Report, found: Comparison, words: dict[str, str]) -> None:
+    """Each task's answer in words, its intervals, and the wealth where trials were looked at as they came."""
+    for task in found.tasks:
+        page.section(f"{found.a} against {found.b}" + (f" in {task.arms.task}" if task.arms.task else ""))
+        page.text(words[task.arms.task])
+        for note in task.notes:
+            page.text(note)
+        if task.sequential is not None:
+            _sequential(page, found, task, task.sequential)
+        _intervals(page, found, task)
+    page.section(
+        "How to read this",
+        "A p-value is the chance of trials at least as unlike as these if both policies were equally good. Small means "
+        "different. Large does not mean equal: that two policies are equal within a margin has to be shown by trials "
+        "of its own, which is what the test of equivalence does; where it has not, the answer is undecided.\n\n"
+        "A p-value at a fixed number of trials holds if that number was planned. If one looks after every pair and "
+        "stops when it looks good, only the sequential test holds: an e-value is the wealth of someone who bets "
+        "against equality at fair odds, and 1/α times the stake is reached by chance with probability α at most.",
+    )
+
+
+def _sequential(page: Report, found: Comparison, task: TaskComparison, run: SequentialComparison) -> None:
+    curves = {"against no difference": run.test.log_e}
+    if run.above is not None and run.below is not None:
+        curves[f"against a difference ≤ -{found.within:g}"] = run.above.log_e
+        curves[f"against a difference ≥ {found.within:g}"] = run.below.log_e
+    page.plot(
+        wealth_curves(curves, alpha=1 - found.level),
+        f"E-value after each of {run.pairs} pairs of trials; the test may stop where a curve passes the dashed line.",
+    )
+    n = np.arange(1, run.pairs + 1)
+    seen = np.cumsum(task.arms.a[: run.pairs] - task.arms.b[: run.pairs]) / n
+    page.plot(
+        confidence_sequence(run.test.low, run.test.high, seen, within=found.within),
+        f"Difference {found.a} − {found.b}; the band holds the true difference at all pairs at once with "
+        f"{100 * found.level:g} % confidence.",
+    )
+
+
+def _intervals(page: Report, found: Comparison, task: TaskComparison) -> None:
+    rows: list[tuple[str, Interval]] = [(f"{task.difference.method}", task.difference), (task.valid.method, task.valid)]
+    if task.strata is not None:
+        rows.append((task.strata.method, task.strata))
+    if task.sequential is not None:
+        rows.append((task.sequential.test.interval.method, task.sequential.test.interval))
+    page.plot(
+        interval_rows(
+            [name for name, _ in rows],
+            *([float(getattr(interval, end)) for _, interval in rows] for end in ("estimate", "low", "high")),
+            title=f"{task.arms.measure}: {found.a} − {found.b}",
+            within=found.within,
+            zero=True,
+        ),
+        f"Intervals of {100 * found.level:g} % of the difference; dotted lines are zero and the margin.",
+    )
+    sides = ((found.a, task.value_a, len(task.arms.a)), (found.b, task.value_b, len(task.arms.b)))
+    page.table(
+        ["policy", "trials", "mean", "low", "high", "interval"],
+        [[name, n, float(i.estimate), float(i.low), float(i.high), i.method] for name, i, n in sides],
+        caption=f"{task.arms.measure} of each by itself, {found.domain}",
+    )
+    tests = [[task.test, task.p_value], *([name, p] for name, p in task.others.items())]
+    if task.equivalence is not None:
+        tests.append([f"equivalence within {found.within:g}: {task.equivalence.method}", task.equivalence.p_value])
+    page.table(["test", "p-value"], tests, caption="Tests at this number of trials, not adjusted for other tasks")
+
+
+def power_section(page: Report, figures: dict[str, Any]) -> None:
+    """The trials needed, the power curve, and when the sequential test would decide."""
+    needed = figures["needed"]
+    page.section("Trials needed", figures["text"])
+    curve = np.array(figures["curve"])
+    page.plot(
+        power_curve(curve[:, 0], curve[:, 1], wished=needed["wished"], needed=needed["trials_a"], name=needed["test"]),
+        "The chance that the test finds what is there, by adding up all possible outcomes. It saw-tooths because "
+        "counts are whole numbers; the orange line is where it stays above the wish.",
+    )
+    if figures.get("sequential"):
+        rows = [[name, value] for name, value in figures["sequential"].items()]
+        page.table(["sequential test, looked at after every pair", "value"], rows)
+
+
+def estimate_section(page: Report, found: RealEstimate) -> None:
+    """Real scores with and without simulation, and what it saved."""
+    page.section(
+        "Real scores, with and without simulation",
+        "The same starts were tried on the robot and in simulation, and many more in simulation only. How far the two "
+        "agree on the common ones says how much the others may tell. Both intervals hold for any number of trials.",
+    )
+    names, groups, intervals = [], [], []
+    for row in found.policies:
+        for word, interval in (("real trials alone", row.alone), ("with simulation", row.combined)):
+            names.append(f"{row.policy}, {word}")
+            groups.append(word)
+            intervals.append(interval)
+    page.plot(
+        interval_rows(
+            names,
+            *([float(getattr(interval, end)) for interval in intervals] for end in ("estimate", "low", "high")),
+            title=f"real {found.measure}",
+            groups=groups,
+        ),
+        f"Intervals of {100 * found.level:g} %.",
+    )
+    page.table(
+        ["policy", "pairs", "sim only", "correlation", "β", "saved", "low", "high", "for this width"],
+        [
+            [
+                row.policy, row.pairs, row.more, row.correlation, row.beta, float(row.saved.estimate),
+                float(row.saved.low), float(row.saved.high), row.narrower,
+            ]
+            for row in found.policies
+        ],
+        caption="Saved: further real trials that the simulated ones are worth as samples grow. For this width: real "
+        "trials more that would make the interval without simulation as narrow as the one with it; negative where "
+        "simulation did not help.",
+    )  # fmt: skip
+    page.table(
+        ["policy", "estimate", "low", "high", "asymptotic interval"],
+        [
+            [row.policy, float(i.estimate), float(i.low), float(i.high), i.method]
+            for row in found.policies
+            for i in row.asymptotic.values()
+        ],
+        caption="For many trials; for few they cover less than they say.",
+    )
+    for row in found.policies:
+        for note in row.notes:
+            page.text(f"{row.policy}: {note}")
