@@ -9,6 +9,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Trials
 from twinloop.gap.predictivity import measure_predictivity, scores_by_task
+from twinloop.loop.gap_study.predictivity import TABLES
 from twinloop.stats.ranking_scores import PolicyScores, Scores
 
 MOVE_NEAR = """policy,real,sim,trials
@@ -118,3 +119,27 @@ def test_bad_input_is_answered(tmp_path, monkeypatch, capsys, words, said):
     (tmp_path / "t.csv").write_text(MOVE_NEAR)
     assert main(["gap", "predictivity", *words]) == 2
     assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_the_studies_of_conditions_tell_a_gap_from_none():
+    studies = {study.name: study for study in TABLES}
+    assert studies["policies_alarms"].run(30, 0).figures[0]["any_alarm"] < 0.25
+    power = studies["policies_power"].run(60, 0).figures
+    assert power[-1]["named"] > 0.9 > 0.5 > power[0]["named"]
+
+
+@pytest.mark.slow
+def test_studies_in_full_hold_what_the_page_says():
+    studies = {study.name: study for study in TABLES}
+    such = studies["predictivity_such"].run(300, 1).figures
+    assert min(row["model"] for row in such if row["case"][0] == "bell") > 0.9
+    assert min(row["model"] for row in such) > 0.82
+    rows = {(row["policies"], row["trials"], *row["case"]): row for row in such}
+    assert len(rows) == 48
+    assert rows[10, 10, "bell", 0.9]["bootstrap"] < 0.4
+    these = studies["predictivity_these"].run(150, 1).figures
+    for row in these:
+        assert min(row[f"{name} ours"] for name in ("pearson", "kendall", "mmrv")) > 0.87
+    assert all(row["any_alarm"] < 0.06 for row in studies["policies_alarms"].run(2000, 1).figures)
+    scores = studies["policies_scores"].run(300, 1)
+    assert len(scores.rows) == 8

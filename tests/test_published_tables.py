@@ -4,10 +4,17 @@ SIMPLER: scores of ``simpler_env/utils/metrics.py`` of simpler-env/SimplerEnv (M
 leaderboards of the double pendulum of dfki-ric-underactuated-lab (BSD-3).
 """
 
+import os
+from pathlib import Path
+
 import numpy as np
 import pytest
+from scipy.stats import barnard_exact
 
-from twinloop.stats import ranking
+from twinloop.core.trials import Trials
+from twinloop.dataset.sets.dfki_double_pendulum import read_rollouts
+from twinloop.loop.real_policies.score import outcome_of
+from twinloop.stats import TwoByTwo, exact_p_value, ranking
 from twinloop.stats.predictivity import predictivity
 from twinloop.stats.ranking_bootstrap import bootstrap_figure
 from twinloop.stats.ranking_scores import Scores
@@ -127,3 +134,27 @@ def test_a_correlation_of_one_that_rests_on_three_successes_is_no_certainty():
     figure = predictivity(real=Scores.of_table(real, trials), sim=Scores.of_table(sim, trials))["pearson"]
     assert figure.estimate == pytest.approx(1.0)
     assert figure.these.low < -0.5
+
+
+@pytest.mark.slow
+def test_success_counts_of_realaigym_come_out_of_its_raw_files_and_differ():
+    trials = _rollouts()
+    counts = {name: trials.where(policy=name).counts() for name in ("pendubot_mcpilco", "pendubot_sac_lqr")}
+    assert counts == {"pendubot_mcpilco": (10, 10), "pendubot_sac_lqr": (4, 10)}
+    table = TwoByTwo(successes_a=10, trials_a=10, successes_b=4, trials_b=10)
+    assert exact_p_value(table) == pytest.approx(barnard_exact([[10, 4], [0, 6]]).pvalue, rel=1e-3)
+
+
+def _rollouts():
+    folder = Path(os.environ.get("TWINLOOP_DATA", "")) / "dfki_double_pendulum"
+    if not (folder / "real_rollouts").is_dir():
+        pytest.skip("TWINLOOP_DATA holds no dfki_double_pendulum/real_rollouts")
+    episodes = [raw.episode() for raw in read_rollouts(folder)]
+    success = [bool(outcome_of(episode).success) for episode in episodes]
+    return Trials(
+        policy=tuple(episode.task for episode in episodes),
+        domain=("real",) * len(episodes),
+        score=np.array(success, dtype=float),
+        success=tuple(success),
+        origin=str(folder),
+    )

@@ -18,7 +18,9 @@ from twinloop.loop.marked import around, write_between
 PLACE = "twinloop bench gap"
 # Modules of this package, each with ``TABLES``.
 AREAS: tuple[str, ...] = (
+    "distances",
     "dynamics",
+    "predictivity",
     "sensors",
 )
 
