@@ -11,7 +11,8 @@ from scipy.special import erf
 from twinloop.core.embedding import Embedding, require_same_encoder
 from twinloop.core.errors import InputError
 from twinloop.stats import energy_distance, kid, least_p_value, mmd
-from twinloop.stats.two_sample import relabellings, two_samples
+from twinloop.stats.two_sample import two_samples
+from twinloop.stats.two_sample_labels import relabellings
 
 KINDS = (mmd, kid, energy_distance)
 

@@ -25,16 +25,8 @@ from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
 from twinloop.stats.classifier_fit import Discriminant, Features, Learner, learner
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.two_sample import (
-    Array,
-    TwoSample,
-    column_names,
-    least_p_value,
-    observed_labels,
-    relabellings,
-    resampled,
-    two_samples,
-)
+from twinloop.stats.two_sample import Array, TwoSample, column_names, least_p_value, two_samples
+from twinloop.stats.two_sample_labels import observed_labels, relabellings, resampled
 
 _WIDE = 256  # columns up to which squares are added
 _RANKED = 4_000_000  # scores ranked at once
@@ -51,7 +43,8 @@ class ClassifierTest:
 
     ``contributions`` ``(d,)`` say which columns give it away: their parts, by column, of the distance between both
     sides' held-out scores in standard deviations of these, which is their sum. ``scores`` are of the rows as given,
-    held out, real ones first: positive looks real. ``classifier`` is fitted to all rows, for scores of others.
+    held out, real ones first: positive looks real (NaN of the few whose episode fills no bundle, see
+    `TwoSample.bundled`). ``classifier`` is fitted to all rows, for scores of others.
     """
 
     columns: tuple[str, ...]

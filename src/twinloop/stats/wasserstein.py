@@ -15,16 +15,8 @@ from numpy.typing import ArrayLike
 
 from twinloop.stats.bootstrap import stretched_percentile
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.two_sample import (
-    Array,
-    TwoSample,
-    column_names,
-    observed_labels,
-    relabellings,
-    require_episodes,
-    resampled,
-    two_samples,
-)
+from twinloop.stats.two_sample import Array, TwoSample, column_names, require_episodes, two_samples
+from twinloop.stats.two_sample_labels import observed_labels, relabellings, resampled
 
 _GRID = 512  # places at which distribution functions are read where there are more values: to 1/512 of the rows
 

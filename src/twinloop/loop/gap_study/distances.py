@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import erf
 
 from twinloop.core.seeds import generator
@@ -31,7 +32,7 @@ def _sample(
     shift: float = 0.0,
     spread: float = 1.0,
     columns: int = _COLUMNS,
-) -> tuple[Array, Array]:
+) -> tuple[Array, NDArray[np.intp]]:
     """Gaussian rows of unit variance of ``count`` episodes, and the episodes' numbers; column 0 has what is planted."""
     level = np.sqrt(alike) * rng.standard_normal((count, 1, columns))
     rows = level + np.sqrt(1 - alike) * rng.standard_normal((count, _ROWS, columns))
@@ -51,8 +52,10 @@ def _p_values(seed: int, run: int, count: int, alike: float, *, shift: float = 0
         float(wasserstein(x, y, **keys).p_adjusted.min()),
         classifier_test(x, y, **keys).p_value,
     ]
-    frames = keys | {"real_clusters": np.arange(len(x)), "sim_clusters": np.arange(len(y))}
-    return [*found, mmd(x, y, **frames).p_value]
+    frames = mmd(
+        x, y, real_clusters=np.arange(len(x)), sim_clusters=np.arange(len(y)), draws=_DRAWS, resamples=_FEW, seed=run
+    )
+    return [*found, frames.p_value]
 
 
 _TESTS = ("MMD", "KID", "energy distance", "W₁, any column", "classifier", "MMD, frames relabelled (wrong)")
@@ -90,8 +93,8 @@ def _power(repetitions: int, seed: int) -> StudyTable:
             rows.append((name, f"{count} + {count}", *told[:-1]))
             figures.append({"planted": name, "episodes": count, "seen": dict(zip(_TESTS[:-1], seen, strict=False))})
     return StudyTable(
-        title=f"Planted differences that are seen at 5 %: rows of an episode share half of their variance, {_ROWS} rows "
-        f"of {_COLUMNS} columns an episode, {repetitions} pairs of samples",
+        title="Planted differences that are seen at 5 %: rows of an episode share half of their variance, "
+        f"{_ROWS} rows of {_COLUMNS} columns an episode, {repetitions} pairs of samples",
         head=("planted", "episodes", *_TESTS[:-1]),
         rows=tuple(rows),
         figures=tuple(figures),

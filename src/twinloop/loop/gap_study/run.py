@@ -18,10 +18,13 @@ from twinloop.loop.marked import around, write_between
 PLACE = "twinloop bench gap"
 # Modules of this package, each with ``TABLES``.
 AREAS: tuple[str, ...] = (
+    "comparison",
     "distances",
     "dynamics",
+    "estimate",
     "predictivity",
     "sensors",
+    "sequential",
 )
 
 
