@@ -11,6 +11,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.trials import Trials
 from twinloop.gap.policies import measure_policies
 from twinloop.gap.policies_text import policies_text
+from twinloop.loop.fail_if import parse_conditions
 from twinloop.stats import TwoByTwo, difference_interval
 from twinloop.stats.stratified_scores import paired_scores, stratified_difference, stratified_permutation
 
@@ -41,6 +42,14 @@ def test_the_planted_condition_drives_the_gap():
     assert figures["success_gap/dark"].low > 0.3
     assert figures["success_conditions_differ"].estimate == 0.5
     assert figures["success_largest"].estimate == pytest.approx(84 / 120 - 7 / 40, abs=1e-9)
+
+
+def test_figures_of_conditions_can_be_named_in_a_condition():
+    trials = _counts(("act v2", "light=dark, pose=left", 2, 8, 6, 8), ("act v2", "light=dark, pose=right", 2, 8, 6, 8))
+    names = [figure.name for figure in measure_policies(trials, "success").headlines()]
+    assert "success_gap/light_dark,_pose_left" in names
+    for name in names:
+        parse_conditions([f"{name} < 0.5"])
 
 
 def test_one_cell_is_barnards_test_and_newcombes_interval():

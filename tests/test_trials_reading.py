@@ -79,6 +79,7 @@ def test_a_table_of_means_by_task(tmp_path):
         ("policy,domain,successes,trials\na,real,4,\n", "no counts"),
         ("policy,domain,success\na,real,1,2\n", "row 1 has more cells"),
         ("policy,domain,success\n", "has no rows"),
+        ("policy,real,sim\na,.5,.5\n", "holds mean scores .*, not trials: see 'twinloop gap predictivity'"),
     ],
 )
 def test_what_a_table_lacks_is_named(tmp_path, text, words):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -50,6 +51,11 @@ class Headline:
             raise InputError(f"A figure {dict(value)} is not one of ours. Give a result.json as it was written.")
         given: dict[str, Any] = {key: math.nan if item is None else item for key, item in value.items()}
         return cls(**given)
+
+
+def path_word(text: str) -> str:
+    """A name as part of a figure's: without spaces and signs, which a condition could not tell from its own."""
+    return re.sub(r"[\s<>=]+", "_", text.strip())
 
 
 def headlines(result: Mapping[str, Any]) -> dict[str, Headline]:

@@ -63,6 +63,10 @@ def trials_of_rows(
     known = rows[0].keys()
     if "policy" not in known and policy is None:
         raise _lacks(where, "policy", known)
+    if {"real", "sim"} <= known:
+        raise InputError(
+            f"{where} holds mean scores (columns real and sim), not trials: see 'twinloop gap predictivity'."
+        )
     if "domain" not in known and domain is None:
         raise InputError(
             f"{where} has no column domain (real or sim), so it is not known which trials these are. Add it, or give "
