@@ -113,7 +113,7 @@ def test_shares_equal_those_of_a_plain_loop_over_all_orders(twin, backend):
     values = moved(twin, {DELAY: 0.05, KP: 1.5, DAMPING: 0.7})
     episodes = log_of(twin, backend, moved(twin, {DELAY: 0.04, KP: 1.4}), count=4)
     found = shared(backend, twin, episodes, values, physics_hz=1e6)
-    slow, nominal = {}, None
+    slow, nominal = {}, np.ones(2)
     logs = prepare_replay(twin, episodes)
     for order in itertools.permutations(found.groups):
         now, before = {}, None
@@ -204,9 +204,10 @@ def test_the_sentence_says_shares_harm_and_what_is_not_told():
     told = Explanation(**about, causes=causes, left=interval(0.216, 0.03), floor=0.004)
     assert told.sentence() == (
         "62 % ± 7 of elbow's squared error is servo gain, 21 % ± 4 delay, −5 % ± 2 encoder (its identified value adds "
-        "error here); gear is not told apart from 0. 22 % ± 3 is explained by no parameter of the twin (0.4 % is the "
-        "sensor's own)."
+        "error here); gear is not told apart from 0. 22 % ± 3 is explained by no parameter of the twin (0.4 % is "
+        "noise)."
     )
+    assert told.sentence("sits at reversals").endswith("of the twin (0.4 % is noise) and sits at reversals.")
     compensating = replace(causes[2], needed=True)
     alone = replace(told, causes=(compensating, *causes[3:]), floor=np.nan)
     assert alone.sentence().startswith(
@@ -218,7 +219,7 @@ def test_the_sentence_says_shares_harm_and_what_is_not_told():
 def test_a_perfect_twin_has_nothing_to_attribute(twin, backend):
     found = shared(backend, twin, log_of(twin, backend, {}), moved(twin, {KP: 1.5}))
     assert np.isnan(found.share.interval.estimate).all()
-    assert found.explanation().sentence() == f"{OVERALL} has no error to attribute."
+    assert found.explanation().sentence() == f"There is no error of {OVERALL} to attribute."
     json.dumps(finite(found.to_json()), allow_nan=False)
 
 

@@ -29,7 +29,7 @@ class Explanation:
         identified: the same with identified ones.
         causes: claimed ones first, the largest share first; then those not told apart from 0.
         left: share that stays with all parameters identified: nothing in the twin explains it.
-        floor: share that is the sensor's own; NaN where nobody says.
+        floor: share that is noise; NaN where nobody says.
     """
 
     channel: str
@@ -46,33 +46,42 @@ class Explanation:
         return self.channel.removeprefix("position/")
 
     @property
+    def whose(self) -> str:
+        """The same before what it has: ``elbow_flex's``."""
+        return f"{self.about}'" if self.about.endswith("s") else f"{self.about}'s"
+
+    @property
     def claimed(self) -> tuple[Cause, ...]:
         """Causes that may be said to explain error, or to add it."""
         return tuple(cause for cause in self.causes if cause.claimed)
 
-    def sentence(self) -> str:
-        """In words and numbers; nothing is claimed of a group whose interval holds 0, and those are named."""
+    def sentence(self, place: str = "") -> str:
+        """In words and numbers; nothing is claimed of a group whose interval holds 0, and those are named.
+
+        Args:
+            place: completes "12 % is explained by no parameter of the twin and …".
+        """
         if np.isnan(float(self.left.estimate)):
-            return f"{self.about} has no error to attribute."
+            return f"There is no error of {self.about} to attribute."
         if np.isnan(float(self.left.low)):
             listed = ", ".join(f"{percent(cause.share)} {cause.name}" for cause in self.causes)
             return (
-                f"Of {self.about}'s squared error: {listed}; {percent(self.left)} by no parameter. "
+                f"Of {self.whose} squared error: {listed}; {percent(self.left)} by no parameter. "
                 f"No share may be claimed ({self.left.method})."
             )
-        return f"{self._told()}{self._untold()} {self._rest()}"
+        return f"{self._told()}{self._untold()} {self._rest(place)}"
 
     def _told(self) -> str:
         gains = [cause for cause in self.claimed if cause.share.estimate > 0]
         harms = [cause for cause in self.claimed if cause.share.estimate < 0]
         if not self.claimed:
-            return f"No group of parameters can be said to explain {self.about}'s error"
+            return f"No group of parameters can be said to explain {self.whose} error"
         parts = []
         if gains:
             first, *others = gains
-            parts.append(f"{percent(first.share)} of {self.about}'s squared error is {first.name}")
+            parts.append(f"{percent(first.share)} of {self.whose} squared error is {first.name}")
             parts += [f"{percent(cause.share)} {cause.name}" for cause in others]
-        whose = "" if gains else f" of {self.about}'s squared error,"
+        whose = "" if gains else f" of {self.whose} squared error,"
         parts += [f"{percent(cause.share)}{whose} {_harm(cause)}" for cause in harms]
         return ", ".join(parts)
 
@@ -83,9 +92,10 @@ class Explanation:
         listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
         return f"; {listed} {'is' if len(names) == 1 else 'are'} not told apart from 0."
 
-    def _rest(self) -> str:
-        own = f" ({percent_of(self.floor)} is the sensor's own)" if np.isfinite(self.floor) else ""
-        return f"{percent(self.left)} is explained by no parameter of the twin{own}."
+    def _rest(self, place: str) -> str:
+        own = f" ({percent_of(self.floor)} is noise)" if np.isfinite(self.floor) else ""
+        more = f" and {place}" if place else ""
+        return f"{percent(self.left)} is explained by no parameter of the twin{own}{more}."
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
@@ -198,7 +208,9 @@ class Attribution:
 
 
 def percent(share: Interval) -> str:
-    """A share in per cent with half the width of its interval: ``62 % ± 7``."""
+    """A share in per cent with half the width of its interval: ``62 % ± 7``; a dash where there is none."""
+    if np.isnan(float(share.estimate)):
+        return "–"
     half = 50 * float(share.high - share.low)
     value = percent_of(float(share.estimate), 100 * abs(float(share.estimate)))
     return value if np.isnan(half) else f"{value} ± {_digits(half)}"

@@ -25,7 +25,7 @@ from twinloop.twin import Twin, load_twin
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Split:
+class Split:
     """Which episodes are measured, and which may choose the delay of the baseline."""
 
     measured: Sequence[Episode]
@@ -50,7 +50,7 @@ def run_gap(
     started = GapRun.begin("dynamics", output, fail_if, console)
     twin = load_twin(reference)
     run = None if params is None else read_identified(params)
-    split = _split(log, run)
+    split = held_out_split(log, run)
     distribution = None if run is None else ParamDistribution.from_json(run["distribution"])
     options = request.options(twin, split.measured)
     report = measure_gap(
@@ -93,13 +93,14 @@ def describe(twin: Twin) -> dict[str, str]:
     return {"name": twin.name, "hash": twin.hash}
 
 
-def _split(log: Log, run: dict[str, Any] | None) -> _Split:
+def held_out_split(log: Log, run: dict[str, Any] | None) -> Split:
+    """The held-out episodes of an identify run on the same log; else all of them."""
     if run is None or run.get("data", {}).get("hash") != log.hash:
-        return _Split(measured=log.episodes, training=None, note=f"all {len(log.episodes)} episodes")
+        return Split(measured=log.episodes, training=None, note=f"all {len(log.episodes)} episodes")
     held, trained = set(run["holdout"]), set(run["training"])
     if not held:
-        return _Split(measured=log.episodes, training=None, note="NOTHING HELD OUT: the episodes that were fitted")
-    return _Split(
+        return Split(measured=log.episodes, training=None, note="NOTHING HELD OUT: the episodes that were fitted")
+    return Split(
         measured=[e for e in log.episodes if e.index in held],
         training=[e for e in log.episodes if e.index in trained],
         note=f"{len(held)} held-out episodes of the identify run",

@@ -1,0 +1,216 @@
+"""Why a twin errs: which parameters, how surely, and where the rest lives; one ranked answer in words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.records import Episode
+from twinloop.gap.attribution import AttributionOptions, attribute
+from twinloop.gap.attribution_result import OVERALL, Attribution, Explanation
+from twinloop.gap.groups import By, changed_params, parameter_groups, read_groups
+from twinloop.gap.sensitivity import Over, Sensitivity, SensitivityOptions, sensitivity
+from twinloop.gap.unexplained_result import Unexplained
+from twinloop.loop.gap import describe, held_out_split
+from twinloop.loop.gap_options import Request
+from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.gap_where import where_it_lives
+from twinloop.loop.logs import Log
+from twinloop.loop.pages_gap_why import why_section
+from twinloop.randomize import read_identified
+from twinloop.simulate import Backend, open_backend
+from twinloop.simulate.replay_logs import ReplayOptions
+from twinloop.twin import Twin, load_twin
+from twinloop.twin.spec import load_yaml
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How an attribution is asked for; see `cli.gap_why`. ``over`` is "none" for no sensitivity."""
+
+    by: By = "quantity"
+    group: tuple[str, ...] = ()
+    groups: Path | None = None
+    draws: int = 12
+    over: Over | str = "identified"
+    seed: int = 0
+
+    def own(self) -> dict[str, tuple[str, ...]]:
+        """A user's groups, of the file and of the command line.
+
+        Raises:
+            InputError: the file is no mapping of names to lists of patterns; see `read_groups`.
+        """
+        found = {} if self.groups is None else _groups_of_file(self.groups)
+        return found | read_groups(self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why:
+    """Attribution, what is left, and sensitivity (None where it was not asked for, or nothing can be drawn)."""
+
+    twin: str
+    data: str
+    attribution: Attribution
+    where: Unexplained
+    moved: Sensitivity | None
+
+    def explanations(self) -> list[Explanation]:
+        """Of all channels together, then of each, the largest error left first; with noise where it is known."""
+        noise = dict(zip(self.where.channels, self.where.noise.estimate.tolist(), strict=True))
+        every = [replace(e, floor=noise.get(e.channel, e.floor)) for e in self.attribution.explanations()]
+        first, *others = every
+        return [first, *sorted(others, key=lambda e: -float(e.nominal**2 * e.left.estimate if e.nominal else 0.0))]
+
+    def sentences(self) -> list[str]:
+        """The ranked answer, a sentence or two for each channel."""
+        return [explanation.sentence(self._place(explanation.channel)) for explanation in self.explanations()]
+
+    def _place(self, channel: str) -> str:
+        """Where what is left of a channel lives, and what to try first."""
+        hint = None if channel == OVERALL else self.where.hint(channel)
+        if hint is None:
+            return ""
+        return (
+            f"sits at {hint.rule.where} ({hint.evidence[0]}): {hint.term} is the first model term to try, "
+            f"`{hint.command(self.twin, self.data)}`"
+        )
+
+    def text(self) -> str:
+        """The answer for a terminal."""
+        found = self.attribution
+        head = f"Why: shares of the mean squared error over {len(found.episodes)} episodes, {found.note}."
+        how = f"{found.worlds} worlds: {found.coalitions}" + (
+            f"; {found.ndraw} draws of the parameters" * bool(found.ndraw)
+        )
+        lines = [head, how, "", *(f"- {sentence}" for sentence in self.sentences())]
+        if self.moved is not None:
+            lines += ["", *(f"- {self.moved.sentence(column)}" for column in range(len(self.moved.channels)))]
+        return "\n".join(lines)
+
+    def headline(self) -> list[Headline]:
+        """Shares of all channels together by group, and what is left of each channel and of all."""
+        found, last = self.attribution, len(self.attribution.channels)
+        left, share = found.left.interval, found.share.interval
+        rows = [
+            left.headline("unexplained", (0, last), meaning="share of the nominal error that no parameter explains")
+        ]
+        rows += [
+            left.headline(
+                f"unexplained/{channel.name.removeprefix('position/')}", (0, column), meaning="of one channel"
+            )
+            for column, channel in enumerate(found.channels)
+        ]
+        return rows + [
+            share.headline(
+                f"share/{name.replace(' ', '_')}", (row, last), meaning=f"share of the nominal error: {name}"
+            )
+            for row, name in enumerate(found.names)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "sentences": self.sentences(),
+            "attribution": self.attribution.to_json(),
+            "unexplained": self.where.to_json(),
+            "sensitivity": None if self.moved is None else self.moved.to_json(),
+        }
+
+
+def explain(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    params: ParamDistribution,
+    *,
+    backend: Backend,
+    options: ReplayOptions,
+    asking: Asking | None = None,
+    note: str = "",
+    names: tuple[str, str] = ("TWIN", "LOG"),
+) -> Why:
+    """Attribute the error, find where the rest lives, and what moves the predictions.
+
+    Args:
+        twin: the twin.
+        episodes: better held out from the fit of ``params``.
+        params: what identification knows.
+        backend: where the replays run.
+        options: how the log is cut into windows, and what is compared.
+        asking: groups, draws, sensitivity.
+        note: what a reader must know of the episodes.
+        names: of twin and log, for commands in the answer.
+    """
+    asked = asking or Asking()
+    told = {name: value for name, value in params.estimate.items() if name not in options.conditions}
+    groups = parameter_groups(twin, changed_params(twin, told), by=asked.by, own=asked.own())
+    how = AttributionOptions(replay=options, draws=asked.draws, seed=asked.seed)
+    shared = attribute(backend, twin, episodes, params, groups, options=how, note=note)
+    where = where_it_lives(twin, episodes, backend=backend, params=params, options=options, seed=asked.seed)
+    moved = None
+    if asked.over != "none" and any(params.determined):
+        over: Over = "ranges" if asked.over == "ranges" else "identified"
+        how_much = SensitivityOptions(over=over, replay=options, seed=asked.seed)
+        moved = sensitivity(backend, twin, episodes, params, groups, options=how_much)
+    return Why(twin=names[0], data=names[1], attribution=shared, where=where, moved=moved)
+
+
+def run_why(
+    reference: str,
+    data: Sequence[str],
+    log: Log,
+    output: Path | None,
+    *,
+    params: Path,
+    request: Request,
+    asking: Asking,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store why a twin errs on a log.
+
+    With ``params`` from a run on the same log, only that run's held-out episodes are used.
+    """
+    started = GapRun.begin("why", output, fail_if, console)
+    twin, run = load_twin(reference), read_identified(params)
+    split = held_out_split(log, run)
+    found = explain(
+        twin,
+        split.measured,
+        ParamDistribution.from_json(run["distribution"]),
+        backend=open_backend(),
+        options=request.options(twin, split.measured),
+        asking=asking,
+        note=split.note,
+        names=(reference, " ".join(data)),
+    )
+    console.print(f"{log.label}; {split.note}", soft_wrap=True)
+    console.print(found.text(), soft_wrap=True)
+    return started.end(
+        {**found.to_json(), "twin": describe(twin), "data": log.describe(), "note": split.note, "params": params.name},
+        found.headline(),
+        title=f"Why {twin.name} errs",
+        subtitle=f"{log.label}; {split.note}",
+        fill=lambda page: why_section(page, found.sentences(), found.attribution, found.where, found.moved),
+    )
+
+
+def _groups_of_file(path: Path) -> dict[str, tuple[str, ...]]:
+    value = load_yaml(path)
+    if not isinstance(value, Mapping) or not all(_is_patterns(item) for item in value.values()):
+        raise InputError(
+            f"{path} holds no groups. Write `NAME: [PATTERN, …]` for each, such as `gains: [actuator/*/kp]`."
+        )
+    return {str(name): tuple(patterns) for name, patterns in value.items()}
+
+
+def _is_patterns(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and all(isinstance(pattern, str) for pattern in item)

@@ -1,0 +1,124 @@
+"""Figures of an attribution: shares of the error by group with their intervals, and sensitivity indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from twinloop.core.errors import InputError
+from twinloop.report.figure import BLUE, GREY, ORANGE, interval_bars, new_figure, new_panels, set_layout
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_ROW, _FRAME, _BETWEEN = 22, 90, 46  # px
+
+
+def share_panels(
+    panels: Sequence[str],
+    names: Sequence[Sequence[str]],
+    shares: Sequence[ArrayLike],
+    ends: Sequence[tuple[ArrayLike, ArrayLike]],
+    claimed: Sequence[Sequence[bool]],
+    *,
+    columns: int = 2,
+) -> Figure:
+    """A panel for each channel, a bar for each cause: its share in per cent, with its interval.
+
+    Args:
+        panels: titles.
+        names: of each panel's causes, from the top.
+        shares: of each panel's causes, as parts of 1.
+        ends: lower and upper ends of their intervals.
+        claimed: which of them may be told apart from 0; the others are drawn grey, and what adds error orange.
+        columns: panels side by side.
+
+    Raises:
+        InputError: lists of unlike lengths.
+    """
+    if not len(panels) == len(names) == len(shares) == len(ends) == len(claimed):
+        raise InputError(f"{len(panels)} panels were given {len(names)} lists of names and {len(shares)} of shares.")
+    columns = min(columns, len(panels))
+    lines = -(-len(panels) // columns)
+    depth = [max(len(n) for n in names[line * columns : (line + 1) * columns]) for line in range(lines)]
+    height = [_ROW * (rows + 1) for rows in depth]
+    plotted = sum(height) + _BETWEEN * (lines - 1)
+    figure = new_panels(
+        lines,
+        columns,
+        subplot_titles=list(panels),
+        row_heights=height,
+        horizontal_spacing=0.3 / columns,
+        vertical_spacing=_BETWEEN / plotted if lines > 1 else 0.0,
+    )
+    for number in range(len(panels)):
+        place = {"row": number // columns + 1, "col": number % columns + 1}
+        _bars(figure, names[number], shares[number], ends[number], claimed[number], place)
+        axis = {"autorange": "reversed", "showgrid": False, "categoryorder": "array"}
+        figure.update_yaxes(axis | {"categoryarray": list(names[number])}, row=place["row"], col=place["col"])
+    figure.update_xaxes(zeroline=True, ticksuffix=" %")
+    figure.update_layout(showlegend=False)
+    set_layout(figure, height=_FRAME + plotted)
+    return figure
+
+
+def _bars(
+    figure: Figure,
+    names: Sequence[str],
+    shares: ArrayLike,
+    ends: tuple[ArrayLike, ArrayLike],
+    claimed: Sequence[bool],
+    place: dict[str, int],
+) -> None:
+    percent = 100 * np.asarray(shares, dtype=float)
+    low, high = (100 * np.asarray(end, dtype=float) for end in ends)
+    colours = [
+        GREY if not told else BLUE if value > 0 else ORANGE for told, value in zip(claimed, percent, strict=True)
+    ]
+    figure.add_bar(
+        x=percent,
+        y=list(names),
+        orientation="h",
+        marker={"color": colours, "opacity": [0.9 if told else 0.5 for told in claimed]},
+        error_x=interval_bars(percent, (low, high), "#555555") if np.isfinite(low).all() else {"visible": False},
+        customdata=np.stack([low, high], axis=-1),
+        hovertemplate="%{y}: %{x:.1f} % (%{customdata[0]:.1f} to %{customdata[1]:.1f})<extra></extra>",
+        **place,
+    )
+
+
+def index_matrix(
+    groups: Sequence[str], channels: Sequence[str], total: ArrayLike, words: Sequence[Sequence[str]]
+) -> Figure:
+    """Total Sobol' indices as a map: a row for each group, a column for each channel, darker where more.
+
+    Args:
+        groups: rows.
+        channels: columns.
+        total: ``(ngroup, nchannel)``; NaN where nothing moves.
+        words: what to say under the cursor.
+    """
+    figure = new_figure()
+    values = np.asarray(total, dtype=float)
+    figure.add_heatmap(
+        z=values,
+        x=list(channels),
+        y=list(groups),
+        zmin=0,
+        zmax=1,
+        xgap=2,
+        ygap=2,
+        customdata=np.array(words, dtype=object),
+        hovertemplate="%{y} on %{x}: %{customdata}<extra></extra>",
+        text=[["" if np.isnan(v) else f"{v:.2f}" for v in row] for row in values],
+        texttemplate="%{text}",
+        colorscale=[[0, "rgba(63,127,214,0.04)"], [1, "rgba(63,127,214,1)"]],
+        colorbar={"title": "total index", "thickness": 10, "outlinewidth": 0},
+    )
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_xaxes(showgrid=False)
+    set_layout(figure, height=_FRAME + 30 + (_ROW + 6) * len(groups))
+    return figure
