@@ -81,13 +81,23 @@ class LagSums:
     moved: Array
 
     @classmethod
-    def of(cls, logs: ReplayLogs, simulated: Array, rows: NDArray[np.intp], centre: Array, length: float) -> LagSums:
+    def of(
+        cls,
+        logs: ReplayLogs,
+        simulated: Array,
+        *,
+        rows: NDArray[np.intp],
+        nrow: int,
+        centre: Array,
+        length: float,
+    ) -> LagSums:
         """The sums of one portion.
 
         Args:
             logs: the windows.
             simulated: one world's readings, ``(nwindow, nframe, nchannel)``.
-            rows: of the sums, that each window adds to.
+            rows: the row of the sums that each window adds to, of ``nrow``.
+            nrow: how many rows there are.
             centre: a value of each channel near its mean.
             length: of a window in s; of the longest where episodes are whole.
         """
@@ -98,8 +108,7 @@ class LagSums:
         y, motion = logs.measured[:, first:] - centre, _between(simulated - centre, logs.ends)
         inside = first + np.arange(y.shape[1]) + longest < logs.ends[:, None] - 1
         present = ~np.isnan(y) & inside[..., None]
-        y, nrow = np.where(present, y, 0.0), int(rows.max()) + 1
-        moved = []
+        y, moved = np.where(present, y, 0.0), []
         for lag in lags:
             at = np.clip(np.arange(first, first + y.shape[1]) - lag, 0.0, simulated.shape[1] - 1.0)
             shifted = np.where(present, motion(at), 0.0)
@@ -111,6 +120,10 @@ class LagSums:
             fixed=_by_row(np.stack([present.astype(np.float64), y, y * y]), rows, nrow),
             moved=np.stack(moved, axis=2),
         )
+
+    def added(self, other: LagSums) -> LagSums:
+        """The sums of two portions whose rows are the same."""
+        return replace(self, fixed=self.fixed + other.fixed, moved=self.moved + other.moved)
 
     def delays(self, resampling: Resampling) -> Delays | None:
         """Every figure with its interval; None where windows are too short to be shifted, or nothing moves."""
@@ -135,15 +148,6 @@ class LagSums:
             longest=float(self.lags[-1]),
             frames=int(frames.max()),
         )
-
-
-def joined_lags(parts: Sequence[LagSums]) -> LagSums:
-    """The sums of portions as those of one log."""
-    return replace(
-        parts[0],
-        fixed=np.concatenate([part.fixed for part in parts], axis=1),
-        moved=np.concatenate([part.moved for part in parts], axis=1),
-    )
 
 
 def _between(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:

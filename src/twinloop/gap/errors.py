@@ -196,6 +196,7 @@ def summed(
     *,
     mask: NDArray[np.bool_] | None = None,
     rows: NDArray[np.intp] | None = None,
+    nrow: int = 0,
 ) -> WindowErrors:
     """Errors of one portion's readings ``(nworld, nwindow, nframe, nchannel)``.
 
@@ -207,6 +208,7 @@ def summed(
         edges: of the horizon bins in s.
         mask: frames that count, ``(nwindow, nframe, nchannel)``; all without it.
         rows: the row of the sums that each window adds to; its episode's without it.
+        nrow: how many rows there are, where ``rows`` are given.
     """
     frames, bins = _horizon_bins(logs, edges)
     present = ~np.isnan(logs.measured[:, frames])
@@ -214,14 +216,14 @@ def summed(
         present &= mask[:, frames]
     size = np.where(present, np.abs(readings[:, :, frames] - logs.measured[:, frames]), 0.0)
     owners = logs.clusters if rows is None else rows
-    shape = (int(owners.max()) + 1, len(edges) - 1)
+    shape = (len(logs.episodes) if rows is None else nrow, len(edges) - 1)
     return WindowErrors(
         squared=_gathered(size**2, owners, bins, shape),
         absolute=_gathered(size, owners, bins, shape),
         count=_gathered(present[None].astype(np.float64), owners, bins, shape)[0],
         edges=edges,
         channels=logs.channels,
-        episodes=logs.episodes if rows is None else logs.numbers,
+        episodes=logs.episodes if rows is None else tuple(range(nrow)),
     )
 
 
@@ -236,18 +238,14 @@ def joined(parts: Sequence[WindowErrors]) -> WindowErrors:
     )
 
 
-def by_episode(errors: WindowErrors) -> WindowErrors:
-    """The same with one row for each episode, where rows are those of windows."""
-    episodes = tuple(dict.fromkeys(errors.episodes))
-    owners = np.array([episodes.index(number) for number in errors.episodes])
-
-    def gathered(values: Array) -> Array:
-        sums = np.zeros((len(episodes), *values.shape[1:]))
-        np.add.at(sums, owners, values)
-        return sums
-
-    squared, absolute = (gathered(v.swapaxes(0, 1)).swapaxes(0, 1) for v in (errors.squared, errors.absolute))
-    return replace(errors, squared=squared, absolute=absolute, count=gathered(errors.count), episodes=episodes)
+def added(first: WindowErrors, other: WindowErrors) -> WindowErrors:
+    """The sums of two portions whose rows are the same."""
+    return replace(
+        first,
+        squared=first.squared + other.squared,
+        absolute=first.absolute + other.absolute,
+        count=first.count + other.count,
+    )
 
 
 def ratio(sums: Array, counts: Array) -> Array:

@@ -13,12 +13,12 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.gap.baselines import LONGEST_LAG, baselines, best_lags
-from twinloop.gap.delay import LagSums, joined_lags
-from twinloop.gap.errors import BATCH, joined, stream_logs, summed
+from twinloop.gap.delay import LagSums
+from twinloop.gap.errors import BATCH, stream_logs, summed
 from twinloop.gap.events import event_masks
 from twinloop.gap.measure_clips import worst_clips, worst_of
 from twinloop.gap.measure_figures import Sums, report_of
-from twinloop.gap.measure_intervals import FEWEST
+from twinloop.gap.measure_intervals import FEWEST, row_of
 from twinloop.gap.measure_scales import Survey, survey
 from twinloop.gap.noise_floor import Groups, Pairs, collect, find_repeats, pair_sums
 from twinloop.gap.report import GapReport
@@ -105,39 +105,58 @@ class _Walk:
 
     def sums(self, portions: Iterable[ReplayLogs]) -> Sums:
         """Replay every window under every row, and count errors, phases, lags and the worst clips."""
-        parts = [self._portion(logs) for logs in portions]
-        names = [name for name in parts[0].phases if all(name in part.phases for part in parts)]
-        return replace(
-            parts[0],
-            errors=joined([part.errors for part in parts]),
-            phases={name: joined([part.phases[name] for part in parts]) for name in names},
-            lags=tuple(joined_lags([part.lags[row] for part in parts]) for row in range(self.table.nworld)),
-            worst=tuple(worst_clips(clip for part in parts for clip in part.worst)),
-            begins=np.concatenate([part.begins for part in parts]),
-            lengths=np.concatenate([part.lengths for part in parts]),
-        )
+        begun, total = (0, 0), None
+        for logs in portions:
+            part = self._portion(logs, *begun)
+            total = part if total is None else total + part
+            begun = begun[0] + len(logs.episodes), begun[1] + len(logs)
+        if total is None:
+            raise InputError("There is no episode to measure. Give a log with at least one.")
+        return total
 
-    def _portion(self, logs: ReplayLogs) -> Sums:
-        by_window = len(self.seen.episodes) < FEWEST
-        rows = np.arange(len(logs)) if by_window else logs.clusters
+    def _portion(self, logs: ReplayLogs, episodes: int, windows: int) -> Sums:
+        """The sums of a portion before which so many episodes and windows have passed."""
+        rows = self._rows(logs, episodes, windows)
         readings = replay(self.backend, logs, self.table)
         summed(logs, readings, self.edges).require_finite(logs.twin, self.names)
         guesses = baselines(logs, self.lags, moving=self.options.start == "measured")
         every = np.concatenate([readings, *(guess.readings[None] for guess in guesses)])
-        counted = rows if by_window else None
+        whole = self.edges[[0, -1]]
         return Sums(
             twins=self.names,
             meanings={guess.name: guess.meaning for guess in guesses},
-            errors=summed(logs, every, self.edges, rows=counted),
+            errors=summed(logs, every, self.edges, rows=rows, nrow=self.nrow),
+            each=summed(logs, every, whole),
             phases={
-                name: summed(logs, readings, self.edges[[0, -1]], mask=mask, rows=counted)
+                name: summed(logs, readings, whole, mask=mask, rows=rows, nrow=self.nrow)
                 for name, mask in self._phases(logs).items()
             },
-            lags=tuple(LagSums.of(logs, each, rows, self.seen.mean, self.seen.length) for each in readings),
-            worst=tuple(worst_of(logs, readings[-1], self.seen.scale)),
-            begins=logs.begins,
+            lags=tuple(
+                LagSums.of(logs, each, rows=rows, nrow=self.nrow, centre=self.seen.mean, length=self.seen.length)
+                for each in readings
+            ),
+            worst=tuple(worst_clips(worst_of(logs, readings[-1], self.seen.scale))),
+            owners=episodes + logs.clusters if self._by_window else np.zeros(0, dtype=np.intp),
+            begins=logs.begins if self._by_window else np.zeros(0),
             lengths=logs.episode_lengths,
         )
+
+    @property
+    def _by_window(self) -> bool:
+        return len(self.seen.episodes) < FEWEST
+
+    @property
+    def nrow(self) -> int:
+        """Rows of sums."""
+        count = len(self.seen.episodes)
+        return self.seen.windows if self._by_window else row_of(count - 1, count) + 1
+
+    def _rows(self, logs: ReplayLogs, episodes: int, windows: int) -> NDArray[np.intp]:
+        """The row of sums that each window adds to."""
+        if self._by_window:
+            return windows + np.arange(len(logs))
+        count = len(self.seen.episodes)
+        return np.array([row_of(episodes + int(own), count) for own in logs.clusters], dtype=np.intp)
 
     def _phases(self, logs: ReplayLogs) -> Mapping[str, NDArray[np.bool_]]:
         """Frames before, at and after contact, where contacts are simulated and can be told."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.gap.delay import LagSums
-from twinloop.gap.errors import WindowErrors, by_episode, ratio
-from twinloop.gap.measure_clips import Clip
+from twinloop.gap.errors import WindowErrors, added, joined, ratio
+from twinloop.gap.measure_clips import Clip, worst_clips
 from twinloop.gap.measure_intervals import (
     FEWEST,
     Resampling,
@@ -33,18 +33,38 @@ Array = NDArray[np.float64]
 class Sums:
     """What one pass over a log leaves: the rows of ``errors`` are ``twins``, then the baselines of ``meanings``.
 
-    Rows of sums are episodes, or windows where there are fewer than four episodes; ``begins`` are those of windows in
-    s, ``lengths`` the frames of episodes. ``phases`` holds the twins alone, ``lags`` one record for each of them.
+    Rows of sums are episodes, several where there are many (see `row_of`), or windows where there are fewer than four
+    episodes; ``owners`` and ``begins`` are then each window's episode and its beginning in s. ``each`` is of every
+    episode over all horizons, ``lengths`` are their frames. ``phases`` holds the twins alone, ``lags`` one record for
+    each of them.
     """
 
     twins: tuple[str, ...]
     meanings: Mapping[str, str]
     errors: WindowErrors
+    each: WindowErrors
     phases: Mapping[str, WindowErrors]
     lags: tuple[LagSums, ...]
     worst: tuple[Clip, ...]
+    owners: NDArray[np.intp]
     begins: Array
     lengths: Array
+
+    def __add__(self, other: Sums) -> Sums:
+        """The sums of two portions of one log."""
+        return replace(
+            self,
+            errors=added(self.errors, other.errors),
+            each=joined([self.each, other.each]),
+            phases={
+                name: added(part, other.phases[name]) for name, part in self.phases.items() if name in other.phases
+            },
+            lags=tuple(mine.added(theirs) for mine, theirs in zip(self.lags, other.lags, strict=True)),
+            worst=tuple(worst_clips([*self.worst, *other.worst])),
+            owners=np.concatenate([self.owners, other.owners]),
+            begins=np.concatenate([self.begins, other.begins]),
+            lengths=np.concatenate([self.lengths, other.lengths]),
+        )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -69,7 +89,7 @@ def report_of(
     errors, best = sums.errors, len(sums.twins) - 1
     drawn = _resampling(sums, seen, level, seed)
     rows = dict(enumerate(sums.names))
-    per_episode = by_episode(errors)
+    per_episode = sums.each
     rival = range(len(sums.twins), len(rows))
     return GapReport(
         channels=seen.channels,
@@ -112,7 +132,7 @@ def _resampling(sums: Sums, seen: Survey, level: float, seed: int) -> Resampling
     if len(seen.episodes) >= FEWEST or seen.windows == len(seen.episodes):
         return by_episodes(len(seen.episodes), level=level, seed=seed)
     stride = float(np.median(np.diff(sums.begins)[np.diff(sums.begins) > 0]))
-    return by_time(sums.errors, sums.begins, stride, level=level, seed=seed)
+    return by_time(sums.errors, sums.owners, sums.begins, stride, level=level, seed=seed)
 
 
 def _floor(

@@ -16,6 +16,8 @@ Statistic = Callable[[Array], Array]
 # Resamples of three clusters are ten, of four 35: too few of either for a tail of 2.5 %, but with four the quantile of
 # Student's t that widens the tails (see `stats.bootstrap`) is 3.2 and not 4.3 or 12.7.
 FEWEST = 4
+# Sums are kept for so many rows, so that memory stays flat: with more clusters an interval hardly changes.
+_MOST_ROWS = 128
 _AT_ONCE = 250  # resamples: all of them at once would hold a number for each of each episode
 
 
@@ -90,26 +92,36 @@ def mean_scaled(values: Array, scales: Array) -> Array:
     return (values / scales)[:, np.isfinite(scales)].mean(axis=1)
 
 
+def row_of(episode: int, nepisode: int) -> int:
+    """The row of sums that the so-manieth of so many episodes adds to: neighbours share one where there are many."""
+    return episode * min(nepisode, _MOST_ROWS) // nepisode
+
+
 def by_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
-    """Episodes are drawn again; fewer than four make no interval."""
+    """Episodes are drawn again, with their neighbours where there are many; fewer than four make no interval."""
     said = "one episode" if nepisode == 1 else f"{nepisode} episodes"
     reason = "" if nepisode >= FEWEST else f"{said}, no interval: at least {FEWEST} are needed"
-    return Resampling(labels=np.arange(nepisode), unit="episodes", reason=reason, level=level, seed=seed)
+    nrow = min(nepisode, _MOST_ROWS)
+    unit = "episodes" if nrow == nepisode else f"groups of neighbours among {nepisode} episodes"
+    return Resampling(labels=np.arange(nrow), unit=unit, reason=reason, level=level, seed=seed)
 
 
-def by_time(errors: WindowErrors, begins: Array, length: float, *, level: float, seed: int) -> Resampling:
+def by_time(
+    errors: WindowErrors, owners: NDArray[np.intp], begins: Array, length: float, *, level: float, seed: int
+) -> Resampling:
     """Stretches of time are drawn again, long against the time over which windows resemble each other.
 
     That time is the longest of any channel's squared errors about their mean, window by window.
 
     Args:
         errors: one row per window, in order of time within each episode.
+        owners: number of each window's episode.
         begins: of each window in its episode, s.
         length: from one window's beginning to the next, s.
         level: of the intervals.
         seed: of the bootstrap.
     """
-    nwindow, owners = len(errors.episodes), np.asarray(errors.episodes)
+    nwindow = len(owners)
     means = ratio(errors.squared.sum(axis=2), errors.count.sum(axis=1))
     series = np.moveaxis(np.sqrt(means), 0, 1).reshape(nwindow, -1)
     series = series[:, np.isfinite(series).all(axis=0)]
