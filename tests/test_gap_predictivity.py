@@ -105,6 +105,16 @@ def test_constant_scores_reach_the_terminal_in_words(tmp_path, capsys):
     assert "cannot be decided" in capsys.readouterr().err
 
 
+def test_unknown_numbers_of_trials_leave_the_intervals_that_they_can(tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    table.write_text("policy,real,sim\na,.1,.2\nb,.5,.4\nc,.7,.8\nd,.3,.1\n")
+    assert main(["gap", "predictivity", str(table), "--fail-if", "pearson.low < -0.99"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "absolute" not in printed
+    assert "of these policies: numbers of trials unknown, so their noise is not counted." in printed
+    assert "No interval of |sim − real| of such policies: none: no interval we tried held" in printed
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

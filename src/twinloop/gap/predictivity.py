@@ -98,7 +98,7 @@ class PredictivityReport:
         """The report for a terminal."""
         shown = [*self.tasks, *([] if self.average is None else [self.average])]
         parts = [_task_text(task) for task in shown]
-        return "\n\n".join([*parts, *(textwrap.fill(note, 110) for note in self.notes)])
+        return "\n\n".join([*parts, *(textwrap.fill(note, 110) for note in (*_missing(shown), *self.notes))])
 
 
 def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores, ...], tuple[str, ...]]:
@@ -221,6 +221,16 @@ def _task_text(task: TaskPredictivity) -> str:
     for better, worse, lost in task.violations[:3]:
         lines.append(f"wrong order: {better} beats {worse} by {lost:.3f} in reality, and not in simulation")
     return "\n".join(lines)
+
+
+def _missing(tasks: Sequence[TaskPredictivity]) -> list[str]:
+    """Why intervals are missing, each reason once."""
+    found: dict[str, dict[str, None]] = {}
+    for figure in (figure for task in tasks for figure in task.result.figures if not figure.reason):
+        for interval, of in ((figure.these, "these"), (figure.others, "such")):
+            if np.isnan(interval.low):
+                found.setdefault(f"of {of} policies: {interval.method}", {})[label(figure.name)] = None
+    return [f"No interval of {', '.join(names)} {why}." for why, names in found.items()]
 
 
 def _number(value: float) -> str:
