@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ def open_torch(file: Path) -> NetworkEncoder:
         what = f"An encoder in a TorchScript file needs torch ({error})."
         raise MissingDependencyError(what, remedy="pip install torch") from error
     try:
-        module = torch.jit.load(str(file), map_location="cpu").eval()
+        with warnings.catch_warnings():  # newer versions of torch advise other formats; a file that exists is read
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = torch.jit.load(str(file), map_location="cpu").eval()
     except RuntimeError as error:
         raise InputError(
             f"{file} is no TorchScript ({str(error).splitlines()[0]}). Save the module with torch.jit.trace(module, "

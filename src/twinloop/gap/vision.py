@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twinloop.core.embedding import require_same_encoder
 from twinloop.core.errors import InputError
@@ -15,7 +17,8 @@ from twinloop.gap.camera_remedy_develop import Look
 from twinloop.gap.encoders import Encoder
 from twinloop.gap.vision_difference import MEANINGS, Difference, compare_statistics
 from twinloop.gap.vision_judge import RemedyJudge
-from twinloop.gap.vision_regions import Regions, tell_regions
+from twinloop.gap.vision_pictures import Pictures
+from twinloop.gap.vision_regions import Regions, region_features, tell_regions
 from twinloop.gap.vision_side import Side
 from twinloop.stats import (
     ClassifierTest,
@@ -35,7 +38,8 @@ class VisionGap:
     """The gap between two sets of pictures.
 
     ``left`` is the part of MMD² that remains with all remedies together, of pictures developed again; NaN where there
-    is no gap beyond chance or no remedy. ``differences`` tell of every statistic now and with all remedies.
+    is no gap beyond chance or no remedy. ``differences`` tell of every statistic now and with all remedies, and
+    ``regions_left`` where it shows with all of them; None where there is no remedy.
     """
 
     encoder: str
@@ -51,6 +55,7 @@ class VisionGap:
     remedies: tuple[Remedy, ...]
     left: float
     regions: Regions
+    regions_left: Regions | None
 
     def headline(self) -> list[Headline]:
         """Distances, what the classifier can tell, and the difference of every statistic."""
@@ -86,6 +91,7 @@ class VisionGap:
             "differences": [row.to_json() for row in self.differences],
             "remedies": [row.to_json() for row in self.remedies],
             "left": self.left,
+            "regions_left": None if self.regions_left is None else self.regions_left.to_json(),
         }
 
 
@@ -124,6 +130,7 @@ def measure_vision(
     look = look or Look()
     found = find_remedies(real.statistics, sim.statistics, sim.pixels, sim.kept, look, sensor=sensor, level=level)
     differences = compare_statistics(real.statistics, sim.statistics, level=level)
+    tests = {"draws": min(draws, _REGION_DRAWS), "level": level, "seed": seed}
     judge = RemedyJudge(real, sim, encoder, look, distance, differences)
     remedies = judge.ranked(found)
     return VisionGap(
@@ -139,16 +146,22 @@ def measure_vision(
         differences=judge.after(differences, remedies),
         remedies=remedies,
         left=judge.left(remedies),
-        regions=tell_regions(
-            real.regions.astype(np.float64),
-            sim.regions.astype(np.float64),
-            real.embedding.clusters,
-            sim.embedding.clusters,
-            draws=min(draws, _REGION_DRAWS),
-            level=level,
-            seed=seed,
-        ),
+        regions=_regions(real, sim.regions, sim.embedding.clusters, **tests),
+        regions_left=_regions(real, *_features(judge.pictures(remedies)), **tests) if remedies else None,
     )
+
+
+def _features(pictures: Sequence[Pictures]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Features of regions, and the episode of each picture."""
+    clusters = np.repeat(np.arange(len(pictures)), [len(part) for part in pictures])
+    return np.concatenate([region_features(part) for part in pictures]), clusters
+
+
+def _regions(
+    real: Side, sim: NDArray[np.float32], clusters: NDArray[np.int64], *, draws: int, level: float, seed: int
+) -> Regions:
+    rows = real.regions.astype(np.float64), sim.astype(np.float64)
+    return tell_regions(*rows, real.embedding.clusters, clusters, draws=draws, level=level, seed=seed)
 
 
 def _require_alike(real: Side, sim: Side) -> None:

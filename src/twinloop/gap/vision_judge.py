@@ -13,6 +13,7 @@ from twinloop.gap.camera_remedy import Remedy, developed_again, remedied, statis
 from twinloop.gap.camera_remedy_develop import Look
 from twinloop.gap.encoders import Encoder
 from twinloop.gap.vision_difference import Difference, figures_of
+from twinloop.gap.vision_pictures import Pictures
 from twinloop.gap.vision_side import Side
 from twinloop.stats import KernelDistance, mmd
 
@@ -69,6 +70,11 @@ class RemedyJudge:
         _, left = self._effect(remedies)
         return tuple(replace(row, remedied=float(value)) for row, value in zip(differences, left, strict=True))
 
+    def pictures(self, remedies: Sequence[Remedy]) -> Sequence[Pictures]:
+        """The pictures that were kept, as the camera with remedies delivers them."""
+        kept = self._sim.kept
+        return developed_again(kept, self._look, remedied(self._look, remedies)) if remedies else kept
+
     def _judged(self, remedy: Remedy, remedies: Sequence[Remedy]) -> Remedy:
         """A remedy alone, and beside the others: the mean of both, as Shapley's value has it for two."""
         others = [other for other in remedies if other is not remedy]
@@ -87,13 +93,12 @@ class RemedyJudge:
         """MMD² (NaN where it is not asked) and real − simulated statistics ``(f,)``."""
         key = tuple(sorted(remedy.parameter for remedy in remedies))
         if key not in self._seen:
-            kept = self._sim.kept
-            pictures = developed_again(kept, self._look, remedied(self._look, remedies)) if remedies else kept
+            pictures = self.pictures(remedies)
             figures = self._target - figures_of(statistics_of(pictures)).mean
             self._seen[key] = (self._mmd(pictures) if self._tells else math.nan, figures)
         return self._seen[key]
 
-    def _mmd(self, pictures: Sequence[NDArray[np.uint8]]) -> float:
+    def _mmd(self, pictures: Sequence[Pictures]) -> float:
         rows = [self._encoder.encode(part) for part in pictures]
         clusters = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
         found = mmd(

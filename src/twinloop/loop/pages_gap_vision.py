@@ -126,10 +126,13 @@ def _regions(page: Report, gap: VisionGap) -> None:
         "pictures.",
     )
     middle = [_some(side.kept)[len(_some(side.kept)) // 2] for side in (gap.real, gap.sim)]
-    page.plot(
-        telling_regions(middle, ["real", "simulated"], gap.regions.auc, _hover(gap.regions)),
-        f"{gap.regions.telling} of {gap.regions.auc.size} regions tell beyond chance (permuted episodes, Holm).",
-    )
+    for regions, when in ((gap.regions, ""), (gap.regions_left, " once all remedies are applied")):
+        if regions is not None:
+            page.plot(
+                telling_regions(middle, ["real", "simulated"], regions.apart, _hover(regions)),
+                f"{regions.telling} of {regions.auc.size} regions tell beyond chance{when} (permuted episodes, Holm). "
+                "Colour is the distance of scores in standard deviations, on a scale of its own.",
+            )
 
 
 def _distances(page: Report, gap: VisionGap) -> None:
@@ -177,7 +180,8 @@ def _hover(regions: Regions) -> NDArray[np.str_]:
     words = [
         [
             f"AUC {regions.auc[y, x]:.2f} [{regions.low[y, x]:.2f}, {regions.high[y, x]:.2f}], "
-            f"p {regions.p_value[y, x]:.2g}; most by {regions.by[y][x]}"
+            f"{regions.apart[y, x]:.1f} standard deviations apart, p {regions.p_value[y, x]:.2g}; most by "
+            f"{regions.by[y][x]}"
             for x in range(regions.auc.shape[1])
         ]
         for y in range(regions.auc.shape[0])

@@ -17,36 +17,37 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _RED = "#d0473f"
-_SHADE = [[0.0, "rgba(255,255,255,0)"], [0.3, "rgba(255,210,60,0.30)"], [1.0, "rgba(215,30,30,0.78)"]]
+_SHADE = [[0.0, "rgba(255,255,255,0)"], [0.35, "rgba(255,210,60,0.30)"], [1.0, "rgba(215,30,30,0.65)"]]
 
 
 def telling_regions(
-    pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], auc: Array, hover: NDArray[np.str_]
+    pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], apart: Array, hover: NDArray[np.str_]
 ) -> Figure:
     """Heat maps over pictures ``(h, w, 3)`` side by side: how well each region ``(rows, columns)`` alone tells.
 
     Args:
         pictures: one per panel.
         titles: of the panels.
-        auc: of each region, first row at the top; ½ and less is clear, 1 is red.
+        apart: distance of scores of each region in standard deviations, first row at the top; 0 is clear.
         hover: what is said of each region.
     """
     figure = new_panels(1, len(pictures), subplot_titles=list(titles), horizontal_spacing=0.02)
-    rows, columns = auc.shape
+    rows, columns = apart.shape
+    most = max(2.0, float(np.quantile(apart, 0.98)))
     for number, picture in enumerate(pictures, start=1):
         height, width = picture.shape[:2]
         figure.add_image(source=_source(picture), row=1, col=number, hoverinfo="skip")
         figure.add_heatmap(
-            z=auc,
+            z=apart,
             x=(np.arange(columns) + 0.5) * width / columns,
             y=(np.arange(rows) + 0.5) * height / rows,
-            zmin=0.5,
-            zmax=1.0,
+            zmin=0.0,
+            zmax=most,
             colorscale=_SHADE,
             text=hover,
             hovertemplate="%{text}<extra></extra>",
             showscale=number == len(pictures),
-            colorbar={"title": "AUC", "thickness": 10, "outlinewidth": 0},
+            colorbar={"title": "apart", "thickness": 10, "outlinewidth": 0},
             row=1,
             col=number,
         )
