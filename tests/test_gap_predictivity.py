@@ -8,6 +8,7 @@ import pytest
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Trials
+from twinloop.dataset.trials_scores import read_scores
 from twinloop.gap.predictivity import measure_predictivity, scores_by_task
 from twinloop.loop.gap_study.predictivity import TABLES
 from twinloop.stats.ranking_scores import PolicyScores, Scores
@@ -111,7 +112,13 @@ def test_unknown_numbers_of_trials_leave_the_intervals_that_they_can(tmp_path, c
     assert main(["gap", "predictivity", str(table), "--fail-if", "pearson.low < -0.99"]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert "absolute" not in printed
-    assert "of these policies: numbers of trials unknown, so their noise is not counted." in printed
+    assert "of these policies: numbers of trials unknown and their noise not counted." in printed
+    half = "policy,real,sim,real_trials\na,.1,.2,9\nb,.5,.4,9\nc,.7,.8,9\nd,.3,.1,9\n"
+    table.write_text(half)
+    report = measure_predictivity(read_scores(table), draws=200)
+    figure = report.main.result["mmrv"]
+    assert "simulated scores taken as they stand" in figure.these.method
+    assert 0 <= figure.these.low < figure.these.high <= 1
     assert "No interval of |sim − real| of such policies: none: no interval we tried held" in printed
 
 

@@ -15,18 +15,17 @@ from twinloop.core.seeds import generator
 from twinloop.stats import ranking
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.ranking_population import (
-    Population,
     draw_differences,
     draw_population,
     draw_true_scores,
-    expected_figures,
+    population_figures,
 )
 from twinloop.stats.ranking_scores import Scores
 
 Array = NDArray[np.float64]
 _PAIRS = 2_000_000  # numbers held at once
 _MODEL = "normal scores, noise of trials taken off"
-_UNKNOWN = "numbers of trials unknown, so their noise is not counted"
+_UNKNOWN = "numbers of trials unknown and their noise not counted"
 _NO_GAP_INTERVAL = "none: no interval we tried held for few policies (docs/predictivity.md)"
 
 
@@ -89,11 +88,10 @@ class Predictivity:
 
 @dataclass(frozen=True, kw_only=True)
 class _Kind:
-    """A figure: how it is computed of scores, and of populations of policies."""
+    """A figure and how it is computed of scores."""
 
     name: str
     of_scores: Callable[..., Array]
-    of_population: Callable[[Population, int], Array]
     better: Literal["higher", "lower"]
     meaning: str
 
@@ -102,49 +100,42 @@ _KINDS = (
     _Kind(
         name="pearson",
         of_scores=ranking.pearson,
-        of_population=lambda p, _: p.correlation,
         better="higher",
         meaning="linear correlation of real and simulated scores (SRCC)",
     ),
     _Kind(
         name="spearman",
         of_scores=ranking.spearman,
-        of_population=lambda p, _: 6 / np.pi * np.arcsin(p.correlation / 2),  # of a normal population, Pearson 1907
         better="higher",
         meaning="correlation of ranks",
     ),
     _Kind(
         name="kendall",
         of_scores=ranking.kendall,
-        of_population=lambda p, _: 2 / np.pi * np.arcsin(p.correlation),  # Greiner's relation for a normal population
         better="higher",
         meaning="pairs ordered alike less pairs ordered otherwise, as a share (τ-b)",
     ),
     _Kind(
         name="mmrv",
         of_scores=ranking.mmrv,
-        of_population=lambda p, n: np.sqrt(p.real) * expected_figures(n).at("mmrv", p.correlation),
         better="lower",
         meaning="mean over policies of the largest real score at stake in a wrong order",
     ),
     _Kind(
         name="pairwise_accuracy",
         of_scores=ranking.pairwise_accuracy,
-        of_population=lambda p, _: 0.5 + np.arcsin(p.correlation) / np.pi,
         better="higher",
         meaning="share of pairs of policies whose better one the simulation names",
     ),
     _Kind(
         name="best_agrees",
         of_scores=ranking.best_agrees,
-        of_population=lambda p, n: expected_figures(n).at("best_agrees", p.correlation),
         better="higher",
         meaning="whether (of others: how often) the simulation's best policy is the real best",
     ),
     _Kind(
         name="regret",
         of_scores=ranking.regret,
-        of_population=lambda p, n: np.sqrt(p.real) * expected_figures(n).at("regret", p.correlation),
         better="lower",
         meaning="real score lost by taking the simulation's best policy",
     ),
@@ -171,9 +162,9 @@ def predictivity(*, real: Scores, sim: Scores, level: float = 0.95, draws: int =
     rng = generator(seed, "stats/predictivity")
     population = draw_population(real=real, sim=sim, draws=draws, rng=rng)
     true_r, true_s = draw_true_scores(population, real=real, sim=sim, rng=rng)
-    equal = _equal(real, sim)
+    equal, such = _equal(real, sim), population_figures(population, real.mean.shape[-1])
     figures = [
-        _figure(kind, real, sim, population, true_r, true_s, equal if kind.name in _ORDERED else "", level)
+        _figure(kind, real, sim, such[kind.name], true_r, true_s, equal if kind.name in _ORDERED else "", level)
         for kind in _KINDS
     ]
     gaps = np.abs(draw_differences(real=real, sim=sim, draws=draws, rng=rng)).mean(axis=-1)
@@ -189,7 +180,7 @@ def _figure(
     kind: _Kind,
     real: Scores,
     sim: Scores,
-    population: Population,
+    others: Array,
     true_r: Array,
     true_s: Array,
     reason: str,
@@ -197,14 +188,13 @@ def _figure(
 ) -> PredictivityFigure:
     value = np.array(np.nan) if reason else kind.of_scores(real=real.mean, sim=sim.mean)
     these = _in_portions(kind.of_scores, true_r, true_s)
-    others = kind.of_population(population, real.mean.shape[-1])
-    known = real.known and sim.known
+    known, method = _method(real, sim, _MODEL)
     return PredictivityFigure(
         name=kind.name,
         estimate=float(value),
         corrected=np.nan if reason else float(np.median(others)),
-        these=_quantiles(value, these if known else None, level, _MODEL if known else _UNKNOWN, reason),
-        others=_quantiles(value, others, level, _MODEL if known else f"normal scores; {_UNKNOWN}", reason),
+        these=_quantiles(value, these if known else None, level, method, reason),
+        others=_quantiles(value, others, level, method if known else f"normal scores; {method}", reason),
         better=kind.better,
         meaning=kind.meaning,
         reason=reason,
@@ -232,9 +222,9 @@ def _bias(real: Scores, sim: Scores, level: float) -> PredictivityFigure:
     differences = sim.mean - real.mean
     n, value = len(differences), differences.mean()
     error = np.sqrt(np.sum(real.variance + sim.variance)) / n
-    half = ndtri((1 + level) / 2) * error if real.known and sim.known else np.nan
+    known, method = _method(real, sim, "normal, binomial trials")
+    half = ndtri((1 + level) / 2) * error if known else np.nan
     wide = stdtrit(n - 1, (1 + level) / 2) * differences.std(ddof=1) / np.sqrt(n)
-    method = "normal, binomial trials" if real.known and sim.known else _UNKNOWN
     return PredictivityFigure(
         name="bias",
         estimate=float(value),
@@ -248,16 +238,25 @@ def _bias(real: Scores, sim: Scores, level: float) -> PredictivityFigure:
 
 def _absolute_gap(real: Scores, sim: Scores, draws: Array, level: float) -> PredictivityFigure:
     value = ranking.absolute_gap(real=real.mean, sim=sim.mean)
-    known = real.known and sim.known
+    known, method = _method(real, sim, _MODEL)
     return PredictivityFigure(
         name="absolute_gap",
         estimate=float(value),
         corrected=float(np.median(draws)) if known else float(value),
-        these=_quantiles(value, draws if known else None, level, _MODEL if known else _UNKNOWN, ""),
+        these=_quantiles(value, draws if known else None, level, method, ""),
         others=_quantiles(value, None, level, _NO_GAP_INTERVAL, ""),
         better="lower",
         meaning="mean of |simulated − real score|; noise of trials makes it larger than it is",
     )
+
+
+def _method(real: Scores, sim: Scores, method: str) -> tuple[bool, str]:
+    """Whether noise of trials is known at all, and how the interval is made of what is."""
+    if real.known and sim.known:
+        return True, method
+    if real.known or sim.known:
+        return True, f"{method}; {'simulated' if real.known else 'real'} scores taken as they stand, {_UNKNOWN}"
+    return False, _UNKNOWN
 
 
 def _equal(real: Scores, sim: Scores) -> str:

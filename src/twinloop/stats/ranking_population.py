@@ -137,6 +137,24 @@ class Expected:
         return np.interp(correlation, self.correlation, getattr(self, name))
 
 
+def population_figures(population: Population, policies: int) -> dict[str, Array]:
+    """The figures of `twinloop.stats.ranking` that populations imply, of true scores of that many policies, by name.
+
+    Kendall's τ is 2/π asin ρ and Spearman's 6/π asin ρ/2 in a normal population (Greiner 1909, Pearson 1907). Scores in
+    [0, 1] have a standard deviation of at most ½.
+    """
+    rho, spread, table = population.correlation, np.minimum(np.sqrt(population.real), 0.5), expected_figures(policies)
+    return {
+        "pearson": rho,
+        "spearman": 6 / np.pi * np.arcsin(rho / 2),
+        "kendall": 2 / np.pi * np.arcsin(rho),
+        "mmrv": np.minimum(spread * table.at("mmrv", rho), 1.0),
+        "pairwise_accuracy": 0.5 + np.arcsin(rho) / np.pi,
+        "best_agrees": table.at("best_agrees", rho),
+        "regret": np.minimum(spread * table.at("regret", rho), 1.0),
+    }
+
+
 @functools.cache
 def expected_figures(policies: int) -> Expected:
     """Expected figures of that many policies without noise of trials, from simulated populations."""

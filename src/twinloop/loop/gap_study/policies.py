@@ -13,6 +13,7 @@ from twinloop.stats.two_by_two import exact_p_values
 
 Array = NDArray[np.float64]
 CONDITIONS, ALPHA, TRIALS = 5, 0.05, (10, 25, 60)
+_SLOW = 600  # repetitions at most of what permutes
 _FLIPS = 199  # permutations in the study: the least number that reaches a level of 1 % with room
 
 
@@ -25,7 +26,7 @@ def _alarms(repetitions: int, seed: int) -> StudyTable:
             counts = rng.binomial(trials, rate, size=(repetitions, CONDITIONS, 2))
             alarms = int(np.sum(_refused(counts, trials).any(axis=1)))
             newcombe, pooled = _covered(counts, trials, 0.0)
-            few = min(repetitions, 200)
+            few = min(repetitions, _SLOW)
             scores = sum(_score_alarm(rate, trials, rng) for _ in range(few))
             cells = (share(alarms, repetitions), share(newcombe, repetitions), share(pooled, repetitions))
             rows.append((f"{rate:g}", str(trials), *cells, share(scores, few)))
@@ -34,7 +35,7 @@ def _alarms(repetitions: int, seed: int) -> StudyTable:
         title=f"Success: chance of a false alarm among {CONDITIONS} conditions at 5 %, coverage of 95 % intervals",
         head=("rate", "trials", "any alarm", "Newcombe, one condition", "Mantel–Haenszel, all", "any alarm, scores"),
         rows=tuple(rows),
-        note=f"{repetitions} repetitions; scores (Beta-distributed progress, permutations): {min(repetitions, 200)}.",
+        note=f"{repetitions} repetitions; scores (Beta-distributed progress, permutations): {min(repetitions, _SLOW)}.",
         figures=tuple(figures),
     )
 

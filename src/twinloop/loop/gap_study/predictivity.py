@@ -16,7 +16,7 @@ from twinloop.loop.gap_study.policies import TABLES as POLICY_TABLES
 from twinloop.loop.gap_study.study import Study, StudyTable
 from twinloop.stats import ranking
 from twinloop.stats.ranking_bootstrap import resampled_pairs
-from twinloop.stats.ranking_population import draw_differences, draw_population, draw_true_scores, expected_figures
+from twinloop.stats.ranking_population import draw_differences, draw_population, draw_true_scores, population_figures
 from twinloop.stats.ranking_scores import Scores
 
 Array = NDArray[np.float64]
@@ -67,20 +67,22 @@ def _such(repetitions: int, seed: int) -> StudyTable:
     rows, figures = [], []
     for policies in POLICIES:
         for trials in TRIALS:
-            cells = []
+            cells, widths = [], []
             for case in cases:
                 planted = plant(*case, (repetitions, policies), trials, rng)
-                found = _methods(planted, truth[case], rng)
+                found, width = _methods(planted, truth[case], rng)
+                widths.append(width)
                 cells += [_percent(found[name], repetitions) for name in ("model", "fisher", "bootstrap")]
                 rates = {name: count / repetitions for name, count in found.items()}
-                figures.append({"policies": policies, "trials": trials, "case": list(case), **rates})
-            rows.append((str(policies), str(trials), *cells))
+                figures.append({"policies": policies, "trials": trials, "case": list(case), "width": width, **rates})
+            rows.append((str(policies), str(trials), *cells, f"{widths[cases.index(('bell', 0.9))]:.2f}"))
     return StudyTable(
         title=f"How often 95 % intervals hold the correlation of such policies, in % of {repetitions} repetitions",
         head=(
             "policies",
             "trials",
             *(f"{kind} {truth[kind, rho]:.2f}: {name}" for kind, rho in cases for name in ("ours", "Fisher z", "boot")),
+            "bell 0.90: mean width of ours",
         ),
         rows=tuple(rows),
         note="Population and its true correlation above each three columns; Monte Carlo error at 95 %: "
@@ -95,7 +97,8 @@ def _correlation(case: tuple[str, float], rng: np.random.Generator) -> float:
     return float(ranking.pearson(real=real, sim=sim)[0])
 
 
-def _methods(planted: Planted, truth: float, rng: np.random.Generator) -> dict[str, int]:
+def _methods(planted: Planted, truth: float, rng: np.random.Generator) -> tuple[dict[str, int], float]:
+    """How often three methods hold the true correlation, and the mean width of ours."""
     real, sim = planted.real, planted.sim
     policies = real.mean.shape[-1]
     population = draw_population(real=real, sim=sim, draws=DRAWS, rng=rng)
@@ -108,7 +111,9 @@ def _methods(planted: Planted, truth: float, rng: np.random.Generator) -> dict[s
         z = np.arctanh(np.clip(np.nan_to_num(seen), -0.9999, 0.9999))
         fisher = int(np.sum((np.tanh(z - half) <= truth) & (truth <= np.tanh(z + half))))
     usable = ~np.isnan(again).all(axis=-1)
-    return {"model": held(population.correlation, truth), "fisher": fisher, "bootstrap": held(again[usable], truth)}
+    low, high = np.quantile(population.correlation, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=-1)
+    counts = {"model": held(population.correlation, truth), "fisher": fisher, "bootstrap": held(again[usable], truth)}
+    return counts, float(np.mean(high - low))
 
 
 def _these(repetitions: int, seed: int) -> StudyTable:
@@ -189,16 +194,9 @@ def _expected(kind: str, policies: int, rng: np.random.Generator) -> dict[str, f
 
 def _further(planted: Planted, truth: dict[str, float], rng: np.random.Generator) -> dict[str, int]:
     population = draw_population(real=planted.real, sim=planted.sim, draws=DRAWS, rng=rng)
-    correlation, spread = population.correlation, np.sqrt(population.real)
-    table = expected_figures(planted.real.mean.shape[-1])
+    such = population_figures(population, planted.real.mean.shape[-1])
     differences = planted.sim.mean - planted.real.mean
-    values = {
-        "kendall": 2 / np.pi * np.arcsin(correlation),
-        "mmrv": spread * table.at("mmrv", correlation),
-        "best_agrees": table.at("best_agrees", correlation),
-        "regret": spread * table.at("regret", correlation),
-    }
-    found = {name: held(drawn, truth[name]) for name, drawn in values.items()}
+    found = {name: held(such[name], truth[name]) for name in ("kendall", "mmrv", "best_agrees", "regret")}
     return found | {"bias": _student(differences, truth["bias"])}
 
 
