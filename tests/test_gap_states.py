@@ -17,7 +17,7 @@ from twinloop.gap.states import measure_states
 from twinloop.gap.states_match import match
 from twinloop.gap.states_words import findings, verdict
 from twinloop.gap.trajectory_features import trajectory_features
-from twinloop.loop.gap_data import replayed, run_gap_data
+from twinloop.loop.gap_data import Against, calibrated, replayed, run_gap_data
 from twinloop.loop.logs import Log
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
@@ -213,6 +213,28 @@ def test_a_twin_and_stored_episodes_exclude_each_other(real):
         run_gap_data(log("a", real), sim=log("b", real), twin="so101_tabletop", console=Console(quiet=True))
     with pytest.raises(InputError, match="no --twin was given"):
         run_gap_data(log("a", real), params=Path("x"), console=Console(quiet=True))
+
+
+def test_joint_ranges_of_a_twin_stand_in_for_a_calibration():
+    twin = load_twin("so101_tabletop")
+    names, time = twin.robot.joints, np.arange(0, 6, 1 / HZ)
+    random = np.random.default_rng(0)
+
+    def arm(map_: UnitMap, seconds: np.ndarray) -> list[Episode]:
+        motion = 0.1 * np.sin(seconds[:, None] * random.uniform(1, 4, len(names))) + 0.2
+        values = [map_.from_si(motion + 0.01 * index) for index in range(3)]
+        return [Episode(index=i, time=seconds, action=v, state=v, units=map_) for i, v in enumerate(values)]
+
+    normal, degrees = twin.unit_map(["range_m100_100"] * len(names)), twin.unit_map(["deg"] * len(names))
+    bare = UnitMap(joints=tuple(replace(u, scale=None, offset=None) for u in normal.joints), source="nobody")
+    mine = [replace(episode, units=bare) for episode in arm(normal, time)]
+    with pytest.raises(UnitsError, match=r"joint ranges stand in \(--ranges\)"):
+        match(mine, arm(degrees, time), clip_s=2.0)
+    told = calibrated(Against(real=mine, sim=arm(degrees, time), paired=False, label="made"), twin)
+    matched = match(told.real, told.sim, clip_s=2.0)
+    assert set(matched.real.units) == {"rad"}
+    np.testing.assert_allclose(matched.real.position.mean(axis=(0, 1)), 0.2, atol=0.12)
+    assert "so101_tabletop stand in" in told.label
 
 
 @pytest.mark.slow

@@ -62,9 +62,9 @@ def test_the_blocked_distance_equals_its_terms_one_by_one(kind, paired, monkeypa
 @pytest.mark.parametrize("kind", KINDS)
 def test_single_precision_of_large_samples_is_close(kind, monkeypatch):
     (x, y), keys = both(2, 0.3, real=(8, 10), sim=(8, 10), columns=32)
-    exact = kind(x, y, **keys, draws=0).distance.estimate
+    exact = kind(x, y, **keys, draws=0, resamples=50).distance.estimate
     monkeypatch.setattr("twinloop.stats.kernel_distance._MANY_ROWS", 1)
-    assert kind(x, y, **keys, draws=0).distance.estimate == pytest.approx(exact, abs=2e-5)
+    assert kind(x, y, **keys, draws=0, resamples=50).distance.estimate == pytest.approx(exact, abs=2e-5)
 
 
 def average(kind, shift, **extra):
@@ -72,7 +72,7 @@ def average(kind, shift, **extra):
     values = []
     for seed in range(40):
         (x, y), _ = both(seed, shift, real=(60, 1), sim=(60, 1), columns=1)
-        found = kind(x, y, real_clusters=np.arange(60), sim_clusters=np.arange(60), draws=0, **extra)
+        found = kind(x, y, real_clusters=np.arange(60), sim_clusters=np.arange(60), draws=0, resamples=20, **extra)
         assert found.distance.estimate == pytest.approx(found.pooled)  # every row an episode: the textbook's
         values.append(float(found.distance.estimate))
     return np.mean(values), np.std(values) / np.sqrt(len(values))
@@ -113,7 +113,7 @@ def test_episodes_that_resemble_themselves_add_to_the_textbook_estimate_but_not_
     ours, theirs = [], []
     for seed in range(60):
         (x, y), keys = both(seed, real=(6, 8), sim=(6, 8))
-        found = mmd(x, y, **keys, bandwidth=2.0, draws=0)
+        found = mmd(x, y, **keys, bandwidth=2.0, draws=0, resamples=20)
         ours.append(float(found.distance.estimate))
         theirs.append(found.pooled)
     error = np.std(ours) / np.sqrt(60)
@@ -128,11 +128,11 @@ def test_distances_do_not_depend_on_order_nor_on_the_zero_and_know_scale(seed, m
     order = np.random.default_rng(seed).permutation(len(x))
     mixed = {"real_clusters": keys["real_clusters"][order] * 10 - 3, "sim_clusters": keys["sim_clusters"]}
     for kind, power in ((mmd, 0), (energy_distance, 1)):
-        plain = kind(x, y, **keys, draws=0).distance.estimate
-        assert kind(x[order], y, **mixed, draws=0).distance.estimate == pytest.approx(plain, abs=1e-9)
+        plain = kind(x, y, **keys, draws=0, resamples=50).distance.estimate
+        assert kind(x[order], y, **mixed, draws=0, resamples=50).distance.estimate == pytest.approx(plain, abs=1e-9)
         swapped = {"real_clusters": keys["sim_clusters"], "sim_clusters": keys["real_clusters"]}
-        assert kind(y, x, **swapped, draws=0).distance.estimate == pytest.approx(plain, abs=1e-9)
-        moved = kind(scale * x + move, scale * y + move, **keys, draws=0).distance.estimate
+        assert kind(y, x, **swapped, draws=0, resamples=50).distance.estimate == pytest.approx(plain, abs=1e-9)
+        moved = kind(scale * x + move, scale * y + move, **keys, draws=0, resamples=50).distance.estimate
         assert moved == pytest.approx(scale**power * plain, rel=1e-6, abs=1e-7)
 
 
@@ -147,7 +147,7 @@ def test_a_replay_that_is_perfect_has_distance_zero_exactly_in_pairs(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_distances_grow_with_a_planted_shift_and_the_test_sees_it(kind):
-    found = [kind(*both(5, shift)[0], **both(5, shift)[1], draws=999) for shift in (0.0, 1.0, 2.0)]
+    found = [kind(*both(5, shift)[0], **both(5, shift)[1], draws=499, resamples=500) for shift in (0.0, 1.0, 2.0)]
     estimates = [float(one.distance.estimate) for one in found]
     assert estimates == sorted(estimates)
     assert found[2].p_value < 0.02

@@ -23,6 +23,8 @@ class GapData:
     """Instead of --sim: a twin that replays the real commands; trials are then compared in pairs."""
     params: Path | None = None
     """Folder of an identify run, whose estimates replace the twin's nominal values."""
+    ranges: str | None = None
+    """A twin whose joint ranges stand in for the calibration of a log that has none, as for identify."""
     output: Path | None = None
     """Folder for result.json and report.html."""
     fail_if: tuple[str, ...] = ()
@@ -49,6 +51,7 @@ class GapData:
             sim=None if self.sim is None else open_log(self.sim),
             twin=self.twin,
             params=self.params,
+            ranges=self.ranges,
             clip_s=self.clip,
             level=self.level,
             draws=self.draws,

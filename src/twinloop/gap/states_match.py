@@ -94,7 +94,7 @@ def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[s
             raise UnitsError(
                 f"{channel} is in {_listed(sorted(mine))} in the real log and in {_listed(sorted(theirs))} in the "
                 "simulated one, and not every log says what its unit is in SI. Give the calibration (--calibration), "
-                "or the unit (--units)."
+                "or a twin whose joint ranges stand in (--ranges)."
             )
     own = [f"{unit.joint} in {unit.unit}" for unit in maps[0].joints]
     notes.append(

@@ -15,6 +15,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
+from twinloop.core.units import UnitMap, require_joints
 from twinloop.gap.states import CLIP_S, StatesGap, measure_states
 from twinloop.gap.states_words import findings, verdict
 from twinloop.loop.gap_run import GapRun, Outcome
@@ -44,6 +45,7 @@ def run_gap_data(
     sim: Log | None = None,
     twin: str | None = None,
     params: Path | None = None,
+    ranges: str | None = None,
     clip_s: float = CLIP_S,
     level: float = 0.95,
     draws: int = 999,
@@ -59,6 +61,7 @@ def run_gap_data(
         sim: simulated ones.
         twin: a twin that replays the real commands, instead of ``sim``.
         params: folder of an identify run whose estimates the twin takes.
+        ranges: a twin whose joint ranges stand in for the calibration of logs that have none.
         clip_s: length of a clip in s.
         level: of intervals; tests are at 1 − ``level``.
         draws: relabellings of episodes; 0 for no test.
@@ -72,6 +75,8 @@ def run_gap_data(
     """
     run = GapRun.begin("data", output, fail_if, console)
     against = _against(real, sim, twin, params, seed)
+    if ranges is not None:
+        against = calibrated(against, load_twin(ranges))
     gap = measure_states(
         against.real, against.sim, clip_s=clip_s, paired=against.paired, level=level, draws=draws, seed=seed
     )
@@ -174,6 +179,28 @@ def replayed(twin: Twin, episodes: Sequence[Episode], values: dict[str, float], 
             )
         )
     return made
+
+
+def calibrated(against: Against, twin: Twin) -> Against:
+    """Both sides with the twin's joint ranges in place of a calibration that a log lacks, which is said in the label.
+
+    Raises:
+        LogError: a log lacks a joint of the twin.
+    """
+    sides = [[_in_ranges(episode, twin) for episode in side] for side in (against.real, against.sim)]
+    label = f"{against.label}; where a log has no calibration the joint ranges of {twin.name} stand in"
+    return replace(against, real=sides[0], sim=sides[1], label=label)
+
+
+def _in_ranges(episode: Episode, twin: Twin) -> Episode:
+    if episode.units.known:
+        return episode
+    columns = require_joints(twin.robot.joints, episode.joints, where=episode.origin or "The log")
+    known = twin.unit_map([episode.units.joints[column].unit for column in columns])
+    joints = list(episode.units.joints)
+    for column, unit in zip(columns, known.joints, strict=True):
+        joints[column] = unit if not joints[column].known else joints[column]
+    return replace(episode, units=UnitMap(joints=tuple(joints), source=known.source))
 
 
 def _against(real: Log, sim: Log | None, twin: str | None, params: Path | None, seed: int) -> Against:
