@@ -11,12 +11,11 @@ from numpy.typing import NDArray
 
 from twinloop.core.distribution import ResidualNoise
 from twinloop.core.errors import InputError
-from twinloop.gap.events import MEANINGS as EVENTS
 from twinloop.gap.events import event_masks
 from twinloop.gap.events_kinematics import Thresholds, kinematics
 from twinloop.gap.events_motion import reading_noise
 from twinloop.gap.unexplained_places import Place, new_errors, places
-from twinloop.gap.unexplained_result import ALPHA, Moment, StateShare, Unexplained, percent
+from twinloop.gap.unexplained_result import ALPHA, Moment, StateShare, Unexplained, event_words, percent
 from twinloop.gap.unexplained_rules import Hint, hints
 from twinloop.gap.unexplained_states import MEANINGS as STATES
 from twinloop.gap.unexplained_states import state_fits
@@ -37,6 +36,7 @@ def unexplained(
     nominal: Array | None = None,
     noise: ResidualNoise | None = None,
     floor: Array | None = None,
+    tangents: Array | None = None,
     level: float = 0.95,
     seed: int = 0,
     thresholds: Thresholds | None = None,
@@ -51,6 +51,9 @@ def unexplained(
         noise: what identification called noise; without it, what no state predicts is.
         floor: mean square by which repeats of the same motion differ from one another on the real system, halved,
             ``(nchannel,)``; comes before ``noise``.
+        tangents: how readings change with each parameter, ``(nparam, nwindow, nframe, nchannel)``, of any scale; what
+            they predict of the residual on other episodes is for a better fit to take away, and is no evidence of
+            missing physics.
         level: of the intervals, which are over episodes.
         seed: of resamples.
         thresholds: where events begin.
@@ -60,14 +63,14 @@ def unexplained(
     """
     residual = _residual(logs, readings, "identified")
     given = thresholds or Thresholds()
-    states, predicted, unpredicted = _states(logs, residual, values, given, level, seed)
+    states, predicted, unpredicted, base = _states(logs, residual, values, given, tangents, level, seed)
     source, power = _noise(logs, noise, floor, unpredicted)
     reference = residual if nominal is None else _residual(logs, nominal, "nominal")
     names = tuple(channel.name for channel in logs.channels)
     squares = [_sums(logs, errors**2) for errors in (residual, reference)]
     shares = [_share(squares, logs, power, which, level, seed) for which in range(4)]
     masks = event_masks(logs, values, thresholds=given)
-    errors = new_errors(residual, logs.twin.control_hz)
+    errors = new_errors(base, logs.twin.control_hz)
     where = places(errors, masks, logs.clusters, names, level=level, alpha=ALPHA, seed=seed)
     where, states = _adjusted(where, states)
     found = Unexplained(
@@ -154,23 +157,33 @@ def _interval(figure: Callable[[NDArray[np.intp]], Array], count: int, level: fl
 
 
 def _states(
-    logs: ReplayLogs, residual: Array, values: Mapping[str, float] | None, given: Thresholds, level: float, seed: int
-) -> tuple[list[StateShare], Interval, Array]:
-    """Every state's share, that of all together, and the mean square that they leave by channel (NaN: no states)."""
+    logs: ReplayLogs,
+    residual: Array,
+    values: Mapping[str, float] | None,
+    given: Thresholds,
+    tangents: Array | None,
+    level: float,
+    seed: int,
+) -> tuple[list[StateShare], Interval, Array, Array]:
+    """Every state's share, that of all together, and what is left over.
+
+    That is the mean square that all states leave, by channel (NaN where there are none), and the residual that
+    parameters leave.
+    """
     seen, rows = kinematics(logs, values, given), []
     total, count = _sums(logs, residual**2)
-    left_over = np.full(total.shape, math.nan)
+    left_over, base = np.full(total.shape, math.nan), residual.copy()
     for i, channel in enumerate(logs.channels):
-        fits, left = state_fits(logs, seen, residual, i)
-        if not fits:
+        fits = state_fits(logs, seen, residual, i, tangents)
+        if not fits.families:
             continue
-        left_over[:, i] = _sums(logs, left[..., None] ** 2)[0][:, 0]
-        power = total[:, i] / np.maximum(count[:, i], 1)
-        for fit in fits:
+        base[..., i] = fits.base
+        left_over[:, i] = _sums(logs, fits.left[..., None] ** 2)[0][:, 0]
+        for fit in fits.families:
             gain = fit.before - fit.errors
 
-            def share(at: NDArray[np.intp], gain: Array = gain, power: Array = power) -> Array:
-                return gain[at].sum(axis=1) / np.maximum(power[at].sum(axis=1), np.finfo(float).tiny)
+            def share(at: NDArray[np.intp], gain: Array = gain, before: Array = fit.before) -> Array:
+                return gain[at].sum(axis=1) / np.maximum(before[at].sum(axis=1), np.finfo(float).tiny)
 
             tiny = np.finfo(float).tiny
             steady = gain / np.sqrt(np.maximum(fit.before, tiny))  # large episodes neither rule the mean nor its spread
@@ -182,7 +195,7 @@ def _states(
         return 1.0 - left_over[at].sum(axis=1) / np.maximum(total[at].sum(axis=1), np.finfo(float).tiny)
 
     every = _interval(predicted, len(logs.episodes), level, seed)
-    return rows, every, left_over.sum(axis=0) / np.maximum(count.sum(axis=0), 1)
+    return rows, every, left_over.sum(axis=0) / np.maximum(count.sum(axis=0), 1), base
 
 
 def _adjusted(where: Sequence[Place], states: Sequence[StateShare]) -> tuple[list[Place], list[StateShare]]:
@@ -231,23 +244,18 @@ def _with_hints(found: Unexplained, logs: ReplayLogs) -> Unexplained:
     rows: list[Hint] = []
     for channel in found.channels:
         states = [
-            (s.state, float(s.share.estimate), f"{STATES[s.state]} predicts {percent(s.share, 0)} of the residual")
+            (
+                s.state,
+                float(s.share.estimate),
+                f"{STATES[s.state]} predicts {percent(s.share, 0)} of what parameters leave",
+            )
             for s in found.found_states(channel)
         ]
         places_here = [
-            (p.event, float(p.share.estimate), _event_words(p))
+            (p.event, float(p.share.estimate), event_words(p))
             for p in found.found_places(channel)
             if p.share is not None
         ]
-        rows += hints(channel, states, places_here, logs.twin.params)
+        tried = any(s.channel == channel for s in found.states)
+        rows += hints(channel, states, places_here, logs.twin.params, tried=tried)
     return replace(found, hints=tuple(rows))
-
-
-def _event_words(place: Place) -> str:
-    if place.ratio is None:
-        return ""
-    low, high = float(place.ratio.low), float(place.ratio.high)
-    return (
-        f"{float(place.ratio.estimate):.1f} times ({low:.1f} to {high:.1f}) as much error arises per frame where "
-        f"{EVENTS[place.event]}"
-    )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.gap.events import MEANINGS as EVENTS
 from twinloop.gap.unexplained_places import Place
 from twinloop.gap.unexplained_rules import Hint
 from twinloop.gap.unexplained_states import MEANINGS as STATES
@@ -22,8 +23,8 @@ LEAST_SHARE = 0.05
 class StateShare:
     """What functions of a state predict of a channel's residual, of episodes that they have not seen.
 
-    ``share`` is the part of the residual's power beyond the linear model (of that model: by itself), ``p_value`` that
-    it predicts nothing, adjusted by Holm over all that was tested.
+    ``share`` is the part of the power of what the linear model leaves (of that model itself: of the residual), and
+    ``p_value`` that it predicts nothing, adjusted by Holm over all that was tested.
     """
 
     state: str
@@ -107,7 +108,9 @@ class Unexplained:
             share += f" ({self.beyond_noise[i]:.0%} of what the identified twin leaves)"
         hint = self.hint(self.channels[i])
         if hint is None:
-            return f"{share}; no event or state stands out." + (f" {self.needed}" if self.needed else "")
+            places = self.found_places(self.channels[i])
+            where = f"{event_words(places[0])}, but no state predicts it" if places else "no event or state stands out"
+            return f"{share}; {where}." + (f" {self.needed}" if self.needed else "")
         note = hint.note()
         return (
             f"{share} and sits at {hint.rule.where} ({hint.evidence[0]}): {hint.term} is the first model term to try, "
@@ -151,3 +154,14 @@ def percent(interval: Interval, i: int) -> str:
 
 def _size(place: Place) -> float:
     return 0.0 if place.share is None else float(place.share.estimate)
+
+
+def event_words(place: Place) -> str:
+    """How much more error arises in an event, in words; "" where nothing was tested."""
+    if place.ratio is None:
+        return ""
+    low, high = float(place.ratio.low), float(place.ratio.high)
+    return (
+        f"{float(place.ratio.estimate):.1f} times ({low:.1f} to {high:.1f}) as much error arises per frame where "
+        f"{EVENTS[place.event]}"
+    )

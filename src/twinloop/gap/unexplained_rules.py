@@ -12,16 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 
-# What a state predicts of residuals that were not seen weighs more than when error arises: many causes share a time.
-# Chosen so that each planted cause of the study comes first.
-_STATE = 3.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class Rule:
     """What states and events point to.
 
     ``states`` are families of `unexplained_states`, ``events`` classes of `events`, those that say most first.
+    Those of ``telling`` name it without any state: few other causes share their time.
     ``where`` completes "it sits at …". ``structures`` are names of ``identify --structures``; where none can say it,
     ``frees`` are patterns of parameters for ``identify --free``, and ``flags`` what else to say.
     """
@@ -31,6 +27,7 @@ class Rule:
     events: tuple[str, ...]
     where: str
     term: str
+    telling: tuple[str, ...] = ()
     structures: tuple[str, ...] = ()
     frees: tuple[str, ...] = ()
     flags: str = ""
@@ -43,6 +40,7 @@ RULES: tuple[Rule, ...] = (
         states=("turn", "load_side"),
         events=("load_reversal", "reversal"),
         where="reversals of motion or load",
+        telling=("load_reversal",),
         term="backlash, then stiction",
         structures=("backlash", "stribeck"),
     ),
@@ -83,6 +81,7 @@ RULES: tuple[Rule, ...] = (
         states=(),
         events=("contact_onset",),
         where="the beginning of contacts",
+        telling=("contact_onset",),
         term="contact stiffness and restitution",
         structures=("contact_softness",),
         flags="--fit FIT.yaml",
@@ -93,6 +92,7 @@ RULES: tuple[Rule, ...] = (
         states=(),
         events=("contact",),
         where="frames in contact",
+        telling=("contact",),
         term="friction of contacts",
         frees=("object/*/friction/*", "geom/*/friction/*"),
         flags="--fit FIT.yaml",
@@ -182,30 +182,33 @@ def hints(
     states: Sequence[tuple[str, float, str]],
     events: Sequence[tuple[str, float, str]],
     params: Iterable[str],
+    *,
+    tried: bool = True,
 ) -> tuple[Hint, ...]:
     """The rules that fire for a channel, the one with most behind it first.
 
-    A state that predicts the residual of episodes that were not seen says how the error is made, an event when; a rule
-    with both comes before a rule with one. The linear model comes last, because whatever is missing bends the fitted
-    parameters too.
+    A state that predicts the residual of episodes that were not seen says how the error is made, an event only when,
+    and many causes share a time: where states were tried, events alone name a rule only if they are telling. The linear
+    model comes last, because whatever is missing bends the fitted parameters too.
 
     Args:
         channel: name.
         states: significant families with the share of the residual's power that they predict, and their evidence.
         events: significant events with the share of the new error that arises there, and their evidence.
         params: the twin's parameters, of which a command can free some.
+        tried: whether states were tried for this channel.
     """
     known = tuple(params)
     fired = []
     for rule in RULES:
         by_state = [row for row in states if row[0] in rule.states]
         by_event = [row for row in events if row[0] in rule.events]
-        if not by_state and not by_event:
+        alone = by_event if not tried else [row for row in by_event if row[0] in rule.telling]
+        if not by_state and not alone:
             continue
-        behind = sorted((*by_state, *by_event), key=lambda row: -row[1])
+        behind = (*sorted(by_state, key=lambda row: -row[1]), *sorted(by_event, key=lambda row: -row[1]))
         patterns = tuple(pattern for pattern in rule.frees if fnmatch.filter(known, pattern))
         evidence = tuple(row[2] for row in behind)
-        state, event = (max((row[1] for row in rows), default=0.0) for rows in (by_state, by_event))
         hint = Hint(channel=channel, rule=rule, share=behind[0][1], evidence=evidence, patterns=patterns)
-        fired.append(((rule.name == "refit", -(_STATE * state + event)), hint))
+        fired.append(((rule.name == "refit", not by_state, -hint.share), hint))
     return tuple(hint for _, hint in sorted(fired, key=lambda row: row[0]))

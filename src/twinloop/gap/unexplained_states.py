@@ -40,7 +40,7 @@ _FEWEST = 4  # episodes: fewer cannot be told apart by fits that saw the others
 _HATS = 8  # pieces of a curve of position
 _TURN = 0.1  # s after which half of a turn's effect is forgotten, about; a servo's loop
 _SLOW = 0.1  # part of the fastest speed (95th percentile) below which Stribeck friction shows; our choice
-_LIMIT = 0.8  # part of the frames in which a demand is usual
+_LIMITS = (0.5, 0.8, 0.95)  # parts of the frames in which a demand is below a knee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,33 +55,51 @@ class StateFit:
     errors: Array
 
 
-def state_fits(logs: ReplayLogs, seen: Kinematics, residual: Array, channel: int) -> tuple[list[StateFit], Array]:
-    """Every family for one channel, and the residual that the best of them together leave, ``(nwindow, nframe)``.
+@dataclass(frozen=True, kw_only=True)
+class StateFits:
+    """Every family for one channel; the residual that parameters leave (``base``), and that all leave (``left``).
 
-    Empty where the channel belongs to nothing that moves, or there are fewer than four episodes.
+    Residuals are ``(nwindow, nframe)``, predicted by fits to other episodes. Without families both are the residual.
+    """
+
+    families: tuple[StateFit, ...]
+    base: Array
+    left: Array
+
+
+def state_fits(
+    logs: ReplayLogs, seen: Kinematics, residual: Array, channel: int, tangents: Array | None = None
+) -> StateFits:
+    """What states say of one channel's residual.
+
+    No family is tried where the channel belongs to nothing that moves, or there are fewer than four episodes.
 
     Args:
         logs: the windows.
         seen: what moves in them.
         residual: ``(nwindow, nframe, nchannel)``.
         channel: which.
+        tangents: how the readings change with each parameter, ``(nparam, nwindow, nframe, nchannel)``: what belongs to
+            parameters exactly, beside the linear model that stands for it approximately.
     """
     things = np.flatnonzero(seen.channel[:, channel])
     target = np.where(np.isfinite(residual[..., channel]), residual[..., channel], np.nan)
     if len(logs.episodes) < _FEWEST or len(things) != 1:
-        return [], target
+        return StateFits(families=(), base=target, left=target)
     families = {
         name: _scaled(rows, logs.twin.control_hz) for name, rows in _families(logs, seen, int(things[0])).items()
     }
     fold = logs.clusters % min(_FOLDS, len(logs.episodes))
     linear = families.pop("linear")
+    if tangents is not None:
+        linear = np.concatenate([linear, _unit(np.moveaxis(np.nan_to_num(tangents[..., channel]), 0, -1))], axis=-1)
     base = target - ridge_predictions(linear, target, fold)
     fits = [StateFit(family="linear", before=_by_episode(logs, target), errors=_by_episode(logs, base))]
     for name, rows in families.items():
         left = target - ridge_predictions(np.concatenate([linear, rows], axis=-1), target, fold)
         fits.append(StateFit(family=name, before=fits[0].errors, errors=_by_episode(logs, left)))
     every = np.concatenate([linear, *families.values()], axis=-1)
-    return fits, target - ridge_predictions(every, target, fold)
+    return StateFits(families=tuple(fits), base=base, left=target - ridge_predictions(every, target, fold))
 
 
 def _by_episode(logs: ReplayLogs, left: Array) -> Array:
@@ -145,9 +163,10 @@ def _hats(position: Array) -> Array:
     return np.stack([np.interp(position, knots, row) for row in np.eye(len(knots))[1:]], axis=-1)
 
 
-def _beyond(demand: Array) -> tuple[Array, Array]:
-    usual = float(np.quantile(np.abs(demand), _LIMIT))
-    return np.maximum(demand - usual, 0.0), np.minimum(demand + usual, 0.0)
+def _beyond(demand: Array) -> list[Array]:
+    """What of a demand lies beyond knees, either way: a drive gives out at some torque that nobody knows."""
+    knees = np.quantile(np.abs(demand), _LIMITS).tolist()
+    return [part for knee in knees for part in (np.maximum(demand - knee, 0.0), np.minimum(demand + knee, 0.0))]
 
 
 def _since_turn(values: Array, threshold: float, hz: float) -> Array:
@@ -161,7 +180,11 @@ def _scaled(rows: Array, hz: float) -> Array:
     """The functions and what low-passes remember of them, of unit spread, and a constant."""
     poles = [float(np.exp(-1.0 / (seconds * hz))) for seconds in _MEMORY]
     remembered = [np.asarray(lfilter([1.0 - pole], [1.0, -pole], rows, axis=1)) for pole in poles]
-    every = np.concatenate([rows, *remembered], axis=-1)
-    spread = np.sqrt(np.mean(every**2, axis=(0, 1)))
-    every = every[..., spread > 0] / spread[spread > 0]
+    every = _unit(np.concatenate([rows, *remembered], axis=-1))
     return np.concatenate([every, np.ones((*every.shape[:-1], 1))], axis=-1)
+
+
+def _unit(rows: Array) -> Array:
+    """The columns that are not zero, of unit spread."""
+    spread = np.sqrt(np.mean(rows**2, axis=(0, 1)))
+    return rows[..., spread > 0] / spread[spread > 0]

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.gap.unexplained import unexplained
 from twinloop.gap.unexplained_result import Unexplained
@@ -22,7 +24,7 @@ from twinloop.identify.structures import chosen_structures
 from twinloop.randomize import read_identified
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
-from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import Twin
 
 _ENDS = (("estimate", "improvement"), ("low", "low"), ("high", "high"))
@@ -58,8 +60,44 @@ def where_it_lives(
     logs = prepare_replay(twin, episodes, options)
     known = {name: value for name, value in params.estimate.items() if name in logs.twin.params}
     best, nominal = (replay(backend, logs, logs.twin.table(1, values))[0] for values in (known, {}))
+    tangents = parameter_tangents(backend, logs, known, _one_error_off(params, known))
     noise = params.noise if params.noise is not None and params.noise.hz == logs.twin.control_hz else None
-    return unexplained(logs, best, values=known, nominal=nominal, noise=noise, floor=floor, level=level, seed=seed)
+    return unexplained(
+        logs, best, values=known, nominal=nominal, noise=noise, floor=floor, tangents=tangents, level=level, seed=seed
+    )
+
+
+def parameter_tangents(
+    backend: Backend, logs: ReplayLogs, values: Mapping[str, float], moved: Mapping[str, float]
+) -> NDArray[Any] | None:
+    """How the readings change when one parameter after another moves, ``(nparam, nwindow, nframe, nchannel)``.
+
+    Args:
+        backend: where the replays run.
+        logs: the windows.
+        values: parameters to start from, SI.
+        moved: where each parameter is moved to; None is returned where there is none.
+    """
+    if not moved:
+        return None
+    table = logs.twin.table(1 + len(moved), {name: np.full(1 + len(moved), value) for name, value in values.items()})
+    rows = table.values.copy()
+    for row, (name, value) in enumerate(moved.items(), start=1):
+        rows[row, table.names.index(name)] = value
+    readings = replay(backend, logs, ParamTable(names=table.names, values=rows))
+    return np.where(np.isinf(readings[1:]), 0.0, readings[1:] - readings[:1])
+
+
+def _one_error_off(params: ParamDistribution, known: Mapping[str, float]) -> dict[str, float]:
+    """Every parameter one standard error from its estimate, within its bounds."""
+    off = {}
+    for i, name in enumerate(params.names):
+        sd = math.sqrt(max(float(params.covariance[i, i]), 0.0))
+        if name in known and sd > 0:
+            there = known[name] * math.exp(min(sd, 1.0)) if params.transforms[i] == "log" else known[name] + sd
+            back = max(2 * known[name] - there, float(params.low[i]))  # the other way where this one leaves the bounds
+            off[name] = there if there <= params.high[i] else back
+    return off
 
 
 @dataclass(frozen=True, kw_only=True)

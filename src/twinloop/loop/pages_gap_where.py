@@ -100,8 +100,8 @@ def _states(page: Report, found: Unexplained) -> None:
     rows = sorted(found.states, key=lambda s: (not _stands_out(s), -float(s.share.estimate)))[:_MOST_ROWS]
     page.section(
         "What it depends on",
-        "The part of what is left that functions of a state predict, beyond the linear model of commands and motion, "
-        "on episodes that they were not fitted to.",
+        "Of what parameters leave, the part that functions of a state predict on episodes that they were not fitted "
+        "to; `linear` is the part of the whole residual that parameters a little off would explain.",
     )
     ends = 100 * np.array([[float(part) for part in (s.share.estimate, s.share.low, s.share.high)] for s in rows])
     page.plot(
@@ -110,7 +110,7 @@ def _states(page: Report, found: Unexplained) -> None:
             ends[:, 0],
             (ends[:, 1], ends[:, 2]),
             [_stands_out(s) for s in rows],
-            title="part of the residual's power / %",
+            title="part of the power of what is left / %",
             null=0.0,
             words=[f"{STATES[s.state]}: {percent(s.share, 0)}, p {s.p_value:.2g}" for s in rows],
         )
