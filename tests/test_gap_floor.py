@@ -1,5 +1,7 @@
 """Repeats are found, their spread is the floor, and a perfect twin's gap ratio is 1."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,8 @@ def repeats(twin, backend):
 
 def test_equal_commands_make_repeats_and_other_rules_group_as_they_say(repeats):
     assert find_repeats(repeats)[0] == ((0, 1, 3, 6, 8), (2, 4, 7, 9))
+    heavier = [replace(e, conditions={"mass": float(e.index > 3)}) for e in repeats]
+    assert find_repeats(heavier)[0] == ((0, 1, 3), (4, 7, 9), (6, 8))
     assert find_repeats(repeats, "none")[0] == ()
     assert find_repeats(repeats, "task")[0] == (tuple(range(10)),)
     assert find_repeats(repeats, "0-2,5/7,9")[0] == ((0, 1, 2, 5), (7, 9))

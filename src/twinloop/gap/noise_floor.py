@@ -93,9 +93,9 @@ def find_repeats(episodes: Iterable[Episode], rule: str = "auto") -> tuple[Group
 
     Args:
         episodes: read once.
-        rule: ``auto``: equal commands, within a hundredth of their standard deviation, and equal length within a
-            hundredth; ``task``: episodes whose log gives them the same task; ``none``; or groups of numbers, such as
-            ``0-9,12/20-24``: commas join, slashes part.
+        rule: ``auto``: equal commands, within a hundredth of their standard deviation, equal length within a hundredth
+            and equal conditions; ``task``: episodes whose log gives them the same task; ``none``; or groups of
+            numbers, such as ``0-9,12/20-24``: commas join, slashes part.
 
     Raises:
         InputError: another rule, a group of one, or a number that is no episode.
@@ -235,30 +235,45 @@ def _several(groups: Iterable[Sequence[int]]) -> Groups:
     return tuple(tuple(group) for group in groups if len(group) > 1)
 
 
+@dataclass(frozen=True)
+class _Script:
+    """What tells one motion from others, of the first episode that has it, and the episodes that repeat it."""
+
+    length: int
+    conditions: Mapping[str, float]
+    commands: Array
+    mean: Array
+    episodes: list[int]
+
+    @classmethod
+    def of(cls, episode: Episode) -> _Script:
+        probed = episode.action[np.linspace(0, len(episode) - 1, _PROBES).astype(np.intp)]
+        return cls(len(episode), dict(episode.conditions), probed, probed.mean(axis=0), [episode.index])
+
+    def repeats(self, other: _Script, spread: Array) -> bool:
+        """Whether commands differ by less than the tolerance, root mean square over moments, in every channel."""
+        most = TOLERANCE * np.maximum(spread, spread.max() * TOLERANCE)
+        if abs(self.length - other.length) > TOLERANCE * self.length or self.conditions != other.conditions:
+            return False
+        if self.mean.shape != other.mean.shape or np.any(np.abs(self.mean - other.mean) > most):
+            return False  # means differ by no more than root mean squares do
+        return bool(np.all(np.sqrt(np.mean((self.commands - other.commands) ** 2, axis=0)) <= most))
+
+
 def _alike(episodes: Iterable[Episode]) -> Groups:
     """Episodes of about one length whose commands agree at every moment that is probed."""
-    groups: list[tuple[int, Array, list[int]]] = []
+    scripts: list[_Script] = []
     for episode in episodes:
-        if episode.command == "none":
-            continue
         spread = episode.action.std(axis=0)
-        if not spread.any():
+        if episode.command == "none" or not spread.any():
             continue
-        probed = episode.action[np.linspace(0, len(episode) - 1, _PROBES).astype(np.intp)]
-        for length, commands, numbers in groups:
-            near = abs(length - len(episode)) <= TOLERANCE * length
-            if near and commands.shape == probed.shape and _agree(commands, probed, spread):
-                numbers.append(episode.index)
-                break
+        script = _Script.of(episode)
+        known = next((one for one in scripts if one.repeats(script, spread)), None)
+        if known is None:
+            scripts.append(script)
         else:
-            groups.append((len(episode), probed, [episode.index]))
-    return _several(numbers for *_, numbers in groups)
-
-
-def _agree(first: Array, second: Array, spread: Array) -> bool:
-    """Whether commands differ by less than the tolerance, root mean square over moments, in every moving channel."""
-    apart = np.sqrt(np.mean((first - second) ** 2, axis=0))
-    return bool(np.all(apart <= TOLERANCE * np.maximum(spread, spread.max() * TOLERANCE)))
+            known.episodes.append(episode.index)
+    return _several(script.episodes for script in scripts)
 
 
 def _named(rule: str, known: set[int]) -> Groups:
