@@ -8,6 +8,7 @@ import pytest
 from _one_joint import joints_twin
 from test_gap_attribution import DAMPING, DELAY, KP, known, log_of, moved
 from twinloop.core.errors import InputError
+from twinloop.loop.gap_study.attribution import shares_study, sobol_study
 from twinloop.loop.gap_why import Asking, explain
 from twinloop.loop.pages_gap_why import why_section
 from twinloop.loop.runs import finite
@@ -85,3 +86,20 @@ def test_groups_of_a_file_are_read_beside_those_of_the_command_line(tmp_path):
 def test_noise_comes_from_what_is_left_where_no_floor_was_given(why):
     assert np.isnan(why.attribution.floor).all()
     assert why.explanations()[1].floor >= 0
+
+
+def test_shares_hold_planted_truths_only_where_the_parameters_are_drawn():
+    rows = {(r["alike"], r["episodes"], r["draws"]): r for r in shares_study(25, 0).figures}
+    drawn = [row for (_, _, draws), row in rows.items() if draws]
+    assert np.mean([row["covers_at_fault"] for row in drawn]) > 0.85
+    assert np.mean([row["covers_others"] for row in drawn]) > 0.9
+    assert np.mean([row["covers_left"] for row in drawn]) > 0.85
+    assert np.mean([row["blamed_wrongly"] for row in drawn]) < 0.1
+    assert rows[0.9, 10, False]["blamed_wrongly"] > 0.5  # effects alike, and nobody asks how well they are known
+    assert rows[0.0, 20, True]["largest_found"] > 0.9
+
+
+def test_the_table_of_sobol_indices_covers_closed_forms():
+    table = sobol_study(10, 0)
+    assert all(min(row["covered"]) > 0.9 for row in table.figures)
+    assert "Ishigami" in table.markdown()

@@ -107,6 +107,7 @@ def attribute(
         erring=rmse[0] > _ROUNDING,
         plan=plan,
         drawn=drawn,
+        clusters=params.clusters if isinstance(params, ParamDistribution) else 0,
         level=asked.level,
         resamples=asked.resamples,
         seed=asked.seed,

@@ -23,6 +23,7 @@ class Tally:
         erring: channels that have an error at all, ``(nchannel,)``.
         plan: the design.
         drawn: the same of a design of draws, on episodes of its own; None for none.
+        clusters: on which the covariance of these draws rests.
         level: confidence level.
         resamples: of the bootstrap over episodes.
         seed: of these.
@@ -35,6 +36,7 @@ class Tally:
         erring: NDArray[np.bool_],
         plan: Design,
         drawn: tuple[DrawDesign, Array] | None,
+        clusters: int = 0,
         level: float,
         resamples: int,
         seed: int,
@@ -45,6 +47,7 @@ class Tally:
         self._mix = np.concatenate([np.diag(erring.astype(np.float64)), alike[:, None]], axis=1)
         self._level, self._resamples, self._seed = level, resamples, seed
         self._drawn: Effects | None = None
+        self._df = clusters - 1 if clusters > 1 else np.inf
         if drawn is not None:
             design, errors = drawn
             self._drawn, gained = design.effects(errors[0] - errors)
@@ -57,7 +60,7 @@ class Tally:
 
     def left(self) -> Shares:
         """Of what stays with all parameters identified, ``(1, nchannel + 1)``."""
-        drawn = self._drawn and Deviations.of_draws(ratios(self._drawn_left, self._drawn_whole, self._mix))
+        drawn = self._drawn and self._of_draws(self._drawn_left)
         return self._shares(self._left[None], drawn, self._mix)
 
     def floor(self, squared: Array) -> Array:
@@ -114,11 +117,14 @@ class Tally:
             seed=self._seed,
         )
 
+    def _of_draws(self, parts: Array) -> Deviations:
+        return Deviations.of_draws(ratios(parts, self._drawn_whole, self._mix), df=self._df)
+
     def _deviations(self, kind: str) -> Deviations | None:
         """What shares rest on besides the episodes: the uncertainty of parameters, and of sampled orders."""
         found = None
         if self._drawn is not None:
-            found = Deviations.of_draws(ratios(getattr(self._drawn, kind), self._drawn_whole, self._mix))
+            found = self._of_draws(getattr(self._drawn, kind))
         if kind == "share" and self._pairs is not None and len(self._pairs) > 1:
             sampled = Deviations.of_mean(ratios(self._pairs, self._whole, self._mix))
             found = sampled if found is None else found + sampled

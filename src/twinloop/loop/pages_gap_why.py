@@ -42,7 +42,9 @@ def why_section(
     page.plot(
         _panels(found.explanations()),
         "Bars are shares of each channel's squared error, lines their 95 % intervals over episodes and over what is "
-        "not known of the parameters. Blue takes error away, orange adds it, grey cannot be told apart from 0.",
+        "not known of the parameters. Blue takes error away, orange adds it, violet is what no parameter explains. "
+        "Grey is not told apart from 0: bars of a panel are judged together (Holm), so that an interval may miss 0 by "
+        "a little and still be grey.",
     )
     _exchanges(page, found)
     if where is not None:
@@ -59,7 +61,7 @@ def _panels(explanations: Sequence[Explanation]) -> Figure:
         shares.append([float(row[1].estimate) for row in rows])
         ends.append(([float(row[1].low) for row in rows], [float(row[1].high) for row in rows]))
         told.append([row[2] for row in rows])
-    return share_panels([item.about for item in explanations], names, shares, ends, told)
+    return share_panels([item.about for item in explanations], names, shares, ends, told, rest=_LEFT)
 
 
 def _exchanges(page: Report, found: Attribution) -> None:

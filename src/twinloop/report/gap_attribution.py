@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from twinloop.core.errors import InputError
-from twinloop.report.figure import BLUE, GREY, ORANGE, interval_bars, new_figure, new_panels, set_layout
+from twinloop.report.figure import BLUE, GREY, INK, ORANGE, VIOLET, interval_bars, new_figure, new_panels, set_layout
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -24,6 +24,7 @@ def share_panels(
     ends: Sequence[tuple[ArrayLike, ArrayLike]],
     claimed: Sequence[Sequence[bool]],
     *,
+    rest: str = "",
     columns: int = 2,
 ) -> Figure:
     """A panel for each channel, a bar for each cause: its share in per cent, with its interval.
@@ -34,6 +35,7 @@ def share_panels(
         shares: of each panel's causes, as parts of 1.
         ends: lower and upper ends of their intervals.
         claimed: which of them may be told apart from 0; the others are drawn grey, and what adds error orange.
+        rest: the name of what no cause explains, drawn violet.
         columns: panels side by side.
 
     Raises:
@@ -56,7 +58,7 @@ def share_panels(
     )
     for number in range(len(panels)):
         place = {"row": number // columns + 1, "col": number % columns + 1}
-        _bars(figure, names[number], shares[number], ends[number], claimed[number], place)
+        _bars(figure, names[number], shares[number], ends[number], claimed[number], rest, place)
         axis = {"autorange": "reversed", "showgrid": False, "categoryorder": "array"}
         figure.update_yaxes(axis | {"categoryarray": list(names[number])}, row=place["row"], col=place["col"])
     figure.update_xaxes(zeroline=True, ticksuffix=" %")
@@ -71,19 +73,19 @@ def _bars(
     shares: ArrayLike,
     ends: tuple[ArrayLike, ArrayLike],
     claimed: Sequence[bool],
+    rest: str,
     place: dict[str, int],
 ) -> None:
     percent = 100 * np.asarray(shares, dtype=float)
     low, high = (100 * np.asarray(end, dtype=float) for end in ends)
-    colours = [
-        GREY if not told else BLUE if value > 0 else ORANGE for told, value in zip(claimed, percent, strict=True)
-    ]
+    rows = zip(names, claimed, percent, strict=True)
+    colours = [VIOLET if n == rest else GREY if not told else BLUE if v > 0 else ORANGE for n, told, v in rows]
     figure.add_bar(
         x=percent,
         y=list(names),
         orientation="h",
         marker={"color": colours, "opacity": [0.9 if told else 0.5 for told in claimed]},
-        error_x=interval_bars(percent, (low, high), "#555555") if np.isfinite(low).all() else {"visible": False},
+        error_x=interval_bars(percent, (low, high), INK) if np.isfinite(low).all() else {"visible": False},
         customdata=np.stack([low, high], axis=-1),
         hovertemplate="%{y}: %{x:.1f} % (%{customdata[0]:.1f} to %{customdata[1]:.1f})<extra></extra>",
         **place,

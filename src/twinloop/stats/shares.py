@@ -61,10 +61,15 @@ class Deviations:
     df: float
 
     @classmethod
-    def of_draws(cls, drawn: ArrayLike) -> Deviations:
-        """Of shares ``(n, m, k)`` that n draws of something uncertain gave: its spread is that of one draw."""
+    def of_draws(cls, drawn: ArrayLike, *, df: float = np.inf) -> Deviations:
+        """Of shares ``(n, m, k)`` that n draws of something uncertain gave: its spread is that of one draw.
+
+        ``df`` are the degrees of freedom of the covariance that was drawn from: a variance that was estimated twice
+        has a relative variance of 2 / df + 2 / (n − 1).
+        """
         table = np.asarray(drawn, dtype=np.float64)
-        return cls(values=(table - table.mean(axis=0)) / np.sqrt(max(len(table) - 1, 1)), df=len(table) - 1)
+        own = max(len(table) - 1, 1)
+        return cls(values=(table - table.mean(axis=0)) / np.sqrt(own), df=1 / (1 / own + 1 / df))
 
     @classmethod
     def of_mean(cls, sampled: ArrayLike) -> Deviations:

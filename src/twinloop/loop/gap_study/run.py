@@ -18,6 +18,8 @@ from twinloop.loop.marked import around, write_between
 PLACE = "twinloop bench gap"
 # Modules of this package, each with ``TABLES``.
 AREAS: tuple[str, ...] = (
+    "vision",
+    "attribution",
     "comparison",
     "distances",
     "dynamics",
