@@ -48,8 +48,8 @@ def test_means_at_the_edge_of_the_margin_pass_at_most_at_alpha():
 
 def test_a_permutation_test_keeps_its_level_and_sees_a_difference():
     random = np.random.default_rng(2)
-    p = [permutation_of_means(random.beta(2, 2, 7), random.beta(2, 2, 9), draws=199, seed=i) for i in range(300)]
-    assert np.mean(np.array(p) <= 0.1) <= 0.1 + 0.05
+    p = [permutation_of_means(random.beta(2, 2, 7), random.beta(2, 2, 9), draws=199, seed=i) for i in range(150)]
+    assert np.mean(np.array(p) <= 0.1) <= 0.1 + 0.06
     assert permutation_of_means(random.beta(8, 2, 15), random.beta(2, 8, 15), draws=999) <= 0.002
     assert permutation_of_means([1.0, 1.0], [1.0, 1.0, 1.0]) == 1.0
     assert permutation_of_means([0.1, 0.2, 0.4], [0.1, 0.2, 0.4], paired=True) == 1.0

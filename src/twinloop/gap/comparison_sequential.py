@@ -12,7 +12,7 @@ from twinloop.core.seeds import generator
 from twinloop.gap.comparison_trials import Arms
 from twinloop.stats import Answer, Sequential, log_e_rates, log_e_scores, sequential_rates, sequential_scores
 
-_DRAWS = 400  # continuations from which the expected number of further pairs is told
+_DRAWS = 200  # continuations from which the expected number of further pairs is told
 _AHEAD = 1000  # pairs that a continuation goes on at most
 
 
