@@ -1,6 +1,7 @@
 """The dynamics gap as a whole: a twin against itself, planted errors, portions, contact, single logs, real logs."""
 
 import os
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from _gap_logs import arm_log, arm_twin, episode
 from twinloop.core.errors import InputError, LogError
 from twinloop.dataset.registry import load
+from twinloop.dataset.resample import resample
 from twinloop.dataset.sets.dfki_double_pendulum import read_rollouts
 from twinloop.gap import measure_gap
 from twinloop.loop.gap_options import Request
@@ -177,6 +179,20 @@ def test_the_so101_loses_to_a_pure_delay_before_it_is_identified(backend):
     assert (report.skill("command") > 0.6).all()
     assert (report.skill("delay")[:5] < 0).all()
     assert report.floor is None
+
+
+@pytest.mark.slow
+def test_a_servo_is_measured_under_the_gain_that_each_log_states(backend):
+    data("bam_servo")
+    log = [piece for one in load("bam_servo")[0] for piece in resample(one, 150.0)]
+    log = [replace(piece, index=number) for number, piece in enumerate(log)]
+    servo = load_twin("xl330_pendulum")
+    told = Request(condition=("actuator/pendulum/firmware_gain=firmware_kp",))
+    right = measure_gap(servo, log, backend=backend, options=told.options(servo, log))
+    wrong = measure_gap(servo, log, backend=backend, options=Request().options(servo, log))
+    assert right.overall_skill.low > 0.5
+    assert right.rmse["nominal"].estimate[0] < 0.8 * wrong.rmse["nominal"].estimate[0]
+    assert right.floor is None  # equal commands, but under unlike gains
 
 
 @pytest.mark.slow

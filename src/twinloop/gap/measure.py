@@ -20,7 +20,8 @@ from twinloop.gap.measure_clips import worst_clips, worst_of
 from twinloop.gap.measure_figures import Sums, report_of
 from twinloop.gap.measure_intervals import FEWEST, row_of
 from twinloop.gap.measure_scales import Survey, survey
-from twinloop.gap.noise_floor import Groups, Pairs, collect, find_repeats, pair_sums
+from twinloop.gap.noise_floor import Pairs, collect, pair_sums
+from twinloop.gap.noise_floor_repeats import Groups, find_repeats
 from twinloop.gap.report import GapReport
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
