@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from _pictures import camera_pictures
 from twinloop.core.errors import InputError
 from twinloop.gap.camera_remedy_develop import Look
 from twinloop.gap.encoders import open_encoder
@@ -11,6 +10,7 @@ from twinloop.gap.vision import measure_vision
 from twinloop.gap.vision_pictures import picture_arrays
 from twinloop.gap.vision_regions import GRID, region_features, tell_regions
 from twinloop.gap.vision_side import gather
+from twinloop.loop.gap_study.vision_scenes import camera_pictures
 from twinloop.sensors.camera import CameraModel
 from twinloop.stats import mmd
 

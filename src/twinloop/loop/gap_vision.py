@@ -21,7 +21,7 @@ from twinloop.gap.camera_remedy_develop import Look
 from twinloop.gap.encoders import open_encoder
 from twinloop.gap.vision import VisionGap, measure_vision
 from twinloop.gap.vision_datasets import open_pictures
-from twinloop.gap.vision_pictures import Size
+from twinloop.gap.vision_pictures import Pictures, Size
 from twinloop.gap.vision_side import gather
 from twinloop.generate.pixels.dataset import PICTURES
 from twinloop.generate.render_settings import picture_size
@@ -93,13 +93,14 @@ def run_gap_vision(
     gap = measure_vision(seen_real, seen_sim, encoder, look=seen.look, sensor=seen.sensor, draws=draws, seed=seed)
     console.print(f"real: {gap.real.label}\nsimulated: {gap.sim.label}; {seen.known}", soft_wrap=True)
     _print(console, gap)
-    tones = _tones(gap, seen.look)
+    again = developed_again(gap.sim.kept, seen.look, remedied(seen.look, gap.remedies))
+    tones = _tones(gap, again)
     return run.end(
         {**gap.to_json(), "camera": {"sensor": seen.sensor, "known": seen.known}, "seed": seed, "frames": frames},
         gap.headline(),
         title="Real and simulated pictures",
         subtitle=f"{gap.real.label}; {gap.sim.label}; {seen.known}",
-        fill=lambda page: vision_section(page, gap, tones),
+        fill=lambda page: vision_section(page, gap, tones, again),
     )
 
 
@@ -162,11 +163,10 @@ def _same_camera(sim: str, camera: str | None) -> str | None:
         return None
 
 
-def _tones(gap: VisionGap, look: Look) -> dict[str, NDArray[np.float64]]:
+def _tones(gap: VisionGap, again: Sequence[Pictures]) -> dict[str, NDArray[np.float64]]:
     """Mean quantiles of display values of both sides, and of simulated pictures with all remedies."""
     tones = {"real": gap.real.statistics.levels.mean(axis=0), "sim": gap.sim.statistics.levels.mean(axis=0)}
     if gap.remedies:
-        again = developed_again(gap.sim.kept, look, remedied(look, gap.remedies))
         tones["remedied"] = statistics_of(again).levels.mean(axis=0)
     return tones
 

@@ -12,6 +12,7 @@ from twinloop.gap.camera_remedy import Remedy
 from twinloop.gap.picture_statistics import QUANTILES
 from twinloop.gap.vision import VisionGap
 from twinloop.gap.vision_difference import MEANINGS, Difference
+from twinloop.gap.vision_pictures import Pictures
 from twinloop.gap.vision_regions import Regions
 from twinloop.gap.vision_side import Side
 from twinloop.render.sheet import contact_sheet
@@ -24,14 +25,20 @@ _SHEET = 4  # pictures of each side
 ALPHA = 0.05
 
 
-def vision_section(page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]]) -> None:
+def vision_section(
+    page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]], again: Sequence[Pictures]
+) -> None:
     """What both sides look like, how far apart they are, where it shows, and what would close it.
 
-    ``tones`` holds mean quantiles of display values ``(3, q)`` by ``real``, ``sim`` and, with remedies, ``remedied``.
+    Args:
+        page: to add to.
+        gap: what was measured.
+        tones: mean quantiles of display values ``(3, q)`` by ``real``, ``sim`` and, with remedies, ``remedied``.
+        again: the simulated pictures that were kept, with all remedies.
     """
     _summary(page, gap)
     _remedies(page, gap, tones)
-    _regions(page, gap)
+    _regions(page, gap, again)
     _distances(page, gap)
 
 
@@ -118,18 +125,21 @@ def _remedies(page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float
     page.text(" ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()))
 
 
-def _regions(page: Report, gap: VisionGap) -> None:
+def _regions(page: Report, gap: VisionGap, again: Sequence[Pictures]) -> None:
     page.section(
         "Where it shows",
         "Each region is judged alone: a classifier that sees only that region learns from some episodes and is judged "
         "by others. Clear regions tell nothing, red ones give the simulation away; the same map lies over both "
         "pictures.",
     )
-    middle = [_some(side.kept)[len(_some(side.kept)) // 2] for side in (gap.real, gap.sim)]
-    for regions, when in ((gap.regions, ""), (gap.regions_left, " once all remedies are applied")):
+    for regions, sim, when in (
+        (gap.regions, gap.sim.kept, ""),
+        (gap.regions_left, again, " once all remedies are applied"),
+    ):
         if regions is not None:
+            middle = [_some(kept)[len(_some(kept)) // 2] for kept in (gap.real.kept, sim)]
             page.plot(
-                telling_regions(middle, ["real", "simulated"], regions.apart, _hover(regions)),
+                telling_regions(middle, ["real", "simulated" + when], regions.apart, _hover(regions)),
                 f"{regions.telling} of {regions.auc.size} regions tell beyond chance{when} (permuted episodes, Holm). "
                 "Colour is the distance of scores in standard deviations, on a scale of its own.",
             )
