@@ -8,6 +8,7 @@ from typing import Annotated
 
 import tyro
 
+from twinloop.cli.bench_policies import BenchPolicies
 from twinloop.cli.commands import Outcome, console
 from twinloop.core.errors import InputError
 
@@ -190,6 +191,7 @@ class Bench:
         | Annotated[BenchRenderers, tyro.conf.subcommand("renderers", prefix_name=False)]
         | Annotated[BenchReal, tyro.conf.subcommand("real", prefix_name=False)]
         | Annotated[BenchCoverage, tyro.conf.subcommand("coverage", prefix_name=False)]
+        | Annotated[BenchPolicies, tyro.conf.subcommand("policies", prefix_name=False)]
         | Annotated[BenchLogs, tyro.conf.subcommand("logs", prefix_name=False)]
         | Annotated[BenchGap, tyro.conf.subcommand("gap", prefix_name=False)]
     )

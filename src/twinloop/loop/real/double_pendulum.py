@@ -9,7 +9,7 @@ zero 0, and nothing of it is corrected.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from twinloop.identify.space import Prior
 from twinloop.loop.real.arm_windows import REPLAY, at_rate, one_step_per_frame, rms_scores, window_errors
 from twinloop.loop.real.case import Fitted, Score
 from twinloop.simulate import Backend
+from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
 from twinloop.twin.inertia import body_inertial, inertial_text
 
@@ -42,6 +43,8 @@ PRIORS = {
     "joint/elbow/armature": Prior(spread=1e-3),
     # Friction of 0.25 N·m against 3.6 N·m/rad of gravity: an arm that hangs still is within 0.07 rad of the vertical.
     "sensor/*/offset": Prior(spread=0.04),
+    # Where commands drive the arm: the bus's cycle of 2 ms and what the motors take.
+    "actuator/*/delay": Prior(spread=0.005),
 }
 SPAN = 0.028  # s of positions behind a first speed: 15 frames
 _JOINTS = ("shoulder", "elbow")
@@ -51,13 +54,16 @@ TARGETS = (0.045, 0.085)
 SOURCE = "ten parameters by mujoco.sysid on these runs"
 
 
+@dataclass(frozen=True, kw_only=True)
 class DoublePendulum:
-    """See `RealCase`."""
+    """See `RealCase`. ``replay`` says what drives the arm and ``free`` what is fitted."""
 
-    name = "dfki_double_pendulum"
-    twin = "double_pendulum"
-    baseline = "the published parameters (model 1.0 of design C.1)"
-    split_rule = "the first run is held out"
+    name: str = "dfki_double_pendulum"
+    twin: str = "double_pendulum"
+    baseline: str = "the published parameters (model 1.0 of design C.1)"
+    split_rule: str = "the first run is held out"
+    replay: ReplayOptions = REPLAY
+    free: tuple[str, ...] = FREE
 
     def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
         """See `RealCase`."""
@@ -67,10 +73,10 @@ class DoublePendulum:
         """See `RealCase`."""
         twin, runs = load_twin(self.twin), at_rate(training, SPAN)
         zeros = np.zeros((len(runs), len(_JOINTS)))
-        result = _common(runs, zeros, {}, backend)
+        result = self._common(runs, zeros, {}, backend)
         for _ in range(_ROUNDS):
-            zeros = np.array([_zero(run, result, backend) for run in runs])
-            result = _common(runs, zeros, result.values, backend)
+            zeros = np.array([self._zero(run, result, backend) for run in runs])
+            result = self._common(runs, zeros, result.values, backend)
         values = dict(result.values)
         table = twin.table(1, values)
         notes = [f"{link}: {inertial_text(body_inertial(twin, table, link))}." for link in ("link1", "link2")]
@@ -87,34 +93,37 @@ class DoublePendulum:
         squares, windows = window_errors(load_twin(self.twin), at_rate(test, SPAN), values, backend)
         return rms_scores(squares, windows, _JOINTS, targets=TARGETS, source=SOURCE)
 
+    def _common(
+        self, runs: Sequence[Episode], zeros: NDArray[np.float64], start: Mapping[str, float], backend: Backend
+    ) -> IdentifyResult:
+        """The parameters that all runs share, each run having its zeros ``(nrun, n)``."""
+        keys = {f"sensor/{joint}/offset": f"zero/{joint}" for joint in _JOINTS}
+        said = [
+            replace(run, conditions={**run.conditions, **dict(zip(keys.values(), map(float, zero), strict=True))})
+            for run, zero in zip(runs, zeros, strict=True)
+        ]
+        config = FitConfig(
+            replay=replace(self.replay, conditions=keys),
+            free=self.free,
+            priors=PRIORS,
+            start=start,
+            walk=_MANY,
+            width=4.0,
+        )
+        return identify(one_step_per_frame(load_twin(self.twin)), said, backend=backend, config=config)
 
-def _common(
-    runs: Sequence[Episode], zeros: NDArray[np.float64], start: Mapping[str, float], backend: Backend
-) -> IdentifyResult:
-    """The parameters that all runs share, each run having its zeros ``(nrun, n)``."""
-    keys = {f"sensor/{joint}/offset": f"zero/{joint}" for joint in _JOINTS}
-    said = [
-        replace(run, conditions={**run.conditions, **dict(zip(keys.values(), map(float, zero), strict=True))})
-        for run, zero in zip(runs, zeros, strict=True)
-    ]
-    config = FitConfig(
-        replay=replace(REPLAY, conditions=keys),
-        free=FREE,
-        priors=PRIORS,
-        start=start,
-        walk=_MANY,
-        width=4.0,
-    )
-    return identify(one_step_per_frame(load_twin(DoublePendulum.twin)), said, backend=backend, config=config)
-
-
-def _zero(run: Episode, result: IdentifyResult, backend: Backend) -> list[float]:
-    """The zeros of one run under the common parameters."""
-    config = FitConfig(
-        replay=REPLAY, free=("sensor/*/offset",), fixed=result.values, priors=PRIORS, walk=_MANY, width=4.0
-    )
-    found = identify(one_step_per_frame(load_twin(DoublePendulum.twin)), [run], backend=backend, config=config)
-    return [found.values[f"sensor/{joint}/offset"] for joint in _JOINTS]
+    def _zero(self, run: Episode, result: IdentifyResult, backend: Backend) -> list[float]:
+        """The zeros of one run under the common parameters."""
+        config = FitConfig(
+            replay=self.replay,
+            free=("sensor/*/offset",),
+            fixed=result.values,
+            priors=PRIORS,
+            walk=_MANY,
+            width=4.0,
+        )
+        found = identify(one_step_per_frame(load_twin(self.twin)), [run], backend=backend, config=config)
+        return [found.values[f"sensor/{joint}/offset"] for joint in _JOINTS]
 
 
 CASE = DoublePendulum()
