@@ -188,8 +188,9 @@ def hints(
     """The rules that fire for a channel, the one with most behind it first.
 
     A state that predicts the residual of episodes that were not seen says how the error is made, an event only when,
-    and many causes share a time: where states were tried, events alone name a rule only if they are telling. The linear
-    model comes last, because whatever is missing bends the fitted parameters too.
+    and many causes share a time: where states were tried, events alone name a rule only if they are telling, and the
+    linear model predicts nothing (else parameters may be to blame). The linear model comes last, because whatever is
+    missing bends the fitted parameters too.
 
     Args:
         channel: name.
@@ -198,12 +199,12 @@ def hints(
         params: the twin's parameters, of which a command can free some.
         tried: whether states were tried for this channel.
     """
-    known = tuple(params)
+    known, off = tuple(params), any(row[0] == "linear" for row in states)
     fired = []
     for rule in RULES:
         by_state = [row for row in states if row[0] in rule.states]
         by_event = [row for row in events if row[0] in rule.events]
-        alone = by_event if not tried else [row for row in by_event if row[0] in rule.telling]
+        alone = by_event if not tried else [row for row in by_event if row[0] in rule.telling and not off]
         if not by_state and not alone:
             continue
         behind = (*sorted(by_state, key=lambda row: -row[1]), *sorted(by_event, key=lambda row: -row[1]))
