@@ -80,7 +80,8 @@ def test_identify_then_gap_measures_the_held_out_episodes(capsys, log, tmp_path)
     assert code == 0
     assert found["holdout"] == [3]
     assert json.loads((fit / "result.json").read_text()) == found
-    code, measured, _ = run(capsys, "gap", "--twin", twin, "--data", log, "--params", fit, "--output", gap, "--json")
+    words = ("--twin", twin, "--data", log, "--params", fit, "--output", gap)
+    code, measured, _ = run(capsys, "gap", *words, "--no-why", "--json")
     assert code == 0
     assert measured["episodes"] == [3]
     assert {**json.loads((gap / "result.json").read_text()), "failed": []} == measured

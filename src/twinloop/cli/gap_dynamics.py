@@ -43,6 +43,8 @@ class GapDynamics:
     params: Path | None = None
     """Folder of an identify run, whose estimates replace the twin's nominal values. Of the log that it was fitted to,
     only its held-out episodes are measured."""
+    no_why: bool = False
+    """With --params: leave out why the nominal twin errs (`twinloop gap why`), which takes most of the time."""
     comparing: Comparing = field(default_factory=Comparing)
     repeats: str = "auto"
     """Which episodes repeat one motion, for the noise floor: auto (equal commands), task (episodes of one task), none,
@@ -65,6 +67,7 @@ class GapDynamics:
             self.output,
             params=self.params,
             request=Request(**vars(self.comparing), repeats=self.repeats),
+            why=not self.no_why,
             fail_if=self.fail_if,
             console=console(json=self.json),
         )

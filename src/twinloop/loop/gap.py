@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
@@ -14,23 +12,17 @@ from twinloop.core.records import Episode
 from twinloop.gap import GapReport, measure_gap
 from twinloop.loop.gap_options import Request
 from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.gap_split import describe, held_out_split
+from twinloop.loop.gap_why import Why, explain
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section
 from twinloop.loop.pages_gap_dynamics import clips_section, horizon_section, recorded_camera
+from twinloop.loop.pages_gap_why import why_section
 from twinloop.randomize import read_identified
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin, load_twin
-
-
-@dataclass(frozen=True, kw_only=True)
-class Split:
-    """Which episodes are measured, and which may choose the delay of the baseline."""
-
-    measured: Sequence[Episode]
-    training: Sequence[Episode] | None
-    note: str
 
 
 def run_gap(
@@ -40,12 +32,14 @@ def run_gap(
     *,
     params: Path | None,
     request: Request,
+    why: bool = True,
     fail_if: Sequence[str],
     console: Console,
 ) -> Outcome:
     """Print and store the gap between a twin and a log.
 
-    With ``params`` from a run on the same log, only that run's held-out episodes are measured.
+    With ``params`` from a run on the same log, only that run's held-out episodes are measured, and with ``why`` the
+    nominal twin's error is shared out among groups of parameters.
     """
     started = GapRun.begin("dynamics", output, fail_if, console)
     twin = load_twin(reference)
@@ -64,13 +58,20 @@ def run_gap(
     )
     console.print(f"{log.label}; {split.note}", soft_wrap=True)
     console.print(report.text(), soft_wrap=True)
+    reason = None
+    if why and distribution is not None:
+        names = (reference, log.name)
+        reason = explain(
+            twin, split.measured, distribution, backend=open_backend(), options=options, note=split.note, names=names
+        )
+        console.print(f"\n{reason.text()}", soft_wrap=True)
     return started.end(
         {**report.to_json(), "twin": describe(twin), "data": log.describe(), "note": split.note}
-        | {"params": None if params is None else params.name},
-        report.headline(),
+        | {"params": None if params is None else params.name, "why": None if reason is None else reason.to_json()},
+        [*report.headline(), *(reason.headline() if reason else [])],
         title=f"Gap of {twin.name}",
         subtitle=f"{log.label}; {split.note}",
-        fill=lambda page: _fill(page, report, twin, split.measured, distribution, options),
+        fill=lambda page: _fill(page, report, twin, split.measured, distribution, options, reason),
     )
 
 
@@ -81,27 +82,11 @@ def _fill(
     episodes: Sequence[Episode],
     params: ParamDistribution | None,
     options: ReplayOptions,
+    why: Why | None,
 ) -> None:
     gap_section(page, report, twin, episodes, params, options=options)
     horizon_section(page, report)
+    if why is not None:
+        why_section(page, why.sentences(), why.attribution, why.where, why.moved)
     camera = recorded_camera(episodes)
     clips_section(page, report, twin, episodes, params, options=options, camera=camera)
-
-
-def describe(twin: Twin) -> dict[str, str]:
-    """Which twin a figure belongs to."""
-    return {"name": twin.name, "hash": twin.hash}
-
-
-def held_out_split(log: Log, run: dict[str, Any] | None) -> Split:
-    """The held-out episodes of an identify run on the same log; else all of them."""
-    if run is None or run.get("data", {}).get("hash") != log.hash:
-        return Split(measured=log.episodes, training=None, note=f"all {len(log.episodes)} episodes")
-    held, trained = set(run["holdout"]), set(run["training"])
-    if not held:
-        return Split(measured=log.episodes, training=None, note="NOTHING HELD OUT: the episodes that were fitted")
-    return Split(
-        measured=[e for e in log.episodes if e.index in held],
-        training=[e for e in log.episodes if e.index in trained],
-        note=f"{len(held)} held-out episodes of the identify run",
-    )

@@ -18,9 +18,9 @@ from twinloop.gap.attribution_result import OVERALL, Attribution, Explanation
 from twinloop.gap.groups import By, changed_params, parameter_groups, read_groups
 from twinloop.gap.sensitivity import Over, Sensitivity, SensitivityOptions, sensitivity
 from twinloop.gap.unexplained_result import Unexplained
-from twinloop.loop.gap import describe, held_out_split
 from twinloop.loop.gap_options import Request
 from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.gap_split import describe, held_out_split
 from twinloop.loop.gap_where import where_it_lives
 from twinloop.loop.logs import Log
 from twinloop.loop.pages_gap_why import why_section

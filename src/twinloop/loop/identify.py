@@ -22,7 +22,7 @@ from twinloop.identify.sbi_bridge import posterior
 from twinloop.identify.sbi_flow import require_sbi
 from twinloop.identify.sbi_result import Posterior
 from twinloop.identify.structures import chosen_structures
-from twinloop.loop.gap import describe
+from twinloop.loop.gap_split import describe
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section
 from twinloop.loop.pages_identify import drift_section, identify_section, ranges_section, structures_section
