@@ -74,11 +74,11 @@ def measure_gap(
     chosen = options or ReplayOptions()
     chosen = replace(chosen, history=max(chosen.history, LONGEST_LAG))
     seen = survey(stream_logs(twin, episodes, chosen, batch=batch))
+    groups, how = find_repeats(episodes, repeats)
     lags, learned = best_lags(stream_logs(twin, episodes if training is None else training, chosen, batch=batch))
     values = dict(params.estimate) if isinstance(params, ParamDistribution) else params
     walk = _Walk(backend=backend, table=_rows(twin, values), options=chosen, lags=lags, seen=seen, edges=_edges(seen))
     sums = walk.sums(stream_logs(twin, episodes, chosen, batch=batch))
-    groups, how = find_repeats(episodes, repeats)
     pairs = _pairs(twin, episodes, groups, chosen, walk.edges) if groups else None
     said = "the measured episodes themselves" if training is None else f"{learned} training episodes"
     meanings = {**sums.meanings}
