@@ -27,6 +27,7 @@ AREAS: tuple[str, ...] = (
     "predictivity",
     "sensors",
     "sequential",
+    "unexplained",
 )
 
 
