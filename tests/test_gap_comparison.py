@@ -76,7 +76,11 @@ def test_shared_starts_are_paired_and_pay():
         part = coins(name, 0.5, 40, seed=0, pair=True)
         rows.append(
             Trials(
-                policy=part.policy, domain=part.domain, score=won * 1.0, success=tuple(map(bool, won)), pair=part.pair
+                policy=part.policy,
+                domain=part.domain,
+                score=won.astype(np.float64),
+                success=tuple(map(bool, won)),
+                pair=part.pair,
             )
         )
     task = compare_policies(Trials.joined(rows), "a", "b").tasks[0]
@@ -134,7 +138,10 @@ def test_tables_that_say_nothing_say_so():
     assert "2 and 2 trials are too few" in few.notes[0]
     assert "At least 3 trials of each can reach 0.05" in few.notes[0]
     listed = compare_policies(DFKI, "ilqr_tvlqr", "sac_lqr", sequential=True).tasks[0]
-    assert "needs the order in which trials were run" in listed.notes[0]
+    assert "put into a random order" in listed.notes[0]
+    counted = compare_policies(counts(("a", 62, 100), ("b", 50, 100)), "a", "b", sequential=True).tasks[0].sequential
+    assert counted is not None
+    assert counted.answer == "undecided"  # in the order of the table it would look decided
 
 
 def test_wrong_questions_are_named():

@@ -9,7 +9,6 @@ from twinloop.gap.comparison_trials import Arms
 from twinloop.stats import TwoByTwo, barnard, trials_for_equivalence, trials_for_rates
 
 _POWER = 0.8  # of the further trials that are named
-_LISTED = 5  # trials of each from which an order of all successes first is no chance
 
 
 def further_trials(arms: Arms, within: float | None, alpha: float) -> int | None:
@@ -44,11 +43,10 @@ def notes_on(arms: Arms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
                 f"{n_a} and {n_b} trials are too few: even {n_a} of {n_a} against 0 of {n_b} has p = {best:.2g}. "
                 f"At least {_fewest(alpha)} trials of each can reach {alpha:.2g}."
             )
-    listed = [np.all(np.diff(x) <= 0) and np.ptp(x) > 0 for x in (arms.a, arms.b)]
-    if sequential and arms.measure == "success" and any(listed) and min(n_a, n_b) >= _LISTED:
+    if sequential and arms.listed:
         notes.append(
-            "Successes stand before failures, as where only their number is known. A sequential test needs the order "
-            "in which trials were run; without it take the fixed one."
+            "Successes stand before failures, as where only their number is known, so the trials were put into a "
+            "random order. To look at them one by one, give them as they were run."
         )
     return tuple(notes)
 

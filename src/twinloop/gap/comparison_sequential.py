@@ -21,7 +21,8 @@ class SequentialComparison:
     """The e-process of no difference, and those of the two sides of a margin if there is one.
 
     ``further`` is the median number of further pairs until the test decides if trials go on as seen; None where more
-    than half of the continuations do not end within a thousand. ``leftover`` counts trials without a partner.
+    than half of the continuations do not end within a thousand. ``leftover`` counts trials without a partner. ``seen``
+    ``(pairs,)`` is the difference of the means after each pair.
     """
 
     test: Sequential
@@ -31,6 +32,7 @@ class SequentialComparison:
     further: int | None
     pairs: int
     leftover: int
+    seen: NDArray[np.float64]
 
     @property
     def p_equivalent(self) -> float | None:
@@ -59,7 +61,8 @@ def compare_sequentially(
         InputError: scores outside [0, 1].
     """
     n = min(len(arms.a), len(arms.b))
-    a, b = arms.a[:n], arms.b[:n]
+    first, second = _mixed(arms, seed) if arms.listed else (arms.a, arms.b)
+    a, b = first[:n], second[:n]
     # The e-test of rates takes both trials of a pair for independent; differences of pairs do not ask for it.
     run = sequential_rates if _independent(arms) else sequential_scores
     test = run(a, b, level=level)
@@ -80,7 +83,14 @@ def compare_sequentially(
         further=further,
         pairs=n,
         leftover=len(arms.a) + len(arms.b) - 2 * n,
+        seen=np.cumsum(a - b) / np.arange(1, n + 1),
     )
+
+
+def _mixed(arms: Arms, seed: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Trials without an order, in a random one: as valid, and not led astray by successes that stand first."""
+    random = generator(seed, "gap/order")
+    return random.permutation(arms.a), random.permutation(arms.b)
 
 
 def _further(

@@ -12,6 +12,7 @@ from twinloop.core.trials import Domain, Measure, Trials
 from twinloop.stats import PairedCounts, TwoByTwo
 
 Array = NDArray[np.float64]
+_LISTED = 5  # trials of each from which an order of all successes first is hardly chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +38,13 @@ class Arms:
     def tables(self) -> tuple[TwoByTwo, ...]:
         """Successes of both within each condition."""
         return tuple(_table(a, b) for a, b in self.strata)
+
+    @property
+    def listed(self) -> bool:
+        """Whether successes stand before failures in both, as a table of counts lists them: no order of trials."""
+        enough = min(len(self.a), len(self.b)) >= _LISTED and not self.paired and self.measure == "success"
+        falls = all(bool(np.all(np.diff(x) <= 0)) for x in (self.a, self.b))
+        return enough and falls and bool(np.ptp(self.a) + np.ptp(self.b) > 0)
 
     @property
     def pairs(self) -> PairedCounts:

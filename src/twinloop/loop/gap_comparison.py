@@ -111,8 +111,8 @@ def _fixed_words(found: Comparison, task: TaskComparison) -> str:
         return f"{_better(found, float(i.estimate))} is better, {p}; {ends}."
     if task.answer == "equivalent":
         return f"equivalent within {found.within:g}, p = {task.p_equivalent:.2g}; {ends}."
-    end = "undecided: neither a difference"
-    end += f" nor equivalence within {found.within:g}" if found.within is not None else ""
+    within = found.within
+    nothing = "no difference" if within is None else f"neither a difference nor equivalence within {within:g}"
     more = (
         f" About {task.further} more trials of each would decide with a chance of 80 % if the rates are as seen."
         if task.further
@@ -121,7 +121,7 @@ def _fixed_words(found: Comparison, task: TaskComparison) -> str:
     if found.within is None:
         more += " That is no sign that they are equal; ask with --within what difference does not matter."
     equal = "" if task.p_equivalent is None else f", equivalence p = {task.p_equivalent:.2g}"
-    return f"{end} is shown, {p}{equal}; {ends}.{more}"
+    return f"undecided: {nothing} is shown, {p}{equal}; {ends}.{more}"
 
 
 def _sequential_words(found: Comparison, run: SequentialComparison) -> str:

@@ -22,7 +22,7 @@ def comparison_section(page: Report, found: Comparison, words: dict[str, str]) -
         for note in task.notes:
             page.text(note)
         if task.sequential is not None:
-            _sequential(page, found, task, task.sequential)
+            _sequential(page, found, task.sequential)
         _intervals(page, found, task)
     page.section(
         "How to read this",
@@ -35,7 +35,7 @@ def comparison_section(page: Report, found: Comparison, words: dict[str, str]) -
     )
 
 
-def _sequential(page: Report, found: Comparison, task: TaskComparison, run: SequentialComparison) -> None:
+def _sequential(page: Report, found: Comparison, run: SequentialComparison) -> None:
     curves = {"against no difference": run.test.log_e}
     if run.above is not None and run.below is not None:
         curves[f"against a difference ≤ -{found.within:g}"] = run.above.log_e
@@ -44,10 +44,8 @@ def _sequential(page: Report, found: Comparison, task: TaskComparison, run: Sequ
         wealth_curves(curves, alpha=1 - found.level),
         f"E-value after each of {run.pairs} pairs of trials; the test may stop where a curve passes the dashed line.",
     )
-    n = np.arange(1, run.pairs + 1)
-    seen = np.cumsum(task.arms.a[: run.pairs] - task.arms.b[: run.pairs]) / n
     page.plot(
-        confidence_sequence(run.test.low, run.test.high, seen, within=found.within),
+        confidence_sequence(run.test.low, run.test.high, run.seen, within=found.within),
         f"Difference {found.a} − {found.b}; the band holds the true difference at all pairs at once with "
         f"{100 * found.level:g} % confidence.",
     )
