@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -74,15 +75,7 @@ def test_shared_starts_are_paired_and_pay():
     rows = []
     for name, won in (("a", first), ("b", second)):
         part = coins(name, 0.5, 40, seed=0, pair=True)
-        rows.append(
-            Trials(
-                policy=part.policy,
-                domain=part.domain,
-                score=won.astype(np.float64),
-                success=tuple(map(bool, won)),
-                pair=part.pair,
-            )
-        )
+        rows.append(replace(part, score=won.astype(np.float64), success=tuple(map(bool, won))))
     task = compare_policies(Trials.joined(rows), "a", "b").tasks[0]
     assert task.arms.paired
     assert task.test == "McNemar, exact"
