@@ -173,6 +173,8 @@ def test_what_parameters_are_not_sure_of_widens_the_intervals(twin, backend):
     widths = [(a.share.interval.high - a.share.interval.low)[:, 0] for a in (sure, unsure)]
     assert (widths[1] > 2 * widths[0]).all()
     assert sure.share.interval.estimate == pytest.approx(unsure.share.interval.estimate)
+    partly = replace(known(values, [0.01, 0.1 * values[KP]], twin), determined=(False, True))
+    assert shared(backend, twin, episodes, partly).held == (DELAY,)
 
 
 def test_groups_that_cannot_be_told_apart_are_told_of_together():

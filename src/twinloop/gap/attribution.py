@@ -93,7 +93,8 @@ def attribute(
         LogError, InputError: the episodes do not fit the twin; groups that leave a parameter out; a world diverges.
     """
     asked, coarse = options or AttributionOptions(), at_physics_rate(twin, (options or AttributionOptions()).physics_hz)
-    estimate = dict(params.estimate) if isinstance(params, ParamDistribution) else dict(params)
+    known = params.estimate if isinstance(params, ParamDistribution) else params
+    estimate = {name: value for name, value in known.items() if name not in asked.replay.conditions}
     _check_groups(groups, changed_params(twin, estimate))
     length = physics_steps(coarse, episodes, asked.replay)
     plan = design(len(groups), exact=asked.exact, worlds=asked.steps / length, least_pairs=asked.pairs, seed=asked.seed)
@@ -112,7 +113,8 @@ def attribute(
         resamples=asked.resamples,
         seed=asked.seed,
     )
-    known = np.array([(floor or {}).get(channel.name, np.nan) for channel in errors.channels])
+    own = np.array([(floor or {}).get(channel.name, np.nan) for channel in errors.channels])
+    untold = params.undetermined if isinstance(params, ParamDistribution) else ()
     return Attribution(
         groups=tuple(groups),
         channels=errors.channels,
@@ -124,11 +126,12 @@ def attribute(
         back=tally.shares("back"),
         left=tally.left(),
         causes=tally.causes([group.name for group in groups]),
-        floor=tally.floor(known * count),
+        floor=tally.floor(own * count),
         interactions=tally.interactions(),
         worlds=plan.nworld + (0 if drawn is None else drawn[0].nworld),
         coalitions=plan.text(),
         ndraw=0 if drawn is None else drawn[0].ndraw,
+        held=tuple(name for group in groups for name in group.params if name in untold),
         note=note,
     )
 

@@ -136,6 +136,7 @@ class Attribution:
         worlds: replayed.
         coalitions: in words, which of them were.
         ndraw: draws of the parameters.
+        held: parameters that the data do not tell: they were not drawn, and their shares are given their estimates.
         note: what a reader must know of the episodes.
     """
 
@@ -154,6 +155,7 @@ class Attribution:
     worlds: int
     coalitions: str
     ndraw: int
+    held: tuple[str, ...] = ()
     note: str = ""
 
     @property
@@ -203,6 +205,7 @@ class Attribution:
             "worlds": self.worlds,
             "coalitions": self.coalitions,
             "draws": self.ndraw,
+            "held_at_estimate": list(self.held),
             "note": self.note,
         }
 

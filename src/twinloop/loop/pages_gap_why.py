@@ -83,7 +83,8 @@ def _exchanges(page: Report, found: Attribution) -> None:
         caption=f"What is in each group. {found.worlds} worlds were replayed: {found.coalitions}"
         + (f", and {found.ndraw} draws of the identified parameters." if found.ndraw else ".")
         + f" Beyond pairs, groups interact by up to {100 * float(np.nan_to_num(found.interactions).max()):.0f} % of a "
-        "channel's error.",
+        "channel's error."
+        + (f" Not told by the data and held at their estimates: {', '.join(found.held)}." if found.held else ""),
     )
 
 
