@@ -165,7 +165,7 @@ def test_trials_tell_failing_conditions_weak_policies_and_what_simulation_makes_
 
 
 def test_checks_together_fire_by_chance_as_rarely_as_they_claim():
-    rng, alarms, repetitions = np.random.default_rng(5), 0, 200
+    rng, alarms, repetitions = np.random.default_rng(5), 0, 120
     for _ in range(repetitions):
         support = Support(names=("x", "y"), values=rng.normal(size=(200, 2)))
         real = rng.normal(size=(10, 2))

@@ -14,7 +14,7 @@ from twinloop.gap.unexplained_places import new_errors, places
 from twinloop.gap.unexplained_rules import RULES, hints
 from twinloop.identify.structures import BUILTIN, chosen_structures
 from twinloop.loop.gap_where import read_nested, where_it_lives
-from twinloop.loop.pages_gap_where import where_section
+from twinloop.loop.pages_gap_where import nested_section, where_section
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
@@ -85,7 +85,7 @@ def test_heat_and_wear_are_told_apart(twin):
 
 
 def test_a_twin_that_is_right_leaves_nothing_to_name(twin):
-    for seed in range(3):
+    for seed in range(2):
         found = left_by(twin, clips(twin, BACKEND, TRUTH, count=12, nframe=80, seed=seed))
         assert found.hints == ()
         assert float(found.predicted.estimate[0]) < 0.05
@@ -200,7 +200,8 @@ def test_a_page_shows_shares_events_states_and_the_command(twin, tmp_path):
     found = where_it_lives(twin, log, backend=BACKEND, params=known(TRUTH))
     page = Report("Where", "test")
     pytest.importorskip("plotly")
-    where_section(page, found, read_nested(compared(tmp_path)))
+    where_section(page, found)
+    nested_section(page, read_nested(compared(tmp_path)))
     html = page.write(tmp_path / "report.html").read_text()
     for words in (
         "explained by nothing in the twin",

@@ -161,14 +161,19 @@ def read_nested(path: Path) -> NestedModels:
     Raises:
         InputError: no such run, or one without a comparison.
     """
-    run = read_identified(path)
-    compared = run.get("structures")
-    if not compared:
+    found = nested_of(read_identified(path), str(path))
+    if found is None:
         raise InputError(
             f"{path} compared no structures. Run `twinloop identify --twin … --data … --compare --output …` and give "
             "its folder."
         )
-    return _nested(compared, str(path))
+    return found
+
+
+def nested_of(run: Mapping[str, Any], source: str) -> NestedModels | None:
+    """The comparison of structures within the result of an identify run; None where it made none."""
+    compared = run.get("structures")
+    return _nested(compared, source) if compared else None
 
 
 def compare_nested(

@@ -21,10 +21,12 @@ from twinloop.gap.unexplained_result import Unexplained
 from twinloop.loop.gap_options import Request
 from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.gap_split import describe, held_out_split
-from twinloop.loop.gap_where import where_it_lives
+from twinloop.loop.gap_where import nested_of, where_it_lives
 from twinloop.loop.logs import Log
+from twinloop.loop.pages_gap_where import nested_section
 from twinloop.loop.pages_gap_why import why_section
 from twinloop.randomize import read_identified
+from twinloop.report import Report
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin, load_twin
@@ -194,12 +196,22 @@ def run_why(
     )
     console.print(f"{log.label}; {split.note}", soft_wrap=True)
     console.print(found.text(), soft_wrap=True)
+    nested = nested_of(run, params.name)
+    for sentence in nested.sentences() if nested else ():
+        console.print(f"- {sentence}", soft_wrap=True)
+
+    def fill(page: Report) -> None:
+        why_section(page, found.sentences(), found.attribution, found.where, found.moved)
+        if nested is not None:
+            nested_section(page, nested)
+
+    told = {**found.to_json(), "nested": None if nested is None else nested.to_json()}
     return started.end(
-        {**found.to_json(), "twin": describe(twin), "data": log.describe(), "note": split.note, "params": params.name},
+        {**told, "twin": describe(twin), "data": log.describe(), "note": split.note, "params": params.name},
         found.headline(),
         title=f"Why {twin.name} errs",
         subtitle=f"{log.label}; {split.note}",
-        fill=lambda page: why_section(page, found.sentences(), found.attribution, found.where, found.moved),
+        fill=fill,
     )
 
 

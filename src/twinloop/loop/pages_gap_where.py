@@ -16,7 +16,7 @@ from twinloop.report.gap_where import share_bars, share_forest
 _MOST_ROWS = 24  # of a forest; the largest are shown, and the table has them all
 
 
-def where_section(page: Report, found: Unexplained, nested: NestedModels | None = None) -> None:
+def where_section(page: Report, found: Unexplained) -> None:
     """Shares, events, states, worst moments, and what to try first."""
     names = [channel.removeprefix("position/") for channel in found.channels]
     page.section(
@@ -34,7 +34,7 @@ def where_section(page: Report, found: Unexplained, nested: NestedModels | None 
             },
         )
     )
-    for sentence in [*found.sentences(), *(nested.sentences() if nested else [])]:
+    for sentence in found.sentences():
         page.text(sentence)
     rows = [[name, *_shares(found, i)] for i, name in enumerate(names)]
     page.table(
@@ -55,6 +55,19 @@ def where_section(page: Report, found: Unexplained, nested: NestedModels | None 
     _events(page, found)
     _states(page, found)
     _moments(page, found)
+
+
+def nested_section(page: Report, nested: NestedModels) -> None:
+    """What nested models said on episodes that they had not seen."""
+    page.section("What nested models say", " ".join(nested.sentences()))
+    page.table(
+        ["structure", "physics", "error it takes away", "p (Holm)", "verdict"],
+        [
+            [r.name, r.meaning, f"{r.improvement:+.1%} ({r.low:+.1%} to {r.high:+.1%})", f"{r.p_value:.2g}", r.verdict]
+            for r in nested.rows
+        ],
+        caption="; ".join(f"{name} was not compared: {why}" for name, why in nested.skipped.items()),
+    )
 
 
 def _shares(found: Unexplained, i: int) -> list[str]:
