@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
-from scipy.optimize import brentq
 
 from twinloop.core.records import frozen
 from twinloop.stats.two_sample import Array, TwoSample
@@ -116,4 +116,4 @@ def _ridge(values: Array, freedom: float) -> float:
     low, high = np.log(least), np.log(least) + 40.0
     if excess(low) <= 0 or excess(high) >= 0:
         return float(least if excess(low) <= 0 else np.exp(high))
-    return float(np.exp(np.asarray(brentq(excess, low, high))))
+    return float(np.exp(np.asarray(scipy.optimize.brentq(excess, low, high))))

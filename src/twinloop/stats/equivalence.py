@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import ttest_ind, ttest_rel
 
 from twinloop.core.errors import InputError
 from twinloop.stats.two_by_two import Alternative, TwoByTwo, exact_p_value, exact_p_values
@@ -121,6 +121,6 @@ def verdict(p_differs: float, p_equivalent: float | None, *, alpha: float = 0.05
 
 def _one_sided(a: NDArray[np.float64], b: NDArray[np.float64], paired: bool, alternative: Alternative) -> float:
     if paired:
-        return float(ttest_rel(a, b, alternative=alternative).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
-    test = ttest_ind(a, b, equal_var=False, alternative=alternative)
+        return float(scipy.stats.ttest_rel(a, b, alternative=alternative).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
+    test = scipy.stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
     return float(test.pvalue)  # pyright: ignore[reportAttributeAccessIssue]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
@@ -35,7 +35,7 @@ def permutation_of_means(
             return 1.0
     elif np.ptp(np.concatenate([first, second])) == 0:
         return 1.0
-    found = stats.permutation_test(
+    found = scipy.stats.permutation_test(
         (first, second),
         _mean_difference if paired else _welch_t,
         permutation_type="samples" if paired else "independent",
@@ -64,7 +64,7 @@ def bootstrap_of_means(
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # one constant arm has no jackknife of its own; the other's stands
-            found = stats.bootstrap(
+            found = scipy.stats.bootstrap(
                 (first, second),
                 _mean_difference,
                 confidence_level=level,

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy.spatial.distance import pdist
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
@@ -91,7 +91,7 @@ def median_distance(samples: TwoSample, *, seed: int = 0) -> float:
     rows = samples.rows
     if len(rows) > _MEDIAN_ROWS:
         rows = rows[generator(seed, "stats/mmd/median").choice(len(rows), _MEDIAN_ROWS, replace=False)]
-    distances = pdist(rows)
+    distances = scipy.spatial.distance.pdist(rows)
     middle = float(np.median(distances))
     if middle > 0:
         return middle

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import false_discovery_control
 
 from twinloop.core.errors import InputError
 
@@ -34,7 +34,7 @@ def benjamini_hochberg(p_values: ArrayLike) -> NDArray[np.float64]:
         InputError: a value that is no probability.
     """
     p = _checked(p_values)
-    return np.asarray(false_discovery_control(p), dtype=np.float64) if len(p) else p
+    return np.asarray(scipy.stats.false_discovery_control(p), dtype=np.float64) if len(p) else p
 
 
 def _checked(p_values: ArrayLike) -> NDArray[np.float64]:

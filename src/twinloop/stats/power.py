@@ -8,9 +8,9 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from scipy.stats import binom
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
@@ -117,10 +117,10 @@ def power_of_pairs(p_only_a: float, p_only_b: float, pairs: int, *, alpha: float
         raise InputError(f"Chances {p_only_a:g} and {p_only_b:g} that only one of a pair succeeds must add up to 0…1.")
     share = p_only_a / differ
     total = 0.0
-    for many, chance in enumerate(binom.pmf(np.arange(pairs + 1), pairs, differ)):
-        tail = binom.cdf(np.arange(many + 1), many, 0.5)
+    for many, chance in enumerate(scipy.stats.binom.pmf(np.arange(pairs + 1), pairs, differ)):
+        tail = scipy.stats.binom.cdf(np.arange(many + 1), many, 0.5)
         refused = 2 * np.minimum(tail, tail[::-1]) <= alpha
-        total += float(chance * binom.pmf(np.arange(many + 1), many, share)[refused].sum())
+        total += float(chance * scipy.stats.binom.pmf(np.arange(many + 1), many, share)[refused].sum())
     return total
 
 

@@ -14,8 +14,8 @@ with p₁ and p₀, and the rate is linear in π, so that the smallest one lies 
 from __future__ import annotations
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import NDArray
-from scipy.stats import binom
 
 from twinloop.core.errors import InputError
 from twinloop.stats.control_variates import PairedTrials
@@ -94,10 +94,10 @@ def _curve(first: Array, counts: tuple[tuple[int, int], ...], share: float, tail
     short = seen - weight1 * won - _TIE  # what stratum 0 must add
     needed = np.where(short <= 0, 0.0, np.ceil(short / weight0 - _TIE) if weight0 > 0 else np.inf)
     needed = np.where(needed > n0, n0 + 1, needed)
-    chance = np.asarray(binom.pmf(won, n1, first[:, None]))
+    chance = np.asarray(scipy.stats.binom.pmf(won, n1, first[:, None]))
 
     def reached(second: Array) -> Array:
-        return np.einsum("gi,gi->g", chance, np.asarray(binom.sf(needed - 1, n0, second[:, None])))
+        return np.einsum("gi,gi->g", chance, np.asarray(scipy.stats.binom.sf(needed - 1, n0, second[:, None])))
 
     low, high = np.zeros(len(first)), np.ones(len(first))
     never = reached(high) < tail

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import kstest
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
@@ -20,7 +20,7 @@ def rank_uniformity(ranks: ArrayLike, most: int, *, seed: int = 0) -> float:
     if given.ndim != 1 or not len(given) or (given < 0).any() or (given > most).any():
         raise InputError(f"Ranks are a list of whole numbers from 0 to {most}; given shape {given.shape}.")
     within = generator(seed, "stats/ranks").uniform(size=len(given))
-    return float(kstest((given + within) / (most + 1), "uniform").pvalue)
+    return float(scipy.stats.kstest((given + within) / (most + 1), "uniform").pvalue)
 
 
 def novelty(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float, NDArray[np.float64]]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import qmc
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
@@ -48,7 +48,7 @@ def sobol_rows(nfactor: int, base: int, *, seed: int = 0, sizes: ArrayLike | Non
     if base < _LEAST_ROWS or base & (base - 1):
         raise InputError(f"A Sobol' design of {base} rows: give a power of two from {_LEAST_ROWS}, such as 64.")
     naxis = 2 * int(axes.sum())
-    digits = (qmc.Sobol(naxis, scramble=False, bits=_BITS).random(base) * 2.0**_BITS).astype(np.int64)
+    digits = (scipy.stats.qmc.Sobol(naxis, scramble=False, bits=_BITS).random(base) * 2.0**_BITS).astype(np.int64)
     shift = generator(seed, _STREAM).integers(0, 2**_BITS, size=naxis)
     first, second = np.split(((digits ^ shift) + 0.5) / 2.0**_BITS, 2, axis=1)
     owner = np.repeat(np.arange(nfactor), axes)

@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import binom, fisher_exact, hypergeom
 
 from twinloop.core.errors import InputError
 
@@ -128,7 +128,7 @@ def fisher(table: TwoByTwo, *, alternative: Alternative = "two-sided") -> float:
         [table.successes_a, table.trials_a - table.successes_a],
         [table.successes_b, table.trials_b - table.successes_b],
     ]
-    return float(fisher_exact(rows, alternative=alternative).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
+    return float(scipy.stats.fisher_exact(rows, alternative=alternative).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @lru_cache(maxsize=64)
@@ -159,7 +159,7 @@ def fisher_p_values(trials_a: int, trials_b: int) -> Array:
     values = np.ones((trials_a + 1, trials_b + 1))
     for total in range(trials_a + trials_b + 1):
         won_a = np.arange(max(0, total - trials_b), min(trials_a, total) + 1)
-        chance = hypergeom.pmf(won_a, trials_a + trials_b, total, trials_a)
+        chance = scipy.stats.hypergeom.pmf(won_a, trials_a + trials_b, total, trials_a)
         at_most = chance[None, :] <= chance[:, None] * (1 + 1e-7)  # scipy's tolerance for ties
         values[won_a, total - won_a] = np.minimum(np.where(at_most, chance[None, :], 0.0).sum(axis=1), 1.0)
     values.setflags(write=False)
@@ -226,4 +226,4 @@ def _rates(difference: float, trials: int) -> tuple[Array, Array]:
 
 def _pmf(trials: int, rates: Array) -> Array:
     """Binomial probabilities ``(len(rates), trials + 1)``."""
-    return np.asarray(binom.pmf(np.arange(trials + 1), trials, rates[:, None]), dtype=np.float64)
+    return np.asarray(scipy.stats.binom.pmf(np.arange(trials + 1), trials, rates[:, None]), dtype=np.float64)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy  # its parts load when they are used
 from scipy.special import ndtri
-from scipy.stats import binomtest
 
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import Interval, check_level
@@ -48,7 +47,7 @@ def mcnemar(counts: PairedCounts, *, alternative: Alternative = "two-sided") -> 
     differing = counts.only_a + counts.only_b
     if differing == 0:
         return 1.0
-    return float(binomtest(counts.only_a, differing, 0.5, alternative=alternative).pvalue)
+    return float(scipy.stats.binomtest(counts.only_a, differing, 0.5, alternative=alternative).pvalue)
 
 
 def paired_difference_interval(counts: PairedCounts, *, level: float = 0.95) -> Interval:
@@ -67,7 +66,7 @@ def _limit(counts: PairedCounts, z: float) -> float:
     seen = counts.difference
     if seen == end:
         return end
-    found = brentq(lambda shift: _tango(counts, shift) - z, end * (1 - 1e-12), seen, xtol=1e-10)
+    found = scipy.optimize.brentq(lambda shift: _tango(counts, shift) - z, end * (1 - 1e-12), seen, xtol=1e-10)
     return float(found)  # pyright: ignore[reportArgumentType]
 
 

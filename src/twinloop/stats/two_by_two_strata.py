@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import scipy  # its parts load when they are used
 from scipy.special import ndtri
-from scipy.stats import hypergeom
 
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import Interval, check_level
@@ -28,7 +28,9 @@ def stratified_exact(tables: Sequence[TwoByTwo]) -> float:
         total = table.successes_a + table.successes_b
         low = max(0, total - table.trials_b)
         won = np.arange(low, min(table.trials_a, total) + 1)
-        chance = np.convolve(chance, hypergeom.pmf(won, table.trials_a + table.trials_b, total, table.trials_a))
+        chance = np.convolve(
+            chance, scipy.stats.hypergeom.pmf(won, table.trials_a + table.trials_b, total, table.trials_a)
+        )
         least += low
     seen = chance[sum(table.successes_a for table in tables) - least]
     return float(min(chance[chance <= seen * (1 + 1e-7)].sum(), 1.0))
