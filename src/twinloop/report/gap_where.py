@@ -73,7 +73,7 @@ def share_forest(
             hovertemplate="%{text}<extra></extra>",
         )
     figure.add_vline(x=null, line={"color": INK, "width": 1, "dash": "dot"})
-    figure.update_yaxes(tickvals=list(range(len(names))), ticktext=list(names), autorange="reversed")
+    figure.update_yaxes(tickvals=list(range(len(names))), ticktext=list(names), autorange="reversed", zeroline=False)
     figure.update_xaxes(title_text=title)
     set_layout(figure, height=_FRAME + _ROW * len(names))
     return figure
