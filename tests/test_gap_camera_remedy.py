@@ -37,7 +37,7 @@ PLANTED = [
     ({"exposure_compensation": 0.4}, {"exposure_compensation": 0.08}),
     ({"white_balance_red": 1.2}, {"white_balance_red": 0.04}),
     ({"blur": 1.1}, {"blur": 0.08}),
-    ({"read_noise": 20.0}, {"read_noise": 3.0}),
+    ({"read_noise": 20.0}, {"read_noise": 4.5}),
     ({"white_balance_red": 1.15, "white_balance_blue": 0.8}, {"white_balance_red": 0.04, "white_balance_blue": 0.04}),
     ({"gamma": 1.25}, {"gamma": 0.08}),
     ({"vignetting": 0.4}, {"vignetting": 0.12}),
