@@ -161,6 +161,12 @@ def test_importing_the_package_loads_nothing_heavy():
     assert found.stdout.strip() == "[]"
 
 
+def test_importing_the_statistics_leaves_out_those_of_scipy_which_every_worker_would_wait_for():
+    code = "import twinloop.stats, sys; print([n for n in ('scipy.stats', 'scipy.optimize') if n in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
 @pytest.mark.slow
 def test_the_demo_runs_end_to_end_without_a_real_log(tmp_path):
     """As a user would: a process of its own, no data folder, no network; everything labelled as virtual."""

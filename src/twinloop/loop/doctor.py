@@ -32,6 +32,7 @@ _EXTRAS = {
     "gymnasium": "pip install 'twinloop[gym]'",
     "rosbags": "pip install 'twinloop[ros]'",
     "h5py": "pip install 'twinloop[hdf5]'",
+    "onnxruntime": "pip install 'twinloop[onnx]'",
     "sbi": "pip install 'twinloop[sbi]'",
 }
 
