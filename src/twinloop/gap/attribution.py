@@ -57,7 +57,7 @@ class AttributionOptions:
     replay: ReplayOptions = field(default_factory=ReplayOptions)
     physics_hz: float = 240.0
     exact: int = 8
-    pairs: int = 3
+    pairs: int = 6
     draws: int = 12
     steps: float = 3.5e6
     draw_steps: float = 2e6
