@@ -229,7 +229,7 @@ def run_classes(repetitions: int, seed: int) -> StudyTable:
         head=("class", "planted", "fires", "which is"),
         rows=tuple(rows),
         note="Conditions are normal, 10 real episodes against training; errors of episodes are lognormal with 30 % "
-        "spread. Fisher's test behind the checks of trials has its own table.",
+        "spread.",
         figures=tuple(figures),
     )
 
