@@ -63,9 +63,11 @@ def test_scores_are_bet_on():
 
 def test_what_is_lacking_is_said_of_each_policy():
     rows = planted(pairs=2)
-    with pytest.raises(InputError, match="act has 2 paired starts of 2 real trials, and needs at least 3; dp has 2"):
+    with pytest.raises(
+        InputError, match="act has 2 real and .* sim trials, pairs of them: 2, and needs at least 3 pairs; dp has 2"
+    ):
         estimate_real(as_trials(rows))
-    with pytest.raises(InputError, match="has 5 trials simulated only for 10 real ones"):
+    with pytest.raises(InputError, match="has 5 sim trials of further starts for 10 of both"):
         estimate_real(as_trials(planted(pairs=10, more=5)))
     unpaired = [(policy, domain, won, "") for policy, domain, won, _ in planted(pairs=10)]
     with pytest.raises(InputError, match="the same name in the column pair"):

@@ -75,7 +75,7 @@ def test_a_table_of_means_by_task(tmp_path):
         ("policy,domain,score\na,real,abc\n", "row 1: score is 'abc', where a number"),
         ("policy,domain,success\na,mars,1\n", "row 1: domain is 'mars'"),
         ("policy,domain,success,score\na,real,,\n", "row 1 has neither a success nor a score"),
-        ("policy,domain,successes,trials\na,real,4,3\n", "4 successes of 3 trials"),
+        ("policy,domain,successes,trials\na,real,4,3\n", "successes '4' of trials '3' are no counts"),
         ("policy,domain,successes,trials\na,real,4,\n", "no counts"),
         ("policy,domain,success\na,real,1,2\n", "row 1 has more cells"),
         ("policy,domain,success\n", "has no rows"),

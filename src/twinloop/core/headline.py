@@ -18,8 +18,9 @@ class Headline:
     """One figure with its interval.
 
     ``name`` reads like a path, ``skill/elbow_flex``: a word for the quantity and, where there are several, what it is
-    of. ``low`` and ``high`` are NaN where there is no interval, and ``method`` says how it is made or why there is
-    none. ``unit`` is "" for a ratio. ``better`` says which way the figure improves.
+    of; what a condition could not tell from its own words (spaces, <, =, >) is made an underscore. ``low`` and ``high``
+    are NaN where there is no interval, and ``method`` says how it is made or why there is none. ``unit`` is "" for a
+    ratio. ``better`` says which way the figure improves.
     """
 
     name: str
@@ -31,6 +32,9 @@ class Headline:
     better: Better = "lower"
     method: str = ""
     meaning: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", path_word(self.name))
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files; what is not finite is null."""

@@ -31,7 +31,7 @@ def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str |
         DatasetError: a dataset that is damaged, or whose episodes do not say how they ended.
     """
     path = Path(path)
-    if path.is_file() and path.suffix in _TABLES:
+    if path.is_file() and path.suffix.lower() in _TABLES:
         return trials_of_rows(read_rows(path), where=str(path), domain=domain, policy=policy)
     if (path / layout.INFO).is_file():
         return _of_dataset(path, domain, policy)
@@ -41,6 +41,8 @@ def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str |
         sorted(p for p in path.iterdir() if p.suffix in _TABLES or (p / layout.INFO).is_file()) if path.is_dir() else []
     )
     if not inside:
+        if path.is_file():
+            raise InputError(f"{path} is no table of trials that is known by its name. Call it .csv or .json.")
         raise InputError(
             f"{path} holds no trials: give a table (CSV or JSON with policy, domain, success or score), a LeRobot "
             "dataset, or a folder with one of them per policy."
@@ -60,13 +62,17 @@ def read_both(real: Path | str | None, sim: Path | str | None, both: Path | str 
         if path is not None:
             part = read_trials(path, domain=domain)
             if other := len(part) - len(part.where(domain=domain)):
-                raise InputError(f"{path} was given as {domain}, and {other} of its {len(part)} trials say otherwise.")
+                turn = f"It is the --{part.domain[0]} file." if other == len(part) else "Give such a table alone."
+                raise InputError(
+                    f"{path} was given as {domain}, and {other} of its {len(part)} trials say otherwise. {turn}"
+                )
             parts.append(part)
     trials = Trials.joined(parts)
     for domain in DOMAINS:
         if not len(trials.where(domain=domain)):
             raise InputError(
-                f"{trials.origin or 'No file given'}: there are no {domain} trials. Both domains are needed."
+                f"{trials.origin or 'No file given'}: there are no {domain} trials. Both domains are needed; give the "
+                f"others as --{domain} FILE."
             )
     return trials
 

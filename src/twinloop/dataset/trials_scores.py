@@ -25,7 +25,8 @@ def scores_of_rows(rows: Sequence[Row], *, where: str) -> tuple[PolicyScores, ..
     """The scores of each task.
 
     Raises:
-        InputError: no policy column, a policy twice in a task, no score from 0 to 1; names the row.
+        InputError: no policy, a policy twice in a task, no score from 0 to 1, no number of trials or standard
+            deviation; names the row.
     """
     if "policy" not in rows[0]:
         raise InputError(f"{where} has no column policy. It has: {', '.join(rows[0])}.")
@@ -48,7 +49,10 @@ def _task(task: str, numbered: Sequence[tuple[int, Row]], where: str) -> PolicyS
     policies = tuple(row["policy"] for _, row in numbered)
     again = [policy for policy in policies if policies.count(policy) > 1]
     if again:
-        raise InputError(f"{where}: policy {again[0]} has {policies.count(again[0])} rows in task '{task}'. Keep one.")
+        of = f" in task '{task}'" if task else ""
+        raise InputError(f"{where}: policy {again[0]} has {policies.count(again[0])} rows{of}. Keep one.")
+    if "" in policies:
+        raise InputError(f"{where}, row {numbered[policies.index('')][0]} names no policy. Write it in column policy.")
     return PolicyScores(
         policies=policies, real=_side("real", numbered, where), sim=_side("sim", numbered, where), task=task
     )
@@ -60,11 +64,17 @@ def _side(side: str, numbered: Sequence[tuple[int, Row]], where: str) -> Scores:
         place = f"{where}, row {at}"
         value = number(row, side, place)
         if not 0 <= value <= 1:
-            raise InputError(f"{place}: {side} score '{row[side]}' is no number from 0 to 1. Divide percents by 100.")
-        own = number(row, f"{side}_trials", place)
+            known = "Divide percents by 100." if value > 1 else "Leave the row out if it is not known."
+            raise InputError(f"{place}: {side} score '{row[side]}' is no number from 0 to 1. {known}")
+        own, spread = number(row, f"{side}_trials", place), number(row, f"{side}_sd", place)
+        count = own if np.isfinite(own) else number(row, "trials", place)
+        if count <= 0 or np.isinf(count):
+            raise InputError(f"{place}: {count:g} trials give no mean score. Leave the cell empty if it is not known.")
+        if spread < 0 or np.isinf(spread):
+            raise InputError(f"{place}: {side}_sd is {spread:g}, and a standard deviation is 0 or more.")
         mean.append(value)
-        trials.append(own if np.isfinite(own) else number(row, "trials", place))
-        deviation.append(number(row, f"{side}_sd", place))
+        trials.append(count)
+        deviation.append(spread)
     if np.isnan(deviation).all():
         return Scores.of_table(mean, trials)
     most = np.sqrt(np.multiply(mean, np.subtract(1.0, mean)))  # of scores in [0, 1], that of successes

@@ -33,7 +33,9 @@ ALIASES = {
     "pair": ("pair_id", "initial_state"),
 }
 _DOMAIN_WORDS = {"simulation": "sim", "simulated": "sim", "hardware": "real", "robot": "real"}
+_MOST_COUNTED = 1_000_000  # trials of a row of counts: more than anybody runs, little enough to be listed one by one
 _YES, _NO = ("1", "1.0", "true", "yes", "success"), ("0", "0.0", "false", "no", "failure", "fail")
+_SPLIT = {";": "semicolons", "\t": "tabs"}
 Row = Mapping[str, str]
 
 
@@ -80,7 +82,7 @@ def trials_of_rows(
     places = [f"{where}, row {number}" for number in range(1, len(rows) + 1)]
     success = [_truth(row.get("success", ""), place) for row, place in zip(rows, places, strict=True)]
     return Trials(
-        policy=tuple(row.get("policy") or policy or "" for row in rows),
+        policy=tuple(_policy(row, place, policy) for row, place in zip(rows, places, strict=True)),
         domain=tuple(_domain(row, place, domain) for row, place in zip(rows, places, strict=True)),
         score=np.array([_score(row, won, place) for row, won, place in zip(rows, success, places, strict=True)]),
         success=tuple(success),
@@ -109,7 +111,7 @@ def _csv_rows(path: Path) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8-sig") as file:
             lines = [line for line in file if line.strip() and not line.startswith("#")]
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read as a table of trials ({error}).") from error
+        raise InputError(f"{path} cannot be read as a table of trials ({error}). Save it as CSV in UTF-8.") from error
     rows = list(csv.DictReader(lines, skipinitialspace=True, restkey="", restval=""))
     for at, row in enumerate(rows, start=1):
         if "" in row:
@@ -144,16 +146,28 @@ def _plain(name: str) -> str:
 
 def _counted(row: Row, place: str, domain: Domain | None, policy: str | None) -> Trials:
     successes, trials = number(row, "successes", place), number(row, "trials", place)
-    if not (successes.is_integer() and trials.is_integer()) or trials < 1:
-        raise InputError(f"{place}: successes '{row['successes']}' of trials '{row.get('trials', '')}' are no counts.")
+    if not (successes.is_integer() and trials.is_integer() and 0 <= successes <= trials and trials >= 1):
+        raise InputError(
+            f"{place}: successes '{row['successes']}' of trials '{row.get('trials', '')}' are no counts. Write whole "
+            "numbers, such as 8 of 10."
+        )
+    if trials > _MOST_COUNTED:
+        raise InputError(f"{place}: {trials:.0f} trials are more than the {_MOST_COUNTED} of a row. Check the count.")
     return Trials.of_counts(
-        row.get("policy") or policy or "",
+        _policy(row, place, policy),
         _domain(row, place, domain),
         int(successes),
         int(trials),
         task=row.get("task", ""),
         condition=_condition(row),
     )
+
+
+def _policy(row: Row, place: str, default: str | None) -> str:
+    name = row.get("policy") or default
+    if not name:
+        raise InputError(f"{place} names no policy. Write its name in the column policy.")
+    return name
 
 
 def _domain(row: Row, place: str, default: Domain | None) -> Domain:
@@ -183,6 +197,8 @@ def _truth(text: str, place: str) -> bool | None:
 def _score(row: Row, success: bool | None, place: str) -> float:
     value = number(row, "score", place)
     if math.isnan(value):
+        if row.get("score"):
+            raise InputError(f"{place}: score is '{row['score']}', where a number from 0 to 1 should be.")
         if success is None:
             raise InputError(
                 f"{place} has neither a success nor a score. Leave the row out if the trial did not count."
@@ -194,4 +210,6 @@ def _score(row: Row, success: bool | None, place: str) -> float:
 
 
 def _lacks(where: str, column: str, known: Any) -> InputError:
-    return InputError(f"{where} has no column {column}. It has: {', '.join(known)}.")
+    alone = next(iter(known), "")
+    split = next((f" Separate cells by commas, not by {name}." for sign, name in _SPLIT.items() if sign in alone), "")
+    return InputError(f"{where} has no column {column}. It has: {', '.join(known)}.{split}")

@@ -84,7 +84,12 @@ def arms_by_task(
     both = [trials.where(policy=name).where(domain=domain) for name in (a, b)]
     for name, part in zip((a, b), both, strict=True):
         if not len(part):
-            raise InputError(f"Policy {name} has no {domain} trials in {trials.origin or 'these trials'}.")
+            other = "sim" if domain == "real" else "real"
+            count = len(trials.where(policy=name, domain=other))
+            raise InputError(
+                f"Policy {name} has no {domain} trials in {trials.origin or 'these trials'}. It has {count} of domain "
+                f"{other}: say --domain {other} to compare those."
+            )
     chosen = measured(Trials.joined(both), measure)
     tasks = [task for task in both[0].tasks if task in both[1].tasks]
     if not tasks:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
-from twinloop.core.trials import Measure, Pairs, Trials, paired
+from twinloop.core.trials import DOMAINS, Measure, Pairs, Trials, paired
 from twinloop.gap.comparison_trials import measured
 from twinloop.stats import (
     Interval,
@@ -77,7 +77,10 @@ class RealEstimate:
         for row in self.policies:
             figures += [
                 _figure(f"real/{row.policy}", row.combined, f"real {self.measure}, from real and simulated trials"),
-                _figure(f"trials_saved/{row.policy}", row.saved, "real trials that the simulated ones are worth"),
+                replace(
+                    _figure(f"trials_saved/{row.policy}", row.saved, "real trials that the simulated ones are worth"),
+                    unit="trials",
+                ),
             ]
         return figures
 
@@ -137,10 +140,11 @@ def _keys(trials: Trials) -> list[tuple[str, str, str]]:
 
 def _lack(trials: Trials, policy: str, real: NDArray[np.float64], _: object, more: NDArray[np.float64]) -> str:
     if len(real) < _LEAST:
-        there = len(trials.where(policy=policy).where(domain="real"))
-        return f"has {len(real)} paired starts of {there} real trials, and needs at least {_LEAST}"
+        there = [len(trials.where(policy=policy, domain=domain)) for domain in DOMAINS]
+        have = f"{there[0]} real and {there[1]} sim trials, pairs of them: {len(real)}"
+        return f"has {have}, and needs at least {_LEAST} pairs"
     if len(more) < len(real):
-        return f"has {len(more)} trials simulated only for {len(real)} real ones, and needs at least as many"
+        return f"has {len(more)} sim trials of further starts for {len(real)} of both, and needs at least as many"
     return ""
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from twinloop.core.errors import InputError
-from twinloop.core.headline import Headline, path_word
+from twinloop.core.headline import Headline
 from twinloop.core.trials import Measure, Trials
 from twinloop.gap.policies_rows import Cell, GapRow, Group, cells_of, compare
 from twinloop.stats import TwoByTwo, exact_p_value, holm, trials_for_rates
@@ -44,7 +44,7 @@ class MeasureGap:
         """The figures that conditions and the history see: simulated − real, overall, by policy and by condition."""
         unit, of = f"{self.measure}_gap", "success rate" if self.measure == "success" else "score"
         meaning = f"simulated − real {of}: positive where the simulation flatters"
-        rows = [("", self.overall), *((f"/{path_word(row.name)}", row) for row in (*self.policies, *self.conditions))]
+        rows = [("", self.overall), *((f"/{row.name}", row) for row in (*self.policies, *self.conditions))]
         named = {f"{unit}{name}": row for name, row in rows}
         largest = max((abs(float(row.difference.estimate)) for row in self.conditions), default=np.nan)
         return [

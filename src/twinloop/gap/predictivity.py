@@ -151,8 +151,8 @@ def measure_predictivity(
         most = max((len(table.policies) for table in tables), default=0)
         raise InputError(
             f"How well simulation predicts reality takes at least {LEAST_POLICIES} policies scored in both; here there "
-            f"are {most}. Score more policies (checkpoints of one training serve), or compare each policy's success "
-            "with 'twinloop gap policies'."
+            f"{'is' if most == 1 else 'are'} {most}. Score more policies (checkpoints of one training serve), or "
+            "compare each policy's success with 'twinloop gap policies'."
         )
     return PredictivityReport(
         tasks=tuple(tasks),

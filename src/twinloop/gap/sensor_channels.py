@@ -17,6 +17,7 @@ Array = NDArray[np.float64]
 # No readings of a sensor: what a motor or a switch was told, and orientations, whose four numbers are one reading.
 _TOLD = ("motor", "enabled")
 _POSITION_COLUMNS = 3
+_LISTED = 8  # channels that are named where logs share none
 _STILL_PART = 0.005  # of a joint's whole travel: less is standing still, as in the checks of logs
 _STILL_SHORTEST = 0.5  # s
 
@@ -108,8 +109,8 @@ def matched(
         pairs.append((channel, other))
     if not pairs:
         raise LogError(
-            f"The logs share no channel. The real one has {_families(ours)}, the simulated one {_families(theirs)}. "
-            "Say --same REAL=SIM where one signal has two names."
+            f"The logs share no channel. The real one has {_some(ours)}, the simulated one {_some(theirs)}. Say --same "
+            "REAL=SIM where one signal has two names; name joints alike (--joints)."
         )
     return pairs, lacking
 
@@ -182,6 +183,11 @@ def _rows(time: Array, span: tuple[float, float] | None) -> tuple[int, int] | No
         return None
     rows = np.searchsorted(time, span[0], side="left"), np.searchsorted(time, span[1], side="right")
     return (int(rows[0]), int(rows[1])) if rows[1] > rows[0] else None
+
+
+def _some(channels: Mapping[str, SensorChannel]) -> str:
+    more = len(channels) - _LISTED
+    return (", ".join(list(channels)[:_LISTED]) or "none") + (f" and {more} more" if more > 0 else "")
 
 
 def _families(channels: Mapping[str, SensorChannel]) -> str:

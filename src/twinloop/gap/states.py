@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from twinloop.core.records import Episode
-from twinloop.gap.states_match import match, refuse_clip
+from twinloop.gap.states_match import match, refuse_clip, refuse_draws, refuse_few
 from twinloop.gap.trajectory_features import Array, Feature, trajectory_features
 from twinloop.stats import (
     ClassifierTest,
@@ -30,6 +30,7 @@ from twinloop.stats import (
 )
 from twinloop.stats.classifier_fit import Features
 
+SIDES = ("real", "simulated")
 CLIP_S = 2.0  # a movement or two of an arm, and twenty times the lag of its servos (our choice)
 _NEIGHBOUR = 5
 
@@ -42,7 +43,8 @@ class StatesGap:
     Wasserstein distance of each feature in its own unit, ``scale`` ``(nfeature,)`` those standard deviations;
     ``classifier`` sees all features, ``by_channel`` and ``by_family`` only those of one channel or family, with
     p-values adjusted for their number in ``p_channel`` and ``p_family`` (Holm). ``neighbours`` say whether simulation
-    makes what reality has, and all of it. ``notes`` say what was done to make the sets comparable.
+    makes what reality has, and all of it. ``notes`` say what was done to make the sets comparable. ``sides`` are what
+    the two sets are called, such as ``real`` and ``simulated``.
     """
 
     features: tuple[Feature, ...]
@@ -65,6 +67,7 @@ class StatesGap:
     paired: bool
     level: float
     notes: tuple[str, ...]
+    sides: tuple[str, str] = SIDES
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 1)."""
@@ -72,6 +75,7 @@ class StatesGap:
             "schema": 1,
             "clips": {"real": self.real_clips, "sim": self.sim_clips, "seconds": self.clip_s, "rate_hz": self.rate_hz},
             "paired": self.paired,
+            "sides": list(self.sides),
             "mmd": self.mmd.to_json(),
             "energy": self.energy.to_json(),
             "classifier": self.classifier.to_json(),
@@ -93,6 +97,7 @@ def measure_states(
     level: float = 0.95,
     draws: int = 999,
     seed: int = 0,
+    sides: tuple[str, str] = SIDES,
 ) -> StatesGap:
     """Compare real and simulated trajectories.
 
@@ -104,13 +109,17 @@ def measure_states(
         level: of intervals; tests are at 1 − ``level``.
         draws: relabellings of episodes in every test; 0 for distances alone.
         seed: of relabellings and resamples.
+        sides: what the two sets are called, in words and on pages.
 
     Raises:
         LogError, UnitsError: the sets cannot be compared; says why.
-        InputError: too few episodes for a test at this level; says how many it needs.
+        InputError: too few episodes for a test at this level, or too few relabellings; says how many it needs.
     """
     refuse_clip(clip_s)
+    refuse_draws(draws, level)
     matched = match(real, sim, clip_s=clip_s)
+    for side, clips in zip(sides, (matched.real, matched.sim), strict=True):
+        refuse_few(clips, _NEIGHBOUR, side=side)
     features, real_rows, sim_rows = trajectory_features(matched.real, matched.sim)
     keys: dict[str, Any] = {
         "real_clusters": matched.real.clusters,
@@ -144,6 +153,7 @@ def measure_states(
         paired=paired,
         level=level,
         notes=matched.notes,
+        sides=sides,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
 from twinloop.dataset.resample import resample
 from twinloop.gap.trajectory_features import Clips, cut_clips
+from twinloop.stats.interval import check_level
 
 _SAME_RATE = 0.02  # as for a replay
 
@@ -55,6 +57,12 @@ def _channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str
     mine, theirs = (
         [name for name in episodes[0].joints if all(name in e.joints for e in episodes)] for episodes in (real, sim)
     )
+    for which, names, episodes in (("real", mine, real), ("simulated", theirs, sim)):
+        if not names:
+            raise LogError(
+                f"The {which} log has no joints in all its episodes, and joints are what is compared (its signals: "
+                f"{_listed(list(episodes[0].signals))}). Measure such a log with 'twinloop gap dynamics'."
+            )
     common = [name for name in mine if name in theirs]
     if not common:
         raise LogError(
@@ -158,5 +166,34 @@ def refuse_clip(clip_s: float) -> None:
     Raises:
         InputError: it is not positive.
     """
-    if not clip_s > 0:
+    if not 0 < clip_s < np.inf:
         raise InputError(f"Clips of {clip_s:g} s are no clips. Ask for a length in seconds, such as 2.")
+
+
+def refuse_draws(draws: int, level: float) -> None:
+    """Refuse so few relabellings that no p-value of theirs could be at most 1 − ``level``.
+
+    Raises:
+        InputError: a negative number, fewer than the test needs, or no level.
+    """
+    check_level(level)
+    least = math.ceil(1 / (1 - level) - 1e-9) - 1
+    if draws < 0 or 0 < draws < least:
+        raise InputError(
+            f"{draws} as the number of relabellings cannot give a p-value of {1 - level:.3g} or less; it takes "
+            f"{least}, and 999 are usual. 0 leaves the tests out."
+        )
+
+
+def refuse_few(clips: Clips, neighbours: int, *, side: str) -> None:
+    """Refuse so few clips that one of them has fewer than so many in other episodes.
+
+    Raises:
+        InputError: says how many clips there are.
+    """
+    most = int(np.unique(clips.clusters, return_counts=True)[1].max())
+    if len(clips) - most < neighbours:
+        raise InputError(
+            f"The {side} set has {len(clips)} clips, {most} of one episode, and its nearest neighbours take "
+            f"{neighbours} clips in other episodes. Ask for shorter clips (--clip), or give more episodes."
+        )

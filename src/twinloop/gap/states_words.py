@@ -17,7 +17,8 @@ def verdict(gap: StatesGap) -> str:
     figure = f"{float(auc.estimate):.2f} [{float(auc.low):.2f}, {float(auc.high):.2f}]"
     if np.isnan(gap.classifier.p_value):
         return (
-            f"A classifier ranks held-out real clips above simulated ones in {figure} of pairs; no test was asked for."
+            f"Of pairs of held-out clips, one {gap.sides[0]} and one {gap.sides[1]}, a classifier tells which is which "
+            f"in a share of {figure}, where 0.5 is chance; no test was asked for."
         )
     p = f"p = {gap.classifier.p_value:.2g}"
     if gap.classifier.p_value > 1 - gap.level:
@@ -55,16 +56,17 @@ def _sentence(gap: StatesGap, row: int) -> str:
 
 def _change(gap: StatesGap, row: int, unit: str) -> str:
     """How the simulated values differ: shifted, scaled, or spread otherwise."""
+    there = "in simulation" if gap.sides[1] == "simulated" else f"in {gap.sides[1]}"
     real, sim = (float(rows[:, row].mean()) for rows in (gap.real_rows, gap.sim_rows))
     if abs(sim - real) < 0.5 * float(gap.columns.distance.estimate[row]):  # moved to both sides: spread or shape
         spread = float(gap.columns.spread[row])
         how = "varies more" if spread > 1 else "varies less"
         times = f", {spread:.2g} times as much" if np.isfinite(spread) else ""
-        return f"{how} in simulation{times}"
+        return f"{how} {there}{times}"
     side = "larger" if sim > real else "smaller"
     level = gap.features[row].kind in _LEVELS
     if not level and min(real, sim) > 0 and max(real, sim) / min(real, sim) >= _FACTOR:
         times = max(real, sim) / min(real, sim)
         how = "as large" if sim > real else "smaller"
-        return f"is {times:.2g} times {how} in simulation, {sim:.3g}{unit} for {real:.3g}{unit}"
-    return f"is {abs(sim - real):.3g}{unit} {side} in simulation, {sim:.3g}{unit} for {real:.3g}{unit}"
+        return f"is {times:.2g} times {how} {there}, {sim:.3g}{unit} for {real:.3g}{unit}"
+    return f"is {abs(sim - real):.3g}{unit} {side} {there}, {sim:.3g}{unit} for {real:.3g}{unit}"

@@ -38,7 +38,7 @@ class Condition:
         Raises:
             UnknownNameError: there is none.
         """
-        found = [figure for name, figure in figures.items() if fnmatchcase(name, self.name)]
+        found = [figure for name, figure in figures.items() if name == self.name or fnmatchcase(name, self.name)]
         if not found:
             raise UnknownNameError("figure", self.name, list(figures), where=f"--fail-if '{self.text}'")
         return found

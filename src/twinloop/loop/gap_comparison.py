@@ -29,6 +29,7 @@ from twinloop.stats import (
 )
 
 _POINTS = 16  # numbers of trials at which the power is drawn
+_SURELY = 0.9  # share of sequences that must decide before the time they take on average says anything
 
 
 def run_gap_compare(
@@ -83,7 +84,7 @@ def run_gap_compare(
         for note in task.notes:
             console.print(note, soft_wrap=True)
     return run.end(
-        {**found.to_json(), "trials": str(trials), "words": words},
+        {**found.to_json(), "trials": str(trials), "data": str(trials), "words": words},
         found.headline(),
         title=f"{a} against {b}",
         subtitle=f"{domain} trials of {trials}",
@@ -182,6 +183,10 @@ def run_gap_power(
     run = GapRun.begin("power", output, (), console)
     if only_one and within is not None:
         raise InputError("Equivalence on shared starts is not offered by --paired; give the rates and --within alone.")
+    if only_one and ratio != 1:
+        raise InputError(
+            f"With --paired every start is tried by both, so that --ratio {ratio:g} says nothing. Leave it out."
+        )
     needed, at = _needed(p, power, alpha, within, ratio, only_one, "fisher" if test == "fisher" else "barnard")
     figures: dict[str, Any] = {"p": list(p), "within": within, "needed": needed.to_json()}
     numbers = np.unique(np.linspace(2, 1.4 * needed.trials_a, _POINTS).astype(int))
@@ -192,7 +197,8 @@ def run_gap_power(
             "pairs, mean": timed.mean,
             "pairs, median": timed.quantile(0.5),
             "pairs, nine of ten end by": timed.quantile(0.9),
-            f"decided within {most} pairs": timed.decided,
+            "pairs, at most": most,
+            "decided, share": timed.decided,
         }
     figures["text"] = _power_words(p, needed, within, only_one, figures.get("sequential"))
     console.print(figures["text"], soft_wrap=True)
@@ -209,7 +215,7 @@ def run_gap_power(
         figures,
         headline,
         title="Trials needed",
-        subtitle=figures["text"],
+        subtitle=f"for {'chances' if only_one else 'success rates'} of {p[0]:g} and {p[1]:g}",
         fill=lambda page: power_section(page, figures),
     )
 
@@ -245,6 +251,10 @@ def _power_words(
     words = f"{what}, with a power of {needed.power:.3f} at α = {needed.alpha:g} ({needed.test})."
     if sequential is not None:
         mean, ninth = sequential["pairs, mean"], sequential["pairs, nine of ten end by"]
+        most, decided = sequential["pairs, at most"], sequential["decided, share"]
+        if decided < _SURELY:
+            early = f"decides by pair {most:.0f} in {decided:.0%} of cases"
+            return f"{words} Looked at after every pair, the e-test {early}."
         words += (
             f" Looked at after every pair, the e-test ends after {mean:.0f} pairs on average, and nine times of ten"
         )

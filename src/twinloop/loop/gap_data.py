@@ -16,9 +16,10 @@ from twinloop.core.headline import Headline
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.gap.states import CLIP_S, StatesGap, measure_states
+from twinloop.gap.states import CLIP_S, SIDES, StatesGap, measure_states
 from twinloop.gap.states_words import findings, verdict
 from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.gap_sides import require_two_sides
 from twinloop.loop.logs import Log
 from twinloop.loop.pages_gap_data import data_section
 from twinloop.randomize import read_identified
@@ -28,15 +29,23 @@ from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import Interval
 from twinloop.twin import Twin, load_twin
 
+_FEWEST = 4  # episodes of which each half has two
+_HALF = "its own other half, which shows what is seen without any gap"
+_HALVES = ("half A", "half B")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Against:
-    """What real episodes are compared with: ``sim`` episodes, in pairs where they are replays; ``label`` names them."""
+    """What real episodes are compared with: ``sim`` episodes, in pairs where they are replays; ``label`` names them.
+
+    ``sides`` are what the two sets are called.
+    """
 
     real: Sequence[Episode]
     sim: Sequence[Episode]
     paired: bool
     label: str
+    sides: tuple[str, str] = SIDES
 
 
 def run_gap_data(
@@ -78,13 +87,21 @@ def run_gap_data(
     if ranges is not None:
         against = calibrated(against, load_twin(ranges))
     gap = measure_states(
-        against.real, against.sim, clip_s=clip_s, paired=against.paired, level=level, draws=draws, seed=seed
+        against.real,
+        against.sim,
+        clip_s=clip_s,
+        paired=against.paired,
+        level=level,
+        draws=draws,
+        seed=seed,
+        sides=against.sides,
     )
     headline = headlines_of(gap)
     for line in text_lines(real.label, against, gap):
         console.print(line, soft_wrap=True)
     figures: dict[str, Any] = {
         **gap.to_json(),
+        "data": real.describe(),
         "real": real.describe(),
         "sim": {"label": against.label, **({} if sim is None else sim.describe())},
         "verdict": verdict(gap),
@@ -93,7 +110,7 @@ def run_gap_data(
     return run.end(
         figures,
         headline,
-        title="States and actions: real against simulated",
+        title=f"States and actions: {' against '.join(against.sides)}",
         subtitle=f"{real.label} against {against.label}",
         fill=lambda page: data_section(page, gap, real.label, against.label),
     )
@@ -102,16 +119,17 @@ def run_gap_data(
 def headlines_of(gap: StatesGap) -> list[Headline]:
     """The figures that conditions and the history see."""
     around = gap.neighbours
-    told = "chance that a held-out real clip scores above a simulated one; 0.5 is none"
+    mine, other = gap.sides
+    told = f"share of pairs of held-out clips, one {mine} and one {other}, that are told apart; 0.5 is chance"
     return [
         gap.classifier.auc.headline("auc", meaning=told),
         gap.mmd.distance.headline("mmd", meaning="squared maximum mean discrepancy of all features"),
         gap.energy.distance.headline("energy", meaning="energy distance of all features, in standard deviations"),
         around.coverage.headline(
-            "coverage", better="higher", meaning="share of real clips with a simulated one nearby"
+            "coverage", better="higher", meaning=f"share of {mine} clips with a {other} one nearby"
         ),
         around.precision.headline(
-            "precision", better="higher", meaning="share of simulated clips with real ones nearby"
+            "precision", better="higher", meaning=f"share of {other} clips with {mine} ones nearby"
         ),
         *(test.auc.headline(f"auc/{name}", meaning=f"auc of {name} alone") for name, test in gap.by_channel.items()),
     ]
@@ -207,15 +225,22 @@ def _against(real: Log, sim: Log | None, twin: str | None, params: Path | None, 
     if sim is not None and twin is not None:
         raise InputError("Both --sim and --twin were given. Compare with stored episodes, or with a twin's replays.")
     if params is not None and twin is None:
-        raise InputError("--params says which values a twin takes, and no --twin was given.")
+        raise InputError("--params says which values a twin takes, and no --twin was given. Give --twin too.")
     if sim is not None:
+        require_two_sides(real, sim)
         return Against(real=real.episodes, sim=sim.episodes, paired=False, label=sim.label)
     if twin is not None:
         return _against_twin(real, twin, params)
+    if len(real.episodes) < _FEWEST:
+        count = f"{len(real.episodes)} episode{'' if len(real.episodes) == 1 else 's'}"
+        raise InputError(
+            f"{real.label} has {count}, and half of it says nothing of how episodes differ. Give a log of at least "
+            f"{_FEWEST}, or something to compare with: --sim or --twin."
+        )
     mixed = generator(seed, "gap/data/halves").permutation(len(real.episodes))
     half = len(mixed) // 2
     sides = [[real.episodes[i] for i in sorted(part)] for part in (mixed[:half], mixed[half:])]
-    return Against(real=sides[0], sim=sides[1], paired=False, label="its own other half: what is seen without any gap")
+    return Against(real=sides[0], sim=sides[1], paired=False, label=_HALF, sides=_HALVES)
 
 
 def _against_twin(real: Log, reference: str, params: Path | None) -> Against:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -40,7 +41,7 @@ def run_gap_estimate(
     found = estimate_real(read_trials(trials), measure=measure, level=level, seed=seed)
     _print(console, found)
     return run.end(
-        {**found.to_json(), "trials": str(trials)},
+        {**found.to_json(), "trials": str(trials), "data": str(trials)},
         found.headline(),
         title="Real scores with simulation's help",
         subtitle=str(trials),
@@ -53,7 +54,7 @@ def _print(console: Console, found: RealEstimate) -> None:
     for row in found.policies:
         table.add_row(
             row.policy, str(row.pairs), str(row.more), _ends(row.alone), _ends(row.combined),
-            f"{row.correlation:.2f}", _ends(row.saved, digits=0),
+            "–" if math.isnan(row.correlation) else f"{row.correlation:.2f}", _ends(row.saved, digits=0),
         )  # fmt: skip
     console.print(table)
     console.print(

@@ -20,6 +20,7 @@ from twinloop.report import Report
 from twinloop.report.history import history_curves
 
 _SIDE_BY_SIDE = 4  # runs that fit the width of a terminal with their intervals
+_PAGES = (".html", ".htm")
 _HASH = 8  # characters of a hash that tell versions apart by eye
 
 
@@ -49,6 +50,8 @@ def past_runs(places: Sequence[Path], kind: str) -> list[PastRun]:
     Raises:
         InputError: a place that is not there, a result that cannot be read, or no run of that kind.
     """
+    if not places:
+        raise InputError("No folder was given. Give folders of gap runs, or one that holds them.")
     for place in places:
         if not place.is_dir():
             raise InputError(f"{place} is no folder. Give folders of gap runs, or one that holds them.")
@@ -72,10 +75,12 @@ def run_gap_history(
         InputError: see `past_runs`.
         UnknownNameError: a figure that no run has.
     """
+    if output is not None:
+        _refuse_output(output)
     runs = past_runs(places, kind)
     names = _chosen(runs, figures)
     console.print(_table(runs, names, kind))
-    if len({run.data_hash for run in runs}) > 1:
+    if len({run.data_hash or run.data for run in runs}) > 1:
         console.print("These runs measured different data; compare only rows of the same data.", soft_wrap=True)
     if output is not None:
         page = Report(f"How the gap moved: {kind}", f"{len(runs)} runs, {runs[0].made} to {runs[-1].made}")
@@ -110,11 +115,24 @@ def _read(file: Path) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
+def _named(value: Any) -> dict[str, Any]:
+    """What a result says of its twin or data: a record, or no more than a name."""
+    return value if isinstance(value, dict) else {"label": value, "name": value} if value else {}
+
+
+def _refuse_output(output: Path) -> None:
+    """Refuse to write a page over a file that is none, such as a table of trials."""
+    if output.is_dir():
+        raise InputError(f"{output} is a folder, and the history is one page. Name a file in it, such as history.html.")
+    if output.exists() and output.suffix not in _PAGES:
+        raise InputError(f"{output} exists and is no page. Name another --output, such as history.html.")
+
+
 def _past_run(folder: Path, result: dict[str, Any]) -> PastRun:
-    twin, data = result.get("twin") or {}, result.get("data") or {}
+    twin, data = _named(result.get("twin")), _named(result.get("data"))
     return PastRun(
         folder=folder,
-        made=result["made"],
+        made=result.get("made") or "",
         twin=twin.get("name", ""),
         twin_hash=twin.get("hash", ""),
         data=data.get("label", data.get("name", "")),
@@ -140,10 +158,12 @@ def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
     units = {name: figure.unit for run in runs for name, figure in run.figures.items()}
     head = ["run", "made", "twin", "data", *(_with_unit(name, units[name]) for name in names)]
     lines = [
-        [run.folder.name, run.made[:16].replace("T", " "), run.version, run.data_hash[:_HASH]]
+        [run.folder.name, run.made[:16].replace("T", " "), run.version, run.data_hash[:_HASH] or run.data]
         + [_cell(run.figures.get(name)) for name in names]
         for run in runs
     ]
+    told = [i for i in range(len(head)) if any(line[i] for line in lines)]  # of trials there is no twin, for example
+    head, lines = [head[i] for i in told], [[line[i] for i in told] for line in lines]
     if len(runs) <= _SIDE_BY_SIDE:
         head, *lines = [list(line) for line in zip(head, *lines, strict=True)]
     table = Table(*head, title=f"gap {kind}")
@@ -181,7 +201,7 @@ def _fill(page: Report, runs: Sequence[PastRun], names: Sequence[str]) -> None:
     page.table(
         ["run", "made", "twin", "data", *names],
         [
-            [run.folder.name, run.made, run.version, run.data_hash[:_HASH]]
+            [run.folder.name, run.made, run.version, run.data_hash[:_HASH] or run.data]
             + [run.figures[name].estimate if name in run.figures else None for name in names]
             for run in runs
         ],

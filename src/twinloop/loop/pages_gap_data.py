@@ -24,13 +24,14 @@ def data_section(page: Report, gap: StatesGap, real: str, sim: str) -> None:
 
 
 def _summary(page: Report, gap: StatesGap, real: str, sim: str) -> None:
+    mine, other = gap.sides
     unit = "pairs of the same trials" if gap.paired else "episodes"
     page.section(
-        "Can simulated trajectories be told from real ones?",
-        f"{real} (real) against {sim}. Episodes were cut into clips of {gap.clip_s:g} s at {gap.rate_hz:.4g} Hz, and "
+        f"Can {other} trajectories be told from {mine} ones?",
+        f"{real} ({mine}) against {sim}. Episodes were cut into clips of {gap.clip_s:g} s at {gap.rate_hz:.4g} Hz, and "
         f"every clip described by {len(gap.features)} numbers: where the joints were, how fast and how jerkily they "
         "moved, how far and how late they followed their commands. A small classifier learned from some episodes which "
-        "clips are real and was asked about the others. 0.5 is guessing, 1 is always right.\n\n" + verdict(gap),
+        f"clips are {mine} and was asked about the others. 0.5 is guessing, 1 is always right.\n\n" + verdict(gap),
     )
     auc = gap.classifier.auc
     tone = None if np.isnan(gap.classifier.p_value) else "bad" if gap.classifier.p_value <= 1 - gap.level else "good"
@@ -38,12 +39,12 @@ def _summary(page: Report, gap: StatesGap, real: str, sim: str) -> None:
         [
             KeyFigure(label="area under the curve", value=float(auc.estimate), source=_range(auc), tone=tone),
             KeyFigure(
-                label="real clips that have simulated ones nearby", value=_percent(gap.neighbours.coverage), unit="%"
+                label=f"{mine} clips that have {other} ones nearby", value=_percent(gap.neighbours.coverage), unit="%"
             ),
             KeyFigure(
-                label="simulated clips that have real ones nearby", value=_percent(gap.neighbours.precision), unit="%"
+                label=f"{other} clips that have {mine} ones nearby", value=_percent(gap.neighbours.precision), unit="%"
             ),
-            KeyFigure(label="clips, real and simulated", value=f"{gap.real_clips} and {gap.sim_clips}"),
+            KeyFigure(label=f"clips, {mine} and {other}", value=f"{gap.real_clips} and {gap.sim_clips}"),
             KeyFigure(label=unit, value=f"{gap.classifier.nreal} and {gap.classifier.nsim}"),
         ]
     )
@@ -96,15 +97,15 @@ def _features(page: Report, gap: StatesGap) -> None:
         )
     page.section(
         "How far every feature was moved",
-        "W₁ is how far the simulated values must be moved on average to make the real ones; here over the feature's "
-        "own standard deviation. Point at a cell for the figure in its unit, with its interval.",
+        f"W₁ is how far the {gap.sides[1]} values must be moved on average to make the {gap.sides[0]} ones; here over "
+        "the feature's own standard deviation. Point at a cell for the figure in its unit, with its interval.",
     )
     page.plot(feature_map(channels, kinds, effect, hover))
     order = np.argsort(-table.distance.estimate / gap.scale)[:_DRAWN]
     titles = [f"{gap.features[i].channel}: {gap.features[i].kind.replace('_', ' ')}" for i in order]
     units = [gap.features[i].unit for i in order]
     page.plot(
-        spread_pairs(titles, units, gap.real_rows[:, order], gap.sim_rows[:, order]),
+        spread_pairs(titles, units, gap.real_rows[:, order], gap.sim_rows[:, order], names=gap.sides),
         "The features that were moved furthest: shares of clips over their values.",
     )
 
@@ -112,9 +113,10 @@ def _features(page: Report, gap: StatesGap) -> None:
 def _distances(page: Report, gap: StatesGap) -> None:
     page.section(
         "Distances",
-        "MMD² and the energy distance are zero on average where both sets come from one source, and then below zero as "
-        "often as above. Precision and recall, density and coverage ask whether simulation makes what reality has, and "
-        "all of it; what they are where there is no gap depends on the number of clips and stands beside them.",
+        "MMD² and the energy distance are zero on average where both sets come from one source, and then below zero "
+        "as often as above. Precision and recall, density and coverage ask whether clips of the one set lie where "
+        f"those of the other do ({gap.sides[0]}: recall, coverage; {gap.sides[1]}: precision, density); what they are "
+        "where there is no gap depends on the number of clips and stands beside them.",
     )
     rows = [
         [name, float(found.distance.estimate), _range(found.distance), "0", found.p_value]
@@ -132,12 +134,16 @@ def _distances(page: Report, gap: StatesGap) -> None:
     around = gap.neighbours
     for name in ("precision", "recall", "density", "coverage"):
         found: Interval = getattr(around, name)
-        rows.append([name, float(found.estimate), _range(found), f"{around.floor[name]:.2f}", around.p_value[name]])
+        rows.append([name, float(found.estimate), _range(found), _floor(around.floor[name]), around.p_value[name]])
     page.table(["", "estimate", f"{gap.level:.0%} interval", "without a gap", "p"], rows)
 
 
 def _range(interval: Interval) -> str:
     return f"{float(interval.low):.3g} to {float(interval.high):.3g}"
+
+
+def _floor(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2f}"
 
 
 def _percent(interval: Interval) -> float:

@@ -74,7 +74,14 @@ def feature_map(channels: Sequence[str], kinds: Sequence[str], effect: ArrayLike
     return figure
 
 
-def spread_pairs(titles: Sequence[str], units: Sequence[str], real: Array, sim: Array) -> Figure:
+def spread_pairs(
+    titles: Sequence[str],
+    units: Sequence[str],
+    real: Array,
+    sim: Array,
+    *,
+    names: tuple[str, str] = ("real", "simulated"),
+) -> Figure:
     """Shares of real and simulated clips over the values of a few features, a panel each.
 
     Args:
@@ -82,6 +89,7 @@ def spread_pairs(titles: Sequence[str], units: Sequence[str], real: Array, sim: 
         units: theirs.
         real: ``(nclip, k)``.
         sim: likewise.
+        names: of the two sets.
     """
     columns = min(2, len(titles))
     lines = -(-len(titles) // columns)
@@ -91,7 +99,7 @@ def spread_pairs(titles: Sequence[str], units: Sequence[str], real: Array, sim: 
         both = np.concatenate([real[:, number], sim[:, number]])
         edges = np.histogram_bin_edges(both, bins=_BINS, range=tuple(np.quantile(both, [0.005, 0.995])))
         middle = 0.5 * (edges[1:] + edges[:-1])
-        for name, values, colour in (("real", real[:, number], BLUE), ("simulated", sim[:, number], ORANGE)):
+        for name, values, colour in zip(names, (real[:, number], sim[:, number]), (BLUE, ORANGE), strict=True):
             share = np.histogram(np.clip(values, edges[0], edges[-1]), bins=edges)[0] / len(values)
             figure.add_scatter(
                 x=middle,

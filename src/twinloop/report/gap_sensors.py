@@ -38,10 +38,10 @@ def spectra_pair(real: Sequence[Spectrum | None], sim: Sequence[Spectrum | None]
         _band(figure, grid, low, high, colour)
         figure.add_scatter(
             x=grid, y=middle, mode="lines", name=name, line={"color": colour, "width": 1.6},
-            hovertemplate=f"{name}<br>%{{x:.3g}} Hz<br>%{{y:.3g}} {unit}²/Hz<extra></extra>",
+            hovertemplate=f"{name}<br>%{{x:.3g}} Hz<br>%{{y:.3g}} {_squared(unit)}/Hz<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(type="log", title_text="frequency / Hz")
-    figure.update_yaxes(type="log", title_text=f"density / ({unit}²/Hz)", exponentformat="power")
+    figure.update_yaxes(type="log", title_text=f"density / ({_squared(unit)}/Hz)", exponentformat="power")
     set_layout(figure, height=320)
     return figure
 
@@ -63,6 +63,11 @@ def allan_pair(real: AllanCurve | None, sim: AllanCurve | None, unit: str) -> Fi
     figure.update_yaxes(type="log", title_text=with_unit("Allan deviation", unit), exponentformat="power")
     set_layout(figure, height=320)
     return figure
+
+
+def _squared(unit: str) -> str:
+    """A unit's square, in brackets where it is made of several."""
+    return f"{unit}²" if unit.isalpha() else f"({unit})²"
 
 
 def _band(figure: Figure, x: Array, low: Array, high: Array, colour: str) -> None:

@@ -176,7 +176,7 @@ def _too_few(samples: TwoSample, alpha: float) -> str:
         have, want = f"{n} real and {m} simulated episodes are", f"{needed} of each"
     return (
         f"{have} too few for a classifier test at {alpha:.3g}, which learns from some episodes and is judged by "
-        f"others: it needs {want}. Ask for no test (draws=0) to have the accuracy alone."
+        f"others: it needs {want}. Ask for no test (0 draws) to have the accuracy alone."
     )
 
 

@@ -15,7 +15,6 @@ from scipy.special import ndtri
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.equivalence import check_margin
-from twinloop.stats.interval import check_level
 from twinloop.stats.sequential import GAMMA, decision_blocks, log_e_rates
 from twinloop.stats.two_by_two import (
     Alternative,
@@ -110,11 +109,10 @@ def power_of_pairs(p_only_a: float, p_only_b: float, pairs: int, *, alpha: float
     """The chance that McNemar's exact two-sided test refuses, with these chances that only a, or only b, succeeds.
 
     Raises:
-        InputError: chances that add up to more than one.
+        InputError: chances that are none or add up to more than one, or a level outside (0, 1).
     """
+    _check_pairs(p_only_a, p_only_b, alpha)
     differ = p_only_a + p_only_b
-    if min(p_only_a, p_only_b) < 0 or not 0 < differ <= 1:
-        raise InputError(f"Chances {p_only_a:g} and {p_only_b:g} that only one of a pair succeeds must add up to 0…1.")
     share = p_only_a / differ
     total = 0.0
     for many, chance in enumerate(scipy.stats.binom.pmf(np.arange(pairs + 1), pairs, differ)):
@@ -158,6 +156,7 @@ def trials_for_rates(
         InputError: equal rates, or so alike that ``most`` trials are too few; says what the normal formula gives.
     """
     _check(p_a, p_b, alpha)
+    _check_search(power, ratio)
     if p_a == p_b:
         raise InputError(f"Rates of {p_a:g} and {p_b:g} do not differ; no trials would show it. Use --within.")
 
@@ -185,6 +184,7 @@ def trials_for_equivalence(
         InputError: rates that differ by the margin or more, or ``most`` trials are too few.
     """
     _check(p_a, p_b, alpha)
+    _check_search(power, ratio)
     check_margin(margin)
     room = margin - abs(p_a - p_b)
     if room <= 0:
@@ -204,8 +204,10 @@ def trials_for_pairs(
     """Pairs with which McNemar's exact test finds a difference.
 
     Raises:
-        InputError: equal chances, or ``most`` pairs are too few.
+        InputError: equal chances, chances that are none, or ``most`` pairs are too few.
     """
+    _check_pairs(p_only_a, p_only_b, alpha)
+    _check_search(power, 1.0)
     if p_only_a == p_only_b:
         raise InputError(f"Chances of {p_only_a:g} and {p_only_b:g} do not differ; no number of pairs would show it.")
     z = float(ndtri(1 - alpha / 2) + ndtri(power))
@@ -228,8 +230,14 @@ def sequential_power(
     draws: int = 2000,
     seed: int = 0,
 ) -> SequentialPower:
-    """When the e-test, looked at after every pair, decides at given rates, by simulating ``draws`` sequences."""
+    """When the e-test, looked at after every pair, decides at given rates, by simulating ``draws`` sequences.
+
+    Raises:
+        InputError: rates or a level outside their ranges, or no pair at all.
+    """
     _check(p_a, p_b, alpha)
+    if most < 1:
+        raise InputError(f"A sequential test of at most {most} pairs looks at none. Allow at least one, such as 500.")
     random = generator(seed, "stats/power")
     a, b = (random.random((draws, most)) < p for p in (p_a, p_b))
     at = decision_blocks(log_e_rates(a, b, alternative=alternative, gamma=gamma), alpha=alpha)
@@ -240,11 +248,11 @@ def _search(
     reached: Callable[[int], float], guess: float, *, power: float, alpha: float, ratio: float, test: str, most: int
 ) -> TrialsNeeded:
     """The fewest trials from which the power holds: forward in steps from below the normal formula, then one by one."""
-    check_level(power)
-    if guess > most:
+    if guess * max(1.0, ratio) > most:
         raise InputError(
-            f"About {int(np.ceil(guess))} trials of each would be needed for a power of {power:g}: more than the "
-            f"{most} that are added up exactly. Ask for rates further apart, or less power."
+            f"About {int(np.ceil(guess * max(1.0, ratio)))} trials of {'b' if ratio > 1 else 'each'} would be needed "
+            f"for a power of {power:g}: more than the {most} that are added up exactly. Ask for rates further apart, "
+            f"less power{', or a smaller ratio' if ratio > 1 else ''}."
         )
     seen: dict[int, float] = {}
 
@@ -282,8 +290,34 @@ def _other(trials: int, ratio: float) -> int:
     return max(1, round(trials * ratio))
 
 
+def _check_alpha(alpha: float) -> None:
+    if not 0.0 < alpha < 1.0:
+        raise InputError(
+            f"α, the chance of finding what is not there, lies between 0 and 1, not at {alpha:g}. 0.05 is usual."
+        )
+
+
+def _check_search(power: float, ratio: float) -> None:
+    if not 0.0 < power < 1.0:
+        raise InputError(
+            f"A power lies between 0 and 1, not at {power:g}. Write 90 % as 0.9; no trials make it certain."
+        )
+    if not 0.0 < ratio < np.inf:
+        raise InputError(f"A ratio of {ratio:g} trials of b for each of a is none. Give a number above 0, such as 1.")
+
+
+def _check_pairs(p_only_a: float, p_only_b: float, alpha: float) -> None:
+    _check_alpha(alpha)
+    if not (min(p_only_a, p_only_b) >= 0 and 0 < p_only_a + p_only_b <= 1):
+        raise InputError(
+            f"Of a pair, the chances that only a ({p_only_a:g}) and that only b ({p_only_b:g}) succeeds must add up to "
+            "more than 0 and at most 1. Give those of shared starts, such as 0.2 and 0.05, or success rates without "
+            "--paired."
+        )
+
+
 def _check(p_a: float, p_b: float, alpha: float) -> None:
-    check_level(1 - alpha)
+    _check_alpha(alpha)
     for rate in (p_a, p_b):
         if not 0.0 <= rate <= 1.0:
             raise InputError(f"A success rate lies between 0 and 1, not at {rate:g}. Write 60 % as 0.6.")

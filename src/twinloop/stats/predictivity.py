@@ -26,7 +26,7 @@ Array = NDArray[np.float64]
 _PAIRS = 2_000_000  # numbers held at once
 _MODEL = "normal scores, noise of trials taken off"
 _UNKNOWN = "numbers of trials unknown and their noise not counted"
-_NO_GAP_INTERVAL = "none: no interval we tried held for few policies (docs/predictivity.md)"
+_NO_GAP_INTERVAL = "no interval we tried held for few policies (docs/predictivity.md)"
 
 
 @dataclass(frozen=True, kw_only=True)

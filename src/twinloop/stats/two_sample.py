@@ -207,7 +207,7 @@ def require_episodes(samples: TwoSample, level: float) -> None:
     want = f"{needed} pairs" if samples.paired else f"{needed} of each, or {_more(n, m, alpha)}"
     raise InputError(
         f"{kind} are too few for a test at {alpha:.3g}: however they differ, relabelling them gives no p-value below "
-        f"{least:.2g}. It needs {want}. Ask for no test (draws=0) to have the distance alone."
+        f"{least:.2g}. It needs {want}. Ask for no test (0 draws) to have the distance alone."
     )
 
 
