@@ -59,7 +59,7 @@ def test_without_play_a_geared_robot_is_its_twin(name):
     assert np.ptp(truth, axis=0).max() > 0.3
     # What remains: the friction that sits at the link's bearing, the grease, the flank's compliance.
     scale = np.abs(truth - truth.mean(axis=0)).max()
-    assert np.abs(tight - truth).max() < 0.01 * scale
+    assert np.abs(tight - truth).max() < 0.005 * scale
 
 
 def test_with_play_it_is_not():

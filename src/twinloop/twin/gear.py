@@ -35,6 +35,7 @@ _LEAST_PLAY = 1e-9  # rad or m; MuJoCo compiles no empty range
 # Part of a joint's dry friction that is in the bearing of the output, behind the play; our choice. Without any, a link
 # that nothing loads would float from flank to flank.
 BEARING = 0.2
+_HARDEST = 0.9999  # MuJoCo's largest impedance, mjMAXIMP
 _WIND_UP_DAMPING = 0.05  # damping ratio of an elastic gear against its two inertias; our choice for metal gears
 _LARGEST_PHASE = 1.0  # rad per physics step of its natural vibration; MuJoCo integrates springs explicitly, up to 2
 
@@ -148,7 +149,7 @@ def _split(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: flo
         damping=[model.dof_damping[dof], *model.dof_dampingpoly[dof]],
         frictionloss=(1.0 - bearing) * model.dof_frictionloss[dof],
         solref_friction=model.dof_solref[dof],
-        solimp_friction=model.dof_solimp[dof],
+        solimp_friction=_yielding_alike(model, dof),
         armature=model.dof_armature[dof],
         limited=mujoco.mjtLimited.mjLIMITED_FALSE,
     )
@@ -157,6 +158,18 @@ def _split(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: flo
     for actuator in mjspec.actuators:
         if actuator.trntype == mujoco.mjtTrn.mjTRN_JOINT and actuator.target == name:
             actuator.target = MOTOR.format(name)
+
+
+def _yielding_alike(model: mujoco.MjModel, dof: int) -> NDArray[np.float64]:
+    """The joint's ``solimp`` of dry friction ``(5,)``, hardened so that the rotor gives way as slowly as the joint did.
+
+    Friction that holds a load creeps in proportion to (1 − d) w / d, d the impedance and w the inverse inertia that it
+    meets (MuJoCo, Computation, "Constraint model"). A rotor's w is up to twenty times that of the joint with its links.
+    """
+    solimp = np.array(model.dof_solimp[dof])
+    softness = (1 / solimp[0] - 1) * model.dof_invweight0[dof] * (model.dof_armature[dof] + _ROTOR_INERTIA)
+    solimp[0] = min(1 / (1 + softness), _HARDEST)
+    return solimp
 
 
 def _join(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: Gear, where: str) -> None:
