@@ -22,7 +22,7 @@ from twinloop.loop.real_policies.measures import published_trials, real_trials, 
 from twinloop.loop.real_policies.policies import MCPILCO, SAC_LQR, TVLQR, McPilco, SacLqr, of_controller
 from twinloop.loop.real_policies.run import run_bench_policies
 from twinloop.loop.real_policies.swingup import swing_up, tracking_gains
-from twinloop.loop.real_policies.twins import PUBLISHED, identify_arm
+from twinloop.loop.real_policies.twins import identify_arm
 from twinloop.loop.real_policies.wiring import measured_wiring, torque_reading
 from twinloop.simulate import open_backend
 from twinloop.stats.predictivity import predictivity
@@ -107,6 +107,8 @@ def test_recorded_commands_come_out_of_the_regulator_filter_and_compensation(rol
     compensation = Compensation.of_logs(sac)
     assert compensation.coulomb == pytest.approx([0.16 * np.pi / 2, 0.12 * np.pi / 2], rel=1e-9)
     assert compensation.viscous == pytest.approx([1e-3, 1e-3], rel=1e-6)
+    twin = load_twin("double_pendulum").model
+    assert twin.dof_frictionloss == pytest.approx(compensation.coulomb, rel=1e-6)
     assert regulator_error(sac, compensation) < 1e-6
     for rollout in sac[:2]:
         speed_filter, speeds = SpeedFilter(1), rollout.signals["joint_velocity"].values
@@ -228,12 +230,12 @@ def test_real_scores_join_what_is_only_published(rollouts):
 def test_the_published_arm_with_the_robots_wiring_swings_up_as_the_robot_does(rollouts):
     recorded, twin = {name: of_controller(rollouts, name) for name in (MCPILCO, SAC_LQR)}, load_twin("double_pendulum")
     wiring, backend = measured_wiring(rollouts), open_backend("threads", nthread=1)
-    table, policy = twin.table(8, PUBLISHED), McPilco.of(recorded[MCPILCO])
+    table, policy = twin.table(8), McPilco.of(recorded[MCPILCO])
     seen = simulated_trials(run_policy(backend, twin, table, policy, wiring))
     assert seen.counts == (8, 8)
     assert seen.swingup_time == pytest.approx(real_trials(recorded[MCPILCO]).swingup_time, abs=0.08)
     sac = SacLqr.of(recorded[SAC_LQR], Compensation.of_logs(rollouts))
-    seen = simulated_trials(run_policy(backend, twin, twin.table(24, PUBLISHED), sac, wiring))
+    seen = simulated_trials(run_policy(backend, twin, twin.table(24), sac, wiring))
     assert 0 < seen.counts[0] < 24
-    again = simulated_trials(run_policy(backend, twin, twin.table(24, PUBLISHED), sac, wiring))
+    again = simulated_trials(run_policy(backend, twin, twin.table(24), sac, wiring))
     assert again.counts == seen.counts

@@ -37,7 +37,7 @@ PRIORS = {
     # Published identifications of this design differ by a third in masses and centres (models 1.0 and 2.0).
     "link/*/log_cholesky/d3": Prior(spread=0.3),
     "link/*/log_cholesky/t3": Prior(spread=0.05),
-    # Coulomb friction 0.12 to 0.17 N·m in the published models, viscous 0.001 to 0.004 N·m·s.
+    # Coulomb friction 0.17 to 0.27 N·m in the published models 1.0 and 2.0, viscous 0.001 to 0.004 N·m·s.
     "joint/*/frictionloss": Prior(spread=0.1),
     "joint/*/damping": Prior(spread=0.01),
     "joint/elbow/armature": Prior(spread=1e-3),

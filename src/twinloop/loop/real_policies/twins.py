@@ -21,9 +21,6 @@ from twinloop.simulate import Backend
 from twinloop.twin import Twin, load_twin
 
 Array = NDArray[np.float64]
-# Model 1.0 counts friction as c · atan(100 q̇), c = 0.16 and 0.12 N·m: at speed that is c · π/2. The compensation in the
-# logs of rollouts has the same constants.
-PUBLISHED = {"joint/shoulder/frictionloss": 0.16 * np.pi / 2, "joint/elbow/frictionloss": 0.12 * np.pi / 2}
 # The leaderboard leaves friction and rotors out; 1e-4 kg·m² is the least armature of the twin.
 LEADERBOARD = {
     f"joint/{joint}/{name}": value
@@ -101,15 +98,15 @@ def guesses(
     fitted = _arm(commanded)
     rows = [
         guess("leaderboard", "no friction, exact readings", arm.table(nworld, LEADERBOARD), none, IDEAL),
-        guess("published", "published friction, the robot's wiring", arm.table(nworld, PUBLISHED), none),
-        guess("published, zeros", "the same, with zeros as between runs", arm.table(nworld, PUBLISHED), zero),
+        guess("published", "published friction, the robot's wiring", arm.table(nworld), none),
+        guess("published, zeros", "the same, with zeros as between runs", arm.table(nworld), zero),
         guess("identified by torque", "a fit driven by measured torques", arm.table(nworld, _arm(measured)), none),
         guess("identified by command", "a fit driven by commands", arm.table(nworld, fitted), none),
         guess("identified, drawn", "its distribution, with zeros", _drawn(arm, commanded, nworld, seed), zero),
     ]
     for part, names in PARTS.items():
         taken = {name: value for name, value in fitted.items() if name.startswith(names)}
-        table = arm.table(nworld, {**PUBLISHED, **taken})
+        table = arm.table(nworld, taken)
         rows.append(
             guess(f"published, fitted {part}", "one part of the fit by command in the published arm", table, none)
         )
