@@ -169,6 +169,8 @@ class BenchGap:
     """Repetitions of each, instead of the number that its table was made with."""
     seed: int = 0
     """Run seed."""
+    workers: int = 0
+    """Processes; 0 takes every core."""
     write: Path | None = None
     """The folder of the pages that take the tables between their marks, such as docs."""
     json: bool = False
@@ -179,7 +181,15 @@ class BenchGap:
         from twinloop.loop.gap_study.run import run_bench_gap
 
         out = console(json=self.json)
-        return run_bench_gap(out, only=self.only, repetitions=self.repetitions, seed=self.seed, docs=self.write), 0
+        figures = run_bench_gap(
+            out,
+            only=self.only,
+            repetitions=self.repetitions,
+            seed=self.seed,
+            workers=self.workers,
+            docs=self.write,
+        )
+        return figures, 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,22 +12,23 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.pool import LocalProcesses, cores
 from twinloop.loop.gap_study.study import Study, StudyTable
 from twinloop.loop.marked import around, write_between
 
 PLACE = "twinloop bench gap"
-# Modules of this package, each with ``TABLES``.
+# Modules of this package, each with ``TABLES``; those that take long first, so that no process is left with one alone.
 AREAS: tuple[str, ...] = (
-    "vision",
-    "attribution",
-    "comparison",
+    "unexplained",
     "distances",
+    "vision",
+    "sensors",
+    "predictivity",
+    "comparison",
     "dynamics",
     "estimate",
-    "predictivity",
-    "sensors",
     "sequential",
-    "unexplained",
+    "attribution",
 )
 
 
@@ -52,9 +53,12 @@ def run_bench_gap(
     only: Sequence[str] = (),
     repetitions: int | None = None,
     seed: int = 0,
+    workers: int = 1,
     docs: Path | None = None,
 ) -> dict[str, Any]:
     """Run studies, print their tables and, with ``docs``, put each into its page of that folder.
+
+    ``workers`` 0 takes every core; figures do not depend on it.
 
     Raises:
         UnknownNameError: no such study.
@@ -66,19 +70,25 @@ def run_bench_gap(
     if docs is not None:
         for study in chosen:
             around(docs / study.page, _place(study))
-    made = {}
-    for study in chosen:
-        began = time.perf_counter()
-        table = study.run(repetitions or study.repetitions, seed)
-        seconds = time.perf_counter() - began
-        console.print(_printed(table))
-        if table.note:
-            console.print(table.note, soft_wrap=True)
-        console.print(f"{study.name}: {seconds:.1f} s\n")
-        if docs is not None:
-            write_between(docs / study.page, _place(study), table.markdown())
-        made[study.name] = {**table.to_json(), "repetitions": repetitions or study.repetitions, "seconds": seconds}
+    made: dict[str, Any] = {}
+    items = [(study.name, repetitions or study.repetitions, seed) for study in chosen]
+    with LocalProcesses(workers or cores()) as engine:
+        for study, (item, (table, seconds)) in zip(chosen, engine.map(_made, items), strict=True):
+            console.print(_printed(table))
+            if table.note:
+                console.print(table.note, soft_wrap=True)
+            console.print(f"{study.name}: {seconds:.1f} s\n")
+            if docs is not None:
+                write_between(docs / study.page, _place(study), table.markdown())
+            made[study.name] = {**table.to_json(), "repetitions": item[1], "seconds": seconds}
     return {"seed": seed, "studies": made}
+
+
+def _made(item: tuple[str, int, int]) -> tuple[StudyTable, float]:
+    """One study's table, and how many seconds it took."""
+    name, repetitions, seed = item
+    began = time.perf_counter()
+    return studies([name])[0].run(repetitions, seed), time.perf_counter() - began
 
 
 def _place(study: Study) -> str:
