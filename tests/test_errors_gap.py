@@ -148,6 +148,9 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
         ("sensors --real @log --sim @log", "--real and --sim are the same log, log"),
         ("sensors --real @made --sim @log", "Swap them"),
         ("sensors --real @log --sim @other", "has position/elbow, the simulated one position/hip"),
+        ("data --real nowhere", "Unknown log 'nowhere' in the public sets, and no file of that name. "),
+        ("data --real @log --twin so101_tabletop --params @none", "Give the folder of a run of `twinloop identify`"),
+        ("dynamics --twin so101_tabletop --data", "No log was given. Name a log or dataset, or a public set"),
         ("history", "No folder was given"),
         ("history @log --output @trials.csv", "trials.csv exists and is no page. Name another --output"),
         ("history @log --output @log", "log is a folder, and the history is one page"),
@@ -218,3 +221,19 @@ def test_rounding_is_no_difference_between_sensors():
     period = next(row for row in rows if row.quantity == "period")
     assert period.real != period.sim
     assert not period.differs
+
+
+def test_starts_that_are_shared_in_part_are_said(tmp_path, capsys):
+    table = tmp_path / "t.csv"
+    starts = {"a": range(8), "b": range(1, 9)}
+    rows = [f"{policy},real,{n % 2},s{n}" for policy, numbers in starts.items() for n in numbers]
+    table.write_text("policy,domain,success,pair\n" + "\n".join(rows) + "\n")
+    assert main(["gap", "compare", str(table), "--a", "a", "--b", "b"]) == 0
+    assert "Starts that both were tried at once: 7, of 8 and 8 trials." in capsys.readouterr().out
+
+
+def test_a_policy_page_without_conditions_has_a_row_per_policy(folder, capsys, tmp_path):
+    assert main(["gap", "policies", str(folder / "trials.csv"), "--output", str(tmp_path / "run")]) == 0
+    page = (tmp_path / "run/report.html").read_text()
+    assert "Overall and by policy." in page
+    assert "act, all" not in page

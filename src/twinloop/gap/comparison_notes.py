@@ -43,6 +43,11 @@ def notes_on(arms: Arms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
                 f"{n_a} and {n_b} trials are too few: even {n_a} of {n_a} against 0 of {n_b} has p = {best:.2g}. "
                 f"At least {_fewest(alpha)} trials of each can reach {alpha:.2g}."
             )
+    if arms.shared and not arms.paired:
+        notes.append(
+            f"Starts that both were tried at once: {arms.shared}, of {n_a} and {n_b} trials. Because that is not all, "
+            "trials are compared without pairs; a table of those starts alone is compared in pairs, which tells more."
+        )
     if sequential and arms.listed:
         notes.append(
             "Successes stand before failures, as where only their number is known, so the trials were put into a "

@@ -19,7 +19,8 @@ _LISTED = 5  # trials of each from which an order of all successes first is hard
 class Arms:
     """Values of two policies in one task, in their order; with ``paired``, entry i of both is the same start.
 
-    ``strata`` holds the values of both within each condition that both were tried in.
+    ``strata`` holds the values of both within each condition that both were tried in. ``shared`` is how many starts
+    both were tried at once, whether or not trials are compared in pairs.
     """
 
     task: str
@@ -28,6 +29,7 @@ class Arms:
     b: Array
     paired: bool
     strata: tuple[tuple[Array, Array], ...] = ()
+    shared: int = 0
 
     @property
     def table(self) -> TwoByTwo:
@@ -113,7 +115,7 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
         )
     if paired or (paired is None and shared and not any(alone)):
         values = [np.array([starts[i][key] for key in shared]) for i in (0, 1)]
-        return Arms(task=task, measure=measure, a=values[0], b=values[1], paired=True)
+        return Arms(task=task, measure=measure, a=values[0], b=values[1], paired=True, shared=len(shared))
     common = [name for name in first.conditions if name in second.conditions]
     strata = [tuple(part.where(condition=name).values(measure) for part in (first, second)) for name in common]
     return Arms(
@@ -123,6 +125,7 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
         b=second.values(measure),
         paired=False,
         strata=tuple((x, y) for x, y in strata) if len(strata) > 1 else (),
+        shared=len(shared),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_tree
 from twinloop.core.records import Episode
 from twinloop.dataset import registry
@@ -106,8 +106,11 @@ def open_logs(references: Sequence[str], **words: Unpack[Words]) -> Log:
     """Several logs as one, such as a robot at work and the same robot excited; their episodes are counted through.
 
     Raises:
+        InputError: no log is named.
         UnknownNameError, LogError, UnitsError, DatasetError: see the message.
     """
+    if not references:
+        raise InputError("No log was given. Name a log or dataset, or a public set.")
     logs = [open_log(reference, **words) for reference in references]
     if len(logs) == 1:
         return logs[0]
@@ -140,6 +143,8 @@ def open_raw(reference: str, **words: Unpack[Words]) -> RawLog:
         return _from_path(path, words) if layout is None else _like(layout, path, task, given)
     if "/" in reference or path.suffix:
         raise InputError(f"{reference} does not exist. Check the path, or name one of: {', '.join(registry.SETS)}.")
+    if reference not in registry.SETS:
+        raise UnknownNameError("log", reference, registry.SETS, where="the public sets, and no file of that name")
     if given:
         raise InputError(f"{reference} is a public set, of which everything is known. Leave {', '.join(given)}.")
     return _with_task(_public(reference), task)

@@ -132,8 +132,11 @@ def policies_section(page: Report, gaps: Sequence[MeasureGap]) -> None:
                     f"Bars are {_level(gap)} intervals; orange where the difference is "
                     f"shown at {ALPHA:.0%} with all {len(rows)} tested together (Holm).",
                 )
-        page.table(*_rows_table((gap.overall, *gap.conditions)), caption="Overall and by condition.")
-        page.table(*_rows_table(gap.cells), caption="Each policy in each condition, all tested together.")
+        if len(gap.conditions) > 1:
+            page.table(*_rows_table((gap.overall, *gap.conditions)), caption="Overall and by condition.")
+            page.table(*_rows_table(gap.cells), caption="Each policy in each condition, all tested together.")
+        else:
+            page.table(*_rows_table((gap.overall, *gap.policies)), caption="Overall and by policy.")
         page.text("\n\n".join(gap.notes))
 
 

@@ -45,7 +45,8 @@ def vision_section(
 def verdict(gap: VisionGap) -> str:
     """One sentence."""
     p, auc = gap.classifier.p_value, gap.classifier.auc
-    share = f"A classifier tells held-out pictures apart with an AUC of {_said(auc)} (½ is chance), p = {p:.2g}"
+    share = f"A classifier tells held-out pictures apart with an AUC of {_said(auc)} (½ is chance)"
+    share += ", and no test was asked for" if np.isnan(p) else f", p = {p:.2g}"
     if p > ALPHA:
         return f"{share}: no gap is shown with so many episodes, which does not say that there is none."
     named = f"; first to change: {remedy_text(gap.remedies[0])}" if gap.remedies else "; no camera parameter closes it"

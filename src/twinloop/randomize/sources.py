@@ -45,8 +45,10 @@ def read_identified(path: Path) -> dict[str, Any]:
         InputError: the file is missing, is no JSON, or holds no distribution.
     """
     file = path / "result.json" if path.is_dir() else path
+    if not file.exists():
+        raise InputError(f"{file} does not exist. Give the folder of a run of `twinloop identify`.")
     run = read_json(file)
-    if "distribution" not in run:
+    if not isinstance(run, dict) or "distribution" not in run:
         raise InputError(f"{file} is no result of `twinloop identify`: it holds no distribution.")
     return run
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.two_sample import Array, TwoSample
 
@@ -67,7 +68,12 @@ def relabellings(
     """Relabelled episodes, as many real ones as there are: all ways where they are at most ``draws``, else drawn.
 
     With ``groups`` ``(C,)`` labels are exchanged within each group only. Of pairs, both labels are swapped.
+
+    Raises:
+        InputError: no relabelling is asked for.
     """
+    if draws < 1:
+        raise InputError(f"{draws} is no number of relabellings. Ask for 19 or more; 999 are usual.")
     c, r = samples.nepisode, samples.nreal
     if samples.paired:
         swapped, exact = _swaps(r, draws, seed)
