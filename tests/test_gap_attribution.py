@@ -13,14 +13,14 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.gap.attribution import AttributionOptions, attribute, part_of
+from twinloop.gap.attribution import AttributionOptions, attribute
 from twinloop.gap.attribution_causes import Cause, joined_groups
 from twinloop.gap.attribution_result import OVERALL, Explanation
 from twinloop.gap.groups import changed_params, parameter_groups
 from twinloop.loop.runs import finite
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
-from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
+from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import Interval
 
 OPTIONS = AttributionOptions(resamples=400)
@@ -234,17 +234,12 @@ def test_few_episodes_have_shares_without_claims(twin, backend):
 
 
 def test_logs_too_long_are_replayed_in_part_and_evenly(twin, backend):
-    episodes = log_of(twin, backend, {}, count=12)
-    kept, same = part_of(episodes, ReplayOptions(), 0.5)
-    assert [e.index for e in kept] == [0, 2, 4, 7, 9, 11]
-    assert same == ReplayOptions()
-    assert len(part_of(episodes, ReplayOptions(), 0.01)[0]) == 4
-    everything, wider = part_of(episodes, ReplayOptions(window=0.2), 0.5)
-    assert len(everything) == 12
-    assert wider.stride == pytest.approx(0.4)
     values = moved(twin, {KP: 1.5})
-    some = shared(backend, twin, log_of(twin, backend, values, count=12), values, steps=2 * 6 * 1.2 * 200)
+    episodes = log_of(twin, backend, values, count=12)
+    some = shared(backend, twin, episodes, values, steps=2 * 6 * 1.2 * 200)
     assert len(some.episodes) == 6
+    assert some.part.startswith("6 of 12 episodes, so that 2 worlds take ")
+    assert shared(backend, twin, episodes, values).part == ""
 
 
 def test_mistakes_are_named(twin, backend):

@@ -24,6 +24,7 @@ from twinloop.gap.attribution_result import Attribution
 from twinloop.gap.attribution_shares import Tally
 from twinloop.gap.errors import window_errors
 from twinloop.gap.groups import Group, changed_params
+from twinloop.gap.thinning import part_within, physics_steps
 from twinloop.simulate import Backend
 from twinloop.simulate.physics_rate import at_physics_rate
 from twinloop.simulate.replay_logs import ReplayOptions
@@ -32,7 +33,6 @@ from twinloop.twin import Twin
 Array = NDArray[np.float64]
 Params = Mapping[str, float] | ParamDistribution
 _ROUNDING = 1e-9  # root mean square error, in a channel's unit, that is the arithmetic's
-_LEAST = 4  # episodes that are kept however little may be replayed: fewer have no interval
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +98,11 @@ def attribute(
     _check_groups(groups, changed_params(twin, estimate))
     length = physics_steps(coarse, episodes, asked.replay)
     plan = design(len(groups), exact=asked.exact, worlds=asked.steps / length, least_pairs=asked.pairs, seed=asked.seed)
-    kept, replayed = part_of(episodes, asked.replay, asked.steps / (plan.nworld * length))
-    errors = window_errors(backend, coarse, kept, plan.table(coarse, groups, estimate), options=replayed)
+    part = part_within(coarse, episodes, asked.replay, worlds=plan.nworld, steps=asked.steps)
+    errors = window_errors(backend, coarse, part.episodes, plan.table(coarse, groups, estimate), options=part.options)
     errors.require_finite(twin, plan.names(groups))
     rmse, count = errors.rmse(), errors.count.sum(axis=(0, 1))
-    drawn = _drawn(backend, coarse, kept, params, groups, replace(asked, replay=replayed))
+    drawn = _drawn(backend, coarse, part.episodes, params, groups, replace(asked, replay=part.options))
     tally = Tally(
         sums=errors.squared.sum(axis=2),
         erring=rmse[0] > _ROUNDING,
@@ -132,28 +132,9 @@ def attribute(
         coalitions=plan.text(),
         ndraw=0 if drawn is None else drawn[0].ndraw,
         held=tuple(name for group in groups for name in group.params if name in untold),
+        part=part.why,
         note=note,
     )
-
-
-def part_of(
-    episodes: Sequence[Episode], options: ReplayOptions, part: float
-) -> tuple[Sequence[Episode], ReplayOptions]:
-    """About a ``part`` of all episodes, or of all windows where some are cut, evenly spread; all of them from 1 on."""
-    if part >= 1:
-        return episodes, options
-    if options.window is not None:
-        return episodes, replace(options, stride=(options.stride or options.window) / part)
-    count = min(len(episodes), max(_LEAST, int(part * len(episodes))))
-    rows = np.unique(np.linspace(0, len(episodes) - 1, count).round().astype(int))
-    return [episodes[row] for row in rows], options
-
-
-def physics_steps(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions) -> float:
-    """Physics steps of one world."""
-    seconds = sum(float(episode.time[-1] - episode.time[0]) for episode in episodes)
-    overlap = 1.0 if options.window is None else options.window / (options.stride or options.window)
-    return max(seconds * overlap / twin.dt, 1.0)
 
 
 def _drawn(
@@ -169,9 +150,8 @@ def _drawn(
         return None
     draws = DrawDesign(ngroup=len(groups), ndraw=asked.draws)
     values = drawn_values(params, [name for group in groups for name in group.params], asked.draws, seed=asked.seed)
-    part = asked.draw_steps / (draws.nworld * physics_steps(twin, episodes, asked.replay))
-    kept, replayed = part_of(episodes, asked.replay, part)
-    errors = window_errors(backend, twin, kept, draws.table(twin, groups, values), options=replayed)
+    part = part_within(twin, episodes, asked.replay, worlds=draws.nworld, steps=asked.draw_steps)
+    errors = window_errors(backend, twin, part.episodes, draws.table(twin, groups, values), options=part.options)
     errors.require_finite(twin, draws.names())
     return draws, errors.squared.sum(axis=2)
 

@@ -137,6 +137,7 @@ class Attribution:
         coalitions: in words, which of them were.
         ndraw: draws of the parameters.
         held: parameters that the data do not tell: they were not drawn, and their shares are given their estimates.
+        part: what of the log was replayed, "" for all of it.
         note: what a reader must know of the episodes.
     """
 
@@ -156,6 +157,7 @@ class Attribution:
     coalitions: str
     ndraw: int
     held: tuple[str, ...] = ()
+    part: str = ""
     note: str = ""
 
     @property
@@ -206,6 +208,7 @@ class Attribution:
             "coalitions": self.coalitions,
             "draws": self.ndraw,
             "held_at_estimate": list(self.held),
+            "part": self.part,
             "note": self.note,
         }
 

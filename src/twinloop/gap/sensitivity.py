@@ -19,9 +19,9 @@ from scipy.special import ndtri
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Episode
-from twinloop.gap.attribution import part_of, physics_steps
 from twinloop.gap.errors import stream_logs, summed
 from twinloop.gap.groups import Group
+from twinloop.gap.thinning import part_within
 from twinloop.simulate import Backend
 from twinloop.simulate.physics_rate import at_physics_rate
 from twinloop.simulate.replay import replay
@@ -66,7 +66,7 @@ class Sensitivity:
     ``motion`` are those of predicted readings, ``error`` those of episodes' mean squared errors; NaN for a channel that
     no group moves. ``spread`` ``(nchannel,)`` is the root mean square by which predictions differ from their mean over
     the draws, in the channel's unit. ``fixed`` names parameters of the groups that were not drawn, because nothing says
-    how well they are known.
+    how well they are known; ``part`` what of the log was replayed, "" for all of it.
     """
 
     groups: tuple[Group, ...]
@@ -79,6 +79,7 @@ class Sensitivity:
     worlds: int
     episodes: tuple[int, ...]
     fixed: tuple[str, ...]
+    part: str = ""
 
     def sentence(self, channel: int) -> str:
         """What moves the predictions of a channel most, in words; total order, with half widths."""
@@ -111,6 +112,7 @@ class Sensitivity:
             "worlds": self.worlds,
             "episodes": list(self.episodes),
             "not_drawn": list(self.fixed),
+            "part": self.part,
         }
 
 
@@ -148,10 +150,9 @@ def sensitivity(
     flat = points.reshape(-1, points.shape[-1])
     values = {**params.estimate, **_values(twin, params, drawn, flat, asked.over)}
     table = coarse.table(len(flat), {name: value for name, value in values.items() if name in coarse.params})
-    part = asked.steps / (len(flat) * physics_steps(coarse, episodes, asked.replay))
-    kept, replayed = part_of(episodes, asked.replay, part)
+    part = part_within(coarse, episodes, asked.replay, worlds=len(flat), steps=asked.steps)
     sums, squares, count, channels = _Outputs(), [], [], ()
-    for logs in stream_logs(coarse, kept, replayed, batch=_BATCH):
+    for logs in stream_logs(coarse, part.episodes, part.options, batch=_BATCH):
         readings = replay(backend, logs, table)
         errors = summed(logs, readings, np.array([0.0, np.inf]))
         errors.require_finite(twin, [f"drawn (row {row})" for row in range(len(flat))])
@@ -176,6 +177,7 @@ def sensitivity(
         worlds=len(flat),
         episodes=tuple(number for numbers in count for number in numbers),
         fixed=tuple(name for group in groups for name in group.params if name not in taken),
+        part=part.why,
     )
 
 

@@ -56,7 +56,7 @@ class Unexplained:
     identified one) and add up to 1: ``explained`` by parameters, ``unexplained`` beyond the noise, and ``noise``, whose
     size comes from ``noise_source``. ``predicted`` is the part of the residual's power that all states together
     predict out of sample, a lower bound of what a better model could take away. ``needed`` says how many episodes the
-    tests need where there are too few, "" where there are enough.
+    tests need where there are too few, "" where there are enough; ``part`` what of the log was replayed, "" for all.
     """
 
     channels: tuple[str, ...]
@@ -74,6 +74,7 @@ class Unexplained:
     hints: tuple[Hint, ...]
     episodes: int
     needed: str = ""
+    part: str = ""
 
     @property
     def beyond_noise(self) -> NDArray[np.float64]:
@@ -136,6 +137,7 @@ class Unexplained:
             "moments": [{**vars(m), "events": list(m.events)} for m in self.moments],
             "hints": [hint.to_json() for hint in self.hints],
             "needed": self.needed,
+            "part": self.part,
             "sentences": self.sentences(),
         }
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport, measure_gap
 from twinloop.loop.gap_options import Request
@@ -58,20 +59,29 @@ def run_gap(
     )
     console.print(f"{log.label}; {split.note}", soft_wrap=True)
     console.print(report.text(), soft_wrap=True)
-    reason = None
+    reason, unsaid = None, ""
     if why and distribution is not None:
-        names = (reference, log.name)
-        reason = explain(
-            twin, split.measured, distribution, backend=open_backend(), options=options, note=split.note, names=names
-        )
-        console.print(f"\n{reason.text()}", soft_wrap=True)
+        try:
+            reason = explain(
+                twin,
+                split.measured,
+                distribution,
+                backend=open_backend(),
+                options=options,
+                note=split.note,
+                names=(reference, log.name),
+            )
+        except (InputError, LogError) as error:  # the gap is measured all the same
+            unsaid = f"Why the twin errs is not told: {error}"
+        console.print("\n" + (reason.text() if reason else unsaid), soft_wrap=True)
     return started.end(
         {**report.to_json(), "twin": describe(twin), "data": log.describe(), "note": split.note}
-        | {"params": None if params is None else params.name, "why": None if reason is None else reason.to_json()},
+        | {"params": None if params is None else params.name}
+        | {"why": None if reason is None else reason.to_json(), "why_not": unsaid or None},
         [*report.headline(), *(reason.headline() if reason else [])],
         title=f"Gap of {twin.name}",
         subtitle=f"{log.label}; {split.note}",
-        fill=lambda page: _fill(page, report, twin, split.measured, distribution, options, reason),
+        fill=lambda page: _fill(page, report, twin, split.measured, distribution, options, reason, unsaid),
     )
 
 
@@ -83,10 +93,13 @@ def _fill(
     params: ParamDistribution | None,
     options: ReplayOptions,
     why: Why | None,
+    unsaid: str,
 ) -> None:
     gap_section(page, report, twin, episodes, params, options=options)
     horizon_section(page, report)
     if why is not None:
         why_section(page, why.sentences(), why.attribution, why.where, why.moved)
+    elif unsaid:
+        page.text(unsaid)
     camera = recorded_camera(episodes)
     clips_section(page, report, twin, episodes, params, options=options, camera=camera)

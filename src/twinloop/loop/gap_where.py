@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
+from twinloop.gap.thinning import part_within
 from twinloop.gap.unexplained import unexplained
 from twinloop.gap.unexplained_result import Unexplained
 from twinloop.identify.compare import compare
@@ -23,6 +24,7 @@ from twinloop.identify.config import FitConfig
 from twinloop.identify.structures import chosen_structures
 from twinloop.randomize import read_identified
 from twinloop.simulate import Backend
+from twinloop.simulate.physics_rate import at_physics_rate
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import Twin
@@ -38,18 +40,24 @@ def where_it_lives(
     params: ParamDistribution,
     options: ReplayOptions | None = None,
     floor: NDArray[Any] | None = None,
+    physics_hz: float = 240.0,
+    steps: float = 2e6,
     level: float = 0.95,
     seed: int = 0,
 ) -> Unexplained:
     """What the identified twin leaves over of the nominal one's error, in which events and on which states.
 
+    Every parameter is moved a little once, so that there are as many replays as parameters, and two.
+
     Args:
         twin: the twin.
         episodes: held out from the fit of ``params``.
-        backend: where the two replays run.
+        backend: where the replays run.
         params: the identified parameters, with the noise of the fit where it is known.
         options: how episodes are cut and what is compared.
         floor: mean square of real-against-real repeats, halved, by channel.
+        physics_hz: rate of the physics, at most the twin's own; that of a fit and of an attribution by default.
+        steps: physics steps of all replays together; of a longer log a part is replayed, evenly spread.
         level: of the intervals.
         seed: of resamples.
 
@@ -57,35 +65,41 @@ def where_it_lives(
         LogError: the episodes do not fit the twin.
         InputError: a replay diverges.
     """
-    logs = prepare_replay(twin, episodes, options)
-    known = {name: value for name, value in params.estimate.items() if name in logs.twin.params}
-    best, nominal = (replay(backend, logs, logs.twin.table(1, values))[0] for values in (known, {}))
-    tangents = parameter_tangents(backend, logs, known, _one_error_off(params, known))
+    coarse, asked = at_physics_rate(twin, physics_hz), options or ReplayOptions()
+    known = {name: value for name, value in params.estimate.items() if name in coarse.params}
+    moved = _one_error_off(params, known)
+    part = part_within(coarse, episodes, asked, worlds=2 + len(moved), steps=steps)
+    logs = prepare_replay(coarse, part.episodes, part.options)
+    nominal = replay(backend, logs, logs.twin.table(1))[0]
+    best, tangents = best_and_tangents(backend, logs, known, moved)
     noise = params.noise if params.noise is not None and params.noise.hz == logs.twin.control_hz else None
-    return unexplained(
+    found = unexplained(
         logs, best, values=known, nominal=nominal, noise=noise, floor=floor, tangents=tangents, level=level, seed=seed
     )
+    return replace(found, part=part.why)
 
 
-def parameter_tangents(
+def best_and_tangents(
     backend: Backend, logs: ReplayLogs, values: Mapping[str, float], moved: Mapping[str, float]
-) -> NDArray[Any] | None:
-    """How the readings change when one parameter after another moves, ``(nparam, nwindow, nframe, nchannel)``.
+) -> tuple[NDArray[Any], NDArray[Any] | None]:
+    """Readings ``(nwindow, nframe, nchannel)``, and how they change when one parameter after another moves.
+
+    The changes are ``(nparam, nwindow, nframe, nchannel)``, None where nothing moves.
 
     Args:
         backend: where the replays run.
         logs: the windows.
         values: parameters to start from, SI.
-        moved: where each parameter is moved to; None is returned where there is none.
+        moved: where each parameter is moved to.
     """
-    if not moved:
-        return None
     table = logs.twin.table(1 + len(moved), {name: np.full(1 + len(moved), value) for name, value in values.items()})
     rows = table.values.copy()
     for row, (name, value) in enumerate(moved.items(), start=1):
         rows[row, table.names.index(name)] = value
     readings = replay(backend, logs, ParamTable(names=table.names, values=rows))
-    return np.where(np.isinf(readings[1:]), 0.0, readings[1:] - readings[:1])
+    if not moved:
+        return readings[0], None
+    return readings[0], np.where(np.isinf(readings[1:]), 0.0, readings[1:] - readings[:1])
 
 
 def _one_error_off(params: ParamDistribution, known: Mapping[str, float]) -> dict[str, float]:

@@ -92,10 +92,16 @@ class Why:
         how = f"{found.worlds} worlds: {found.coalitions}" + (
             f"; {found.ndraw} draws of the parameters" * bool(found.ndraw)
         )
-        lines = [head, how, "", *(f"- {sentence}" for sentence in self.sentences())]
+        lines = [head, how, *self.parts(), "", *(f"- {sentence}" for sentence in self.sentences())]
         if self.moved is not None:
             lines += ["", *(f"- {self.moved.sentence(column)}" for column in range(len(self.moved.channels)))]
         return "\n".join(lines)
+
+    def parts(self) -> list[str]:
+        """What of the log was replayed, where a budget did not allow all of it."""
+        moved = "" if self.moved is None else self.moved.part
+        every = (("shares", self.attribution.part), ("what is left", self.where.part), ("sensitivity", moved))
+        return [f"Replayed for {what}: {part}." for what, part in every if part]
 
     def headline(self) -> list[Headline]:
         """Shares of all channels together by group, and what is left of each channel and of all."""

@@ -19,7 +19,7 @@ from twinloop.gap.classes_result import ALPHA, Check, decided
 from twinloop.gap.unexplained import unexplained
 from twinloop.identify.structures import chosen_structures
 from twinloop.loop.gap_study.study import Study, StudyTable, share
-from twinloop.loop.gap_where import parameter_tangents
+from twinloop.loop.gap_where import best_and_tangents
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
@@ -129,8 +129,7 @@ def _logs_of(twin: Twin, cause: _Cause, repetitions: int, seed: int) -> tuple[Re
     values = _TRUTH if not cause.rule else _fitted(logs)
     if "off" in cause.name:
         values = {name: value * (1 + _FIT_ERROR * float(rng.normal())) for name, value in _TRUTH.items()}
-    readings = replay(open_backend(), logs, logs.twin.table(1, values))[0]
-    return logs, readings, parameter_tangents(open_backend(), logs, values, _moved(values))
+    return logs, *best_and_tangents(open_backend(), logs, values, _moved(values))
 
 
 def _moved(values: Mapping[str, float]) -> dict[str, float]:
@@ -141,9 +140,9 @@ def _fitted(logs: ReplayLogs) -> dict[str, float]:
     """Parameters fitted to the logs by a few Gauss–Newton steps, at most by half each: what was planted bends them."""
     values = dict(_TRUTH)
     for _ in range(_STEPS):
-        residual = (logs.measured - replay(open_backend(), logs, logs.twin.table(1, values))[0]).ravel()
-        tangents = parameter_tangents(open_backend(), logs, values, _moved(values))
+        readings, tangents = best_and_tangents(open_backend(), logs, values, _moved(values))
         assert tangents is not None  # noqa: S101  # there are parameters
+        residual = (logs.measured - readings).ravel()
         step = np.linalg.lstsq(tangents.reshape(len(values), -1).T, residual, rcond=None)[0] * _FIT_ERROR
         values = {
             name: value * float(np.clip(1.0 + change, 0.5, 1.5))
