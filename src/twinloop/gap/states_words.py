@@ -23,7 +23,11 @@ def verdict(gap: StatesGap) -> str:
     p = f"p = {gap.classifier.p_value:.2g}"
     if gap.classifier.p_value > 1 - gap.level:
         alone = [name for name, value in gap.p_channel.items() if value <= 1 - gap.level]
-        also = f" Of single channels {', '.join(alone)} can be told apart." if alone else ""
+        also = (
+            f" Of single channels {', '.join(alone)} can be told apart."
+            if alone
+            else " That is no sign of equality: few episodes show only large gaps."
+        )
         return f"Clips cannot be told apart: area under the curve {figure}, where 0.5 is chance ({p}).{also}"
     rows = sorted(gap.p_channel, key=lambda name: -float(gap.by_channel[name].auc.estimate))
     seen = [

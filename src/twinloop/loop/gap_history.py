@@ -198,11 +198,11 @@ def _fill(page: Report, runs: Sequence[PastRun], names: Sequence[str]) -> None:
     for name in names:
         rows = [run.figures.get(name) or Headline(name=name, estimate=math.nan) for run in runs]
         page.plot(history_curves(labels, rows), _caption(name, rows))
-    page.table(
-        ["run", "made", "twin", "data", *names],
-        [
-            [run.folder.name, run.made, run.version, run.data_hash[:_HASH] or run.data]
-            + [run.figures[name].estimate if name in run.figures else None for name in names]
-            for run in runs
-        ],
-    )
+    head = ["run", "made", "twin", "data", *names]
+    lines = [
+        [run.folder.name, run.made, run.version, run.data_hash[:_HASH] or run.data]
+        + [run.figures[name].estimate if name in run.figures else None for name in names]
+        for run in runs
+    ]
+    told = [i for i in range(len(head)) if any(line[i] not in ("", None) for line in lines)]
+    page.table([head[i] for i in told], [[line[i] for i in told] for line in lines])

@@ -136,7 +136,7 @@ def estimate_section(page: Report, found: RealEstimate) -> None:
             for row in found.policies
             for i in row.asymptotic.values()
         ],
-        caption="For many trials; for few they cover less than they say.",
+        caption="For many trials; for few they cover less than they say, and may reach below 0 or above 1.",
     )
     for row in found.policies:
         for note in row.notes:

@@ -31,10 +31,14 @@ def _summary(page: Report, gap: StatesGap, real: str, sim: str) -> None:
         f"{real} ({mine}) against {sim}. Episodes were cut into clips of {gap.clip_s:g} s at {gap.rate_hz:.4g} Hz, and "
         f"every clip described by {len(gap.features)} numbers: where the joints were, how fast and how jerkily they "
         "moved, how far and how late they followed their commands. A small classifier learned from some episodes which "
-        f"clips are {mine} and was asked about the others. 0.5 is guessing, 1 is always right.\n\n" + verdict(gap),
+        f"clips are {mine} and was asked about the others. 0.5 is guessing, 1 is always right; "
+        "below 0.5 it was misled, as chance does with few episodes, and only figures above speak of a gap.\n\n"
+        + verdict(gap),
     )
     auc = gap.classifier.auc
-    tone = None if np.isnan(gap.classifier.p_value) else "bad" if gap.classifier.p_value <= 1 - gap.level else "good"
+    tone = (
+        "bad" if gap.classifier.p_value <= 1 - gap.level else None
+    )  # that no gap is shown does not make it a good one
     page.figures(
         [
             KeyFigure(label="area under the curve", value=float(auc.estimate), source=_range(auc), tone=tone),
