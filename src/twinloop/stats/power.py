@@ -248,11 +248,11 @@ def _search(
     reached: Callable[[int], float], guess: float, *, power: float, alpha: float, ratio: float, test: str, most: int
 ) -> TrialsNeeded:
     """The fewest trials from which the power holds: forward in steps from below the normal formula, then one by one."""
-    if guess * max(1.0, ratio) > most:
+    if guess * np.sqrt(max(1.0, ratio)) > most:  # tables are as many as the product of the trials
         raise InputError(
             f"About {int(np.ceil(guess * max(1.0, ratio)))} trials of {'b' if ratio > 1 else 'each'} would be needed "
-            f"for a power of {power:g}: more than the {most} that are added up exactly. Ask for rates further apart, "
-            f"less power{', or a smaller ratio' if ratio > 1 else ''}."
+            f"for a power of {power:g}: more than the {most} of each that are added up exactly. Ask for rates further "
+            f"apart, less power{', or a smaller ratio' if ratio > 1 else ''}."
         )
     seen: dict[int, float] = {}
 
