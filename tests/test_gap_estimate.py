@@ -90,7 +90,7 @@ def test_the_command_stores_what_it_says(tmp_path, capsys):
         writer.writerow(["policy", "domain", "success", "pair"])
         writer.writerows([policy, domain, int(won), pair] for policy, domain, won, pair in planted())
     assert main(["gap", "estimate", str(path), "--output", str(tmp_path / "run")]) == 0
-    assert "trials saved" in capsys.readouterr().out
+    assert "saved" in capsys.readouterr().out
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["kind"] == "estimate"
     assert result["policies"][0]["combined"]["method"] == "post-stratified exact"

@@ -166,6 +166,7 @@ def test_a_policy_that_acts_by_chance_is_cloned_with_its_chance_beyond_the_limit
     assert drawn.std() == pytest.approx(0.4, abs=0.08)
 
 
+@pytest.mark.slow
 def test_clones_agree_with_commands_of_rollouts_they_have_not_seen(rollouts):
     errors = clone_errors(
         of_controller(rollouts, MCPILCO), of_controller(rollouts, SAC_LQR), Compensation.of_logs(rollouts)
