@@ -237,3 +237,28 @@ def test_a_policy_page_without_conditions_has_a_row_per_policy(folder, capsys, t
     page = (tmp_path / "run/report.html").read_text()
     assert "Overall and by policy." in page
     assert "act, all" not in page
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--trials", "trials.csv", "--least-success", "50"), "--least-success 50: give a share, such as 0.5"),
+        (("--trials", "trials.csv", "--least-skill", "nan"), "--least-skill nan: give a share"),
+        (("--gap", "run"), "is a run of `gap sensors`. Give --gap one of `gap dynamics` or `gap why`"),
+        (("--trials", "real.csv"), "Nothing could be checked. Never covered: give --data and --training"),
+    ],
+)
+def test_failure_classes_say_what_they_cannot_use(folder, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.chdir(folder)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "result.json").write_text(json.dumps({"verb": "gap", "kind": "sensors", "headline": []}))
+    given = [str(tmp_path / word) if word == "run" else word for word in words]
+    assert main(["gap", "classes", *given]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_pictures_of_one_folder_cannot_differ(tmp_path, capsys):
+    assert main(["gap", "vision", "--real", str(tmp_path), "--sim", str(tmp_path / ".")]) == 2
+    assert "are the same folder" in " ".join(capsys.readouterr().err.split())
+    assert main(["gap", "vision", "--real", str(tmp_path), "--sim", "x", "--draws", "3"]) == 2
+    assert "3 as the number of relabellings cannot give a p-value" in " ".join(capsys.readouterr().err.split())

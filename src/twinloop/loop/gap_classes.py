@@ -34,6 +34,7 @@ from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import Twin, load_twin
 
 _DRAWN = "provenance/rand."
+_MEASURED = ("dynamics", "why")  # runs whose figures say how wide a gap is
 # Half width of the range that an identified distribution stands for, in standard deviations: 95 % of a normal one.
 _SIGMAS = 1.96
 
@@ -60,6 +61,10 @@ class Request:
                 "Nothing to diagnose. Give --data with --training (coverage), with --twin and --calibrated (drift) or "
                 "--other (environments); --gap with a run of `twinloop gap`; or --trials with scored trials."
             )
+        for flag in ("least_skill", "most_unexplained", "least_success"):
+            value = getattr(self, flag)
+            if not 0.0 <= value <= 1.0:
+                raise InputError(f"--{flag.replace('_', '-')} {value:g}: give a share, such as 0.5 for 50 %.")
         for flag in ("other", "calibrated"):
             if getattr(self, flag) and not (self.data and self.twin):
                 raise InputError(f"--{flag} compares the errors of a twin on a log. Give --twin and --data as well.")
@@ -102,6 +107,9 @@ def diagnose(request: Request, log: Log | None) -> Diagnosis:
     _width(request, checks, skipped)
     _twin_errors(request, log, checks, skipped)
     _trials(request, checks, skipped)
+    if not checks:
+        why = "; ".join(f"{kind.replace('_', ' ')}: {words}" for kind, words in skipped.items())
+        raise InputError(f"Nothing could be checked. {why[:1].upper()}{why[1:]}.")
     return decided(checks, skipped)
 
 
@@ -175,6 +183,9 @@ def _width(request: Request, checks: list[Check], skipped: dict[Kind, str]) -> N
         skipped["gap_too_wide"] = "give --gap with the folder of a run of `twinloop gap`"
         return
     result = read_json(request.gap / "result.json" if request.gap.is_dir() else request.gap)
+    if result.get("kind") not in _MEASURED:
+        made = f"gap {result['kind']}" if "kind" in result else str(result.get("verb", "something else"))
+        raise InputError(f"{request.gap} is a run of `{made}`. Give --gap one of `gap dynamics` or `gap why`.")
     figures = list(headlines(result).values())
     limits = {"skill": request.least_skill, "unexplained": request.most_unexplained}
     words = f"twinloop identify --twin {request.twin or 'TWIN'} --data {request.data or 'LOG'}"

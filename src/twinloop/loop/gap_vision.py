@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from twinloop.core.errors import UnknownNameError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
 from twinloop.gap.camera_remedy import developed_again, remedied, statistics_of
 from twinloop.gap.camera_remedy_develop import Look
 from twinloop.gap.encoders import open_encoder
+from twinloop.gap.states_match import refuse_draws
 from twinloop.gap.vision import VisionGap, measure_vision
 from twinloop.gap.vision_datasets import open_pictures
 from twinloop.gap.vision_pictures import Pictures, Size
@@ -78,6 +79,9 @@ def run_gap_vision(
         console: for people.
     """  # fmt: skip
     run = GapRun.begin("vision", output, fail_if, console)
+    refuse_draws(draws, 0.95)
+    if Path(real).resolve() == Path(sim).resolve():
+        raise InputError(f"--real and --sim are the same folder, {real}: nothing can differ. Give simulated pictures.")
     encoder = open_encoder(embedding)
     pictures = open_pictures(real, camera), open_pictures(sim, sim_camera or _same_camera(sim, camera))
     for one in pictures:
@@ -118,7 +122,7 @@ def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCame
         return SimulatedCamera(sensor=camera, look=Look(), known="rendered clean: light as an ideal camera shows it")
     settings: dict[str, Any] = {}
     values: dict[str, float] = {}
-    name, known = camera, "seen through a camera that nobody told of, taken for an ideal one; --twin says which"
+    name, known = camera, "nothing says through which camera, so an ideal one is assumed (--twin TWIN says)"
     if twin is not None:
         built = load_twin(twin)
         sensors = camera_sensors(built)
