@@ -16,6 +16,7 @@ from twinloop.stats.two_sample import Array, TwoSample
 _CLIP = 5.0
 # The ridge leaves as many degrees of freedom as a third of the episodes it learns from: a rule that knows no labels.
 _FREEDOM = 1 / 3
+_ROUND_OFF = 1e-9  # in standard deviations, which features are in
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +86,9 @@ class Learner:
         NaN where one side has no weight.
         """
         mean_real, mean_sim = self._mean(real * self.used), self._mean(sim * self.used)
-        coefficients = self.inverse @ (mean_real - mean_sim).T
+        apart = mean_real - mean_sim
+        apart[np.abs(apart) <= _ROUND_OFF] = 0.0  # equal sides must not be told apart by the order of sums
+        coefficients = self.inverse @ apart.T
         return coefficients, 0.5 * np.einsum("kf,fk->k", mean_real + mean_sim, coefficients)
 
     def _mean(self, weights: Array) -> Array:
