@@ -150,8 +150,13 @@ def tries(policy, domain, won, total, condition=""):
 
 def test_trials_tell_failing_conditions_weak_policies_and_what_simulation_makes_easy():
     trials = Trials.joined(
-        [tries("p", "real", 18, 20, "lab"), tries("p", "real", 19, 20, "hall"), tries("p", "real", 4, 20, "kitchen")]
-        + [tries("p", "sim", 57, 60, "lab"), tries("q", "sim", 6, 60, "lab")]
+        [
+            tries("p", "real", 18, 20, "lab"),
+            tries("p", "real", 19, 20, "hall"),
+            tries("p", "real", 4, 20, "kitchen"),
+            tries("p", "sim", 57, 60, "lab"),
+            tries("q", "sim", 6, 60, "lab"),
+        ]
     )
     assert fired(failing_conditions(trials)) == ["kitchen"]
     assert fired(weak_policies(trials, 0.5)) == ["q"]
