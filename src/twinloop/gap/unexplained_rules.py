@@ -110,7 +110,7 @@ RULES: tuple[Rule, ...] = (
         name="heat",
         states=("time",),
         events=(),
-        where="late in the episodes: it grows with time",
+        where="moments late in the episodes, as it grows with time",
         term="heating of the windings, or a supply that sags",
         frees=("actuator/*/thermal_resistance", "actuator/*/thermal_time", "supply/bus/resistance"),
     ),
