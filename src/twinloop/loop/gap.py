@@ -16,7 +16,7 @@ from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.gap_split import describe, held_out_split
 from twinloop.loop.gap_why import Why, explain
 from twinloop.loop.logs import Log
-from twinloop.loop.pages import gap_section
+from twinloop.loop.pages import gap_section, gap_tables_section
 from twinloop.loop.pages_gap_dynamics import clips_section, horizon_section, recorded_camera
 from twinloop.loop.pages_gap_why import why_section
 from twinloop.randomize import read_identified
@@ -103,3 +103,4 @@ def _fill(
         page.text(unsaid)
     camera = recorded_camera(episodes)
     clips_section(page, report, twin, episodes, params, options=options, camera=camera)
+    gap_tables_section(page, report)

@@ -24,7 +24,7 @@ from twinloop.identify.sbi_result import Posterior
 from twinloop.identify.structures import chosen_structures
 from twinloop.loop.gap_split import describe
 from twinloop.loop.logs import Log
-from twinloop.loop.pages import gap_section
+from twinloop.loop.pages import gap_section, gap_tables_section
 from twinloop.loop.pages_identify import drift_section, identify_section, ranges_section, structures_section
 from twinloop.loop.runs import claim_output, write_report, write_result
 from twinloop.report import Report
@@ -100,6 +100,7 @@ class Identified:
         if self.gap is not None:
             options = self.config.replay
             gap_section(report, self.gap, self.twin, self.held_out, self.distribution, target=target, options=options)
+            gap_tables_section(report, self.gap)
         identify_section(report, self.result, self.twin, self.training, self.config)
         if self.ranges is not None:
             ranges_section(report, self.ranges, self.twin, self.held_out, self.config)

@@ -35,7 +35,7 @@ def gap_section(
     options: ReplayOptions | None = None,
     target: Sequence[float] | None = None,
 ) -> None:
-    """Skill, errors beside the baselines and over time, delay, contact, repeats, the worst clips and one episode."""
+    """Skill, mean absolute errors beside the baselines, and one episode."""
     cut = "whole episodes" if gap.windows == len(gap.episodes) else f"{gap.windows} windows of {gap.length:.3g} s"
     page.section(
         "How far the twin is from the recorded robot",
@@ -62,10 +62,15 @@ def gap_section(
         rows.append(["to beat: second-order fit", *(f"{value:.2f}" for value in target)])
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in gap.meanings.items())
     page.table(["mean absolute error", *gap.joints], rows, caption=meanings)
-    for head, body, caption in gap_tables(gap):
-        page.table(head, body, caption=caption)
     if "position" in (options or ReplayOptions()).compare:
         _episode_plot(page, twin, episodes[0], params, options or ReplayOptions())
+
+
+def gap_tables_section(page: Report, gap: GapReport) -> None:
+    """Every figure: RMSE and skill, change, horizons, delay, contact, the worst clips."""
+    page.section("Every figure", "Estimates with their intervals in brackets, in the units of each channel.")
+    for head, body, caption in gap_tables(gap):
+        page.table(head, body, caption=caption)
 
 
 def _key_figures(gap: GapReport) -> list[KeyFigure]:
