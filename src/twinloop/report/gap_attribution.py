@@ -53,7 +53,7 @@ def share_panels(
         columns,
         subplot_titles=list(panels),
         row_heights=height,
-        horizontal_spacing=0.3 / columns,
+        horizontal_spacing=0.5 / columns,  # names of groups stand between panels
         vertical_spacing=_BETWEEN / plotted if lines > 1 else 0.0,
     )
     for number in range(len(panels)):
