@@ -132,7 +132,7 @@ def attribute(
         coalitions=plan.text(),
         ndraw=0 if drawn is None else drawn[0].ndraw,
         held=tuple(name for group in groups for name in group.params if name in untold),
-        part=part.why,
+        replayed=part,
         note=note,
     )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.gap.attribution_causes import Cause
 from twinloop.gap.groups import Group
+from twinloop.gap.thinning import Part
 from twinloop.simulate.measure import Channel
 from twinloop.stats import Interval
 from twinloop.stats.shares import Shares
@@ -137,7 +138,7 @@ class Attribution:
         coalitions: in words, which of them were.
         ndraw: draws of the parameters.
         held: parameters that the data do not tell: they were not drawn, and their shares are given their estimates.
-        part: what of the log was replayed, "" for all of it.
+        replayed: the part of the log that was; None where nobody says.
         note: what a reader must know of the episodes.
     """
 
@@ -157,8 +158,13 @@ class Attribution:
     coalitions: str
     ndraw: int
     held: tuple[str, ...] = ()
-    part: str = ""
+    replayed: Part | None = None
     note: str = ""
+
+    @property
+    def part(self) -> str:
+        """What of the log was replayed, in words; "" for all of it."""
+        return "" if self.replayed is None else self.replayed.why
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
-from twinloop.gap.thinning import part_within
+from twinloop.gap.thinning import Part, part_within
 from twinloop.gap.unexplained import unexplained
 from twinloop.gap.unexplained_result import Unexplained
 from twinloop.identify.compare import compare
@@ -42,6 +42,7 @@ def where_it_lives(
     floor: NDArray[Any] | None = None,
     physics_hz: float = 240.0,
     steps: float = 2e6,
+    part: Part | None = None,
     level: float = 0.95,
     seed: int = 0,
 ) -> Unexplained:
@@ -58,6 +59,7 @@ def where_it_lives(
         floor: mean square of real-against-real repeats, halved, by channel.
         physics_hz: rate of the physics, at most the twin's own; that of a fit and of an attribution by default.
         steps: physics steps of all replays together; of a longer log a part is replayed, evenly spread.
+        part: what is replayed instead, so that shares are those of an attribution to the same part.
         level: of the intervals.
         seed: of resamples.
 
@@ -68,7 +70,7 @@ def where_it_lives(
     coarse, asked = at_physics_rate(twin, physics_hz), options or ReplayOptions()
     known = {name: value for name, value in params.estimate.items() if name in coarse.params}
     moved = _one_error_off(params, known)
-    part = part_within(coarse, episodes, asked, worlds=2 + len(moved), steps=steps)
+    part = part or part_within(coarse, episodes, asked, worlds=2 + len(moved), steps=steps)
     logs = prepare_replay(coarse, part.episodes, part.options)
     nominal = replay(backend, logs, logs.twin.table(1))[0]
     best, tangents = best_and_tangents(backend, logs, known, moved)

@@ -100,7 +100,7 @@ class Why:
     def parts(self) -> list[str]:
         """What of the log was replayed, where a budget did not allow all of it."""
         moved = "" if self.moved is None else self.moved.part
-        every = (("shares", self.attribution.part), ("what is left", self.where.part), ("sensitivity", moved))
+        every = (("shares and what is left", self.attribution.part), ("sensitivity", moved))
         return [f"Replayed for {what}: {part}." for what, part in every if part]
 
     def headline(self) -> list[Headline]:
@@ -162,7 +162,9 @@ def explain(
     groups = parameter_groups(twin, changed_params(twin, told), by=asked.by, own=asked.own())
     how = AttributionOptions(replay=options, draws=asked.draws, seed=asked.seed)
     shared = attribute(backend, twin, episodes, params, groups, options=how, note=note)
-    where = where_it_lives(twin, episodes, backend=backend, params=params, options=options, seed=asked.seed)
+    where = where_it_lives(
+        twin, episodes, backend=backend, params=params, options=options, part=shared.replayed, seed=asked.seed
+    )
     moved = None
     if asked.over != "none" and any(params.determined):
         over: Over = "ranges" if asked.over == "ranges" else "identified"
