@@ -59,7 +59,7 @@ class AttributionOptions:
     exact: int = 8
     pairs: int = 6
     draws: int = 12
-    steps: float = 3.5e6
+    steps: float = 2.5e6
     draw_steps: float = 2e6
     level: float = 0.95
     resamples: int = 2000

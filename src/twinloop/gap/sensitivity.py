@@ -54,7 +54,7 @@ class SensitivityOptions:
     replay: ReplayOptions = field(default_factory=ReplayOptions)
     physics_hz: float = 240.0
     base: int = 32
-    steps: float = 1.5e6
+    steps: float = 1e6
     level: float = 0.95
     seed: int = 0
 
