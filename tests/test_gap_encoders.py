@@ -6,8 +6,8 @@ import yaml
 
 from twinloop.core.embedding import Embedding, require_same_encoder
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.gap.encoders import Preprocessing, open_encoder
-from twinloop.gap.encoders_classical import features, lab_of
+from twinloop.encoders.classical import features, lab_of
+from twinloop.encoders.pictures import Preprocessing, open_encoder
 from twinloop.loop.gap_study.vision_scenes import camera_pictures
 
 STATED = {"size": [8, 12], "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.5]}

@@ -13,10 +13,10 @@ from rich.console import Console
 from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import Episode
 from twinloop.core.units import JointUnit, UnitMap
+from twinloop.encoders.trajectory import trajectory_features
 from twinloop.gap.states import measure_states
 from twinloop.gap.states_match import match
 from twinloop.gap.states_words import findings, verdict
-from twinloop.gap.trajectory_features import trajectory_features
 from twinloop.loop.gap_data import Against, calibrated, replayed, run_gap_data
 from twinloop.loop.logs import Log
 from twinloop.simulate import open_backend

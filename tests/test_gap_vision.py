@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
+from twinloop.dataset.pictures import picture_arrays
+from twinloop.encoders.pictures import open_encoder
 from twinloop.gap.camera_remedy_develop import Look
-from twinloop.gap.encoders import open_encoder
 from twinloop.gap.vision import measure_vision
-from twinloop.gap.vision_pictures import picture_arrays
 from twinloop.gap.vision_regions import GRID, region_features, tell_regions
 from twinloop.gap.vision_side import gather
 from twinloop.loop.gap_study.vision_scenes import camera_pictures

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from twinloop.dataset.pictures import Pictures
 from twinloop.gap.camera_remedy_detail import DetailFit, fit_blur, fit_noise
 from twinloop.gap.camera_remedy_develop import Look, redeveloped
 from twinloop.gap.camera_remedy_tone import ToneProblem
 from twinloop.gap.picture_statistics import PictureStatistics, PixelSample, picture_statistics, sampled_pixels
-from twinloop.gap.vision_pictures import Pictures
 from twinloop.twin.quantities.sensing import SENSING
 
 UNITS = {quantity.quantity: quantity.unit for quantity in SENSING if quantity.device == "camera"}

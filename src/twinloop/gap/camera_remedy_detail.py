@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from twinloop.core.seeds import generator
+from twinloop.dataset.pictures import Pictures
 from twinloop.gap.camera_remedy_develop import (
     BLUR,
     Look,
@@ -25,7 +26,6 @@ from twinloop.gap.camera_remedy_develop import (
     sensor_values,
 )
 from twinloop.gap.picture_statistics import NOISE_LEVELS, edge_spread, noise_levels
-from twinloop.gap.vision_pictures import Pictures
 from twinloop.sensors.camera import sensor
 from twinloop.sensors.camera.tone import display_of_linear
 from twinloop.stats import welch_test

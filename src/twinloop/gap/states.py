@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from twinloop.core.records import Episode
+from twinloop.encoders.trajectory import Array, Feature, trajectory_features
 from twinloop.gap.states_match import match, refuse_clip, refuse_draws, refuse_few
-from twinloop.gap.trajectory_features import Array, Feature, trajectory_features
 from twinloop.stats import (
     ClassifierTest,
     ColumnDistances,

@@ -12,7 +12,7 @@ from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
 from twinloop.dataset.resample import resample
-from twinloop.gap.trajectory_features import Clips, cut_clips
+from twinloop.encoders.trajectory import Clips, cut_clips
 from twinloop.stats.interval import check_level
 
 _SAME_RATE = 0.02  # as for a replay

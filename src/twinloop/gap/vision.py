@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from twinloop.core.embedding import require_same_encoder
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
+from twinloop.dataset.pictures import Pictures
+from twinloop.encoders.pictures import Encoder
 from twinloop.gap.camera_remedy import Remedy, find_remedies
 from twinloop.gap.camera_remedy_develop import Look
-from twinloop.gap.encoders import Encoder
 from twinloop.gap.vision_difference import MEANINGS, Difference, compare_statistics
 from twinloop.gap.vision_judge import RemedyJudge
-from twinloop.gap.vision_pictures import Pictures
 from twinloop.gap.vision_regions import Regions, region_features, tell_regions
 from twinloop.gap.vision_side import Side
 from twinloop.stats import (

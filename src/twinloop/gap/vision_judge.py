@@ -9,11 +9,11 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.dataset.pictures import Pictures
+from twinloop.encoders.pictures import Encoder
 from twinloop.gap.camera_remedy import Remedy, developed_again, remedied, statistics_of
 from twinloop.gap.camera_remedy_develop import Look
-from twinloop.gap.encoders import Encoder
 from twinloop.gap.vision_difference import Difference, figures_of
-from twinloop.gap.vision_pictures import Pictures
 from twinloop.gap.vision_side import Side
 from twinloop.stats import KernelDistance, mmd
 

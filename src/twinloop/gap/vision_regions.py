@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.gap.encoders_classical import lab_of
-from twinloop.gap.vision_pictures import Pictures
+from twinloop.dataset.pictures import Pictures
+from twinloop.encoders.classical import lab_of
 from twinloop.stats import classifier_test, holm
 
 Array = NDArray[np.float64]

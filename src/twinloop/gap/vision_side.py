@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from twinloop.core.embedding import Embedding
 from twinloop.core.errors import InputError
-from twinloop.gap.encoders import Encoder
+from twinloop.dataset.pictures import LEAST_EPISODES, Pictures, PictureSet, Size, samples
+from twinloop.encoders.pictures import Encoder
 from twinloop.gap.picture_statistics import PictureStatistics, PixelSample, picture_statistics, sampled_pixels
-from twinloop.gap.vision_pictures import LEAST_EPISODES, Pictures, PictureSet, Size, samples
 from twinloop.gap.vision_regions import region_features
 
 _KEPT = 4e6  # pixels of pictures that stay, 50 of 320 × 240: enough for blur and noise, and 12 MB

@@ -15,14 +15,14 @@ from rich.table import Table
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset import layout
+from twinloop.dataset.picture_sources import open_pictures
+from twinloop.dataset.pictures import Pictures, Size
 from twinloop.dataset.reader import DatasetReader
+from twinloop.encoders.pictures import open_encoder
 from twinloop.gap.camera_remedy import developed_again, remedied, statistics_of
 from twinloop.gap.camera_remedy_develop import Look
-from twinloop.gap.encoders import open_encoder
 from twinloop.gap.states_match import refuse_draws
 from twinloop.gap.vision import VisionGap, measure_vision
-from twinloop.gap.vision_datasets import open_pictures
-from twinloop.gap.vision_pictures import Pictures, Size
 from twinloop.gap.vision_side import gather
 from twinloop.generate.pixels.dataset import PICTURES
 from twinloop.generate.render_settings import picture_size

@@ -12,9 +12,9 @@ from PIL import Image
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.records import Episode
+from twinloop.dataset.picture_sources import open_pictures
 from twinloop.gap import GapReport
 from twinloop.gap.film_strips import FilmStrip, film_strips
-from twinloop.gap.vision_datasets import open_pictures
 from twinloop.render import contact_sheet
 from twinloop.report import Report
 from twinloop.report.gap_plots import Curve, clip_series, error_over_horizon

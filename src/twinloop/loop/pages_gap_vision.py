@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.dataset.pictures import Pictures
 from twinloop.gap.camera_remedy import Remedy
 from twinloop.gap.picture_statistics import QUANTILES
 from twinloop.gap.vision import VisionGap
 from twinloop.gap.vision_difference import MEANINGS, Difference
-from twinloop.gap.vision_pictures import Pictures
 from twinloop.gap.vision_regions import Regions
 from twinloop.gap.vision_side import Side
 from twinloop.render.sheet import contact_sheet

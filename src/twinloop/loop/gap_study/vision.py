@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.seeds import generator
+from twinloop.encoders.classical import ClassicalEncoder
 from twinloop.gap.camera_remedy import find_remedies, statistics_of
 from twinloop.gap.camera_remedy_develop import Look
-from twinloop.gap.encoders_classical import ClassicalEncoder
 from twinloop.gap.picture_statistics import sampled_pixels
 from twinloop.loop.gap_study.study import Study, StudyTable, share
 from twinloop.loop.gap_study.vision_scenes import camera_pictures

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.gap.encoders import NetworkEncoder, stated_preprocessing
+from twinloop.encoders.pictures import NetworkEncoder, stated_preprocessing
 
 
 def open_torch(file: Path) -> NetworkEncoder:

@@ -17,8 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import load_class, raised
 from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
-from twinloop.gap.encoders_classical import ClassicalEncoder
-from twinloop.gap.vision_pictures import Pictures, resized
+from twinloop.dataset.pictures import Pictures, resized
+from twinloop.encoders.classical import ClassicalEncoder
 
 METADATA = "twinloop.preprocessing"
 POLICY_FILES = ("encoder.onnx", "encoder.pt")
@@ -197,10 +197,10 @@ def _network(kind: str, file: Path) -> Encoder:
     if not file.is_file():
         raise InputError(f"The encoder {file} does not exist. Give the file of a network, as in {kind}:encoder.onnx.")
     if kind == "onnx":
-        from twinloop.gap.encoders_onnx import open_onnx
+        from twinloop.encoders.onnx import open_onnx
 
         return open_onnx(file)
-    from twinloop.gap.encoders_torch import open_torch
+    from twinloop.encoders.torchscript import open_torch
 
     return open_torch(file)
 

@@ -10,9 +10,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import read_table
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.video import decode
-from twinloop.gap.vision_pictures import (
+from twinloop.dataset.pictures import (
     EpisodePictures,
     Pictures,
     PictureSet,
@@ -21,6 +19,8 @@ from twinloop.gap.vision_pictures import (
     picture_folder,
     stacked,
 )
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.video import decode
 
 _PREFIX = "observation.images."
 _KINDS = ("video", "image")

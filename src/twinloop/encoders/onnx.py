@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.gap.encoders import METADATA, NetworkEncoder, stated_preprocessing
+from twinloop.encoders.pictures import METADATA, NetworkEncoder, stated_preprocessing
 
 
 def open_onnx(file: Path) -> NetworkEncoder:

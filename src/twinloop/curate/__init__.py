@@ -1,0 +1,1 @@
+"""What of the data is good, and what is missing: scores with reasons, coverage, and holes to fill."""

@@ -1,0 +1,1 @@
+"""What turns pictures and clips of trajectories into numbers that can be compared."""

@@ -1,0 +1,1 @@
+"""What people, rules and models say of episodes, side by side, with their agreement."""
