@@ -1,5 +1,6 @@
 """Every interval, test and resampling; knows nothing of robots."""
 
+from twinloop.stats.agreement import cohens_kappa, krippendorff_alpha
 from twinloop.stats.allan import AllanCurve, AllanNoise, allan_curve, allan_noise
 from twinloop.stats.betting import bounded_mean
 from twinloop.stats.blocks import block_frames, integrated_time, time_blocks
@@ -11,6 +12,7 @@ from twinloop.stats.bootstrap import (
     score_bootstrap,
     stretched_percentile,
 )
+from twinloop.stats.boundaries import Matched, match_moments
 from twinloop.stats.change import Change, slope_change
 from twinloop.stats.classifier import ClassifierTest, classifier_test
 from twinloop.stats.classifier_fit import Discriminant
@@ -76,6 +78,7 @@ __all__ = [
     "Interval",
     "KernelDistance",
     "LjungBox",
+    "Matched",
     "NeighbourFigures",
     "PairedCounts",
     "PairedTest",
@@ -109,6 +112,7 @@ __all__ = [
     "classifier_test",
     "clopper_pearson",
     "cluster_weights",
+    "cohens_kappa",
     "conformal_band",
     "conformal_threshold",
     "control_variate",
@@ -130,6 +134,7 @@ __all__ = [
     "holm",
     "integrated_time",
     "kid",
+    "krippendorff_alpha",
     "least_clips",
     "least_p_value",
     "ljung_box",
@@ -137,6 +142,7 @@ __all__ = [
     "log_e_scores",
     "mae",
     "mantel_haenszel",
+    "match_moments",
     "mcnemar",
     "mmd",
     "octaves",
