@@ -1,0 +1,154 @@
+"""What a check of episodes is, what it says, and the form in which most are written: measure each, then judge all."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from twinloop.core.errors import TwinloopError
+from twinloop.core.files import sha256_file, sha256_json
+from twinloop.curate.recording import Recording
+
+Verdict = Literal["good", "suspect", "bad", "unknown"]
+VERDICTS: tuple[Verdict, ...] = ("bad", "suspect", "unknown", "good")
+"""Worst first."""
+FAMILIES = ("physics", "recording", "demonstration", "learned")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """What a check says of one episode, or of one channel of it: a row of the catalog's table ``scores``.
+
+    ``value`` is the figure in ``unit``, ``limit`` the figure from which on it is suspect; None where there is none.
+    ``reason`` is one sentence for a person. ``first_frame`` to ``last_frame`` are concerned, None where all are.
+    """
+
+    episode_id: str
+    check: str
+    channel: str = ""
+    value: float | None = None
+    unit: str = ""
+    limit: float | None = None
+    verdict: Verdict = "good"
+    reason: str = ""
+    first_frame: int | None = None
+    last_frame: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return dict(self.__dict__)
+
+
+@runtime_checkable
+class Check(Protocol):
+    """A check of episodes.
+
+    ``name`` is FAMILY/NAME, ``meaning`` one line for people, ``hash`` names its version and settings. ``score`` gives
+    at least one score for every recording: ``unknown`` with the reason where it cannot tell.
+    """
+
+    name: str
+    meaning: str
+
+    @property
+    def hash(self) -> str:
+        """Names version and settings: scores of different hashes are not to be compared."""
+        ...
+
+    def score(self, recordings: Sequence[Recording]) -> Iterable[Score]:
+        """Scores of all recordings, which may be measured against each other."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One figure of one channel of an episode, before it is known what is usual.
+
+    ``value`` is None where it cannot be told, and ``said`` then says why; else ``said`` is the evidence in words.
+    ``facts`` are further small things that the judgement needs.
+    """
+
+    value: float | None
+    channel: str = ""
+    said: str = ""
+    first_frame: int | None = None
+    last_frame: int | None = None
+    facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class MeasuringCheck(ABC):
+    """A check in two steps: `measure` reads one episode and may run in another process; `judge` knows all figures.
+
+    Subclasses set ``name``, ``meaning`` and ``unit``. Instances are picklable.
+    """
+
+    name: str
+    meaning: str
+    unit: str = ""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the check was told; part of its hash."""
+        return {}
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 of the check's source file and its settings."""
+        source = sha256_file(Path(inspect.getfile(type(self))))
+        return sha256_json({"check": self.name, "source": source, "settings": dict(self.settings)})
+
+    @abstractmethod
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """The figures of one episode."""
+
+    @abstractmethod
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """Scores of all episodes from the figures of each."""
+
+    def measured(self, recording: Recording) -> Sequence[Measured]:
+        """`measure`; where the recording cannot be read, one figure that says why it is not known."""
+        try:
+            return self.measure(recording)
+        except TwinloopError as error:
+            return [Measured(value=None, said=str(error))]
+
+    def score(self, recordings: Sequence[Recording]) -> Iterator[Score]:
+        """See `Check`."""
+        return self.judge(recordings, [self.measured(recording) for recording in recordings])
+
+    def of(
+        self, recording: Recording, found: Measured, verdict: Verdict, *, limit: float | None = None, reason: str = ""
+    ) -> Score:
+        """A figure as a score; ``reason`` is by default what was said when it was measured."""
+        return Score(
+            episode_id=recording.episode_id,
+            check=self.name,
+            channel=found.channel,
+            value=None if found.value is None else float(found.value),
+            unit=self.unit,
+            limit=limit,
+            verdict=verdict,
+            reason=reason or found.said,
+            first_frame=found.first_frame,
+            last_frame=found.last_frame,
+        )
+
+
+def worst(scores: Iterable[Score]) -> dict[str, Score]:
+    """The worst score of each episode by its id; of equal verdicts the one furthest beyond its limit."""
+    found: dict[str, Score] = {}
+    for score in scores:
+        before = found.get(score.episode_id)
+        if before is None or _badness(score) > _badness(before):
+            found[score.episode_id] = score
+    return found
+
+
+def _badness(score: Score) -> tuple[int, float]:
+    beyond = score.value / score.limit if score.value is not None and score.limit else 0.0
+    return -VERDICTS.index(score.verdict), beyond

@@ -1,0 +1,116 @@
+"""The two ways by which figures become verdicts: against a limit that is known, and against what is usual."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from twinloop.curate.check import Measured, MeasuringCheck, Score, Verdict
+from twinloop.curate.limits import LEAST, Limit, usual_limit
+from twinloop.curate.recording import Recording
+
+LIMIT, BAD, SOURCE = "limit", "bad", "source"  # facts of a figure whose limit is its own
+
+
+class KnownLimitCheck(MeasuringCheck):
+    """Judges each figure by itself: against its own limit where its facts give one, else against the check's.
+
+    ``limit`` and ``bad`` are figures from which on a channel is suspect and bad, ``source`` says who says so.
+    """
+
+    limit: float
+    bad: float
+    source: str
+
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """See `MeasuringCheck`: every channel that is not good, or the one nearest to its limit."""
+        for recording, rows in zip(recordings, measured, strict=True):
+            yield from shortened([self._judged(recording, row) for row in rows])
+
+    def _judged(self, recording: Recording, row: Measured) -> Score:
+        if row.value is None:
+            return self.of(recording, row, "unknown")
+        limit = Limit(
+            value=row.facts.get(LIMIT, self.limit),
+            bad=row.facts.get(BAD, self.bad),
+            source=row.facts.get(SOURCE, self.source),
+        )
+        return self.of(
+            recording, row, limit.verdict(row.value), limit=limit.value, reason=f"{row.said} {_against(self, limit)}"
+        )
+
+
+class UsualLimitCheck(MeasuringCheck):
+    """Judges each figure against the good mass of its channel in episodes of the same batch, robot and source.
+
+    ``floor`` is a figure that does no harm whatever is usual; ``spread``, ``suspect`` and ``bad`` see `usual_limit`.
+    """
+
+    floor: float
+    spread: float = 0.1
+    suspect: float = 6.0
+    bad: float = 10.0
+
+    def key(self, recording: Recording) -> tuple[str, ...]:
+        """Which episodes are alike."""
+        return recording.group
+
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """See `MeasuringCheck`: every channel that is not good, or the one nearest to its limit."""
+        figures: dict[tuple[tuple[str, ...], str], list[float]] = defaultdict(list)
+        for recording, rows in zip(recordings, measured, strict=True):
+            for row in rows:
+                if row.value is not None:
+                    figures[self.key(recording), row.channel].append(row.value)
+        limits = {key: self.usual(values) for key, values in figures.items()}
+        for recording, rows in zip(recordings, measured, strict=True):
+            yield from shortened([self._judged(recording, row, limits, figures) for row in rows])
+
+    def usual(self, figures: Sequence[float]) -> Limit | None:
+        """The limit of figures that are alike."""
+        return usual_limit(figures, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad)
+
+    def _judged(
+        self,
+        recording: Recording,
+        row: Measured,
+        limits: dict[tuple[tuple[str, ...], str], Limit | None],
+        figures: dict[tuple[tuple[str, ...], str], list[float]],
+    ) -> Score:
+        if row.value is None:
+            return self.of(recording, row, "unknown")
+        key = (self.key(recording), row.channel)
+        limit = limits[key]
+        if limit is None:
+            few = len(figures[key])
+            said = f"{row.said} Only {few} episodes are alike; from {LEAST} on it is known what is usual."
+            return self.of(recording, row, "good" if row.value <= self.floor else "unknown", reason=said)
+        return self.of(
+            recording, row, limit.verdict(row.value), limit=limit.value, reason=f"{row.said} {_against(self, limit)}"
+        )
+
+
+def shortened(scores: Sequence[Score]) -> list[Score]:
+    """The channels that are suspect or bad; where there is none, the one nearest to its limit stands for all."""
+    wrong = [score for score in scores if score.verdict in ("suspect", "bad")]
+    if wrong:
+        return wrong
+    good = [score for score in scores if score.verdict == "good"]
+    return [max(good or scores, key=_nearness)] if scores else []
+
+
+def verdict_of(severity: str) -> Verdict:
+    """What a finding of `dataset.log_checks` makes of an episode."""
+    verdicts: dict[str, Verdict] = {"error": "bad", "warning": "suspect", "note": "good"}
+    return verdicts[severity]
+
+
+def _nearness(score: Score) -> float:
+    if score.value is None:
+        return -1.0
+    return score.value / score.limit if score.limit else score.value
+
+
+def _against(check: MeasuringCheck, limit: Limit) -> str:
+    unit = f" {check.unit}" if check.unit else ""
+    return f"Limit {limit.value:.3g}{unit}: {limit.source}."

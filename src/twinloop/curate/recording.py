@@ -1,0 +1,326 @@
+"""One episode as checks of quality read it: whatever the folder holds of it, each part read when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError
+from twinloop.core.records import Episode, Provenance, SimEpisode, Source
+from twinloop.core.units import JointUnit, UnitMap
+from twinloop.dataset.generated_signals import generated_signals
+from twinloop.dataset.importers.columns import EpisodeBuilder
+from twinloop.dataset.importers.options import LogOptions
+from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.parquet import numbers
+from twinloop.dataset.picture_sources import open_pictures
+from twinloop.dataset.reader import DatasetReader, flat_names
+from twinloop.dataset.signal_table import restored
+from twinloop.dataset.spec import STATE, TRUE_TIME
+
+Array = NDArray[np.float64]
+Pictures = NDArray[np.uint8]
+Made = TypeVar("Made")
+
+_IMAGES, _SUCCESS, _CONTACTS = "observation.images.", "next.success", "annotations/contacts"
+_HEAVY = ("raw", "states", "commands")
+
+
+class Recording:
+    """One episode of a LeRobot v3.0 folder, ours or anybody's.
+
+    What is small (names, task, rate, provenance) is read once; arrays are kept until `forget`. `raw` has whatever
+    defects the data have and is what checks of the recording read; `episode` is the checked record.
+
+    Args:
+        reader: the open folder.
+        index: ``episode_index`` there.
+        batch: what the folder is called; by default its own name.
+        episode_id: the episode's name; by default its provenance's, else ``BATCH#INDEX``.
+        success: what a label says of it, which comes before the task's predicate.
+    """
+
+    def __init__(
+        self,
+        reader: DatasetReader,
+        index: int,
+        *,
+        batch: str = "",
+        episode_id: str = "",
+        success: bool | None = None,
+    ) -> None:
+        self.reader, self.index = reader, index
+        self.batch = batch or reader.path.resolve().name
+        self._id, self._label = episode_id, success
+        self._facts: dict[str, object] = {}
+
+    def __repr__(self) -> str:
+        return f"Recording({self.where})"
+
+    @property
+    def where(self) -> str:
+        """Which episode it is, for people."""
+        return f"episode {self.index} of {self.batch}"
+
+    @property
+    def ours(self) -> bool:
+        """Whether twinloop wrote this episode, so that it has provenance."""
+        return self.reader.ours and not self.reader.appended(self.index)
+
+    @functools.cached_property
+    def episode_id(self) -> str:
+        """The name of its content where it is known, else its place."""
+        if self._id:
+            return self._id
+        known = self.reader.episode_ids[self.index] if self.ours else ""
+        return known or f"{self.batch}#{self.index}"
+
+    @functools.cached_property
+    def provenance(self) -> Provenance | None:
+        """Where it comes from; None where another program wrote it."""
+        return self.reader.provenance(self.index) if self.ours else None
+
+    @property
+    def source(self) -> Source:
+        """``real``, ``sim``, ``augmented`` or ``human-in-the-loop``; of a foreign folder ``real``, as importers say."""
+        return "real" if self.provenance is None else self.provenance.source
+
+    @property
+    def robot_type(self) -> str:
+        """As LeRobot's ``info.json`` says."""
+        return str(self.reader.info.get("robot_type") or "")
+
+    @functools.cached_property
+    def task(self) -> str:
+        """What the robot was to do, in words."""
+        return str((self.reader.row(self.index).get("tasks") or [""])[0])
+
+    @property
+    def fps(self) -> float:
+        """Nominal frames per second."""
+        return self.reader.fps
+
+    @property
+    def frames(self) -> int:
+        """How many frames the episode table says there are."""
+        return int(self.reader.lengths[self.index])
+
+    @property
+    def group(self) -> tuple[str, str, str]:
+        """Episodes that may be measured against each other: of one batch, robot and source."""
+        return self.batch, self.robot_type, self.source
+
+    @functools.cached_property
+    def success(self) -> bool | None:
+        """What a label says, else what the task's predicate said, else None."""
+        if self._label is not None:
+            return self._label
+        if self.provenance is not None and self.provenance.success is not None:
+            return self.provenance.success
+        if self.provenance is None and _SUCCESS in self.reader.info["features"]:
+            return bool(np.any(self.reader.array(self.index, _SUCCESS) > 0))
+        return None
+
+    @property
+    def params(self) -> Mapping[str, float]:
+        """The parameters that were drawn for it, in SI; none of a recorded one."""
+        return {} if self.provenance is None else self.provenance.params
+
+    @functools.cached_property
+    def cameras(self) -> tuple[str, ...]:
+        """Names of the cameras, whether their pictures are videos or images in the table."""
+        features = self.reader.info["features"].items()
+        found = [key for key, entry in features if key.startswith(_IMAGES) and entry["dtype"] in ("video", "image")]
+        return tuple(key.removeprefix(_IMAGES) for key in found)
+
+    def pictures(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
+        """Pictures ``(n, height, width, 3)`` sRGB, all of them or those of some frames in ascending order.
+
+        Raises:
+            UnknownNameError: no such camera.
+            DatasetError: the pictures are missing or damaged.
+        """
+        if camera in self.reader.cameras:
+            return self.reader.images(self.index, camera, frames)
+        rows = _picture_rows(self.reader.path, camera)[f"episode {self.index}"]
+        return rows(range(self.frames) if frames is None else frames)
+
+    @functools.cached_property
+    def raw(self) -> RawEpisode:
+        """The episode as it lies there, unchecked; with the log's own numbers where they were kept.
+
+        Times are the true ones where the folder has them. Columns without a unit map have the unit ``unknown``.
+
+        Raises:
+            LogError: there is neither action nor state.
+            DatasetError: a file is missing or damaged.
+        """
+        if self.ours and self.reader.has_log(self.index):
+            return RawEpisode.of(restored(self.reader, self.index))
+        return _read_raw(self.reader, self.index, task=self.task, source=self.source, ours=self.ours)
+
+    @property
+    def episode(self) -> Episode:
+        """The checked record, signals included.
+
+        Raises:
+            LogError: it cannot be one: not finite, or its time does not increase.
+        """
+        return self.raw.episode()
+
+    @functools.cached_property
+    def states(self) -> Array | None:
+        """The simulator's states ``(T + 1, nstate)``; None where there are none."""
+        return self.reader.states(self.index) if self._simulated else None
+
+    @functools.cached_property
+    def commands(self) -> Array | None:
+        """The commands ``(T, nu)`` in SI that the simulator got; None where there are none."""
+        return self.reader.commands(self.index) if self._simulated else None
+
+    @property
+    def contacts(self) -> pa.Table | None:
+        """The rows of the side table ``annotations/contacts``, see `dataset.annotations`; None where there is none."""
+        if not self.ours or _CONTACTS not in self.reader.side_tables:
+            return None
+        return self.reader.side_rows(_CONTACTS, self.index)
+
+    def simulated(self) -> SimEpisode | None:
+        """What a replay needs: states, commands and provenance; None of what was not simulated here."""
+        states, commands = self.states, self.commands
+        if states is None or commands is None or self.provenance is None:
+            return None
+        return SimEpisode(
+            number=int(self.reader.numbers[self.index]),
+            commands=commands,
+            states=states,
+            action=np.empty(0),
+            observation=np.empty(0),
+            next_success=np.empty(0, dtype=np.bool_),
+            provenance=self.provenance,
+        )
+
+    def fact(self, name: str, make: Callable[[Recording], Made]) -> Made:
+        """Something small that several checks want, made once; it outlives `forget`."""
+        if name not in self._facts:
+            self._facts[name] = make(self)
+        return self._facts[name]  # pyright: ignore[reportReturnType]
+
+    def forget(self) -> None:
+        """Let go of arrays; they are read again when they are asked for."""
+        for name in _HEAVY:
+            self.__dict__.pop(name, None)
+
+    @property
+    def _simulated(self) -> bool:
+        return self.ours and not self.reader.has_log(self.index) and self.source != "real"
+
+
+def open_recordings(
+    folder: Path | str | DatasetReader,
+    indices: Sequence[int] | None = None,
+    *,
+    batch: str = "",
+    episode_ids: Sequence[str] | None = None,
+    successes: Mapping[str, bool] | None = None,
+) -> list[Recording]:
+    """The episodes of a folder, of which no frame is read yet.
+
+    Args:
+        folder: a LeRobot v3.0 dataset.
+        indices: which episodes; by default all.
+        batch: what the folder is called.
+        episode_ids: names of these episodes, where a workspace knows them.
+        successes: labels by name of the episode.
+
+    Raises:
+        InputError: there is no such episode.
+        DatasetError: not a v3.0 folder, or its metadata contradicts itself.
+    """
+    reader = folder if isinstance(folder, DatasetReader) else DatasetReader(folder)
+    chosen = range(len(reader)) if indices is None else indices
+    made = []
+    for place, index in enumerate(chosen):
+        reader.row(index)  # refuses an episode that is not there
+        name = "" if episode_ids is None else episode_ids[place]
+        recording = Recording(reader, index, batch=batch, episode_id=name)
+        label = (successes or {}).get(recording.episode_id)
+        made.append(recording if label is None else _labelled(recording, success=label))
+    return made
+
+
+def _labelled(recording: Recording, *, success: bool) -> Recording:
+    return Recording(
+        recording.reader,
+        recording.index,
+        batch=recording.batch,
+        episode_id=recording.episode_id,
+        success=success,
+    )
+
+
+@functools.lru_cache(maxsize=16)
+def _picture_rows(path: Path, camera: str) -> Mapping[str, Callable[[Sequence[int]], Pictures]]:
+    return {row.name: row.read for row in open_pictures(path, camera).episodes}
+
+
+def _read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, ours: bool) -> RawEpisode:
+    features = reader.info["features"]
+    if STATE not in features:
+        raise LogError(f"{reader.path} has no {STATE}; it has {', '.join(features)}. Nothing tells how it moves.")
+    signals = generated_signals(reader, index) if ours else {}
+    time = reader.array(index, TRUE_TIME).reshape(-1) if TRUE_TIME in features else None
+    joints, paired = _joints(reader)
+    if not paired:
+        table = reader.frames_table(index, [STATE, "timestamp"])
+        state = numbers(table[STATE], where=f"{reader.path}: {STATE} of episode {index}").reshape(table.num_rows, -1)
+        stamps = numbers(table["timestamp"], where=f"{reader.path}: timestamp of episode {index}").reshape(-1)
+        return RawEpisode(
+            index=index, time=stamps if time is None else time, action=np.zeros_like(state), state=state,
+            units=_unknown(joints), task=task, source=source, origin=str(reader.path), command="none", signals=signals,
+        )  # fmt: skip
+    builder = EpisodeBuilder(
+        str(reader.path),
+        LogOptions(joints=joints, units=_unknown(joints) if reader.units is None else None),
+        action_names=_names(reader, "action"),
+        state_names=_names(reader, STATE),
+        fps=reader.fps,
+        units=reader.units,
+        robot_type=str(reader.info.get("robot_type") or ""),
+    )
+    made = builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)
+    changes = made.__dict__ | {"signals": signals, "time": made.time if time is None else time}
+    return RawEpisode(**changes)
+
+
+def _names(reader: DatasetReader, feature: str) -> list[str]:
+    """Names of a vector's columns; none where the metadata give none."""
+    entry = reader.info["features"].get(feature, {})
+    names = [name.removesuffix(".pos") for name in flat_names(entry.get("names"))]
+    return names if len(names) == _width(reader, feature) else []
+
+
+def _width(reader: DatasetReader, feature: str) -> int:
+    return int(np.prod(reader.info["features"].get(feature, {}).get("shape", [0])))
+
+
+def _joints(reader: DatasetReader) -> tuple[list[str], bool]:
+    """Joint names, and whether each has a command: an action may be another thing than positions of the joints."""
+    actions, states, width = _names(reader, "action"), _names(reader, STATE), _width(reader, STATE)
+    numbered = [f"joint_{column}" for column in range(width)]
+    if actions and set(actions) <= set(states):
+        return actions, True
+    if not actions and not states and width == _width(reader, "action"):
+        return numbered, True
+    return states or numbered, False
+
+
+def _unknown(joints: Sequence[str]) -> UnitMap:
+    rows = tuple(JointUnit(joint=joint, unit="unknown", scale=None, offset=None) for joint in joints)
+    return UnitMap(joints=rows, source="nothing says")
