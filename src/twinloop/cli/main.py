@@ -15,6 +15,7 @@ from twinloop import __version__
 from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Generate, Replay, Twin
 from twinloop.cli.coverage import Coverage
+from twinloop.cli.exporting import Export
 from twinloop.cli.gap import Gap, said
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
@@ -39,6 +40,7 @@ _Commands = (
     | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
     | Annotated[Coverage, tyro.conf.subcommand("coverage", prefix_name=False)]
     | Annotated[Import, tyro.conf.subcommand("import", prefix_name=False)]
+    | Annotated[Export, tyro.conf.subcommand("export", prefix_name=False)]
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]

@@ -68,7 +68,7 @@ def _current(reader: DatasetReader, index: int, camera: str, *, video: bool) -> 
         return lambda rows: reader.images(index, camera, rows)
     key = _PREFIX + camera
     where = f"{reader.path}: {key} of episode {index}"
-    return lambda rows: _cells(reader.frames_table(index, [key])[key].take(list(rows)).to_pylist(), where=where)
+    return lambda rows: decoded_cells(reader.frames_table(index, [key])[key].take(list(rows)).to_pylist(), where=where)
 
 
 def _legacy(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> PictureSet:
@@ -105,10 +105,10 @@ def _video_reader(file: Path, fps: float) -> Callable[[Sequence[int]], Pictures]
 
 
 def _table_reader(file: Path, key: str) -> Callable[[Sequence[int]], Pictures]:
-    return lambda rows: _cells(read_table(file, [key])[key].take(list(rows)).to_pylist(), where=f"{file}: {key}")
+    return lambda rows: decoded_cells(read_table(file, [key])[key].take(list(rows)).to_pylist(), where=f"{file}: {key}")
 
 
-def _cells(cells: Sequence[dict[str, Any]], *, where: str) -> Pictures:
+def decoded_cells(cells: Sequence[dict[str, Any]], *, where: str) -> Pictures:
     """Pictures of a column as LeRobot writes them, records with the encoded ``bytes``.
 
     Raises:

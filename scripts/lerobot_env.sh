@@ -1,0 +1,33 @@
+#!/bin/sh
+# Makes DIR, an environment of its own with LeRobot 0.4.4 and torch for the CPU (about 2 GB), for the tests that read
+# our datasets with LeRobot itself:  sh scripts/lerobot_env.sh DIR && TWINLOOP_LEROBOT_PYTHON=DIR/bin/python make test-slow
+# LeRobot's own requirements would take torch for CUDA (8 GB); so it and what is built against torch come without theirs.
+set -eu
+dir="${1:?usage: sh scripts/lerobot_env.sh DIR}"
+python="${PYTHON:-python3}"
+
+"$python" - <<'CHECK'
+import sys
+if sys.version_info[:2] != (3, 11):
+    sys.exit(f"LeRobot 0.4.4 is the last for Python 3.11; this is {sys.version.split()[0]}. Try: PYTHON=python3.11 sh ...")
+CHECK
+
+if ! command -v ffmpeg >/dev/null; then # torchcodec loads ffmpeg's libraries
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "Adding ffmpeg"
+        (apt-get update -qq && apt-get install -y -qq --no-install-recommends ffmpeg) >/dev/null
+    else
+        echo "ffmpeg is missing (apt-get install ffmpeg)" >&2
+        exit 3
+    fi
+fi
+
+[ -x "$dir/bin/python" ] || "$python" -m venv "$dir"
+pip() { "$dir/bin/python" -m pip install --quiet --disable-pip-version-check "$@"; }
+
+pip torch==2.13.0+cpu 2>/dev/null || pip --extra-index-url https://download.pytorch.org/whl/cpu torch==2.13.0+cpu
+pip --no-deps torchvision==0.28.0 torchcodec==0.13.0 lerobot==0.4.4
+pip torch==2.13.0+cpu "datasets<5" "huggingface-hub<0.36" accelerate draccus==0.10.0 einops "av<16" jsonlines gymnasium \
+    "deepdiff<9" "imageio[ffmpeg]" "opencv-python-headless<4.13" pynput pyserial termcolor "rerun-sdk<0.27" "diffusers<0.36" \
+    packaging
+echo "LeRobot $("$dir/bin/python" -c 'import importlib.metadata as m; print(m.version("lerobot"))') in $dir"

@@ -1,0 +1,322 @@
+"""A LeRobot folder of either version as exporters read it: every column of its tables, and its videos as clips."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.files import read_json
+from twinloop.dataset import layout
+from twinloop.dataset.exporters.packets import Clip
+from twinloop.dataset.parquet import read_table
+from twinloop.dataset.picture_sources import decoded_cells
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.snapshot import replace_bytes
+from twinloop.dataset.spec import INDEX_FEATURES
+from twinloop.dataset.video import decode
+
+RENUMBERED = ("episode_index", "index", "task_index")  # what an export counts anew
+_TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
+_PLACES = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
+_PREFIXES = ("stats/", "data/", "videos/", "meta/episodes/")
+EPISODE_FACTS = "twinloop/episodes.jsonl"  # where a v2.1 folder of ours has what its episodes.jsonl has no place for
+
+
+class Source(Protocol):
+    """A LeRobot folder, open for reading; episodes have their numbers in that folder."""
+
+    path: Path
+    info: dict[str, Any]
+    tasks: list[str]
+
+    @property
+    def episodes(self) -> Sequence[int]:
+        """Episodes whose files are there."""
+        ...
+
+    @property
+    def absent(self) -> str:
+        """What the folder describes and does not hold, in words; empty where all is there."""
+        ...
+
+    def length(self, episode: int) -> int:
+        """Frames of an episode."""
+        ...
+
+    def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Columns of an episode's table, by default all."""
+        ...
+
+    def clip(self, episode: int, key: str) -> Clip:
+        """Where an episode's pictures are."""
+        ...
+
+    def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """What else the folder says of each episode, such as its provenance, by column of v3.0's episode table."""
+        ...
+
+
+def open_source(path: Path | str) -> SourceV3 | SourceV21:
+    """A LeRobot folder of version 2 or 3.
+
+    Raises:
+        DatasetError: neither; says what is there.
+    """
+    path = Path(path)
+    info = path / layout.INFO
+    version = str(read_json(info).get("codebase_version", "")) if info.is_file() else ""
+    if version.startswith("v2"):
+        return SourceV21(path)
+    return SourceV3(path)
+
+
+class _Folder:
+    """What both versions share."""
+
+    path: Path
+    info: dict[str, Any]
+    tasks: list[str]
+
+    @property
+    def fps(self) -> float:
+        """Frames per second."""
+        return float(self.info["fps"])
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """The features of ``info.json``."""
+        return self.info["features"]
+
+    @property
+    def video_keys(self) -> list[str]:
+        """Keys of features that are videos."""
+        return [key for key, feature in self.features.items() if feature["dtype"] == "video"]
+
+    @property
+    def image_keys(self) -> list[str]:
+        """Keys of features that are pictures in the table."""
+        return [key for key, feature in self.features.items() if feature["dtype"] == "image"]
+
+    def numeric_keys(self) -> list[str]:
+        """Keys of features that are numbers, those that every dataset has last."""
+        own = [
+            key
+            for key, feature in self.features.items()
+            if feature["dtype"] not in ("video", "image", "string", "language") and key not in INDEX_FEATURES
+        ]
+        return [*own, *INDEX_FEATURES]
+
+
+class SourceV3(_Folder):
+    """A v3.0 folder.
+
+    Raises:
+        DatasetError: not one, or damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.reader = path, DatasetReader(path)
+        self.info, self.tasks, self.absent = self.reader.info, read_tasks(path / layout.TASKS), ""
+
+    @property
+    def episodes(self) -> Sequence[int]:
+        """All of them."""
+        return range(len(self.reader))
+
+    def length(self, episode: int) -> int:
+        """Frames of an episode."""
+        return int(self.reader.lengths[episode])
+
+    def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Columns of an episode's table."""
+        return self.reader.frames_table(episode, columns)
+
+    def clip(self, episode: int, key: str) -> Clip:
+        """The episode's span of a video file."""
+        row = self.reader.row(episode)
+        values = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
+        path = layout.inside(self.path, self.info["video_path"], {**values, "video_key": key})
+        return Clip(path=path, start_s=row[f"videos/{key}/from_timestamp"], frames=row["length"], fps=self.fps)
+
+    def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Further columns of the episode table."""
+        for path in sorted((self.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
+            table = read_table(path)
+            own = [n for n in table.column_names if n not in _PLACES and not n.startswith(_PREFIXES)]
+            index = table["episode_index"].to_pylist()
+            yield from zip(index, table.select(own).to_pylist() if own else [{}] * len(index), strict=True)
+
+
+class SourceV21(_Folder):
+    """A v2.0 or v2.1 folder, which may hold part of what its metadata describes.
+
+    Raises:
+        DatasetError: its metadata is damaged, or nothing that it describes is there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.info = path, read_json(path / layout.INFO)
+        layout_keys = ("features", "fps", "data_path")
+        if lacking := [key for key in layout_keys if key not in self.info]:
+            raise DatasetError(f"{path / layout.INFO} lacks {', '.join(lacking)}. Restore the file.")
+        rows = _json_lines(path / "meta" / "tasks.jsonl")
+        with layout.understood(str(path / "meta" / "tasks.jsonl")):
+            self.tasks = _dense({int(row["task_index"]): str(row["task"]) for row in rows})
+        described = _json_lines(path / "meta" / "episodes.jsonl")
+        with layout.understood(str(path / "meta" / "episodes.jsonl")):
+            self._rows = {int(row["episode_index"]): row for row in described}
+        self._present, self.absent = self._look(list(self._rows))
+        if not self._present:
+            raise DatasetError(
+                f"{path} describes {len(described)} episodes and holds none of them whole: {self.absent}. "
+                "Copy the missing files."
+            )
+
+    @property
+    def episodes(self) -> Sequence[int]:
+        """Those whose table and videos are there."""
+        return self._present
+
+    def length(self, episode: int) -> int:
+        """Frames of an episode, as its table has."""
+        return self._lengths(episode)
+
+    def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Columns of an episode's file."""
+        return read_table(self._file(episode, "data_path"), columns)
+
+    def clip(self, episode: int, key: str) -> Clip:
+        """The whole of the episode's video file."""
+        from twinloop.dataset.exporters.packets import track
+
+        path = self._file(episode, "video_path", key)
+        first = track(path).shown_s
+        return Clip(
+            path=path, start_s=float(first.min()) if len(first) else 0.0, frames=self.length(episode), fps=self.fps
+        )
+
+    def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+        """What lies beside in our own exports, and further keys of ``episodes.jsonl``."""
+        beside = self.path / EPISODE_FACTS
+        told = {int(row.pop("episode_index")): row for row in (_json_lines(beside) if beside.is_file() else [])}
+        for episode, row in self._rows.items():
+            own = {key: value for key, value in row.items() if key not in ("episode_index", "tasks", "length")}
+            yield episode, {**own, **told.get(episode, {})}
+
+    @functools.cached_property
+    def _lengths(self) -> Any:
+        @functools.cache
+        def length(episode: int) -> int:
+            return read_table(self._file(episode, "data_path"), ["frame_index"]).num_rows
+
+        return length
+
+    def _file(self, episode: int, template: str, key: str = "") -> Path:
+        size = int(self.info.get("chunks_size", layout.FILES_PER_CHUNK))
+        values = {"episode_chunk": episode // size, "episode_index": episode, "video_key": key}
+        return layout.inside(self.path, self.info[template], values)
+
+    def _look(self, described: Sequence[int]) -> tuple[list[int], str]:
+        without_table = [n for n in described if not self._file(n, "data_path").is_file()]
+        rest = [n for n in described if n not in set(without_table)]
+        blind = [n for n in rest if not all(self._file(n, "video_path", key).is_file() for key in self.video_keys)]
+        words = []
+        if without_table:
+            words.append(f"{len(without_table)} of {len(described)} episodes have no table")
+        if blind:
+            words.append(f"{len(blind)} have a table and lack a video")
+        return [n for n in rest if n not in set(blind)], ", ".join(words)
+
+
+class PlayedFolder:
+    """A LeRobot folder frame by frame; episodes are counted from 0 in the folder's order."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._source = open_source(path)
+        self._episodes = list(self._source.episodes)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Frames of each episode."""
+        return [self._source.length(episode) for episode in self._episodes]
+
+    @property
+    def cameras(self) -> list[str]:
+        """Features with pictures."""
+        return [*self._source.video_keys, *self._source.image_keys]
+
+    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+        """Numeric features, without those that an export counts anew."""
+        keys = [key for key in self._source.numeric_keys() if key not in RENUMBERED]
+        table = self._source.frames(self._episodes[episode], keys)
+        return {key: np.asarray(table[key][frame].as_py(), dtype=_kind(table[key].type)).reshape(-1) for key in keys}
+
+    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+        """One picture."""
+        number = self._episodes[episode]
+        if camera in self._source.image_keys:
+            cell = self._source.frames(number, [camera])[camera].slice(frame, 1).to_pylist()
+            return decoded_cells(cell, where=f"{self._source.path}: {camera} of episode {number}")[0]
+        clip = self._source.clip(number, camera)
+        time_s = clip.start_s + frame / clip.fps
+        return decode(clip.path, [time_s], tolerance_s=_TOLERANCE / clip.fps)[0]
+
+
+def read_tasks(path: Path) -> list[str]:
+    """Task texts by index out of ``tasks.parquet``, whatever its index column is called.
+
+    Raises:
+        DatasetError: missing or damaged, or indices with gaps.
+    """
+    table = read_table(path, None)
+    texts = [name for name in table.column_names if name != "task_index"]
+    if "task_index" not in table.column_names or not texts:
+        raise DatasetError(f"{path} has the columns {', '.join(table.column_names)}; expected task_index and the text.")
+    text = next((name for name in ("__index_level_0__", "task") if name in texts), texts[0])
+    return _dense(dict(zip(table["task_index"].to_pylist(), map(str, table[text].to_pylist()), strict=True)))
+
+
+def _dense(tasks: Mapping[int, str]) -> list[str]:
+    """Texts in order of their index; an index that nothing has gets an empty text."""
+    return [tasks.get(index, "") for index in range(max(tasks, default=-1) + 1)]
+
+
+def _kind(type_: pa.DataType) -> Any:
+    while pa.types.is_nested(type_):
+        type_ = type_.value_type
+    return type_.to_pandas_dtype()
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    except FileNotFoundError:
+        raise DatasetError(f"{path} is missing: a LeRobot v2 folder has it. Restore the file.") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} has a line that is not JSON ({error}). Restore the file.") from error
+
+
+def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[list[str], dict[int, int]]:
+    """The tasks of some episodes, all of them where all are taken; and the new index of each old one."""
+    used = set(range(len(source.tasks)))
+    if list(episodes) != list(source.episodes):
+        columns = (source.frames(episode, ["task_index"])["task_index"] for episode in episodes)
+        used = {index for column in columns for index in column.unique().to_pylist()}
+    order = sorted(used & set(range(len(source.tasks))))
+    return [source.tasks[index] for index in order], {old: new for new, old in enumerate(order)}
+
+
+def side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
+    """Copy what says something of the whole dataset: unit map, ``modality.json``, licence files."""
+    named = [source.path / name for name in (layout.UNIT_MAP, layout.MODALITY)]
+    for path in [*named, *sorted(source.path.glob("LICENSE*"))]:
+        if path.is_file() and path.resolve().is_relative_to(source.path.resolve()):
+            replace_bytes(stage / path.relative_to(source.path), path.read_bytes())
