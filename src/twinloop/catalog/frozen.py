@@ -1,0 +1,267 @@
+"""Frozen datasets: a selection of episodes that gets a name and a hash, and never changes after.
+
+The list lies in ``catalog/datasets/HASH.parquet``, a function of the ids alone; the row that names it is committed
+after that file is on the disk, so that a list without a row is no dataset, and a row without its list cannot be.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from twinloop.catalog.state import State, now
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.files import sha256_bytes, write_bytes
+from twinloop.dataset.parquet import open_parquet
+
+if TYPE_CHECKING:
+    from twinloop.catalog.workspace import Workspace
+
+FOLDER = "datasets"  # within catalog/
+LISTS = "dataset_lists"  # what `lists` gives, where views are made
+# Names can be typed without quotes; "@" divides name and version, and 64 digits would be a hash.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+_LEAST_PREFIX = 6  # digits of a hash
+_SCHEMA = pa.schema([pa.field("episode_id", pa.string(), nullable=False)])
+_LIST_ROWS = pa.schema([pa.field("hash", pa.dictionary(pa.int32(), pa.string())), _SCHEMA.field(0)])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen:
+    """One version of a frozen dataset. ``episode_ids`` are sorted; ``new`` says whether freezing made it just now."""
+
+    name: str
+    version: int
+    hash: str
+    sql: str
+    note: str
+    created: str
+    episode_ids: tuple[str, ...]
+    new: bool = False
+
+    @property
+    def reference(self) -> str:
+        """How it is called so that no later version can be meant."""
+        return f"{self.name}@{self.version}"
+
+    def __len__(self) -> int:
+        return len(self.episode_ids)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form, without the list."""
+        return {key: value for key, value in vars(self).items() if key != "episode_ids"} | {
+            "reference": self.reference,
+            "episodes": len(self),
+        }
+
+
+def list_hash(episode_ids: Iterable[str]) -> str:
+    """The hash of a list of episodes, whatever its order: SHA-256 over the sorted ids."""
+    return sha256_bytes(*(name.encode() for name in sorted(episode_ids)))
+
+
+def freeze(ws: Workspace, name: str, sql: str, note: str = "") -> Frozen:
+    """Freeze what a statement selects now, under a name.
+
+    The newest version of that name is returned as it is where it lists the same episodes already.
+
+    Args:
+        ws: the workspace.
+        name: letters, digits, ``.``, ``_`` and ``-``.
+        sql: a statement over the views with a column ``episode_id``; each episode counts once.
+        note: what it is for.
+
+    Raises:
+        InputError: the name cannot be one, the statement gives no ``episode_id``, none at all, or episodes that are
+            unknown or buried; names them.
+    """
+    if not _NAME.fullmatch(name) or re.fullmatch(r"[0-9a-f]{64}", name):
+        raise InputError(
+            f"{name!r} cannot name a dataset. Use up to 63 letters, digits, '.', '_' and '-'; a version is counted up "
+            "by itself."
+        )
+    ids = _selected(ws, sql)
+    _require_living(ws, ids)
+    digest = list_hash(ids)
+    path = _path(ws.root / "catalog", digest)
+    data = _encoded(ids)
+    if not path.is_file() or path.read_bytes() != data:
+        write_bytes(path, data)
+    with ws.state.transaction() as connection:
+        buried = _buried_among(connection.execute("SELECT episode_id FROM tombstones").fetchall(), ids)
+        if buried:  # since the statement was run
+            raise _are_buried(buried)
+        row = connection.execute(
+            "SELECT version, hash FROM datasets WHERE name = ? ORDER BY version DESC LIMIT 1", (name,)
+        ).fetchone()
+        new = row is None or row[1] != digest
+        if new:
+            values = (name, 1 + (row[0] if row else 0), digest, sql, len(ids), sha256_bytes(data), now(), note or None)
+            connection.execute("INSERT INTO datasets VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+    found = frozen(ws, name)
+    return Frozen(**{**vars(found), "new": new})
+
+
+def frozen(ws: Workspace, reference: str) -> Frozen:
+    """The frozen dataset of that name (its newest version), ``NAME@VERSION``, or hash or unique beginning of one.
+
+    Raises:
+        UnknownNameError: there is none.
+        InputError: the beginning of a hash fits several.
+        DatasetError: its list is missing or damaged.
+    """
+    row = _row(ws.state, reference)
+    ids = read_list(ws.root / "catalog", row["hash"], row["sha256"])
+    return Frozen(
+        name=row["name"],
+        version=row["version"],
+        hash=row["hash"],
+        sql=row["sql"],
+        note=row["note"] or "",
+        created=row["created"],
+        episode_ids=ids,
+    )
+
+
+def read_list(catalog: Path, digest: str, sha256: str) -> tuple[str, ...]:
+    """The ids of a list, checked against its row.
+
+    Raises:
+        DatasetError: the file is missing, or is not what was committed.
+    """
+    path = _path(catalog, digest)
+    if not path.is_file():
+        raise DatasetError(f"{path} is missing, and with it the list of a frozen dataset. Put a copy of it back.")
+    data = path.read_bytes()
+    if sha256_bytes(data) != sha256:
+        raise DatasetError(f"{path} is not what was frozen: its bytes changed. Put a copy of it back.")
+    return tuple(pq.read_table(io.BytesIO(data), columns=["episode_id"])["episode_id"].to_pylist())
+
+
+def lists(root: Path, state: State) -> pa.Table:
+    """Every list that a dataset names, as rows ``hash, episode_id``; what the view `dataset_episodes` is made of.
+
+    Raises:
+        DatasetError: a list is missing or cannot be read.
+    """
+    rows = state.rows("SELECT DISTINCT hash FROM datasets ORDER BY hash")
+    parts = [_LIST_ROWS.empty_table(), *(_list_rows(root / "catalog", row["hash"]) for row in rows)]
+    return pa.concat_tables(parts).unify_dictionaries()
+
+
+@functools.lru_cache(maxsize=8)  # a list never changes
+def _list_rows(catalog: Path, digest: str) -> pa.Table:
+    path = _path(catalog, digest)
+    if not path.is_file():
+        raise DatasetError(f"{path} is missing, and with it the list of a frozen dataset. Put a copy of it back.")
+    with open_parquet(path) as file:
+        ids = file.read(columns=["episode_id"])["episode_id"].combine_chunks()
+    codes = pa.DictionaryArray.from_arrays(pa.array([0] * len(ids), pa.int32()), pa.array([digest]))
+    return pa.Table.from_arrays([codes, ids], schema=_LIST_ROWS)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Episodes that only the first of two datasets has, only the second, and how many both have."""
+
+    first: Frozen
+    second: Frozen
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    both: int
+
+
+def difference(ws: Workspace, first: str, second: str) -> Difference:
+    """What two frozen datasets do not have in common; raises as `frozen`."""
+    one, other = frozen(ws, first), frozen(ws, second)
+    left, right = set(one.episode_ids), set(other.episode_ids)
+    return Difference(
+        first=one,
+        second=other,
+        only_first=tuple(sorted(left - right)),
+        only_second=tuple(sorted(right - left)),
+        both=len(left & right),
+    )
+
+
+def _row(state: State, reference: str) -> dict[str, Any]:
+    name, _, version = reference.partition("@")
+    rows = state.rows(
+        "SELECT * FROM datasets WHERE name = ? AND (? = '' OR version = ?) ORDER BY version DESC",
+        (name, version, version),
+    )
+    if not rows and len(reference) >= _LEAST_PREFIX and re.fullmatch(r"[0-9a-f]+", reference):
+        rows = state.rows(
+            "SELECT * FROM datasets WHERE substr(hash, 1, ?) = ? ORDER BY created DESC, version DESC",
+            (len(reference), reference),
+        )
+        hashes = sorted({row["hash"] for row in rows})
+        if len(hashes) > 1:
+            raise InputError(
+                f"{reference} begins the hashes of {len(hashes)} datasets: {', '.join(h[:16] for h in hashes)}. Give "
+                "more digits."
+            )
+    if not rows:
+        known = [f"{row['name']}@{row['version']}" for row in state.rows("SELECT name, version FROM datasets")]
+        raise UnknownNameError("frozen dataset", reference, {*known, *(name.split("@")[0] for name in known)})
+    return rows[0]
+
+
+def _selected(ws: Workspace, sql: str) -> list[str]:
+    table = ws.query(sql)
+    if "episode_id" not in table.column_names:
+        columns = ", ".join(table.column_names)
+        raise InputError(
+            f"A dataset is a list of episodes, and the columns of that statement are {columns}. Give it a column "
+            "episode_id, which the view episodes has."
+        )
+    names = {str(name) for name in table["episode_id"].to_pylist() if name is not None}
+    if not names:
+        raise InputError("The statement selects no episode. Nothing was frozen.")
+    return sorted(names)
+
+
+def _require_living(ws: Workspace, ids: Sequence[str]) -> None:
+    living = set(ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist())
+    missing = [name for name in ids if name not in living]
+    if not missing:
+        return
+    buried = _buried_among(ws.query("SELECT episode_id FROM tombstones")["episode_id"].to_pylist(), missing)
+    if buried:
+        raise _are_buried(buried)
+    raise InputError(
+        f"{len(missing)} of the selected ids name no episode of this workspace, the first {missing[0][:16]}. Select "
+        "from the view episodes, or `twinloop add` their dataset."
+    )
+
+
+def _buried_among(rows: Iterable[Any], ids: Iterable[str]) -> list[str]:
+    names = {row if isinstance(row, str) else row[0] for row in rows}
+    return sorted(names.intersection(ids))
+
+
+def _are_buried(buried: Sequence[str]) -> InputError:
+    return InputError(
+        f"{len(buried)} of the selected episodes are buried and enter no new dataset, the first {buried[0][:16]}. "
+        "Select from the view episodes, which leaves them out; the view tombstones says why each is there."
+    )
+
+
+def _path(catalog: Path, digest: str) -> Path:
+    if not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise DatasetError(f"{digest[:80]!r} is not the hash of a list of episodes; state.sqlite is damaged.")
+    return catalog / FOLDER / f"{digest}.parquet"
+
+
+def _encoded(ids: Sequence[str]) -> bytes:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"episode_id": list(ids)}, schema=_SCHEMA), sink, compression="zstd", use_dictionary=False)
+    return sink.getvalue()

@@ -1,0 +1,183 @@
+"""One label: what it may say, of which episodes and frames. What is wrong is named before anything is written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from sqlite3 import Connection
+from typing import TYPE_CHECKING, Literal, get_args
+
+from twinloop.catalog.vocabulary import UNKNOWN, Vocabulary
+from twinloop.core.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from twinloop.catalog.workspace import Workspace
+
+Source = Literal["hand", "rule", "model"]
+SOURCES: tuple[Source, ...] = get_args(Source)  # in order of priority where they disagree
+KINDS = ("success", "failure", "subtask", "language", "tag", "number/NAME")
+YES, NO = "yes", "no"
+_YES, _NO = {"yes", "true", "1", "success"}, {"no", "false", "0", "failure"}
+_MOST_TEXT = 20_000  # characters of one value: a page is a sentence too many, and a hostile file has millions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Label:
+    """One thing that is said of an episode, or of its frames from ``first_frame`` to ``last_frame``, both included.
+
+    ``kind`` is ``success`` (yes, no), ``failure`` (a class of `vocabulary`), ``subtask`` (a word and frames),
+    ``language`` (a text, of frames or of all), ``tag`` (a word), or ``number/NAME``. A success or failure, and a
+    subtask without frames, may be ``unknown``: the author looked and cannot tell.
+    """
+
+    episode_id: str
+    kind: str
+    value: str
+    source: Source
+    author: str
+    first_frame: int | None = None
+    last_frame: int | None = None
+    author_hash: str | None = None
+    confidence: float | None = None
+    reason: str | None = None
+
+    @property
+    def slot(self) -> str:
+        """What a newer statement of the same author, episode and kind replaces: a tag only itself."""
+        return self.value if self.kind == "tag" else ""
+
+    @property
+    def where(self) -> str:
+        """Which label it is, for messages."""
+        return f"{self.kind} {self.value[:40]!r} of episode {self.episode_id[:12]}"
+
+
+def checked(label: Label, words: Vocabulary) -> Label:
+    """The label as it is stored.
+
+    Raises:
+        UnknownNameError: a kind or word that does not exist.
+        InputError: its value, author, frames or confidence cannot be.
+    """
+    require_kind(label.kind)
+    if label.source not in SOURCES:
+        raise UnknownNameError("source", label.source, SOURCES, where=f"the label {label.where}")
+    if not label.author or "\x00" in label.author + label.value or len(label.value) > _MOST_TEXT:
+        raise InputError(
+            f"The label {label.where} has no author, a zero byte, or more than {_MOST_TEXT} characters. Correct it."
+        )
+    if label.confidence is not None and not 0.0 <= label.confidence <= 1.0:
+        raise InputError(f"The label {label.where} has the confidence {label.confidence}; it lies between 0 and 1.")
+    value = _value(label)
+    words.require(label.kind, value)
+    _require_range(label, value)
+    return replace(label, value=value)
+
+
+def require_kind(kind: str) -> None:
+    """Refuse a kind of label that does not exist.
+
+    Raises:
+        UnknownNameError: names those that do.
+    """
+    known = {"success", "failure", "subtask", "language", "tag"}
+    if kind not in known and not (kind.startswith("number/") and len(kind) > len("number/")):
+        raise UnknownNameError("kind of label", kind, KINDS)
+
+
+def _value(label: Label) -> str:
+    value = label.value.strip()
+    if not value:
+        raise InputError(f"The {label.kind} of episode {label.episode_id[:12]} is empty. Say something, or retract it.")
+    if label.kind == "success":
+        word = value.lower()
+        if word not in _YES | _NO | {UNKNOWN}:
+            raise InputError(f"The label {label.where} is neither yes nor no. Write yes, no or unknown.")
+        return YES if word in _YES else NO if word in _NO else UNKNOWN
+    if label.kind.startswith("number/"):
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise InputError(f"The label {label.where} is not a finite number.")
+        return repr(number)
+    return value
+
+
+def _require_range(label: Label, value: str) -> None:
+    first, last = label.first_frame, label.last_frame
+    if (first is None) != (last is None):
+        raise InputError(f"The label {label.where} names one end of its frames. Give first and last, or neither.")
+    if first is not None and last is not None and not 0 <= first <= last:
+        raise InputError(f"The label {label.where} has the frames {first} to {last}. The first is 0 or later.")
+    if label.kind == "subtask" and value != UNKNOWN and first is None:
+        raise InputError(f"The label {label.where} names no frames. Write {value}:FIRST-LAST.")
+    if first is not None and label.kind not in ("subtask", "language", "tag"):
+        raise InputError(f"The label {label.where} has frames, and a {label.kind} is said of the whole episode.")
+
+
+def require_one_answer(labels: Sequence[Label]) -> None:
+    """Refuse what one author cannot say at once: two answers, or two subtasks that overlap."""
+    one = labels[0]
+    who = f"{one.source}:{one.author} says"
+    if one.kind == "subtask":
+        ranged = sorted((x for x in labels if x.first_frame is not None), key=lambda x: x.first_frame or 0)
+        for early, late in pairwise(ranged):
+            if (early.last_frame or 0) >= (late.first_frame or 0):
+                raise InputError(
+                    f"{who} {early.value} until frame {early.last_frame} and {late.value} from frame "
+                    f"{late.first_frame} of episode {one.episode_id[:12]}; one author's subtasks do not overlap."
+                )
+        if len(ranged) not in (0, len(labels)):
+            raise InputError(f"{who} subtasks and that they are unknown, of episode {one.episode_id[:12]}. Keep one.")
+    places = [(x.first_frame, x.last_frame) for x in labels]
+    if len(set(places)) < len(places):
+        values = ", ".join(dict.fromkeys(x.value[:40] for x in labels))
+        raise InputError(
+            f"{who} {one.kind} {len(labels)} times of episode {one.episode_id[:12]} ({values}). Say it once."
+        )
+
+
+def require_episodes(ws: Workspace, labels: Sequence[Label]) -> None:
+    """Refuse episodes that are unknown or buried, and frames that they do not have."""
+    names = sorted({label.episode_id for label in labels})
+    table = ws.query("SELECT episode_id, frames FROM episodes")
+    wanted = set(names)
+    frames = {
+        name: count
+        for name, count in zip(table["episode_id"].to_pylist(), table["frames"].to_pylist(), strict=True)
+        if name in wanted
+    }
+    missing = [name for name in names if name not in frames]
+    if missing:
+        _refuse_missing(ws, missing)
+    for label in labels:
+        if label.last_frame is not None and label.last_frame >= frames[label.episode_id]:
+            raise InputError(
+                f"The label {label.where} ends at frame {label.last_frame}; the episode has the frames 0 to "
+                f"{frames[label.episode_id] - 1}."
+            )
+
+
+def _refuse_missing(ws: Workspace, missing: Sequence[str]) -> None:
+    buried = ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
+    reasons = {row["episode_id"]: row["reason"] for row in buried}
+    for name in missing:
+        if name in reasons:
+            raise _is_buried(name, reasons[name])
+    known = ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist()
+    raise UnknownNameError("episode", missing[0], known, where=f"{ws.root}, which has {len(known)} episodes")
+
+
+def refuse_buried(connection: Connection, episode_ids: set[str]) -> None:
+    """Again within the transaction: another process may have buried one since."""
+    for name, reason in connection.execute("SELECT episode_id, reason FROM tombstones"):
+        if name in episode_ids:
+            raise _is_buried(name, reason)
+
+
+def _is_buried(name: str, reason: str) -> InputError:
+    return InputError(f"Episode {name[:12]} is buried ({reason}). Unbury it to say something of it.")

@@ -1,0 +1,207 @@
+"""What people, rules and models say of episodes: a history that only grows, and what of it holds now.
+
+A **statement** is what one author says of one episode in one kind. The newest one holds, whole: giving the subtasks of
+an episode again replaces that author's earlier ones. Tags stand each for itself. What is said is text and stays text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from sqlite3 import Connection
+from typing import TYPE_CHECKING, Any
+
+from twinloop.catalog.label_checks import (
+    Label,
+    Source,
+    checked,
+    refuse_buried,
+    require_episodes,
+    require_kind,
+    require_one_answer,
+)
+from twinloop.catalog.state import now
+from twinloop.catalog.vocabulary import UNKNOWN, Vocabulary
+from twinloop.core.errors import InputError
+
+if TYPE_CHECKING:
+    from twinloop.catalog.workspace import Workspace
+
+_CHUNK = 500  # ids in one statement; SQLite takes 32,766 parameters
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What came of labels: how many were written, in how many statements, and statements that said nothing new."""
+
+    labels: int
+    statements: int
+    unchanged: int
+    replaced: int
+
+    def to_json(self) -> dict[str, int]:
+        """A plain form."""
+        return dict(vars(self))
+
+
+def write(ws: Workspace, labels: Iterable[Label], *, add: bool = False, run_id: str | None = None) -> Written:
+    """Say something of episodes, all of it or, where any of it is wrong, nothing.
+
+    Args:
+        ws: the workspace.
+        labels: what is said; those of one author, episode and kind are one statement.
+        add: keep what the same author said before of that episode in that kind.
+        run_id: the run that says it.
+
+    Raises:
+        UnknownNameError: a kind or word that does not exist.
+        InputError: an episode that is unknown or buried, frames outside of it, two answers where one is wanted.
+    """
+    words = Vocabulary.of(ws.root)
+    given = [checked(label, words) for label in labels]
+    require_episodes(ws, given)
+    key = _key
+    statements = {which: list(rows) for which, rows in groupby(sorted(given, key=key), key=key)}
+    for rows in statements.values():
+        require_one_answer(rows)
+    with ws.state.transaction() as connection:
+        refuse_buried(connection, {label.episode_id for label in given})
+        before = current(connection, {label.episode_id for label in given})
+        return _commit(connection, statements, before, add=add, run_id=run_id)
+
+
+def retract(
+    ws: Workspace,
+    episode_ids: Sequence[str],
+    kind: str,
+    *,
+    source: Source = "hand",
+    author: str,
+    value: str | None = None,
+    reason: str | None = None,
+    run_id: str | None = None,
+) -> int:
+    """Take back what an author says of episodes in a kind, with ``value`` only that; returns how many labels.
+
+    Nothing is deleted: the history says that it was said, and that it was taken back.
+
+    Raises:
+        UnknownNameError: no such kind.
+        InputError: the author says nothing of the kind there, or the value is one of several that hold together.
+    """
+    require_kind(kind)
+    with ws.state.transaction() as connection:
+        held = [
+            row
+            for rows in current(connection, set(episode_ids)).values()
+            for row in rows
+            if (row["kind"], row["source"], row["author"]) == (kind, source, author)
+            and (value is None or row["value"] == value)
+        ]
+        if not held:
+            said = f" {value!r}" if value else ""
+            raise InputError(
+                f"{source}:{author} says no {kind}{said} of these {len(episode_ids)} episodes, so there is nothing to "
+                "take back. `twinloop label show EPISODE` says who says what; --author names another."
+            )
+        if value is not None and kind in ("subtask", "language"):
+            raise InputError(f"One {kind} of several cannot be taken back alone. Give the others again instead.")
+        slots = sorted({(row["episode_id"], row["slot"], row["author_hash"] or "") for row in held})
+        statement = _next_statement(connection)
+        rows = [
+            (statement, episode, kind, slot, None, None, None, source, author, hash_ or None, None, reason, 1, now(),
+             run_id)
+            for episode, slot, hash_ in slots
+        ]  # fmt: skip
+        connection.executemany(_INSERT, rows)
+    return len(held)
+
+
+def current(connection: Connection, episode_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+    """The labels of episodes that hold, by episode, in the order they were given."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    ids = sorted(set(episode_ids))
+    for start in range(0, len(ids), _CHUNK):
+        chunk = ids[start : start + _CHUNK]
+        cursor = connection.execute(_CURRENT.replace(":ids", ", ".join("?" * len(chunk))), chunk)
+        names = [entry[0] for entry in cursor.description]
+        for values in cursor:
+            row = dict(zip(names, values, strict=True))
+            found.setdefault(row["episode_id"], []).append(row)
+    return found
+
+
+_CURRENT = """
+    SELECT * FROM (
+        SELECT *, max(statement) OVER (PARTITION BY episode_id, kind, source, author, slot) AS newest
+        FROM label_history WHERE episode_id IN (:ids)
+    ) WHERE statement = newest AND NOT retracted ORDER BY seq
+"""
+_INSERT = """
+    INSERT INTO label_history (statement, episode_id, kind, slot, value, first_frame, last_frame, source, author,
+        author_hash, confidence, reason, retracted, said_at, run_id)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+
+def _commit(
+    connection: Connection,
+    statements: Mapping[tuple[str, ...], list[Label]],
+    before: Mapping[str, list[dict[str, Any]]],
+    *,
+    add: bool,
+    run_id: str | None,
+) -> Written:
+    statement, moment = _next_statement(connection), now()
+    rows, changed, replaced = [], 0, 0
+    for which, labels in statements.items():
+        held = [row for row in before.get(which[0], ()) if _key_of(row) == which]
+        if add and which[1] in ("subtask", "language"):
+            labels = _joined(held, labels)
+            require_one_answer(labels)
+        if sorted(map(_said, labels)) == sorted(map(_said_before, held)):
+            continue
+        changed, replaced = changed + 1, replaced + len(held)
+        rows += [
+            (statement, one.episode_id, one.kind, one.slot, one.value, one.first_frame, one.last_frame, one.source,
+             one.author, one.author_hash, one.confidence, one.reason, 0, moment, run_id)
+            for one in labels
+        ]  # fmt: skip
+    connection.executemany(_INSERT, rows)
+    return Written(labels=len(rows), statements=changed, unchanged=len(statements) - changed, replaced=replaced)
+
+
+def _next_statement(connection: Connection) -> int:
+    return connection.execute("SELECT coalesce(max(statement), 0) + 1 FROM label_history").fetchone()[0]
+
+
+def _key(label: Label) -> tuple[str, ...]:
+    return (label.episode_id, label.kind, label.source, label.author, label.slot)
+
+
+def _key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (row["episode_id"], row["kind"], row["source"], row["author"], row["slot"])
+
+
+def _said(label: Label) -> tuple[str, ...]:
+    parts = (label.value, label.first_frame, label.last_frame, label.author_hash, label.confidence, label.reason)
+    return tuple(map(repr, parts))
+
+
+def _said_before(row: Mapping[str, Any]) -> tuple[str, ...]:
+    names = ("value", "first_frame", "last_frame", "author_hash", "confidence", "reason")
+    return tuple(repr(row[name]) for name in names)
+
+
+def _joined(held: Sequence[Mapping[str, Any]], labels: list[Label]) -> list[Label]:
+    """Earlier rows beside new ones; a new one takes the place of an earlier one of the same frames."""
+    given = {(label.first_frame, label.last_frame) for label in labels}
+    kept = [
+        replace(
+            labels[0], **{name: row[name] for name in ("value", "first_frame", "last_frame", "confidence", "reason")}
+        )
+        for row in held
+        if (row["first_frame"], row["last_frame"]) not in given and row["value"] != UNKNOWN
+    ]
+    return [*kept, *labels]
