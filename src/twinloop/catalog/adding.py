@@ -1,0 +1,215 @@
+"""Telling the catalog of a dataset folder: the first time all of it, later what came to it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from twinloop.catalog.admission import checked_info
+from twinloop.catalog.episode_rows import Folder, Rows, read_rows
+from twinloop.catalog.fingerprint import Fingerprint, episode_files
+from twinloop.catalog.parts import Draft, Part, Parts, enlist
+from twinloop.catalog.schema import EPISODES, PARAMS
+from twinloop.catalog.state import now
+from twinloop.core.errors import DatasetError, InputError
+
+_TRIES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Added:
+    """What became of a folder: its batch, its episodes, how many of them nobody knew before, and the parts written."""
+
+    batch: str
+    episodes: int
+    new: int
+    known: int
+    parts: tuple[str, ...]
+
+
+class _ChangedMeanwhileError(Exception):
+    """Another process brought the same batch up to date first."""
+
+
+def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None) -> Added:
+    """Index a folder; see `Workspace.add`.
+
+    Args:
+        parts: of the catalog.
+        folder: of the dataset, absolute.
+        path: as the catalog writes it down.
+        batch: what to call it; by default as before, or as the folder.
+        source: of episodes that do not say.
+        run_id: the run that made it.
+    """
+    for _ in range(_TRIES):
+        try:
+            return _Addition(parts, folder, path=path, batch=batch, source=source, run_id=run_id).commit()
+        except _ChangedMeanwhileError:
+            continue
+    raise DatasetError(f"Other processes keep adding {folder} at the same time. Let one of them do it.")
+
+
+class _Addition:
+    """One attempt: what the catalog knows, what the folder holds, and the rows that make up the difference."""
+
+    def __init__(
+        self, parts: Parts, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None
+    ) -> None:
+        self._parts, self._folder, self._path = parts, folder, path
+        self._source, self._run = source, run_id
+        self._before = self._known(batch)
+        self._batch = self._before["batch"] if self._before else batch or self._free_name(folder.name)
+        self._print, self._info, self._files, self._rows = self._read()
+
+    def commit(self) -> Added:
+        if self._before and not self._files and not self._rewritten:
+            return self._again(())
+        replaced = self._parts.listed(EPISODES.name, batch=self._batch) if self._rewritten else []
+        revision = (self._before["revision"] + 1) if self._before else 1
+        record = self._record(revision)
+        state = self._parts.state
+        rows, fresh = self._rows, self._undrawn(self._rows.params)
+        about = {"batch_record": record, "rewritten": self._rewritten}
+        drafts = [
+            Draft(table=table, rows=part, batch=self._batch, revision=revision, about=about)
+            for table, part in ((EPISODES.name, rows.episodes), (PARAMS.name, fresh))
+            if len(part) or table == EPISODES.name
+        ]
+        with self._parts.written(drafts, run_id=self._run) as written, state.transaction() as connection:
+            self._unchanged(connection)
+            enlist(connection, written, instead_of=replaced)
+            new = self._place(connection, fresh)
+            self._write_record(connection, record)
+        return self._again(written, new=new)
+
+    @property
+    def _rewritten(self) -> bool:
+        return self._change == "changed"
+
+    def _known(self, batch: str | None) -> dict[str, Any] | None:
+        """The batch's record: that of this name, or of this path."""
+        state = self._parts.state
+        here = state.row("SELECT * FROM batches WHERE path = ?", (self._path,))
+        if batch is None or (here and here["batch"] == batch):
+            return here
+        named = state.row("SELECT * FROM batches WHERE batch = ?", (batch,))
+        if named:
+            raise InputError(
+                f"The workspace has a batch {batch} at {named['path']}. Give this folder another name with --batch, "
+                "or leave it out."
+            )
+        if here:
+            raise InputError(f"{self._folder} is in the workspace as batch {here['batch']}. Leave --batch out.")
+        return None
+
+    def _free_name(self, name: str) -> str:
+        taken = {row["batch"] for row in self._parts.state.rows("SELECT batch FROM batches")}
+        if name not in taken:
+            return name
+        number = next(i for i in range(2, len(taken) + 3) if f"{name}-{i}" not in taken)
+        return f"{name}-{number}"
+
+    def _read(self) -> tuple[Fingerprint, dict[str, Any], list[str], Rows]:
+        """Fingerprint, metadata, and the rows of the files that are new, all of one moment."""
+        for _ in range(_TRIES):
+            before = Fingerprint.of(self._folder)
+            info = checked_info(self._folder)
+            known = Fingerprint.from_text(self._before["files"]) if self._before else None
+            self._change = before.since(known) if known else "grown"
+            skipped = known.files if known and not self._rewritten else {}
+            files = [name for name in episode_files(self._folder) if name not in skipped]
+            source = self._before["source"] if self._before else self._source
+            rows = read_rows(Folder.at(self._folder, self._batch, info, source), files)
+            if Fingerprint.of(self._folder) == before:
+                self._check_count(info, rows, kept=self._before["episodes"] if skipped and self._before else 0)
+                return before, info, files, rows
+        raise DatasetError(f"{self._folder} changes faster than it can be read. Add it when its writer has ended.")
+
+    def _check_count(self, info: dict[str, Any], rows: Rows, *, kept: int) -> None:
+        indices = np.sort(rows.episodes["episode_index"].to_numpy())
+        if not np.array_equal(indices, np.arange(kept, kept + len(indices))):
+            raise DatasetError(
+                f"{self._folder}: episode_index does not run from {kept} to {kept + len(indices) - 1} without gaps."
+            )
+        if kept + len(indices) != info["total_episodes"]:
+            raise DatasetError(
+                f"{self._folder}: info.json says {info['total_episodes']} episodes, its episode table has "
+                f"{kept + len(indices)}. The dataset is incomplete: copy or export it again."
+            )
+
+    def _record(self, revision: int) -> dict[str, Any]:
+        before = self._before or {}
+        return {
+            "batch": self._batch,
+            "path": self._path,
+            "revision": revision,
+            "episodes": self._info["total_episodes"],
+            "frames": self._info["total_frames"],
+            "fps": float(self._info["fps"]),
+            "robot_type": str(self._info.get("robot_type") or ""),
+            "ours": (self._folder / "twinloop" / "dataset.json").is_file(),
+            "source": before.get("source", self._source),
+            "fingerprint": self._print.hash,
+            "files": self._print.to_text(),
+            "added": before.get("added", now()),
+            "updated": now(),
+            "run_id": self._run or before.get("run_id"),
+        }
+
+    def _unchanged(self, connection: sqlite3.Connection) -> None:
+        """Refuse to go on when the catalog is no longer what the difference was made of."""
+        found = connection.execute("SELECT revision FROM batches WHERE batch = ?", (self._batch,)).fetchone()
+        if (found[0] if found else None) != (self._before["revision"] if self._before else None):
+            raise _ChangedMeanwhileError
+
+    def _undrawn(self, params: pa.Table) -> pa.Table:
+        """Rows of parameters that nobody has written yet: an episode's name includes what was drawn for it."""
+        ids = list(dict.fromkeys(params["episode_id"].to_pylist()))
+        with self._parts.state.snapshot() as connection:
+            known = {name for name in ids if _has(connection, "drawn", name)}
+        if not known:
+            return params.sort_by("name")
+        mask = pa.array([name not in known for name in params["episode_id"].to_pylist()], pa.bool_())
+        return params.filter(mask).sort_by("name")
+
+    def _place(self, connection: sqlite3.Connection, params: pa.Table) -> int:
+        """Write down where the episodes lie; how many of them lay nowhere before."""
+        table = self._rows.episodes
+        keys = [key_of(name) for name in table["episode_id"].to_pylist()]
+        new = sum(not _has(connection, "places", key) for key in dict.fromkeys(keys))
+        if self._rewritten:
+            connection.execute("DELETE FROM places WHERE batch = ?", (self._batch,))
+        rows = zip(keys, [self._batch] * len(keys), table["episode_index"].to_pylist(), strict=True)
+        connection.executemany("INSERT INTO places VALUES (?, ?, ?)", rows)
+        drawn = dict.fromkeys(params["episode_id"].to_pylist())
+        connection.executemany("INSERT OR IGNORE INTO drawn VALUES (?)", [(key_of(name),) for name in drawn])
+        return new
+
+    def _write_record(self, connection: sqlite3.Connection, record: dict[str, Any]) -> None:
+        names, marks = ", ".join(record), ", ".join("?" * len(record))
+        connection.execute(f"INSERT OR REPLACE INTO batches ({names}) VALUES ({marks})", list(record.values()))  # noqa: S608
+
+    def _again(self, written: Sequence[Part], *, new: int = 0) -> Added:
+        episodes = self._info["total_episodes"]
+        names = tuple(part.part for part in written)
+        return Added(batch=self._batch, episodes=episodes, new=new, known=episodes - new, parts=names)
+
+
+def _has(connection: sqlite3.Connection, table: str, name: str | bytes) -> bool:
+    key = name if isinstance(name, bytes) else key_of(name)
+    return connection.execute(f"SELECT 1 FROM {table} WHERE episode_id = ? LIMIT 1", (key,)).fetchone() is not None  # noqa: S608
+
+
+def key_of(name: str) -> bytes:
+    """An episode's name as the index ``places`` holds it: a SHA-256 as its 32 bytes, any other as text."""
+    try:
+        return bytes.fromhex(name) if len(name) == 64 else name.encode()
+    except ValueError:
+        return name.encode()

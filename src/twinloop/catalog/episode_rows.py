@@ -1,0 +1,240 @@
+"""From a dataset folder to rows of the catalog: its episode table with the columns of provenance."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from twinloop.catalog.foreign import content_ids
+from twinloop.catalog.schema import EPISODES, PARAMS
+from twinloop.core.errors import DatasetError
+from twinloop.core.files import dumps, read_json
+from twinloop.dataset import layout
+from twinloop.dataset.parquet import open_parquet, read_table, require_columns
+
+_PROVENANCE, _DRAWN = "provenance/", "provenance/rand."
+_PLACE = ("episode_index", "length", "tasks", "data/chunk_index", "data/file_index")
+# Columns that are taken over as they are, by their name in the catalog; an empty text there is nothing here.
+_TAKEN = {
+    "twin": "twin",
+    "twin_hash": "twin_hash",
+    "config_hash": "config_hash",
+    "sim_version": "sim_version",
+    "actor": "expert",
+    "success_version": "success_version",
+    "invalid_reason": "invalid_reason",
+    "units": "units",
+    "transforms": "transforms",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Folder:
+    """A dataset folder as the catalog looks at it: what holds for all of its episodes."""
+
+    path: Path
+    batch: str
+    info: Mapping[str, Any]
+    source: str
+    units: str | None
+    licence: str | None
+
+    @classmethod
+    def at(cls, path: Path, batch: str, info: Mapping[str, Any], source: str) -> Folder:
+        """Read what holds for all episodes of a folder."""
+        units, spec = path / layout.UNIT_MAP, path / layout.SPEC
+        licence = read_json(spec).get("licence") if spec.is_file() else None
+        return cls(
+            path=path,
+            batch=batch,
+            info=info,
+            source=source,
+            units=dumps(read_json(units)) if units.is_file() else None,
+            licence=licence or None,
+        )
+
+    @property
+    def cameras(self) -> list[str]:
+        """Camera names, of videos and of images in the table."""
+        keys = [key for key, entry in self.info["features"].items() if entry["dtype"] in ("video", "image")]
+        return [key.removeprefix("observation.images.") for key in keys]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Rows of the tables ``episodes`` and ``params``."""
+
+    episodes: pa.Table
+    params: pa.Table
+
+
+def read_rows(folder: Folder, files: Sequence[str]) -> Rows:
+    """The rows of some files of a folder's episode table.
+
+    Raises:
+        DatasetError: a file is damaged or lacks columns, or says what cannot be.
+    """
+    found = [_file_rows(folder, name) for name in files]
+    if not found:
+        return Rows(episodes=EPISODES.schema.empty_table(), params=PARAMS.schema.empty_table())
+    return Rows(
+        episodes=pa.concat_tables([item.episodes for item in found]).combine_chunks(),
+        params=pa.concat_tables([item.params for item in found]).combine_chunks(),
+    )
+
+
+def _file_rows(folder: Folder, name: str) -> Rows:
+    path = folder.path / name
+    with open_parquet(path) as file:
+        present = file.schema_arrow.names
+    require_columns(_PLACE, present, where=str(path))
+    wanted = [n for n in present if n in _PLACE or n.startswith(_PROVENANCE)]
+    table = read_table(path, wanted)
+    ids = _ids(folder, table)
+    columns = _columns(folder, name, table, ids)
+    schema = EPISODES.schema
+    episodes = pa.Table.from_arrays([_fitting(columns[f.name], f, len(table), path) for f in schema], schema=schema)
+    return Rows(episodes=episodes, params=_params(table, ids, path))
+
+
+def _ids(folder: Folder, table: pa.Table) -> list[str]:
+    """The episodes' names: those they carry, made from their content where they carry none."""
+    column = f"{_PROVENANCE}episode_id"
+    given = table[column].to_pylist() if column in table.column_names else [None] * len(table)
+    names = [str(name or "") for name in given]
+    nameless = [i for i, name in enumerate(names) if not name]
+    if nameless:
+        made = content_ids(folder.path, folder.info, table.take(nameless), folder.source)
+        for i, name in zip(nameless, made, strict=True):
+            names[i] = name
+    return names
+
+
+def _columns(folder: Folder, name: str, table: pa.Table, ids: Sequence[str]) -> dict[str, Any]:
+    fps = float(folder.info["fps"])
+    tasks = table["tasks"].to_pylist()
+    source = _text(table, "source") or [None] * len(table)
+    real = [(item or folder.source) == "real" for item in source]
+    extra = _extra(folder, name, table)
+    columns: dict[str, Any] = {
+        "episode_id": ids,
+        "batch": [folder.batch] * len(table),
+        "episode_index": table["episode_index"],
+        "number": _filled(table, "number", -1),
+        "frames": table["length"],
+        "fps": [fps] * len(table),
+        "duration_s": pc.divide(pc.cast(table["length"], pa.float64()), fps),
+        "robot_type": [str(folder.info.get("robot_type") or "")] * len(table),
+        "task": ["; ".join(item or ()) for item in tasks],
+        "source": [item or folder.source for item in source],
+        "seed": _unless(real, table, "seed"),
+        "attempt": _unless(real, table, "attempt"),
+        "success": _provenance(table, "success"),
+        "valid": _filled(table, "valid", value=True),
+        "parents": [_list(text, folder.path) for text in _text(table, "parent_episode_ids") or [None] * len(table)],
+        "cameras": [folder.cameras] * len(table),
+        "licence": [folder.licence] * len(table),
+        "extra": [dumps(item) if item else None for item in extra],
+    }
+    for target, origin in _TAKEN.items():
+        columns[target] = _text(table, origin)
+    columns["units"] = columns["units"] or [folder.units] * len(table)
+    columns["transforms"] = columns["transforms"] or [
+        dumps(item["transforms"]) if item.get("transforms") else None for item in extra
+    ]
+    return columns
+
+
+def _provenance(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+    column = f"{_PROVENANCE}{name}"
+    return table[column] if column in table.column_names else None
+
+
+def _text(table: pa.Table, name: str) -> list[str | None] | None:
+    """A text column of the provenance with nothing for empty texts; None where there is no such column."""
+    column = _provenance(table, name)
+    return None if column is None else [str(value) if value else None for value in column.to_pylist()]
+
+
+def _filled(table: pa.Table, name: str, value: Any) -> Any:
+    column = _provenance(table, name)
+    return [value] * len(table) if column is None else pc.fill_null(column, value)
+
+
+def _unless(absent: Sequence[bool], table: pa.Table, name: str) -> list[Any] | None:
+    column = _provenance(table, name)
+    if column is None:
+        return None
+    return [None if no else value for no, value in zip(absent, column.to_pylist(), strict=True)]
+
+
+def _list(text: str | None, where: Path) -> list[str]:
+    with layout.understood(f"provenance/parent_episode_ids of {where}"):
+        return [str(item) for item in json.loads(text)] if text else []
+
+
+def _extra(folder: Folder, name: str, table: pa.Table) -> list[Mapping[str, Any]]:
+    """What the provenance says beyond its columns, which stands in a file of its own beside each block."""
+    path = folder.path / name.replace("meta/episodes/", "twinloop/provenance/").replace(".parquet", ".jsonl")
+    if not path.is_file() or not path.resolve().is_relative_to(folder.path.resolve()):
+        return [{}] * len(table)
+    by_index: dict[int, Mapping[str, Any]] = {}
+    with layout.understood(str(path)), path.open() as file:
+        for line in file:
+            value = json.loads(line)
+            by_index[value["episode_index"]] = value.get("extra") or {}
+    return [by_index.get(index, {}) for index in table["episode_index"].to_pylist()]
+
+
+def _fitting(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Array:
+    """A column in the type of the catalog.
+
+    Raises:
+        DatasetError: it holds something else.
+    """
+    try:
+        if values is None:
+            return pa.nulls(rows, field.type)
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
+        made = values.cast(field.type) if isinstance(values, pa.Array) else pa.array(values, field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        raise DatasetError(
+            f"{path}: what becomes {field.name} is not {field.type} ({error}). Export it again."
+        ) from error
+    if made.null_count and not field.nullable:
+        raise DatasetError(f"{path}: {made.null_count} episodes have no {field.name}. Export the dataset again.")
+    return made
+
+
+def _params(table: pa.Table, ids: Sequence[str], path: Path) -> pa.Table:
+    """A row for each parameter of each episode, sorted by name so that a part tells where to look for one."""
+    columns = [name for name in table.column_names if name.startswith(_DRAWN)]
+    names = _exact_names(table, columns)
+    order = sorted(range(len(columns)), key=lambda i: names[i])
+    parts = [pa.table({"episode_id": [], "name": [], "value": []}, schema=PARAMS.schema)]
+    keys = pa.array(ids, pa.string())
+    for i in order:
+        field = pa.field(columns[i], pa.float64())
+        values = _fitting(table[columns[i]], field, len(table), path)
+        rows = pa.Table.from_arrays([keys, pa.repeat(names[i], len(table)), values], schema=PARAMS.schema)
+        parts.append(rows.filter(values.is_valid()))
+    return pa.concat_tables(parts)
+
+
+def _exact_names(table: pa.Table, columns: Sequence[str]) -> list[str]:
+    """The parameters' paths: a column's name has dots for slashes, and a path may have dots of its own."""
+    texts = _text(table, "randomization") or []
+    exact: dict[str, str] = {}
+    for text in (item for item in texts if item):
+        with layout.understood("provenance/randomization"):
+            exact |= {f"{_DRAWN}{name.replace('/', '.')}": name for name in json.loads(text)}
+        if exact.keys() >= set(columns):
+            break
+    return [exact.get(name, name.removeprefix(_DRAWN).replace(".", "/")) for name in columns]

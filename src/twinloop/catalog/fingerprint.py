@@ -1,0 +1,83 @@
+"""What a dataset folder's metadata looked like: enough to notice that it grew, moved or was written anew.
+
+The episode table is told by size and end of each of its files: a Parquet file ends in its footer, which holds the place
+and the extremes of every column, so that other rows have another end. Names and times of files do not count, so a
+moved or copied folder is still the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from twinloop.core.errors import DatasetError
+from twinloop.core.files import sha256_bytes, sha256_json
+from twinloop.dataset import layout
+
+Change = Literal["same", "grown", "changed"]
+
+_END = 1 << 16  # bytes: more than the footer of a block of 64 episodes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """Digest of ``info.json``, and of each file of the episode table by its path in the folder."""
+
+    info: str
+    files: Mapping[str, str]
+
+    @classmethod
+    def of(cls, folder: Path) -> Fingerprint:
+        """The fingerprint of a folder as it is now.
+
+        Raises:
+            DatasetError: it is no dataset, or was swapped meanwhile again and again.
+        """
+        for _ in range(3):
+            try:
+                info = sha256_bytes((folder / layout.INFO).read_bytes())
+                found = {path: _digest(folder / path) for path in episode_files(folder)}
+                if info == sha256_bytes((folder / layout.INFO).read_bytes()):
+                    return cls(info=info, files=found)
+            except FileNotFoundError:
+                continue
+        raise DatasetError(f"{folder} is not a LeRobot dataset, or changes while it is read. Check the path.")
+
+    @property
+    def hash(self) -> str:
+        """One name for all of it."""
+        return sha256_json([self.info, dict(self.files)])
+
+    def to_text(self) -> str:
+        """JSON, for the table of batches."""
+        return json.dumps({"info": self.info, "files": dict(self.files)})
+
+    @classmethod
+    def from_text(cls, text: str) -> Fingerprint:
+        """The inverse of `to_text`."""
+        value = json.loads(text)
+        return cls(info=value["info"], files=value["files"])
+
+    def since(self, before: Fingerprint) -> Change:
+        """What became of the folder that looked like ``before``: files added only, or something else."""
+        if self == before:
+            return "same"
+        kept = all(self.files.get(path) == digest for path, digest in before.files.items())
+        return "grown" if kept and len(self.files) >= len(before.files) else "changed"
+
+
+def episode_files(folder: Path) -> list[str]:
+    """The files of a folder's episode table, in order."""
+    found = sorted((folder / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
+    return [path.relative_to(folder).as_posix() for path in found]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - _END))
+        return sha256_bytes(str(size).encode(), file.read())

@@ -1,0 +1,248 @@
+"""Parts: the immutable Parquet files of the catalog, and the one transaction that makes them count.
+
+A part is written aside, flushed, renamed and its folder flushed, before SQLite lists it with its hash. Whatever ends a
+writer on the way leaves a file that nothing lists, which is invisible and swept later. A part says of itself, in its
+Parquet metadata, what it is part of, so that the list can be made again from the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from twinloop.catalog.schema import TABLES, CatalogTable
+from twinloop.catalog.state import State, now
+from twinloop.catalog.ulid import ulid
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.files import atomic_open, dumps, sha256_file
+from twinloop.dataset.snapshot import is_full
+
+ABOUT = b"twinloop"
+SCHEMA = 1
+PATTERN = "part-*.parquet"
+_ROWS = 1 << 14  # of a row group: small enough that a parameter of one name is skipped to, large enough to compress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One committed file; ``batch`` and ``revision`` where it tells of the episodes of a dataset folder."""
+
+    part: str
+    table_name: str
+    position: str
+    rows: int
+    bytes: int
+    sha256: str
+    batch: str | None
+    revision: int | None
+    run_id: str | None
+    committed: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """Rows that are to become a part. ``about`` is what its file says of itself besides."""
+
+    table: str
+    rows: pa.Table
+    batch: str | None = None
+    revision: int | None = None
+    position: str | None = None
+    about: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+class Parts:
+    """The folder ``catalog/`` with a folder of parts for each table."""
+
+    def __init__(self, folder: Path, state: State) -> None:
+        self.folder, self.state = folder, state
+
+    def path(self, table: str, part: str) -> Path:
+        """Where a part lies."""
+        return self.folder / table / part
+
+    def listed(self, table: str | None = None, *, batch: str | None = None) -> list[Part]:
+        """The committed parts in order, of one table and one batch where asked."""
+        wanted = {"table_name": table, "batch": batch}
+        given = {name: value for name, value in wanted.items() if value is not None}
+        where = " AND ".join(f"{name} = ?" for name in given) or "1"
+        sql = f"SELECT * FROM parts WHERE {where} ORDER BY position, part"  # noqa: S608 - names of our own
+        return [Part(**row) for row in self.state.rows(sql, list(given.values()))]
+
+    @contextlib.contextmanager
+    def written(self, drafts: Sequence[Draft], *, run_id: str | None) -> Iterator[list[Part]]:
+        """The drafts as files on the disk, for a transaction in the block to `enlist`; removed again if it fails.
+
+        Raises:
+            InputError: the workspace cannot be written.
+            DatasetError: the disk is full; nothing has changed.
+        """
+        parts: list[Part] = []
+        commit = {"id": ulid(), "parts": len(drafts), "at": now(), "run_id": run_id}
+        with self.sharing():
+            try:
+                parts.extend(self._write(draft, commit) for draft in drafts)
+                for table in {draft.table for draft in drafts}:
+                    sync(self.folder / table)
+                yield parts
+            except BaseException as error:
+                for part in parts:
+                    self.path(part.table_name, part.part).unlink(missing_ok=True)
+                if is_full(error) and not isinstance(error, DatasetError):
+                    raise full(self.folder) from error
+                raise
+
+    @contextlib.contextmanager
+    def sharing(self) -> Iterator[None]:
+        """While files are being written that nothing lists yet, nobody sweeps."""
+        with _locked(self.folder, fcntl.LOCK_SH):
+            yield
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this block lasts, nobody writes parts: what no transaction lists is garbage."""
+        with _locked(self.folder, fcntl.LOCK_EX):
+            yield
+
+    def _write(self, draft: Draft, commit: Mapping[str, Any]) -> Part:
+        key = ulid()
+        name, position = f"part-{key}.parquet", draft.position or key
+        path = self.path(draft.table, name)
+        about = {
+            "schema": SCHEMA,
+            "table": draft.table,
+            "batch": draft.batch,
+            "revision": draft.revision,
+            "position": position,
+            "commit": dict(commit),
+            **draft.about,
+        }
+        rows = draft.rows.replace_schema_metadata({ABOUT: dumps(about).encode()})
+        with atomic_open(path) as file:
+            pq.write_table(rows, file, compression="zstd", row_group_size=_ROWS)
+        return Part(
+            part=name,
+            table_name=draft.table,
+            position=position,
+            rows=len(rows),
+            bytes=path.stat().st_size,
+            sha256=sha256_file(path),
+            batch=draft.batch,
+            revision=draft.revision,
+            run_id=commit["run_id"],
+            committed=commit["at"],
+        )
+
+
+def enlist(connection: sqlite3.Connection, parts: Sequence[Part], *, instead_of: Sequence[Part] = ()) -> None:
+    """List parts, and strike out those that they replace; within a transaction."""
+    for part in parts:
+        row = asdict(part)
+        names = ", ".join(row)
+        marks = ", ".join("?" * len(row))
+        connection.execute(f"INSERT INTO parts ({names}) VALUES ({marks})", list(row.values()))  # noqa: S608
+    for part in instead_of:
+        connection.execute("DELETE FROM parts WHERE part = ?", (part.part,))
+        connection.execute(
+            "INSERT OR REPLACE INTO retired VALUES (?, ?)", (f"{part.table_name}/{part.part}", time.time())
+        )
+    connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'parts'")
+
+
+def about_of(path: Path) -> dict[str, Any]:
+    """What a part says of itself.
+
+    Raises:
+        DatasetError: it is damaged or no part of ours.
+    """
+    try:
+        about = json.loads((pq.read_schema(path).metadata or {})[ABOUT])
+        schema = int(about["schema"])
+    except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
+        raise DatasetError(f"{path} is damaged, or no part of a catalog ({error}).") from error
+    if schema > SCHEMA:
+        raise DatasetError(f"{path} has schema {schema}; this version reads up to {SCHEMA}. Upgrade twinloop.")
+    return about
+
+
+def conforming(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None = None) -> pa.Table:
+    """Rows with exactly the columns of a table of the catalog, optional ones filled, in its order and types.
+
+    Args:
+        table: its name.
+        rows: as they come.
+        given: columns that are one value throughout, where ``rows`` lacks them.
+
+    Raises:
+        UnknownNameError: no such table, or a column that it does not have.
+        InputError: a column is missing, of another type, or empty where it must not be.
+    """
+    if table not in TABLES:
+        raise UnknownNameError("table", table, TABLES, where="the catalog's tables that take rows")
+    declared = TABLES[table]
+    names = [column.name for column in declared.columns]
+    for name in rows.column_names:
+        if name not in names:
+            raise UnknownNameError("column", name, names, where=f"the table {table}")
+    arrays = [_column(declared, i, rows, given or {}) for i in range(len(names))]
+    return pa.Table.from_arrays(arrays, schema=declared.schema)
+
+
+def _column(table: CatalogTable, place: int, rows: pa.Table, given: Mapping[str, Any]) -> pa.ChunkedArray | pa.Array:
+    column = table.columns[place]
+    if column.name not in rows.column_names:
+        value = given.get(column.name)
+        if value is None and not column.optional:
+            raise InputError(
+                f"Rows of {table.name} need a column {column.name} ({column.meaning}); these have "
+                f"{', '.join(rows.column_names)}."
+            )
+        return pa.repeat(pa.scalar(value, column.type), len(rows))
+    values = rows[column.name]
+    if values.null_count and not column.optional:
+        raise InputError(
+            f"{values.null_count} of {len(rows)} rows of {table.name} have no {column.name} ({column.meaning})."
+        )
+    try:
+        return values.cast(column.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"{table.name}.{column.name} is {column.type}, and {values.type} came: {error}.") from error
+
+
+def full(folder: Path) -> DatasetError:
+    """What to say when the disk is full."""
+    return DatasetError(
+        f"No space left on the disk (or a file size limit reached) while writing to {folder}. What was committed "
+        "before is unharmed. Free some space and run this again."
+    )
+
+
+def sync(folder: Path) -> None:
+    """Flush a folder: the names in it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[None]:
+    """Hold the advisory lock on the catalog's folder itself, which dies with its process."""
+    handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, kind)
+        yield
+    finally:
+        os.close(handle)

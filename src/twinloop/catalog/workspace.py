@@ -1,0 +1,312 @@
+"""The workspace: one folder of plain files that holds the whole state of a project."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+
+from twinloop import __version__
+from twinloop.catalog.adding import Added, add_folder, key_of
+from twinloop.catalog.fingerprint import Fingerprint
+from twinloop.catalog.frozen import Frozen, freeze, frozen
+from twinloop.catalog.label_checks import Label
+from twinloop.catalog.labels import Written, write
+from twinloop.catalog.lineage import record_policy
+from twinloop.catalog.parts import Draft, Part, Parts, conforming, enlist
+from twinloop.catalog.querying import Queries
+from twinloop.catalog.schema import EPISODES, TABLES
+from twinloop.catalog.state import State, now
+from twinloop.catalog.ulid import ulid
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.files import dumps, write_text
+from twinloop.core.records import Source
+from twinloop.dataset import layout
+from twinloop.dataset.reader import DatasetReader
+
+FILE = "twinloop.yaml"
+STATE = "state.sqlite"
+_FOLDERS = ("twins", "assets", "data", "catalog", "runs", "policies", "scenarios")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an episode lies: the dataset's folder, its ``episode_index`` there, and the batch."""
+
+    folder: Path
+    index: int
+    batch: str
+
+
+class Workspace:
+    """A workspace folder, open; several processes may have it open, and one of them writes at a time.
+
+    Made by `create` and `open`. ``root`` is the folder, ``state`` its SQLite file, ``config`` what ``twinloop.yaml``
+    says.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = _config(root / FILE)
+        self.state = State(root / "catalog" / STATE)
+        self.parts = Parts(root / "catalog", self.state)
+        self._queries = Queries(self.parts)
+
+    @classmethod
+    def create(cls, path: Path | str, *, name: str | None = None, twin: str | None = None) -> Workspace:
+        """Make a workspace in a folder that holds none.
+
+        Args:
+            path: the folder; made where there is none.
+            name: what the project is called; by default as the folder.
+            twin: its default twin.
+
+        Raises:
+            InputError: the folder is a workspace already, or cannot be written.
+        """
+        root = Path(path).absolute()
+        if (root / FILE).exists():
+            raise InputError(f"{root} is a workspace already. Choose another folder, or work in that one.")
+        try:
+            for folder in _FOLDERS:
+                (root / folder).mkdir(parents=True, exist_ok=True)
+            for table in TABLES:
+                (root / "catalog" / table).mkdir(exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{root} cannot be made ({error.strerror}). Choose another folder.") from error
+        if not (root / "catalog" / STATE).exists():
+            State.create(root / "catalog" / STATE).close()
+        text = yaml.safe_dump({"schema": 1, "name": name or root.name, "twin": twin}, sort_keys=False)
+        write_text(root / FILE, text)
+        return cls(root)
+
+    @classmethod
+    def open(cls, path: Path | str | None = None) -> Workspace:
+        """Open a workspace: the folder given, or else the nearest one from here upwards.
+
+        Raises:
+            InputError: there is none; says how to make one.
+        """
+        here = Path.cwd() if path is None else Path(path).absolute()
+        root = cls.find(here) if path is None else here
+        if root is None or not (root / FILE).is_file():
+            what = "No workspace here or in a folder above" if path is None else f"{path} is no workspace"
+            raise InputError(f"{what}: there is no {FILE}. Make one: `twinloop init FOLDER`.")
+        return cls(root)
+
+    @staticmethod
+    def find(path: Path | str) -> Path | None:
+        """The nearest folder from ``path`` upwards that is a workspace."""
+        here = Path(path).absolute()
+        return next((folder for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
+
+    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
+        """The rows of one statement that reads, over the views of `catalog.views`.
+
+        Args:
+            sql: ``SELECT …``, with ``?`` or ``$name`` where parameters go.
+            parameters: their values.
+
+        Raises:
+            UnknownNameError: no such view or column; names the nearest.
+            InputError: not one statement that reads, or one that DuckDB refuses.
+        """
+        return self._queries.run(sql, parameters)
+
+    def add(
+        self, folder: Path | str, *, batch: str | None = None, run_id: str | None = None, source: Source = "real"
+    ) -> Added:
+        """Index a LeRobot v3.0 folder where it lies, ours or anybody's; again, to bring the catalog up to date.
+
+        Args:
+            folder: of the dataset.
+            batch: what to call it; by default as the folder.
+            run_id: the run that made it.
+            source: what its episodes are where they do not say.
+
+        Raises:
+            DatasetError: it is no such folder, is damaged, or says what cannot be; nothing has changed.
+            InputError: another batch has this name.
+        """
+        folder = Path(folder).absolute()
+        return add_folder(
+            self.parts, folder, path=self._written_down(folder), batch=batch, source=source, run_id=run_id
+        )
+
+    def append(self, table: str, rows: pa.Table, *, run_id: str) -> str:
+        """Commit rows of ``scores``, ``evaluations``, ``embeddings`` or ``params``; returns the part's name.
+
+        ``run_id`` is filled in where the table has that column and the rows lack it.
+
+        Raises:
+            UnknownNameError: no such table or column.
+            InputError: a column is missing, empty or of another type.
+        """
+        return self.append_many({table: rows}, run_id=run_id)[0]
+
+    def append_many(self, tables: Mapping[str, pa.Table], *, run_id: str) -> list[str]:
+        """Commit rows of several tables at once: all of them are there, or none; raises as `append`."""
+        if EPISODES.name in tables:
+            raise InputError("Rows of episodes come from datasets: `Workspace.add` a folder.")
+        drafts = [
+            Draft(table=table, rows=conforming(table, rows, given={"run_id": run_id})) for table, rows in tables.items()
+        ]
+        with self.parts.written(drafts, run_id=run_id) as written, self.state.transaction() as connection:
+            enlist(connection, written)
+        return [part.part for part in written]
+
+    def locate(self, episode_id: str) -> Place:
+        """Where an episode lies: its first place whose folder is still there.
+
+        Raises:
+            UnknownNameError: no episode of that name, or of one that begins like it.
+            DatasetError: the folder is gone or was written anew.
+        """
+        rows = self.state.rows(
+            "SELECT p.batch, p.episode_index FROM places p JOIN batches b USING (batch) WHERE p.episode_id = ? "
+            "ORDER BY b.added, p.episode_index",
+            (key_of(episode_id),),
+        )
+        if not rows:
+            raise UnknownNameError("episode", episode_id, self._alike(episode_id), where=str(self.root))
+        problem: DatasetError | None = None
+        for row in rows:
+            try:
+                folder = self.folder(row["batch"])
+            except DatasetError as error:
+                problem = problem or error
+                continue
+            return Place(folder=folder, index=row["episode_index"], batch=row["batch"])
+        raise problem or DatasetError(f"Episode {episode_id} lies nowhere.")
+
+    def folder(self, batch: str) -> Path:
+        """The folder of a batch, as it was when it was added, perhaps with more in it.
+
+        Raises:
+            UnknownNameError: no such batch.
+            DatasetError: the folder is gone or was written anew; says what to do.
+        """
+        row = self.state.row("SELECT path, files FROM batches WHERE batch = ?", (batch,))
+        if row is None:
+            known = [item["batch"] for item in self.state.rows("SELECT batch FROM batches")]
+            raise UnknownNameError("batch", batch, known, where=str(self.root))
+        folder = self.root / row["path"]
+        if not (folder / layout.INFO).is_file():
+            raise DatasetError(
+                f"Batch {batch} is no longer at {folder}. Move it back; or, where it lies now, `twinloop add` it "
+                "again (`twinloop fsck --repair` looks for it in the workspace)."
+            )
+        if Fingerprint.of(folder).since(Fingerprint.from_text(row["files"])) == "changed":
+            raise DatasetError(
+                f"{folder} was written anew since the workspace added it as batch {batch}. Bring the catalog up to "
+                f"date: `twinloop add {folder}`."
+            )
+        return folder
+
+    def reader(self, batch: str) -> DatasetReader:
+        """The dataset of a batch; raises as `folder`."""
+        return DatasetReader(self.folder(batch))
+
+    def record_run(
+        self,
+        verb: str,
+        folder: Path | str | None,
+        result: Mapping[str, Any],
+        started: datetime,
+        ended: datetime,
+        arguments: Sequence[str],
+    ) -> str:
+        """Write down a run of a command; returns its name, a ULID."""
+        run_id = ulid()
+        where = None if folder is None else self._written_down(Path(folder).absolute())
+        times = [moment.astimezone(UTC).isoformat(timespec="milliseconds") for moment in (started, ended)]
+        values = (run_id, verb, where, dumps(list(arguments)), dumps(dict(result)), *times, __version__)
+        with self.state.transaction() as connection:
+            connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+        return run_id
+
+    def bury(self, episode_ids: Sequence[str], reason: str, by: str) -> int:
+        """Leave episodes out of the view ``episodes``, with a reason; nothing is deleted. Returns how many are new."""
+        with self.state.transaction() as connection:
+            before = connection.total_changes
+            rows = [(name, reason, by, now()) for name in dict.fromkeys(episode_ids)]
+            connection.executemany("INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?, ?)", rows)
+            return connection.total_changes - before
+
+    def unbury(self, episode_ids: Sequence[str]) -> int:
+        """Take episodes back into the view ``episodes``; returns how many had been left out."""
+        with self.state.transaction() as connection:
+            before = connection.total_changes
+            connection.executemany("DELETE FROM tombstones WHERE episode_id = ?", [(name,) for name in episode_ids])
+            return connection.total_changes - before
+
+    def freeze(self, name: str, sql: str, note: str = "") -> Frozen:
+        """Freeze what a statement selects now, under a name; see `catalog.frozen.freeze`."""
+        return freeze(self, name, sql, note)
+
+    def frozen(self, reference: str) -> Frozen:
+        """The frozen dataset of that name, ``NAME@VERSION`` or hash; see `catalog.frozen.frozen`."""
+        return frozen(self, reference)
+
+    def record_policy(
+        self,
+        policy: str,
+        name: str,
+        dataset: str | Sequence[str],
+        run_id: str | None = None,
+        extra: Mapping[str, Any] | None = None,
+        *,
+        base: str | None = None,
+    ) -> None:
+        """Record which frozen datasets trained a policy; see `catalog.lineage.record_policy`."""
+        record_policy(self, policy, name, dataset, run_id, extra, base=base)
+
+    def label(self, labels: Iterable[Label], *, add: bool = False, run_id: str | None = None) -> Written:
+        """Say something of episodes, all of it or nothing; see `catalog.labels.write`."""
+        return write(self, labels, add=add, run_id=run_id)
+
+    def close(self) -> None:
+        """Give files back."""
+        self.state.close()
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _written_down(self, folder: Path) -> str:
+        """A path as the catalog holds it: relative where it lies inside the workspace."""
+        with contextlib.suppress(ValueError):
+            return folder.resolve().relative_to(self.root.resolve()).as_posix()
+        return folder.resolve().as_posix()
+
+    def _alike(self, episode_id: str) -> list[str]:
+        """Names that begin like this one, for messages."""
+        prefix = episode_id[:4]
+        with contextlib.suppress(ValueError):
+            rows = self.state.rows(
+                "SELECT lower(hex(episode_id)) AS name FROM places WHERE episode_id >= ? ORDER BY episode_id LIMIT 3",
+                (bytes.fromhex(prefix),),
+            )
+            return [row["name"] for row in rows]
+        return []
+
+
+def _config(path: Path) -> dict[str, Any]:
+    try:
+        value = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not valid YAML ({error}). Correct it.") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} holds no settings. It needs at least a name, such as `name: my-cell`.")
+    return value
+
+
+__all__ = ["Added", "Part", "Place", "Workspace"]
