@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -22,6 +23,7 @@ from twinloop.cli.importing import Import
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
 from twinloop.cli.sensors import Sensors
+from twinloop.cli.workspace import Add, Init
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
 from twinloop.loop.runs import finite
@@ -34,6 +36,8 @@ _DESCRIPTION = "Closes the loop between robots and their simulations: identify, 
 
 _Commands = (
     Annotated[Demo, tyro.conf.subcommand("demo", prefix_name=False)]
+    | Annotated[Init, tyro.conf.subcommand("init", prefix_name=False)]
+    | Annotated[Add, tyro.conf.subcommand("add", prefix_name=False)]
     | Annotated[Generate, tyro.conf.subcommand("generate", prefix_name=False)]
     | Annotated[Render, tyro.conf.subcommand("render", prefix_name=False)]
     | Annotated[Fetch, tyro.conf.subcommand("fetch", prefix_name=False)]
@@ -64,8 +68,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Command = tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
         _Commands, prog="twinloop", args=said(words), description=_DESCRIPTION, config=_STYLE
     )
+    started = datetime.now(UTC)
     try:
         figures, code = command.run()
+        _remember(words, figures, code, started)
     except TwinloopError as error:
         _say(f"[bold red]twinloop:[/] {escape(str(error))}")
         figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
@@ -75,6 +81,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command.json:
         print(dumps(finite(figures)))
     return code
+
+
+def _remember(words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime) -> None:
+    """Tell the workspace that the command ran in, if there is one."""
+    from twinloop.loop.remember import remember
+
+    line = remember(words, figures, code, started=started, ended=datetime.now(UTC))
+    if line:
+        _say(f"[dim]{escape(line)}[/]")
 
 
 def _say(text: str) -> None:

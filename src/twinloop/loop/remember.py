@@ -1,0 +1,78 @@
+"""Runs that happen within a workspace are written down there, and the datasets that they made are added."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import TwinloopError
+from twinloop.core.files import dumps
+from twinloop.dataset import layout
+from twinloop.dataset.target import is_address, local_path
+
+# Commands that measure or make something and do not write down their own runs; of these, those that make datasets.
+MEASURING = ("gap", "identify")
+MAKING = ("edit", "fetch", "generate", "import", "pull", "record", "render")
+_MOST_BYTES = 4096  # of one figure; a run's result.json has the rest
+
+
+def remember(
+    words: Sequence[str], figures: Mapping[str, Any], code: int, *, started: datetime, ended: datetime
+) -> str | None:
+    """Write a command down in the workspace it ran in, and add the dataset that it made.
+
+    The workspace is the nearest folder with a ``twinloop.yaml`` upwards from what the command wrote or, where it wrote
+    nothing, from here; without one nothing happens. What the command did stands whatever comes of this.
+
+    Returns:
+        A line for people: what was added, or why the run was not written down.
+    """
+    verb = words[0] if words else ""
+    if verb not in MEASURING + MAKING:
+        return None
+    written = _written(words, figures)
+    place = written or Path.cwd()
+    if not any((folder / "twinloop.yaml").is_file() for folder in (place, *place.parents)):
+        return None  # most commands run outside of any, and need not load what a catalog needs
+    from twinloop.catalog import Workspace
+
+    root = Workspace.find(place)
+    assert root is not None  # noqa: S101 - the line above found it
+    try:
+        with Workspace.open(root) as workspace:
+            result = {**_short(figures), "exit_code": code}
+            run = workspace.record_run(verb, written, result, started, ended, list(words))
+            added = [workspace.add(path, run_id=run) for path in _datasets(verb, written)]
+    except (TwinloopError, OSError, sqlite3.Error) as error:
+        return f"Not written down in the workspace {root}: {error}"
+    lines = [f"Batch {one.batch} of the workspace: {one.new} new episodes, {one.known} known." for one in added]
+    return "\n".join(lines) or None
+
+
+def _written(words: Sequence[str], figures: Mapping[str, Any]) -> Path | None:
+    """The local folder that a command wrote."""
+    output = figures.get("output")
+    if output is None and "--output" in words[:-1]:  # measurements do not repeat it
+        output = words[list(words).index("--output") + 1]
+    if output is None or is_address(str(output)):
+        return None
+    folder = local_path(str(output)).absolute()
+    return folder if folder.is_dir() else None
+
+
+def _datasets(verb: str, folder: Path | None) -> list[Path]:
+    """The datasets that a command made: its output, parts of it, and the pixels beside it."""
+    if verb not in MAKING or folder is None:
+        return []
+    parts = sorted(path for path in folder.iterdir() if path.is_dir())
+    here = [folder, folder.with_name(f"{folder.name}-images")]
+    found = [path for path in here if (path / layout.INFO).is_file()]
+    return found or [path for path in parts if (path / layout.INFO).is_file()]
+
+
+def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a run that are no tables."""
+    return {key: value for key, value in figures.items() if len(dumps(value)) <= _MOST_BYTES}
