@@ -9,7 +9,7 @@ from twinloop.curate.check import Measured, MeasuringCheck, Score, Verdict
 from twinloop.curate.limits import LEAST, Limit, usual_limit
 from twinloop.curate.recording import Recording
 
-LIMIT, BAD, SOURCE = "limit", "bad", "source"  # facts of a figure whose limit is its own
+LIMIT = "limit"  # the fact of a figure that has a `Limit` of its own
 
 
 class KnownLimitCheck(MeasuringCheck):
@@ -30,11 +30,7 @@ class KnownLimitCheck(MeasuringCheck):
     def _judged(self, recording: Recording, row: Measured) -> Score:
         if row.value is None:
             return self.of(recording, row, "unknown")
-        limit = Limit(
-            value=row.facts.get(LIMIT, self.limit),
-            bad=row.facts.get(BAD, self.bad),
-            source=row.facts.get(SOURCE, self.source),
-        )
+        limit = own_limit(row) or Limit(value=self.limit, bad=self.bad, source=self.source)
         return self.of(
             recording, row, limit.verdict(row.value), limit=limit.value, reason=f"{row.said} {_against(self, limit)}"
         )
@@ -43,13 +39,15 @@ class KnownLimitCheck(MeasuringCheck):
 class UsualLimitCheck(MeasuringCheck):
     """Judges each figure against the good mass of its channel in episodes of the same batch, robot and source.
 
-    ``floor`` is a figure that does no harm whatever is usual; ``spread``, ``suspect`` and ``bad`` see `usual_limit`.
+    A figure with a limit of its own among its facts is judged by that. ``floor`` is a figure that does no harm
+    whatever is usual; ``spread``, ``suspect``, ``bad`` and ``linear`` see `usual_limit`.
     """
 
     floor: float
     spread: float = 0.1
     suspect: float = 6.0
     bad: float = 10.0
+    linear: bool = False
 
     def key(self, recording: Recording) -> tuple[str, ...]:
         """Which episodes are alike."""
@@ -68,7 +66,9 @@ class UsualLimitCheck(MeasuringCheck):
 
     def usual(self, figures: Sequence[float]) -> Limit | None:
         """The limit of figures that are alike."""
-        return usual_limit(figures, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad)
+        return usual_limit(
+            figures, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad, linear=self.linear
+        )
 
     def _judged(
         self,
@@ -80,7 +80,7 @@ class UsualLimitCheck(MeasuringCheck):
         if row.value is None:
             return self.of(recording, row, "unknown")
         key = (self.key(recording), row.channel)
-        limit = limits[key]
+        limit = own_limit(row) or limits[key]
         if limit is None:
             few = len(figures[key])
             said = f"{row.said} Only {few} episodes are alike; from {LEAST} on it is known what is usual."
@@ -88,6 +88,11 @@ class UsualLimitCheck(MeasuringCheck):
         return self.of(
             recording, row, limit.verdict(row.value), limit=limit.value, reason=f"{row.said} {_against(self, limit)}"
         )
+
+
+def own_limit(row: Measured) -> Limit | None:
+    """The limit that a figure brings along."""
+    return row.facts.get(LIMIT)
 
 
 def shortened(scores: Sequence[Score]) -> list[Score]:

@@ -28,35 +28,46 @@ class Limit:
 
 
 def usual_limit(
-    figures: ArrayLike, *, floor: float, spread: float = 0.1, suspect: float = 6.0, bad: float = 10.0
+    figures: ArrayLike,
+    *,
+    floor: float,
+    spread: float = 0.1,
+    suspect: float = 6.0,
+    bad: float = 10.0,
+    linear: bool = False,
 ) -> Limit | None:
     """The limit of a positive figure from its own good mass; None where there are too few to tell.
 
     The good mass is what lies about the median: its spread is taken from the median absolute deviation and the upper
-    quartile of the logarithms, so that up to a quarter of the episodes may be bad without moving the limit much.
+    quartile, of logarithms or of the figures themselves, so that up to a quarter of the episodes may be bad without
+    moving the limit much.
 
     Args:
         figures: of the episodes that are alike, ``(n,)``; NaN is left out.
         floor: what no limit lies below: a figure that does no harm whatever is usual.
-        spread: standard deviation of the logarithm at least; 0.1 is 10 %.
+        spread: standard deviation at least: of the logarithm, where 0.1 is 10 %, else of the figure.
         suspect: standard deviations above the median from which on a figure is suspect. Six leave one of a billion
             normal ones out, and few of those with heavy tails (see the false alarms in docs/quality.md).
         bad: the same, for bad.
+        linear: take figures as they are: counts and durations, of which many are 0.
     """
     values = np.asarray(figures, dtype=np.float64)
     values = values[np.isfinite(values)]
     if len(values) < LEAST:
         return None
-    logs = np.log(np.maximum(values, floor * 1e-3 if floor > 0 else np.finfo(float).tiny))
-    middle = float(np.median(logs))
+    scaled = values if linear else np.log(np.maximum(values, np.finfo(float).tiny))
+    middle = float(np.median(scaled))
     deviation = max(
-        _NORMAL * float(np.median(np.abs(logs - middle))),
-        (float(np.quantile(logs, 0.75)) - middle) / _QUARTILE,
+        _NORMAL * float(np.median(np.abs(scaled - middle))),
+        (float(np.quantile(scaled, 0.75)) - middle) / _QUARTILE,
         spread,
     )
-    value = max(floor, math.exp(middle + suspect * deviation))
+    first, second = (middle + count * deviation for count in (suspect, bad))
+    if not linear:
+        first, second = math.exp(first), math.exp(second)
+    value = max(floor, first)
     return Limit(
         value=value,
-        bad=max(value * math.exp((bad - suspect) * deviation), 1.5 * floor),
+        bad=max(second, 1.5 * value),
         source=f"{suspect:g} deviations above the median of {len(values)} episodes of this data",
     )

@@ -30,7 +30,34 @@ class Twins(Protocol):
 
 
 # Where each check stands. A class whose constructor takes ``twins`` gets the `Twins`.
-CHECKS: dict[str, str] = {}
+CHECKS: dict[str, str] = {
+    "recording/clock_jump": "recording_checks.findings:ClockJumps",
+    "recording/clock_drift": "recording_checks.findings:ClockDrift",
+    "recording/dropped_frames": "recording_checks.frames:DroppedFrames",
+    "recording/duplicate_frames": "recording_checks.frames:DuplicateFrames",
+    "recording/frozen_camera": "recording_checks.cameras:FrozenCamera",
+    "recording/black_camera": "recording_checks.cameras:BlackCamera",
+    "recording/blur": "recording_checks.cameras:Blur",
+    "recording/swapped_cameras": "recording_checks.cameras:SwappedCameras",
+    "recording/units": "recording_checks.profiles:Units",
+    "recording/swapped": "recording_checks.profiles:Swaps",
+    "recording/sign": "recording_checks.findings:Signs",
+    "recording/static_tail": "recording_checks.endings:StaticTail",
+    "recording/truncated": "recording_checks.endings:Truncated",
+    "recording/not_finite": "recording_checks.findings:NotFinite",
+    "recording/spikes": "recording_checks.findings:Spikes",
+    "recording/frozen_joint": "recording_checks.findings:Standstill",
+    "recording/dead_channel": "recording_checks.channels:DeadChannel",
+    "recording/saturation": "recording_checks.channels:Saturation",
+    "demonstration/smoothness": "demonstration.smoothness:Smoothness",
+    "demonstration/jerk": "demonstration.smoothness:Jerk",
+    "demonstration/path": "demonstration.path:PathEfficiency",
+    "demonstration/hesitation": "demonstration.hesitation:Hesitation",
+    "demonstration/gripper": "demonstration.gripper:Gripper",
+    "demonstration/actions": "demonstration.consistency:ActionConsistency",
+    "demonstration/near_duplicates": "demonstration.duplicates:NearDuplicates",
+    "demonstration/outcome": "demonstration.outcome:OutcomeFits",
+}
 
 
 def check_names() -> list[str]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import mujoco
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
 from twinloop.dataset.log_checks import Expectations, LogReport, check_log
 from twinloop.dataset.log_checks.mending import Mending
 from twinloop.loop.logs import import_episodes, open_raw
+from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin, load_twin
 
 _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
@@ -35,33 +34,6 @@ def expectations_of(twin: Twin) -> Expectations:
         control=twin.robot.control,
         inverse_dynamics=None if twin.robot.gears is not None else InverseDynamics(twin),
     )
-
-
-class InverseDynamics:
-    """Joint torques of a twin in free space by MuJoCo's inverse dynamics, passive forces (damping, friction) included.
-
-    Args:
-        twin: whose joints have no gears: with play between motor and link, torque is no function of motion.
-    """
-
-    def __init__(self, twin: Twin) -> None:
-        self._twin, self._model = twin, copy.copy(twin.model)
-        self._model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT | mujoco.mjtDisableBit.mjDSBL_LIMIT)
-
-    def __call__(
-        self, position: NDArray[np.float64], velocity: NDArray[np.float64], acceleration: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Torques ``(T, n)`` of motions ``(T, n)``, in N·m or N; everything but the robot rests at home."""
-        data = mujoco.MjData(self._model)
-        data.qpos[:], _ = self._twin.home()
-        columns = self._twin.joint_qvel
-        torques = np.empty_like(position)
-        for row in range(len(position)):
-            data.qpos[self._twin.joint_qpos] = position[row]
-            data.qvel[columns], data.qacc[columns] = velocity[row], acceleration[row]
-            mujoco.mj_inverse(self._model, data)
-            torques[row] = data.qfrc_inverse[columns]
-        return torques
 
 
 def run_import_check(

@@ -1,0 +1,81 @@
+"""How an episode moves, in numbers without units: what several checks of the recording begin with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.curate.recording import Recording
+
+Array = NDArray[np.float64]
+
+_STILL = 0.005  # of a joint's own range in the episode: an encoder's last steps lie below, a slow joint's frame above
+_MOVES = 0.02  # of the widest joint's range, by which a joint moves at all where all have one unit
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motion:
+    """Steps of the joints that move, each in parts of its own range in the episode.
+
+    ``steps`` ``(T − 1, m)`` from each frame to the next; ``columns`` ``(m,)`` which joints these are; ``speed``
+    ``(T − 1,)`` the largest of them; ``dt`` the median step of time in s.
+    """
+
+    steps: Array
+    columns: NDArray[np.intp]
+    dt: float
+
+    @property
+    def speed(self) -> Array:
+        """The fastest joint's step at each frame, 0 where none moves."""
+        return np.abs(self.steps).max(axis=1, initial=0.0)
+
+    @property
+    def moving(self) -> NDArray[np.bool_]:
+        """Frames between which some joint moves, ``(T − 1,)``."""
+        return self.speed > _STILL
+
+
+def motion_of(recording: Recording) -> Motion:
+    """How a recording moves; values that are no numbers count as standing still.
+
+    Raises:
+        TwinloopError: it cannot be read.
+    """
+    return recording.fact("motion", _motion)
+
+
+def _motion(recording: Recording) -> Motion:
+    raw = recording.raw
+    state = filled(raw.state)
+    steps = np.diff(raw.time)
+    forward = steps[np.isfinite(steps) & (steps > 0)]
+    dt = float(np.median(forward)) if len(forward) else 1.0 / recording.fps
+    reach = np.ptp(state, axis=0) if len(state) else np.zeros(state.shape[1])
+    columns = np.flatnonzero(reach > max(_MOVES * float(reach.max(initial=0.0)), 1e-9))
+    return Motion(steps=np.diff(state[:, columns], axis=0) / reach[columns], columns=columns, dt=dt)
+
+
+def filled(values: Array) -> Array:
+    """Columns ``(T, n)`` whose holes hold the last number before them, else the first after them, else 0."""
+    good = np.isfinite(values)
+    if good.all():
+        return values
+    rows = np.where(good, np.arange(len(values))[:, None], -1)
+    last = np.maximum.accumulate(rows, axis=0)
+    first = np.where(good.any(axis=0), np.argmax(good, axis=0), 0)
+    last = np.where(last < 0, first, last)
+    return np.nan_to_num(np.take_along_axis(values, last, axis=0), posinf=0.0, neginf=0.0)
+
+
+def runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First row and the one after the last of every run of True."""
+    edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
+    return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
+
+
+def longest(true: NDArray[np.bool_]) -> tuple[int, int]:
+    """The longest run of True, (0, 0) where there is none."""
+    return max(runs(true), key=lambda run: run[1] - run[0], default=(0, 0))

@@ -1,0 +1,187 @@
+"""Cameras that stand still, see nothing, see less sharply than usual, or see what another camera should."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.judging import KnownLimitCheck, UsualLimitCheck, shortened
+from twinloop.curate.limits import LEAST
+from twinloop.curate.looks import looks_of
+from twinloop.curate.motion import longest, motion_of
+from twinloop.curate.recording import Recording
+from twinloop.curate.recording_checks.frames import camera_repeats
+
+_DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level below or above, and contrast below which nothing is seen
+_MOMENT = 5  # frames: a sixth of a second at 30 Hz
+_NO_CAMERA = "The recording has no camera."
+
+
+class FrozenCamera(KnownLimitCheck):
+    """A picture that stays the same while the robot moves."""
+
+    name = "recording/frozen_camera"
+    meaning = "a camera gives one and the same picture for a while in which the robot moves"
+    unit = "s"
+    limit, bad = 0.2, 0.5
+    source = "a stall of a USB camera is shorter, a person reacts after as long"
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        if not recording.cameras:
+            return [Measured(value=None, said=_NO_CAMERA)]
+        return [self._camera(recording, camera) for camera in recording.cameras]
+
+    def _camera(self, recording: Recording, camera: str) -> Measured:
+        motion, same = motion_of(recording), camera_repeats(recording, camera)
+        moving = motion.moving[: len(same)]
+        if not moving.any():
+            return Measured(value=None, channel=camera, said="Nothing moves, so a frozen picture cannot be told.")
+        first, stop = longest(same & _about(moving))
+        frames = int((same & moving)[first:stop].sum())
+        if frames < 2:
+            return Measured(value=0.0, channel=camera, said=f"{camera} follows the robot.")
+        return Measured(
+            value=frames * motion.dt,
+            channel=camera,
+            said=f"{camera} shows the picture of frame {first} until frame {stop} while the robot moves.",
+            first_frame=first,
+            last_frame=stop,
+        )
+
+
+def _about(moving: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Frames in motion and the pauses of up to two frames between them."""
+    wide = np.convolve(moving, np.ones(5), mode="same") > 0
+    return moving | wide
+
+
+class BlackCamera(KnownLimitCheck):
+    """Pictures that are black, white or of one colour."""
+
+    name = "recording/black_camera"
+    meaning = "a camera's pictures are black, white or of one colour"
+    unit = "of frames"
+    limit, bad = 0.0, 0.05
+    source = "a picture shows something"
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        if not recording.cameras:
+            return [Measured(value=None, said=_NO_CAMERA)]
+        made = []
+        for camera in recording.cameras:
+            looks = looks_of(recording, camera)
+            dark, white = looks.level < _DARK, looks.level > _WHITE
+            blind = np.flatnonzero((dark | white) & (looks.contrast < _PLAIN) | (looks.contrast < 1.0))
+            if not len(blind):
+                made.append(Measured(value=0.0, channel=camera, said=f"{camera} shows something in every picture."))
+                continue
+            how = "black" if dark[blind[0]] else "white" if white[blind[0]] else "of one colour"
+            made.append(
+                Measured(
+                    value=len(blind) / len(looks.level),
+                    channel=camera,
+                    said=f"{len(blind)} of {len(looks.level)} pictures of {camera} are {how}, first frame {blind[0]}.",
+                    first_frame=int(blind[0]),
+                    last_frame=int(blind[-1]),
+                )
+            )
+        return made
+
+
+class Blur(UsualLimitCheck):
+    """Pictures that are less sharp than the camera's others, in the whole episode or for a moment.
+
+    The figure is how much weaker brightness steps are from pixel to pixel, beside those over four pixels, than the
+    sharpest that the camera usually is: a factor, so that light, contrast and texture play little part.
+    """
+
+    name = "recording/blur"
+    meaning = "a camera is less sharp than usual: out of focus, smeared or shaken"
+    unit = "times"
+    floor, spread = 1.5, 0.05
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        if not recording.cameras:
+            return [Measured(value=None, said=_NO_CAMERA)]
+        return [row for camera in recording.cameras for row in self._camera(recording, camera)]
+
+    def _camera(self, recording: Recording, camera: str) -> Iterator[Measured]:
+        sharp = looks_of(recording, camera).sharpness
+        middle = float(np.median(sharp))
+        yield Measured(
+            value=float(np.exp(-middle)), channel=camera, said=f"{camera} is {np.exp(-middle):.2f} times as soft."
+        )
+        if len(sharp) < 2 * _MOMENT:
+            return
+        smooth = np.convolve(sharp, np.ones(_MOMENT) / _MOMENT, mode="valid")
+        at = int(np.argmin(smooth))
+        softer = float(np.exp(middle - smooth[at]))
+        yield Measured(
+            value=softer,
+            channel=f"{camera}/moment",
+            said=f"From frame {at} to {at + _MOMENT - 1} {camera} is {softer:.2f} times as soft as in the rest.",
+            first_frame=at,
+            last_frame=at + _MOMENT - 1,
+        )
+
+
+class SwappedCameras(MeasuringCheck):
+    """Two cameras that see what the other one sees in the other episodes."""
+
+    name = "recording/swapped_cameras"
+    meaning = "two cameras have changed places against the other episodes"
+    unit = "times"
+    ratio = 1.3  # mean distances of own pictures to exchanged ones, from which on they are exchanged
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        if len(recording.cameras) < 2:
+            return [Measured(value=None, said="There are no two cameras that could be exchanged.")]
+        thumbs = {camera: _standard(looks_of(recording, camera).thumb) for camera in recording.cameras}
+        return [Measured(value=0.0, facts={"thumbs": thumbs})]
+
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """See `MeasuringCheck`."""
+        groups: dict[tuple[str, ...], list[dict[str, NDArray[np.float64]]]] = defaultdict(list)
+        for recording, (row, *_) in zip(recordings, measured, strict=True):
+            if row.value is not None:
+                groups[recording.group].append(row.facts["thumbs"])
+        for recording, (row, *_) in zip(recordings, measured, strict=True):
+            others = groups.get(recording.group, [])
+            if row.value is None or len(others) < LEAST:
+                said = row.said or f"Only {len(others)} episodes are alike; from {LEAST} on they tell what is usual."
+                yield self.of(recording, row, "unknown", reason=said)
+            else:
+                yield from shortened(list(self._pairs(recording, row.facts["thumbs"], others)))
+
+    def _pairs(
+        self, recording: Recording, own: dict[str, NDArray[np.float64]], others: list[dict[str, NDArray[np.float64]]]
+    ) -> Iterator[Score]:
+        usual = {camera: np.median([thumbs[camera] for thumbs in others], axis=0) for camera in own}
+        for one, other in itertools.combinations(own, 2):
+            kept = _far(own[one], usual[one]) + _far(own[other], usual[other])
+            changed = _far(own[one], usual[other]) + _far(own[other], usual[one])
+            ratio = kept / max(changed, 1e-9)
+            row = Measured(value=ratio, channel=f"{one}/{other}")
+            said = (
+                f"The pictures of {one} and {other} are {ratio:.2f} times as far from those of the other episodes as "
+            )
+            said += "they would be exchanged."
+            yield self.of(recording, row, "bad" if ratio > self.ratio else "good", limit=self.ratio, reason=said)
+
+
+def _standard(thumb: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A mean picture without light and contrast."""
+    return (thumb - thumb.mean()) / max(float(thumb.std()), 1e-6)
+
+
+def _far(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean((one - other) ** 2)))

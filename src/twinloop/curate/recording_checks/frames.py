@@ -1,0 +1,122 @@
+"""Frames that are missing, and frames that are there twice."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.curate.check import Measured
+from twinloop.curate.judging import KnownLimitCheck, UsualLimitCheck
+from twinloop.curate.looks import looks_of
+from twinloop.curate.motion import Motion, motion_of
+from twinloop.curate.recording import Recording
+from twinloop.dataset.log_checks.timing import repeated_rows
+
+Array = NDArray[np.float64]
+
+SAME = 1.5  # grey levels of the block that changes most: codecs leave less of two equal pictures, a moving arm more
+_LONG = 1.7  # usual steps, from which one counts as a missing frame
+_STEADY = 0.5  # of the usual step, by which those around it differ from it at most
+_ALIKE = 0.97  # cosine between a step of all joints and those around it: the same movement goes on
+_AROUND = 3  # steps on either side that say what is usual
+_FEWEST_JOINTS = 2
+
+
+class DroppedFrames(UsualLimitCheck):
+    """Frames that were lost: by the clock, or by joints that all go several usual steps at once."""
+
+    name = "recording/dropped_frames"
+    meaning = "frames are missing: steps of time, or of all joints at once, are several usual ones long"
+    unit = "frames"
+    floor, spread, linear = 0.9, 0.1, True
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        raw = recording.raw
+        steps = np.diff(raw.time[np.isfinite(raw.time)])
+        forward = steps[steps > 0]
+        if not len(forward):
+            return [Measured(value=None, said="Time does not run, so nothing tells what is missing.")]
+        usual = float(np.median(forward))
+        lost = np.maximum(np.round(steps / usual) - 1, 0)
+        rows = [_row("clock", lost, usual, "by the clock")]
+        if len(raw.state) > 1:
+            rows.append(_row("motion", _jumps(motion_of(recording)), usual, "by how far all joints go in one step"))
+        return rows
+
+
+def _row(channel: str, lost: Array, dt: float, how: str) -> Measured:
+    at = np.flatnonzero(lost)
+    total = float(lost.sum())
+    if not len(at):
+        return Measured(value=0.0, channel=channel, said=f"No frame is missing {how}.")
+    return Measured(
+        value=total,
+        channel=channel,
+        said=f"{total:.0f} frames are missing {how}, at {len(at)} places, first after frame {at[0]} "
+        f"({lost[at[0]] * dt:.2f} s).",
+        first_frame=int(at[0]),
+        last_frame=int(at[-1] + 1),
+    )
+
+
+def _jumps(motion: Motion) -> Array:
+    """How many frames are missing after each, ``(T − 1,)``: a step along the usual one, but several times as long."""
+    steps = motion.steps
+    lost = np.zeros(len(steps))
+    if steps.shape[1] < _FEWEST_JOINTS or len(steps) < 2 * _AROUND + 1:
+        return lost
+    size = np.linalg.norm(steps, axis=1)
+    brisk = float(np.median(size[motion.moving])) if motion.moving.any() else np.inf
+    for row in range(_AROUND, len(steps) - _AROUND):
+        around = np.concatenate([steps[row - _AROUND : row], steps[row + 1 : row + 1 + _AROUND]])
+        usual = around.mean(axis=0)
+        expected = float(np.linalg.norm(usual))
+        along = float(steps[row] @ usual) / max(expected, 1e-12)
+        # Those around go one way at one speed, or the step may be a start, a stop, or a frame that was read late.
+        steady = np.linalg.norm(around - usual, axis=1).max() < _STEADY * expected
+        if expected > brisk / 2 and steady and along > _LONG * expected and along > _ALIKE * size[row]:
+            lost[row] = round(along / expected) - 1
+    return lost
+
+
+class DuplicateFrames(KnownLimitCheck):
+    """Frames that repeat the one before while the robot moves: of the joints, and of each camera."""
+
+    name = "recording/duplicate_frames"
+    meaning = "frames repeat the one before while the robot moves: the recorder was faster than the robot or a camera"
+    unit = "of frames in motion"
+    limit, bad = 0.02, 0.2
+    source = "one frame in fifty; a camera at half the rate repeats every second one"
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        rows, moving = repeated_rows(recording.raw)
+        made = [_repeated("", rows, moving)]
+        for camera in recording.cameras:
+            still = camera_repeats(recording, camera)
+            moves = motion_of(recording).moving[: len(still)]
+            made.append(_repeated(camera, np.flatnonzero(still & moves) + 1, int(moves.sum())))
+        return made
+
+
+def camera_repeats(recording: Recording, camera: str) -> NDArray[np.bool_]:
+    """Between which frames a camera's picture stays the same, ``(T − 1,)``."""
+    return looks_of(recording, camera).change < SAME
+
+
+def _repeated(channel: str, rows: NDArray[np.intp], moving: int) -> Measured:
+    if not moving:
+        return Measured(value=None, channel=channel, said="Nothing moves, so repeated frames cannot be told.")
+    if not len(rows):
+        return Measured(value=0.0, channel=channel, said=f"No frame of {moving} in motion repeats the one before.")
+    what = f"pictures of {channel}" if channel else "readings"
+    return Measured(
+        value=len(rows) / moving,
+        channel=channel,
+        said=f"{len(rows)} {what} of {moving} in motion repeat the one before, first at frame {rows[0]}.",
+        first_frame=int(rows[0]),
+        last_frame=int(rows[-1]),
+    )

@@ -1,0 +1,233 @@
+"""What each column of an episode is like, beside the same columns of the other episodes: units and places."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.judging import shortened
+from twinloop.curate.limits import LEAST
+from twinloop.curate.motion import filled
+from twinloop.curate.recording import Recording
+from twinloop.curate.recording_checks.findings import responses
+from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.log_checks.units import check_units
+
+Array = NDArray[np.float64]
+
+_TABLES = ("state", "action")
+_MOVES = 0.02  # of the widest joint's range: a joint that moves less tells no unit
+_SIDES = (("left", "right"), ("l", "r"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A table's columns ``(n,)`` each: where they begin, lie and end; ``reach`` is from the 5th to the 95th percentile.
+
+    ``shape`` ``(n, 4)`` is first value, 5th, 50th and 95th percentile.
+    """
+
+    shape: Array
+
+    @property
+    def reach(self) -> Array:
+        """Range without the outermost tenth, ``(n,)``."""
+        return self.shape[:, 3] - self.shape[:, 1]
+
+
+def profiles_of(recording: Recording) -> dict[str, Profile]:
+    """The profiles of states and commands; commands only where they are positions of the joints."""
+    return recording.fact("profiles", _profiles)
+
+
+def _profiles(recording: Recording) -> dict[str, Profile]:
+    raw = recording.raw
+    tables = {"state": raw.state}
+    if raw.command == "position" and raw.action.shape[1:] == raw.state.shape[1:] and len(raw.action):
+        tables["action"] = raw.action
+    made = {}
+    for name, values in tables.items():
+        whole = filled(values)
+        made[name] = Profile(shape=np.column_stack([whole[0], *np.percentile(whole, [5, 50, 95], axis=0)]))
+    return made
+
+
+class _AgainstOthers(MeasuringCheck):
+    """Measures profiles, and judges them against those of episodes with the same joints."""
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        raw = recording.raw
+        facts = {"profiles": profiles_of(recording), "joints": raw.joints, "found": tuple(self.within(raw))}
+        return [Measured(value=0.0, facts=facts)]
+
+    def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
+        """What one episode tells by itself: column and reason."""
+        raise NotImplementedError
+
+    def beside(
+        self, joints: Sequence[str], own: Profile, others: Sequence[Profile]
+    ) -> Iterator[tuple[str, float, str]]:
+        """What a table tells beside the others': column, figure and reason, the figure beyond ``limit`` if wrong."""
+        raise NotImplementedError
+
+    limit: float
+    nothing: str
+
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """See `MeasuringCheck`."""
+        groups: dict[tuple[object, ...], dict[str, list[Profile]]] = defaultdict(lambda: defaultdict(list))
+        for recording, (row, *_) in zip(recordings, measured, strict=True):
+            if row.value is not None:
+                for table, profile in row.facts["profiles"].items():
+                    groups[*recording.group, row.facts["joints"]][table].append(profile)
+        for recording, (row, *_) in zip(recordings, measured, strict=True):
+            if row.value is None:
+                yield self.of(recording, row, "unknown")
+                continue
+            yield from shortened(self._scores(recording, row.facts, groups[*recording.group, row.facts["joints"]]))
+
+    def _scores(
+        self, recording: Recording, facts: Mapping[str, object], groups: Mapping[str, list[Profile]]
+    ) -> list[Score]:
+        joints, profiles, found = facts["joints"], facts["profiles"], facts["found"]
+        scores = [self.of(recording, Measured(value=1.0, channel=c), "bad", reason=why) for c, why in found]  # pyright: ignore[reportGeneralTypeIssues]
+        for table, own in profiles.items():  # pyright: ignore[reportAttributeAccessIssue]
+            others = groups[table]
+            if len(others) < LEAST:
+                said = (
+                    f"{self.nothing} by itself. Only {len(others)} episodes are alike; from {LEAST} on they tell more."
+                )
+                scores.append(self.of(recording, Measured(value=0.0), "good", reason=said))
+                continue
+            for column, figure, why in self.beside(joints, own, others):  # pyright: ignore[reportArgumentType]
+                channel = column if table == "state" else f"action/{column}"
+                verdict = "bad" if figure > self.limit else "good"
+                row = Measured(value=figure, channel=channel)
+                scores.append(self.of(recording, row, verdict, limit=self.limit, reason=f"{table}: {why}"))
+        return scores or [self.of(recording, Measured(value=0.0), "good", reason=f"{self.nothing}.")]
+
+
+class Units(_AgainstOthers):
+    """Values in another unit than they are said to be in, or than the other episodes are in.
+
+    By itself an episode tells values that no joint reaches, and measurements that move by a known factor times their
+    command. Beside others it tells columns that reach several times as far, or part of it.
+    """
+
+    name = "recording/units"
+    meaning = "values are in another unit than the map says, their commands are, or the other episodes are"
+    unit = "times"
+    limit = 6.0  # between motions of one task, which differ by 3, and radians for anything else, at least 57
+    nothing = "No unit looks wrong"
+
+    def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
+        """See `_AgainstOthers`."""
+        for finding in check_units([raw], None):
+            if finding.kind == "unit" and finding.severity == "error":
+                yield finding.column, f"{finding.column}: {finding.evidence} {finding.remedy}"
+        for finding in responses(raw):
+            if finding.kind == "unit_mismatch":
+                yield finding.column, f"{finding.column}: {finding.evidence} {finding.remedy}"
+
+    def beside(
+        self, joints: Sequence[str], own: Profile, others: Sequence[Profile]
+    ) -> Iterator[tuple[str, float, str]]:
+        """See `_AgainstOthers`."""
+        usual = np.median([profile.reach for profile in others], axis=0)
+        moves = (usual > _MOVES * usual.max()) & (own.reach > 1e-9)
+        if not moves.any():
+            return
+        factor = np.divide(own.reach, usual, out=np.ones_like(usual), where=moves)
+        size = np.abs(np.log(factor))
+        # One joint that moves less than usual is a motion; most of them by one factor, or one by 40, are a unit.
+        common = float(np.median(np.log(factor[moves])))
+        alike = np.sum(np.abs(np.log(factor[moves]) - common) < math.log(3)) >= 0.6 * moves.sum()
+        if moves.sum() > 1 and alike and abs(common) > math.log(self.limit):
+            said = f"the joints reach {math.exp(common):.3g} times as far as in the other episodes: another unit."
+            yield "", math.exp(abs(common)), said
+            return
+        for column in np.flatnonzero(moves).tolist():
+            far = float(np.exp(size[column]))
+            said = f"{joints[column]} reaches {factor[column]:.3g} times as far as in the other episodes."
+            larger = factor[column] > 1
+            yield joints[column], far if larger and far > 40 else min(far, self.limit), said
+
+
+class Swaps(_AgainstOthers):
+    """Columns that stand in each other's place.
+
+    By itself an episode tells a measurement that follows another's command; beside others it tells columns, or all of
+    the left and the right arm, that are like each other's there.
+    """
+
+    name = "recording/swapped"
+    meaning = "joints, or left and right arm, have changed places"
+    unit = "times"
+    limit = 2.0  # distance of own columns from their places, over that from each other's
+    least = 4.0  # spreads between episodes that a column lies from its own place
+    nothing = "No column follows another's command"
+
+    def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
+        """See `_AgainstOthers`."""
+        for finding in responses(raw):
+            if finding.kind == "swapped":
+                yield finding.column, f"{finding.column} {finding.evidence} {finding.remedy}"
+
+    def beside(
+        self, joints: Sequence[str], own: Profile, others: Sequence[Profile]
+    ) -> Iterator[tuple[str, float, str]]:
+        """See `_AgainstOthers`."""
+        cost = _distances(own, others)
+        keep = np.arange(len(cost))
+        exchanges = [("left and right", order) for order in _sides(joints)]
+        _, best = linear_sum_assignment(cost)
+        if (best != keep).any():
+            moved = [joints[i] for i in np.flatnonzero(best != keep).tolist()]
+            exchanges.append((" and ".join(moved), best))
+        worst = ("", 1.0, "every column is most like its own in the other episodes.")
+        for what, order in exchanges:
+            moved = order != keep
+            before, after = float(cost[keep, keep][moved].mean()), float(cost[keep, order][moved].mean())
+            ratio = before / max(after, 0.5) if before > self.least else 1.0
+            if ratio > worst[1]:
+                said = f"{what} lie {before:.3g} spreads from their own places and {after:.3g} from each other's."
+                worst = (what.replace(" and ", "/") if len(what) < 60 else "several", ratio, said)
+        yield worst
+
+
+def _distances(own: Profile, others: Sequence[Profile]) -> Array:
+    """How far each column ``i`` lies from the usual column ``j``, ``(n, n)``, in spreads of column j."""
+    shapes = np.array([profile.shape for profile in others])  # (episodes, n, 4)
+    usual = np.median(shapes, axis=0)
+    spread = 1.4826 * np.median(np.abs(shapes - usual), axis=0)
+    spread = np.maximum(spread, 0.03 * np.ptp(shapes, axis=(0, 2)).max())
+    apart = np.abs(own.shape[:, None, :] - usual[None]) / np.maximum(spread[None], 1e-12)
+    return apart.mean(axis=2)
+
+
+def _sides(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
+    """The order of columns with the left arm's and the right arm's exchanged, where names tell them apart."""
+    for left, right in _SIDES:
+        words = [re.split(r"([_./\-\s]+)", joint.lower()) for joint in joints]
+        names = ["".join(word) for word in words]
+        other = {left: right, right: left}
+        changed = ["".join(other.get(part, part) for part in word) for word in words]
+        if changed != names and set(changed) == set(names) and len(set(names)) == len(names):
+            yield np.array([names.index(name) for name in changed])
+            return
+
+
+def bimanual(joints: Sequence[str]) -> list[tuple[int, int]]:
+    """Columns of the left and the right arm that belong together; none where names tell no sides."""
+    for order in _sides(joints):
+        return [(i, int(j)) for i, j in enumerate(order) if i < j]
+    return []
