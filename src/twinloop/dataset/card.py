@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import yaml
 
@@ -48,10 +48,24 @@ _TABLES = """\
 Tables of more, in Parquet with one row group per episode, their columns described in their metadata:"""
 
 
+_OURS = "H.264, a key frame at least every second frame"
+
+
 def card(
-    spec: DatasetSpec, *, episodes: int, frames: int, tasks: list[str], logged: bool, tables: Sequence[str] = ()
+    spec: DatasetSpec,
+    *,
+    episodes: int,
+    frames: int,
+    tasks: list[str],
+    logged: bool,
+    tables: Sequence[str] = (),
+    coded: Mapping[str, str] | None = None,
 ) -> str:
-    """The text of ``README.md``; ``tables`` are the names of side tables."""
+    """The text of ``README.md``.
+
+    ``tables`` are the names of side tables; ``coded`` says of each video feature how it is coded, where that is not as
+    we write it.
+    """
     front = {
         **_licence(spec.licence),
         "task_categories": ["robotics"],
@@ -70,9 +84,7 @@ def card(
     if spec.ranges:
         sections.append("## Ranges\n\n" + "\n".join(f"- {line}" for line in spec.ranges))
     if spec.cameras:
-        rows = [
-            f"- `{c.key}`: {c.width}×{c.height}, H.264, a key frame at least every second frame" for c in spec.cameras
-        ]
+        rows = [f"- `{c.key}`: {c.width}×{c.height}, {(coded or {}).get(c.key, _OURS)}" for c in spec.cameras]
         sections.append("## Cameras\n\n" + "\n".join(rows))
     sections.append("## Beside LeRobot's files\n\n" + (_LOG_FILES if logged else _SIM_FILES))
     if tables:

@@ -137,6 +137,15 @@ def about(name: str, text: Mapping[str, Any]) -> dict[bytes, bytes]:
     return {_ABOUT: dumps({"schema": layout.SCHEMA, "table": name, **text}).encode()}
 
 
+def side_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """A new file of a side table, to which every episode adds a row group."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Pictures are compressed already; a dictionary of them would be a second copy.
+    codecs = {field.name: "none" if _is_binary(field.type) else "zstd" for field in schema}
+    plain = [field.name for field in schema if not _is_binary(field.type)]
+    return pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=plain)  # pyright: ignore[reportArgumentType]
+
+
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
@@ -153,12 +162,8 @@ def _write(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) 
         )
     fields = [pa.field(field.name, _as_parquet(field.type)) for field in first.schema]
     schema = pa.schema([_KEY, *fields]).with_metadata({**about(name, {}), **(first.schema.metadata or {})})
-    path.parent.mkdir(parents=True, exist_ok=True)
     order, done = list(episodes), -1
-    # Pictures are compressed already; a dictionary of them would be a second copy.
-    codecs = {field.name: "none" if _is_binary(field.type) else "zstd" for field in schema}
-    plain = [field.name for field in schema if not _is_binary(field.type)]
-    with pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=plain) as writer:  # pyright: ignore[reportArgumentType]
+    with side_writer(path, schema) as writer:
         for part in itertools.chain([first], parts):
             for number, group in _by_number(part):
                 if number not in episodes or order.index(number) < done:

@@ -172,21 +172,22 @@ def _link_tree(source: str, target: str) -> set[int]:
             if entry.is_dir(follow_symlinks=False):
                 os.mkdir(there)  # noqa: PTH102 - see above
                 shared |= _link_tree(entry.path, there)
-            elif _link(entry.path, there):
+            elif link_or_copy(entry.path, there):
                 shared.add(entry.inode())
     return shared
 
 
-def _link(source: str, target: str) -> bool:
-    """Link a file; False where the file system wants a copy instead."""
+def link_or_copy(source: str | Path, target: str | Path, *, link: bool = True) -> bool:
+    """Link a file; False where a copy is asked for, or the file system wants one instead."""
     try:
-        os.link(source, target, follow_symlinks=False)
+        if link:
+            os.link(source, target, follow_symlinks=False)
+            return True
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        shutil.copy2(source, target, follow_symlinks=False)
-        return False
-    return True
+    shutil.copy2(source, target, follow_symlinks=False)
+    return False
 
 
 def _sync_tree(directory: str, shared: set[int]) -> None:

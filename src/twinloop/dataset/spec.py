@@ -11,6 +11,9 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 
 STATE, TRUE_TIME = "observation.state", "observation.time"
+RUNS = (
+    "runs"  # key in DatasetSpec.config of edited datasets: the runs' configurations by their provenance's config_hash
+)
 INDEX_FEATURES = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 
 

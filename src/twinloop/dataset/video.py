@@ -237,7 +237,7 @@ def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -
     if list(times_s) != sorted(times_s):
         raise InputError("Video frames are decoded in order: give ascending times.")
     found: list[NDArray[np.uint8]] = []
-    for time_s, pixels in _frames_from(path, times_s[0] if times_s else 0.0):
+    for time_s, pixels in frames_from(path, times_s[0] if times_s else 0.0):
         while len(found) < len(times_s) and abs(times_s[len(found)] - time_s) <= tolerance_s:
             found.append(pixels.to_ndarray(format="rgb24"))
         if len(found) == len(times_s):
@@ -247,7 +247,7 @@ def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -
     raise DatasetError(f"{path} has no frame at {times_s[len(found)]:.4f} s (tolerance {tolerance_s} s).")
 
 
-def _frames_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
+def frames_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
     """Times and frames of a file from the key frame before ``start_s`` on."""
     import av
 

@@ -1,0 +1,1 @@
+"""Edits of LeRobot v3.0 datasets: from one or several folders into a new one, never in place."""

@@ -1,0 +1,210 @@
+"""Whether folders can become one dataset: the same features, rate and units, or the difference in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError, InputError, UnitsError
+from twinloop.core.files import read_json
+from twinloop.core.units import UnitMap
+from twinloop.dataset import layout
+from twinloop.dataset.edit.source import Source
+from twinloop.dataset.reader import flat_names
+
+_SAME_UNITS = "--same-units"
+_UNSAID = (None, "", "unknown")
+# Degrees of a revolute joint are 57 times its radians, while ranges of motion of recordings with one robot differ by
+# less than ten; our choice between the two.
+_ANOTHER_SCALE = 20.0
+
+
+def check_features(sources: Sequence[Source]) -> None:
+    """Refuse folders whose features, rates or robots differ.
+
+    Raises:
+        InputError: names two folders and every difference between them.
+    """
+    first = sources[0]
+    for other in sources[1:]:
+        found = differences(first, other)
+        if found:
+            raise InputError(
+                f"{first} and {other} cannot become one dataset:\n"
+                + "\n".join(f"  {line}" for line in found)
+                + "\nEdit folders with the same features together, or bring them to the same features first."
+            )
+
+
+def differences(one: Source, other: Source) -> list[str]:
+    """What keeps two folders from becoming one dataset, a line each; codecs and units are not looked at."""
+    lines: list[str] = []
+    if one.reader.fps != other.reader.fps:
+        lines.append(f"fps: {one.reader.fps:g} and {other.reader.fps:g}")
+    robots = one.info.get("robot_type"), other.info.get("robot_type")
+    if robots[0] != robots[1] and not any(robot in _UNSAID for robot in robots):
+        lines.append(f"robot_type: {robots[0]} and {robots[1]}")
+    for key in dict.fromkeys([*one.features, *other.features]):
+        mine, theirs = one.features.get(key), other.features.get(key)
+        if mine is None or theirs is None:
+            lines.append(f"{key}: only in {one if theirs is None else other}")
+        else:
+            lines += [f"{key}: {said}" for said in _feature(mine, theirs)]
+    return lines
+
+
+def _feature(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    types = mine.get("dtype"), theirs.get("dtype")
+    lines = [f"dtype {types[0]} and {types[1]}"] if types[0] != types[1] else []
+    if list(mine.get("shape", ())) != list(theirs.get("shape", ())):
+        lines.append(f"shape {list(mine.get('shape', ()))} and {list(theirs.get('shape', ()))}")
+    names = flat_names(mine.get("names")), flat_names(theirs.get("names"))
+    if names[0] != names[1] and mine.get("dtype") not in ("video", "image"):
+        lines.append(f"names {', '.join(names[0]) or 'none'} and {', '.join(names[1]) or 'none'}")
+    depth = [bool((entry.get("info") or {}).get("video.is_depth_map")) for entry in (mine, theirs)]
+    if depth[0] != depth[1]:
+        lines.append(f"is_depth_map {depth[0]} and {depth[1]}")
+    return lines
+
+
+def agreed_units(sources: Sequence[Source], *, same_units: bool) -> tuple[UnitMap | None, list[str]]:
+    """The unit map of the result, and what a person should know of how it was agreed on.
+
+    Args:
+        same_units: the caller says that the joint columns of all folders mean the same, whatever the folders say.
+
+    Raises:
+        UnitsError: the folders' units differ, or some say theirs and others do not; the message is the question.
+    """
+    maps = [source.reader.units for source in sources]
+    known = [map_ for map_ in maps if map_ is not None]
+    if same_units or len(sources) == 1:
+        return (known[0] if known else None), []
+    if not known:
+        return None, _unsaid(sources)
+    for source, map_ in zip(sources, maps, strict=True):
+        if map_ is None:
+            says = sources[maps.index(known[0])]
+            raise UnitsError(
+                f"{source} does not say the units of its joints; {says} does "
+                f"({_units(known[0])}). Are they the same? If so, say {_SAME_UNITS}; if not, import {source} with "
+                "--units first."
+            )
+        if line := _unlike(known[0], map_):
+            raise UnitsError(
+                f"{sources[maps.index(known[0])]} and {source} have other units: {line}. The same number would mean "
+                f"two positions. Bring them to one unit, or say {_SAME_UNITS} if the joints mean the same after all; "
+                "each episode keeps its own unit map in its provenance."
+            )
+    return known[0], []
+
+
+def _units(map_: UnitMap) -> str:
+    return ", ".join(dict.fromkeys(joint.unit for joint in map_.joints))
+
+
+def _unlike(one: UnitMap, other: UnitMap) -> str:
+    """How two unit maps differ in what a number means; empty where they do not."""
+    if one.names != other.names:
+        return f"the joints are {', '.join(one.names)} and {', '.join(other.names)}"
+    for mine, theirs in zip(one.joints, other.joints, strict=True):
+        if mine.unit != theirs.unit:
+            return f"{mine.joint} is in {mine.unit} and in {theirs.unit}"
+        figures = np.array([[mine.scale, mine.offset], [theirs.scale, theirs.offset]], dtype=np.float64)  # None is NaN
+        if not np.allclose(figures[0], figures[1], rtol=1e-6, atol=1e-9, equal_nan=True):
+            return (
+                f"{mine.joint} is {mine.offset} + {mine.scale} · value and {theirs.offset} + {theirs.scale} · value "
+                "(rad or m)"
+            )
+    return ""
+
+
+def _unsaid(sources: Sequence[Source]) -> list[str]:
+    """A note on folders of which none says its units.
+
+    Raises:
+        UnitsError: the joints of one move as if it were in degrees and another in radians.
+    """
+    spreads = [_spread(source) for source in sources]
+    for source, spread in zip(sources[1:], spreads[1:], strict=True):
+        if spread is None or spreads[0] is None or spread.shape != spreads[0].shape:
+            continue
+        moving = (spread > 0) & (spreads[0] > 0)
+        ratio = float(np.median(spread[moving] / spreads[0][moving])) if moving.any() else 1.0
+        if max(ratio, 1 / ratio) > _ANOTHER_SCALE:
+            raise UnitsError(
+                f"Neither {sources[0]} nor {source} says the units of its joints, and the actions of one span "
+                f"{max(ratio, 1 / ratio):.0f} times those of the other, as degrees do radians. Are they the same? If "
+                f"so, say {_SAME_UNITS}; if not, import one of them with --units first."
+            )
+    return ["no folder says the units of its joints; they are taken to be the same"]
+
+
+def _spread(source: Source) -> NDArray[np.float64] | None:
+    """The range of each action in the folder's own statistics, if it has any."""
+    path = source.path / layout.STATS
+    if not path.is_file():
+        return None
+    action = read_json(path).get("action") or {}
+    try:
+        return np.asarray(action["max"], dtype=np.float64) - np.asarray(action["min"], dtype=np.float64)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def agreed_info(sources: Sequence[Source]) -> dict[str, Any]:
+    """``info.json`` of the result before it is counted: what every folder says alike, keys that LeRobot has not too."""
+    first = dict(sources[0].info)
+    robot = next((s.info["robot_type"] for s in sources if s.info.get("robot_type") not in _UNSAID), None)
+    known = {"features", "fps", "codebase_version", "robot_type"}
+    same = {k: v for k, v in first.items() if k in known or all(s.info.get(k) == v for s in sources)}
+    return {**same, "robot_type": robot or first.get("robot_type")}
+
+
+def agreed_schema(sources: Sequence[Source]) -> pa.Schema:
+    """The columns of the frames: those that every folder has, typed as in the first.
+
+    Raises:
+        DatasetError: a feature has no column.
+    """
+    first = sources[0].schema
+    names = [name for name in first.names if all(name in source.schema.names for source in sources)]
+    for source in sources:
+        wanted = [key for key, entry in source.features.items() if entry.get("dtype") != "video"]
+        missing = [key for key in wanted if key not in names]
+        if missing:
+            raise DatasetError(f"{source}: the features {', '.join(missing)} have no column in its data files.")
+    schema = pa.schema([first.field(name) for name in names])
+    return schema.with_metadata(first.metadata) if names == first.names else schema
+
+
+def agreed_rows(sources: Sequence[Source], made: Callable[[str], bool]) -> tuple[pa.Schema, list[str]]:
+    """Columns of the episode table that are carried over as they are, and what a person should know of the others.
+
+    Args:
+        made: whether a column of that name is made anew.
+    """
+    fields: dict[str, pa.Field] = {}
+    notes: list[str] = []
+    refused: set[str] = set()
+    for source in sources:
+        for field in source.columns:
+            if made(field.name) or field.name in refused:
+                continue
+            try:
+                pair = [fields.get(field.name, field), field]
+                fields[field.name] = pa.unify_schemas(
+                    [pa.schema([one]) for one in pair], promote_options="permissive"
+                ).field(0)
+            except (pa.ArrowTypeError, pa.ArrowInvalid):
+                refused.add(field.name)
+                notes.append(
+                    f"the episode column {field.name} is left out: {fields[field.name].type} in one folder, "
+                    f"{field.type} in {source}"
+                )
+    kept = [field.with_nullable(True) for name, field in fields.items() if name not in refused]
+    return pa.schema(kept), notes

@@ -1,0 +1,222 @@
+"""The metadata of a result: what it is, how it came about, and the card."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import yaml
+
+from twinloop.core.files import dumps, read_json, sha256_json
+from twinloop.core.units import UnitMap
+from twinloop.dataset import layout
+from twinloop.dataset.card import card
+from twinloop.dataset.edit.packets import Coding
+from twinloop.dataset.edit.source import Source
+from twinloop.dataset.progress import Progress
+from twinloop.dataset.snapshot import replace_bytes
+from twinloop.dataset.spec import RUNS, CameraSpec, DatasetSpec
+from twinloop.dataset.tables import tasks_table
+
+EDIT = "twinloop/edit.json"
+_CODECS = {"h264": "H.264", "hevc": "HEVC", "av1": "AV1"}
+_ENCODER_KEYS = (
+    "video.g",
+    "video.crf",
+    "video.preset",
+    "video.fast_decode",
+    "video.video_backend",
+    "video.extra_options",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """What a person asked for: its name, its parameters, and what came of it that is worth knowing."""
+
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def video_features(
+    features: Mapping[str, Any], codings: Mapping[str, Coding], *, anew: Sequence[str]
+) -> dict[str, Any]:
+    """The features with what their videos are now; ``anew`` are those with frames encoded anew."""
+    result = dict(features)
+    for key, coding in codings.items():
+        entry = dict(result[key])
+        info = dict(entry.get("info") or {})
+        if key in anew:
+            info = {name: value for name, value in info.items() if name not in _ENCODER_KEYS}
+        info |= {"video.codec": coding.codec, "video.pix_fmt": coding.pix_fmt}
+        info |= {"video.height": coding.height, "video.width": coding.width}
+        entry["shape"] = _shape(entry, coding)
+        result[key] = {**entry, "info": info}
+    return result
+
+
+def _shape(entry: Mapping[str, Any], coding: Coding) -> list[int]:
+    """Height, width and channels in the order that the feature has them."""
+    sides = {"height": coding.height, "width": coding.width}
+    names, shape = list(entry.get("names") or ["height", "width", "channels"]), list(entry["shape"])
+    return [sides.get(str(name)) or int(old) for name, old in zip(names, shape, strict=True)]
+
+
+def merged_spec(
+    sources: Sequence[Source], name: str, units: UnitMap | None, codings: Mapping[str, Coding]
+) -> DatasetSpec | None:
+    """What the result is, where twinloop wrote at least one of the sources."""
+    specs = [source.reader.spec for source in sources if source.reader.ours]
+    if not specs:
+        return None
+    first = specs[0]
+    config = _configs(sources)
+    same_twin = len({spec.twin_hash for spec in specs}) == 1
+    return replace(
+        first,
+        name=name,
+        units=units or first.units,
+        cameras=tuple(_sized(camera, codings.get(camera.key)) for camera in first.cameras),
+        config=config,
+        twin_hash=first.twin_hash if same_twin else "",
+        config_hash=sha256_json(config),
+        licence="; ".join(dict.fromkeys(spec.licence for spec in specs if spec.licence)),
+        ranges=tuple(dict.fromkeys(line for spec in specs for line in spec.ranges)),
+    )
+
+
+def _sized(camera: CameraSpec, coding: Coding | None) -> CameraSpec:
+    return camera if coding is None else replace(camera, height=coding.height, width=coding.width)
+
+
+def _configs(sources: Sequence[Source]) -> dict[str, Any]:
+    """The configurations of all runs, each by the hash that its episodes' provenance names."""
+    found: dict[str, Any] = {}
+    for source in (one for one in sources if one.reader.ours):
+        config = source.reader.spec.config
+        if RUNS in config:
+            found = {**config[RUNS], **found}
+        elif config:
+            hashes = source.column("provenance/config_hash") if len(source) else []
+            for name in dict.fromkeys(one for one in hashes if one):
+                found.setdefault(name, dict(config))
+    return {RUNS: found} if found else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """All that the metadata of a result is made of."""
+
+    name: str
+    sources: Sequence[Source]
+    operation: Operation
+    info: Mapping[str, Any]
+    features: Mapping[str, Any]
+    tasks: Sequence[str]
+    episodes: int
+    frames: int
+    stats: Mapping[str, Any]
+    spec: DatasetSpec | None
+    units: UnitMap | None
+    progress: Progress
+    notes: Sequence[str]
+
+
+def write_documents(stage: Path, result: Result) -> None:
+    """Write the metadata of a folder in preparation, ``info.json`` last."""
+    buffer = io.BytesIO()
+    pq.write_table(tasks_table(list(result.tasks)), buffer)
+    replace_bytes(stage / layout.TASKS, buffer.getvalue())
+    _json(stage / layout.STATS, result.stats)
+    if result.units is not None:
+        _json(stage / layout.UNIT_MAP, result.units.to_json())
+    if result.spec is not None:
+        _json(stage / layout.SPEC, result.spec.to_json())
+        _json(stage / layout.PROGRESS, result.progress.to_json(), indent=None)
+    _json(stage / EDIT, _history(result))
+    replace_bytes(stage / layout.CARD, _card(stage, result).encode())
+    _json(stage / layout.INFO, _info(result))
+
+
+def _info(result: Result) -> dict[str, Any]:
+    videos = any(entry.get("dtype") == "video" for entry in result.features.values())
+    return {
+        **result.info,
+        "codebase_version": "v3.0",
+        "total_episodes": result.episodes,
+        "total_frames": result.frames,
+        "total_tasks": len(result.tasks),
+        "chunks_size": layout.FILES_PER_CHUNK,
+        "splits": {"train": f"0:{result.episodes}"},
+        "data_path": layout.DATA_PATH,
+        "video_path": layout.VIDEO_PATH if videos else None,
+        "features": dict(result.features),
+    }
+
+
+def _history(result: Result) -> dict[str, Any]:
+    """How the folder came about, with the histories of the folders that it was made of."""
+    rows = []
+    for source in result.sources:
+        before = source.path / EDIT
+        row: dict[str, Any] = {"folder": source.path.name, "episodes": len(source)}
+        rows.append({**row, "edit": read_json(before)} if before.is_file() else row)
+    return {
+        "schema": layout.SCHEMA,
+        "operation": result.operation.name,
+        "parameters": dict(result.operation.parameters),
+        "versions": {"twinloop": version("twinloop")},
+        "sources": rows,
+        "notes": list(result.notes),
+    }
+
+
+def _card(stage: Path, result: Result) -> str:
+    edited = "\n".join(
+        [
+            f"## Edited\n\nMade by `twinloop edit {result.operation.name}` from:\n",
+            *(f"- `{source.path.name}`, {len(source)} episodes" for source in result.sources),
+            *(["", "Worth knowing:", "", *(f"- {note}" for note in result.notes)] if result.notes else []),
+            f"\n`{EDIT}` has the parameters.",
+        ]
+    )
+    if result.spec is not None:
+        text = card(
+            result.spec,
+            episodes=result.episodes,
+            frames=result.frames,
+            tasks=list(result.tasks),
+            logged=any(stage.glob("twinloop/log/chunk-*/file-*.parquet")),
+            tables=list(result.progress.tables),
+            coded=_coded(result),
+        )
+        return f"{text}\n{edited}\n"
+    front = {
+        "license": "other",
+        "license_name": "see-sources",
+        "task_categories": ["robotics"],
+        "tags": ["LeRobot"],
+        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
+    }
+    rate = Fraction(result.info["fps"]).limit_denominator(1001)
+    about = f"A LeRobotDataset v3.0 of {result.episodes} episodes, {result.frames} frames at {float(rate):g} Hz."
+    tasks = "## Tasks\n\n" + "\n".join(f"- {task}" for task in result.tasks)
+    licence = "## Licence\n\nThat of the folders it was made of."
+    head = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {result.name}"
+    return f"{head}\n\n{about}\n\n{tasks}\n\n{edited}\n\n{licence}\n"
+
+
+def _coded(result: Result) -> dict[str, str]:
+    videos = {key: entry for key, entry in result.features.items() if entry["dtype"] == "video"}
+    codecs = {key: str(entry["info"]["video.codec"]) for key, entry in videos.items()}
+    return {key: _CODECS.get(codec, codec) for key, codec in codecs.items()}
+
+
+def _json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+    replace_bytes(path, (dumps(value, indent=indent) + "\n").encode())

@@ -1,0 +1,278 @@
+"""A dataset folder that an edit takes episodes from: whole rows of its episode table, its frames and its tasks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.dataset import layout
+from twinloop.dataset.parquet import open_parquet, read_table, require_columns
+from twinloop.dataset.reader import DatasetReader
+
+_EXACT = (layout.STATES_PATH, layout.LOGS_PATH)
+_TASK_COLUMNS = ("__index_level_0__", "task")  # the first where pandas named no index, the second where it did
+
+
+class Source:
+    """One folder, open for an edit; nothing is read before it is asked for.
+
+    Raises:
+        DatasetError: it is no LeRobot v3.0 dataset, or its metadata contradicts itself.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.reader = DatasetReader(path)
+        self.path, self.info = self.reader.path, self.reader.info
+        self._frames = _FrameFiles()
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def features(self) -> dict[str, Any]:
+        """The ``features`` of ``info.json``."""
+        return self.info["features"]
+
+    def keys(self, dtype: str) -> list[str]:
+        """Features of one type: ``video`` or ``image``."""
+        return [key for key, entry in self.features.items() if entry.get("dtype") == dtype]
+
+    @functools.cached_property
+    def tasks(self) -> dict[int, str]:
+        """Task texts by ``task_index``.
+
+        Raises:
+            DatasetError: the table of tasks is missing or damaged; names it.
+        """
+        path = self.path / layout.TASKS
+        table = read_table(path, ["task_index"])
+        with open_parquet(path) as file:
+            names = file.schema_arrow.names
+        column = next((name for name in _TASK_COLUMNS if name in names), None)
+        if column is None:
+            raise DatasetError(f"{path} has no column {' or '.join(_TASK_COLUMNS)}. It has: {', '.join(names)}.")
+        texts = read_table(path, [column])[column].to_pylist()
+        return dict(zip(table["task_index"].to_pylist(), map(str, texts), strict=True))
+
+    @functools.cached_property
+    def columns(self) -> pa.Schema:
+        """The columns of the episode table, over all its files."""
+        schemas = []
+        for path in self._episode_files:
+            with open_parquet(path) as file:
+                schemas.append(file.schema_arrow.remove_metadata())
+        return pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
+
+    def rows(self, indices: Sequence[int]) -> pa.Table:
+        """Whole rows of the episode table, statistics included, in the given order."""
+        places = [self._row_places[index] for index in indices]
+        tables, order = [], np.empty(len(places), dtype=np.int64)
+        for file in sorted({file for file, _ in places}):
+            here = [i for i, place in enumerate(places) if place[0] == file]
+            order[here] = sum(map(len, tables)) + np.arange(len(here))
+            tables.append(_whole(self._episode_files[file]).take([places[i][1] for i in here]))
+        return pa.concat_tables(tables, promote_options="permissive").take(pa.array(order))
+
+    def frames(self, index: int) -> pa.Table:
+        """All columns of one episode's frames.
+
+        Raises:
+            DatasetError: the data file is missing or damaged, or holds another episode there.
+        """
+        file, start, length = int(self.files[index]), int(self._starts[index]), int(self.lengths[index])
+        path = layout.inside(self.path, self.info["data_path"], layout.chunk_and_file(file))
+        table = self._frames.read(path, start, start + length)
+        require_columns(("episode_index", "index", "timestamp"), table.column_names, where=str(path))
+        found = np.unique(table["episode_index"].to_numpy())
+        if found.tolist() != [index]:
+            raise DatasetError(
+                f"{path}: rows {start} to {start + length} should be episode {index} and say {found.tolist()}. "
+                "The episode table and the data disagree; export the dataset again."
+            )
+        return table
+
+    @functools.cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the frames, as the first data file has them."""
+        path = layout.inside(self.path, self.info["data_path"], layout.chunk_and_file(int(self.files[0])))
+        with open_parquet(path) as file:
+            return file.schema_arrow
+
+    @functools.cached_property
+    def lengths(self) -> NDArray[np.int64]:
+        """Frames of each episode."""
+        return self.reader.lengths
+
+    @functools.cached_property
+    def files(self) -> NDArray[np.int64]:
+        """The data file of each episode; in our own datasets the block as well."""
+        return self._numbered("data")
+
+    @functools.cached_property
+    def positions(self) -> NDArray[np.int64]:
+        """The place of each episode among those of its data file."""
+        order = np.argsort(self.files, kind="stable")
+        ordered = self.files[order]
+        first = np.searchsorted(ordered, ordered, side="left")
+        result = np.empty(len(order), dtype=np.int64)
+        result[order] = np.arange(len(order)) - first
+        return result
+
+    def video_files(self, key: str) -> NDArray[np.int64]:
+        """The video file of each episode."""
+        return self._numbered(f"videos/{key}")
+
+    def video_path(self, key: str, file: int) -> Path:
+        """One video file; refused where it leaves the folder."""
+        values = {**layout.chunk_and_file(file), "video_key": key}
+        return layout.inside(self.path, self.info["video_path"], values)
+
+    def video_starts(self, key: str) -> NDArray[np.float64]:
+        """When each episode begins in its video file, in s."""
+        return self._column(f"videos/{key}/from_timestamp").astype(np.float64)
+
+    def exact(self, index: int) -> tuple[str, ...]:
+        """Which of our exact files tell of an episode, as templates; none where another program wrote it."""
+        if not self.reader.ours or self.reader.appended(index):
+            return ()
+        block = int(self.files[index])
+        return tuple(path for path in _EXACT if (self.path / layout.of_block(path, block)).is_file())
+
+    def kept(self, index: int) -> bool:
+        """Whether we wrote the episode, so that its provenance lies beside it."""
+        return self.reader.ours and not self.reader.appended(index)
+
+    @functools.cached_property
+    def ids(self) -> list[str]:
+        """The id of each episode, empty where none is recorded."""
+        names = self.columns.names
+        return self.reader.episode_ids if "provenance/episode_id" in names else [""] * len(self)
+
+    def column(self, name: str) -> list[Any]:
+        """One column of the episode table.
+
+        Raises:
+            InputError: there is none of that name.
+        """
+        if name not in self.columns.names:
+            plain = [one for one in self.columns.names if not one.startswith(("stats/", "videos/", "data/", "meta/"))]
+            raise InputError(f"{self.path} has no episode column {name}. It has: {', '.join(plain)}.")
+        return self._every[name].to_pylist()
+
+    def close(self) -> None:
+        """Close what is open."""
+        self._frames.close()
+
+    @functools.cached_property
+    def _every(self) -> pa.Table:
+        names = [name for name in self.columns.names if not name.startswith("stats/")]
+        schema = pa.schema([self.columns.field(name) for name in names])
+        tables = []
+        for path in self._episode_files:
+            with open_parquet(path) as file:
+                present = [name for name in names if name in file.schema_arrow.names]
+                tables.append(file.read(columns=present).replace_schema_metadata(None))
+        table = pa.concat_tables([*tables, schema.empty_table()], promote_options="permissive")
+        return table.sort_by("episode_index")
+
+    def _column(self, name: str) -> NDArray[Any]:
+        require_columns([name], self.columns.names, where=f"{self.path}: the episode table")
+        return self._every[name].to_numpy()
+
+    def _numbered(self, series: str) -> NDArray[np.int64]:
+        chunk, file = self._column(f"{series}/chunk_index"), self._column(f"{series}/file_index")
+        return (chunk * layout.FILES_PER_CHUNK + file).astype(np.int64)
+
+    @functools.cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        """The row of its data file at which each episode begins."""
+        begins = self._column("dataset_from_index").astype(np.int64)
+        files, inverse = np.unique(self.files, return_inverse=True)
+        first = np.full(len(files), np.iinfo(np.int64).max)
+        np.minimum.at(first, inverse, begins)
+        return begins - first[inverse]
+
+    @functools.cached_property
+    def _episode_files(self) -> list[Path]:
+        return sorted((self.path / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
+
+    @functools.cached_property
+    def _row_places(self) -> list[tuple[int, int]]:
+        """File and row of each episode in the episode table."""
+        places: dict[int, tuple[int, int]] = {}
+        for number, path in enumerate(self._episode_files):
+            for row, index in enumerate(read_table(path, ["episode_index"])["episode_index"].to_pylist()):
+                places[index] = (number, row)
+        return [places[index] for index in range(len(places))]
+
+
+@functools.lru_cache(maxsize=4)
+def _cached(path: Path, changed: int) -> pa.Table:
+    del changed
+    return read_table(path).replace_schema_metadata(None)
+
+
+def _whole(path: Path) -> pa.Table:
+    return _cached(path, path.stat().st_mtime_ns)
+
+
+class _FrameFiles:
+    """Rows of data files, of which one stays open and its last row group in memory.
+
+    Files that were converted from version 2.1 have all their episodes in one row group: reading it once for each
+    episode would cost the square of their number.
+    """
+
+    def __init__(self) -> None:
+        self._path: Path | None = None
+        self._file: pq.ParquetFile | None = None
+        self._ends = np.empty(0, dtype=np.int64)
+        self._group: tuple[int, pa.Table] | None = None
+
+    def read(self, path: Path, start: int, stop: int) -> pa.Table:
+        file = self._opened(path)
+        if not len(self._ends) or stop > self._ends[-1]:
+            total = int(self._ends[-1]) if len(self._ends) else 0
+            raise DatasetError(f"{path} has {total} rows; the episode table asks for rows {start} to {stop}.")
+        first = int(np.searchsorted(self._ends, start, side="right"))
+        last = int(np.searchsorted(self._ends, stop, side="left"))
+        offset = int(self._ends[first - 1]) if first else 0
+        table = pa.concat_tables([self._read(file, group) for group in range(first, last + 1)])
+        return table.slice(start - offset, stop - start)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._path, self._file, self._group = None, None, None
+
+    def _opened(self, path: Path) -> pq.ParquetFile:
+        if self._file is not None and path == self._path:
+            return self._file
+        self.close()
+        with open_parquet(path):
+            pass  # refuses what cannot be opened, by name
+        self._path, self._file = path, pq.ParquetFile(path)
+        meta = self._file.metadata
+        self._ends = np.cumsum([meta.row_group(i).num_rows for i in range(meta.num_row_groups)]).astype(np.int64)
+        return self._file
+
+    def _read(self, file: pq.ParquetFile, group: int) -> pa.Table:
+        if self._group is None or self._group[0] != group:
+            try:
+                self._group = (group, file.read_row_group(group))
+            except (pa.ArrowException, OSError) as error:
+                raise DatasetError(
+                    f"{self._path} is damaged (row group {group}; {str(error).splitlines()[0]}). Restore the file."
+                ) from error
+        return self._group[1]

@@ -1,0 +1,130 @@
+"""Video decoded and encoded again: one episode at a time, to a file of its own that begins with a key frame."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.dataset.video import KEY_FRAME_EVERY, frames_from
+
+_NEAR = 0.25  # of a frame's period, as `DatasetReader.images`
+# Encoder, its quality where none is asked for, and what else it is told. The qualities of H.264 and HEVC are x264's and
+# x265's own, AV1's with its preset is LeRobot's (0.4.4, `encode_video_frames`). One thread each: several episodes are
+# encoded at a time, and the bytes do not depend on how many processors there are.
+_ENCODERS = {
+    "h264": ("libx264", 23, {"preset": "veryfast", "bf": "0", "threads": "1"}),
+    "av1": ("libsvtav1", 30, {"preset": "12", "svtav1-params": "lp=1"}),
+    "hevc": (
+        "libx265",
+        28,
+        {"preset": "fast", "x265-params": "bframes=0:open-gop=0:pools=none:frame-threads=1:log-level=error"},
+    ),
+}
+CODECS = tuple(_ENCODERS)
+_READABLE = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p")  # 8-bit colour; depth in 12 or 16 bits would be cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """How video is to be encoded.
+
+    ``gop``: a key frame at least every so many frames; ``crf``: constant quality, lower is better; ``height`` and
+    ``width`` in pixels, as they are where not given.
+    """
+
+    codec: str
+    gop: int = KEY_FRAME_EVERY
+    crf: int | None = None
+    height: int | None = None
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.codec not in _ENCODERS:
+            raise UnknownNameError("codec", self.codec, _ENCODERS)
+        if self.gop < 1:
+            raise InputError(f"A key frame every {self.gop} frames cannot be: give at least 1.")
+        if self.crf is not None and not 0 <= self.crf <= 63:
+            raise InputError(f"The quality (crf) {self.crf} is none: h264 and hevc take 0 to 51, av1 0 to 63.")
+        if (self.height is None) != (self.width is None):
+            raise InputError("Give both height and width of the pictures, or neither.")
+        if (
+            self.height is not None
+            and self.width is not None
+            and (self.height % 2 or self.width % 2 or min(self.height, self.width) < 16)
+        ):
+            raise InputError(f"Pictures of {self.width}x{self.height}: yuv420p video needs even sides of at least 16.")
+
+    @property
+    def quality(self) -> int:
+        """The crf that is used."""
+        return _ENCODERS[self.codec][1] if self.crf is None else self.crf
+
+    def to_json(self) -> dict[str, Any]:
+        """As transforms record it."""
+        size = {} if self.height is None else {"height": self.height, "width": self.width}
+        return {"codec": self.codec, "gop": self.gop, "crf": self.quality, **size}
+
+    def options(self) -> tuple[str, dict[str, str]]:
+        """The encoder and what it is told."""
+        name, _, options = _ENCODERS[self.codec]
+        options = {**options, "crf": str(self.quality), "g": str(self.gop)}
+        if self.codec == "hevc":
+            options["x265-params"] += f":keyint={self.gop}:min-keyint=1"
+        return name, options
+
+
+def transcode(source: Path, start_s: float, length: int, target: Path, encoding: Encoding, fps: Fraction) -> None:
+    """Decode one episode's frames and encode them into a file of their own.
+
+    Raises:
+        DatasetError: the source has not all of the frames; names the file and the time.
+        InputError: its pictures are not 8-bit colour.
+    """
+    import av
+
+    os.environ.setdefault("SVT_LOG", "1")  # SVT-AV1 writes its settings to standard error otherwise; 1 is errors only
+    name, options = encoding.options()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    base = 1 / fps
+    with av.open(str(target), "w", format="mp4") as container:
+        stream: Any = None
+        for number, frame in enumerate(_frames(source, start_s, length, fps)):
+            if stream is None:
+                stream = container.add_stream(name, rate=fps, options=options)
+                stream.width, stream.height = encoding.width or frame.width, encoding.height or frame.height
+                stream.pix_fmt, stream.codec_context.time_base = "yuv420p", base
+                stream.codec_context.color_range, stream.codec_context.colorspace = frame.color_range, frame.colorspace
+                stream.codec_context.thread_count = 1
+            picture = frame.reformat(width=stream.width, height=stream.height, format="yuv420p")
+            picture.pts, picture.time_base = number, base
+            picture.pict_type = av.video.frame.PictureType.I if number == 0 else av.video.frame.PictureType.NONE
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+
+
+def _frames(source: Path, start_s: float, length: int, fps: Fraction) -> Iterator[Any]:
+    """The pictures at an episode's times, in order."""
+    wanted = 0
+    for time_s, frame in frames_from(source, start_s):
+        place = (time_s - start_s) * float(fps)
+        if frame.format.name not in _READABLE:
+            raise InputError(
+                f"{source} holds {frame.format.name} pictures, which would be cut to 8-bit colour. Leave them as they "
+                "are: merge folders of one codec."
+            )
+        while wanted < length and abs(place - wanted) <= _NEAR:
+            yield frame
+            wanted += 1
+        if wanted == length:
+            return
+        if place > wanted + _NEAR:
+            break
+    raise DatasetError(
+        f"{source} has no frame at {start_s + wanted / float(fps):.4f} s, frame {wanted} of an episode of {length}. "
+        "Restore the file, or leave the episode out."
+    )

@@ -1,0 +1,259 @@
+"""The videos of a result: files linked whole, packets copied, and frames encoded anew only where it must be."""
+
+from __future__ import annotations
+
+import collections
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.pool import cores
+from twinloop.dataset import layout
+from twinloop.dataset.edit.item import Item
+from twinloop.dataset.edit.packets import Coding, PacketFile, PacketReader
+from twinloop.dataset.edit.transcode import CODECS, Encoding, transcode
+from twinloop.dataset.snapshot import link_or_copy
+
+_MOST_BYTES = 200_000_000  # of a file, as LeRobot's video_files_size_in_mb
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an episode's frames are in the result: the number of the video file, and when they begin in it."""
+
+    file: int
+    start_s: float
+
+
+@dataclass(kw_only=True)
+class CameraFiles:
+    """One camera's files: a place for each item, their coding, and how each episode came there."""
+
+    key: str
+    places: list[Place] = field(default_factory=list)
+    coding: Coding | None = None
+    linked: int = 0
+    copied: int = 0
+    encoded: list[int] = field(default_factory=list)  # items whose pictures are not the source's bits any more
+    forced: int = 0  # of those, the ones that could not be cut out
+    encoding: Encoding | None = None  # how frames are encoded where they must be
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pixels:
+    """What is to become of the videos.
+
+    ``encoding``: how frames are encoded where they must be; ``everything``: all of them, though they need not.
+    ``link``: share whole files with the source by hard links where the disk can, instead of copying them.
+    """
+
+    encoding: Encoding | None = None
+    everything: bool = False
+    link: bool = True
+
+
+def write_camera(stage: Path, key: str, items: Sequence[Item], pixels: Pixels, fps: Fraction) -> CameraFiles:
+    """Write the files of one camera into a folder in preparation.
+
+    Raises:
+        InputError: the sources have several codecs and no codec was chosen; names them.
+        DatasetError: a source's file is damaged or lacks frames; names it.
+    """
+    work = _Camera(stage, key, items, pixels, fps)
+    try:
+        work.write()
+    finally:
+        work.close()
+    return work.result
+
+
+def codings(key: str, items: Sequence[Item]) -> dict[Path, Coding]:
+    """How every file that the items need of one camera is coded."""
+    found: dict[Path, Coding] = {}
+    for item in items:
+        path = item.source.video_path(key, int(item.source.video_files(key)[item.index]))
+        if path not in found:
+            reader = PacketReader(path)
+            found[path] = reader.coding
+            reader.close()
+    return found
+
+
+class _Camera:
+    """One camera on its way: the file that is open, the reader of the last source, and what was done so far."""
+
+    def __init__(self, stage: Path, key: str, items: Sequence[Item], pixels: Pixels, fps: Fraction) -> None:
+        self._stage, self._items, self._pixels, self._fps = stage, items, pixels, fps
+        self._codings = codings(key, items)
+        self.result = CameraFiles(key=key)
+        self._encoding = self.result.encoding = self._chosen(key)
+        self._out: PacketFile | None = None
+        self._reader: PacketReader | None = None
+        self._number = 0
+        self._scratch = tempfile.TemporaryDirectory(prefix="twinloop-edit-")
+        self._pool = ThreadPoolExecutor(max_workers=cores())
+
+    def write(self) -> None:
+        made = self._made_ahead()
+        at = 0
+        while at < len(self._items):
+            if self._anew(at):
+                self._add_encoded(at, next(made).result())
+                self.result.encoded.append(at)
+            elif count := self._whole_file(at):
+                self._link(at, count)
+                at += count
+                continue
+            else:
+                self._cut(at)
+            at += 1
+        self._finish()
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        if self._out is not None:
+            self._out.close()
+        if self._reader is not None:
+            self._reader.close()
+        self._scratch.cleanup()
+
+    def _chosen(self, key: str) -> Encoding:
+        """How frames of this camera are encoded where they must be."""
+        if self._pixels.encoding is not None:
+            return self._pixels.encoding
+        kinds = {(coding.codec, coding.pix_fmt) for coding in self._codings.values()}
+        if len(kinds) > 1:
+            lines = [f"  {path}: {coding.codec} {coding.pix_fmt}" for path, coding in self._one_of_each().items()]
+            raise InputError(
+                f"{key} comes in several codecs, and a dataset has one:\n" + "\n".join(lines) + "\nSay which it shall "
+                f"be, as in --codec {self._most_frames()}; the others are then encoded anew."
+            )
+        codec = next(iter(kinds))[0]
+        return Encoding(codec=codec if codec in CODECS else "h264")
+
+    def _one_of_each(self) -> dict[Path, Coding]:
+        seen: dict[tuple[str, str], Path] = {}
+        for path, coding in self._codings.items():
+            seen.setdefault((coding.codec, coding.pix_fmt), path)
+        return {path: self._codings[path] for path in seen.values()}
+
+    def _most_frames(self) -> str:
+        counts = collections.Counter[str]()
+        for i, item in enumerate(self._items):
+            counts[self._codings[self._path(i)].codec] += item.length
+        return next((codec for codec, _ in counts.most_common() if codec in CODECS), "h264")
+
+    def _path(self, at: int) -> Path:
+        item, key = self._items[at], self.result.key
+        return item.source.video_path(key, int(item.source.video_files(key)[item.index]))
+
+    def _start(self, at: int) -> float:
+        item = self._items[at]
+        return float(item.source.video_starts(self.result.key)[item.index])
+
+    def _anew(self, at: int) -> bool:
+        """Whether an episode's frames are to be encoded, whether or not its packets could be cut out."""
+        coding = self._codings[self._path(at)]
+        other = self._pixels.encoding is not None and coding.codec != self._pixels.encoding.codec
+        return self._pixels.everything or other
+
+    def _made_ahead(self) -> Iterator[Future[Path]]:
+        """Episodes being encoded, some ahead of the one that is asked for, in order."""
+        ahead = collections.deque[Future[Path]]()
+        for at in range(len(self._items)):
+            if self._anew(at):
+                ahead.append(self._pool.submit(self._encode, at))
+                if len(ahead) > 2 * cores():
+                    yield ahead.popleft()
+        while ahead:
+            yield ahead.popleft()
+
+    def _encode(self, at: int) -> Path:
+        target = Path(self._scratch.name) / f"{at}.mp4"
+        transcode(self._path(at), self._start(at), self._items[at].length, target, self._encoding, self._fps)
+        return target
+
+    def _whole_file(self, at: int) -> int:
+        """How many items from here on are all the episodes of one video file, in order; 0 where they are not."""
+        item, key = self._items[at], self.result.key
+        files = item.source.video_files(key)
+        members = np.flatnonzero(files == files[item.index])
+        run = self._items[at : at + len(members)]
+        same = all(one.source is item.source for one in run)
+        return len(members) if same and [one.index for one in run] == members.tolist() else 0
+
+    def _link(self, at: int, count: int) -> None:
+        self._finish()
+        path = self._path(at)
+        reader = self._opened(path)
+        for i in range(at, at + count):
+            last = self._start(i) * float(self._fps) + self._items[i].length
+            if reader.frames and round(last) > reader.frames:
+                raise DatasetError(
+                    f"{path} has {reader.frames} frames; {self._items[i].where} ends at frame {round(last)} there. "
+                    "Restore the file, or leave the episode out."
+                )
+        target = self._target()
+        target.parent.mkdir(parents=True, exist_ok=True)
+        link_or_copy(path, target, link=self._pixels.link)
+        self.result.places += [Place(file=self._number, start_s=self._start(i)) for i in range(at, at + count)]
+        self.result.coding, self.result.linked = reader.coding, self.result.linked + count
+        self._number += 1
+
+    def _cut(self, at: int) -> None:
+        reader = self._opened(self._path(at))
+        cut = reader.cut(self._start(at), self._items[at].length, self._fps)
+        if cut is None:
+            self._add_encoded(at, self._encode(at))
+            self.result.encoded.append(at)
+            self.result.forced += 1
+            return
+        self._add(at, reader, self._start(at))
+        self.result.copied += 1
+
+    def _add_encoded(self, at: int, path: Path) -> None:
+        reader = PacketReader(path)
+        try:
+            self._add(at, reader, 0.0)
+        finally:
+            reader.close()
+            path.unlink()
+
+    def _add(self, at: int, reader: PacketReader, start_s: float) -> None:
+        cut = reader.cut(start_s, self._items[at].length, self._fps)
+        if cut is None:
+            raise DatasetError(f"{reader.path} was encoded without a key frame at its beginning. Report this.")
+        out = self._out
+        if out is None or out.coding != cut.coding or out.bytes > _MOST_BYTES:
+            self._finish()
+            out = self._out = PacketFile(self._target(), reader, cut.coding, self._fps)
+        self.result.places.append(Place(file=self._number, start_s=float(out.add(cut) / self._fps)))
+
+    def _finish(self) -> None:
+        """Close the file that is open, and count what is in it."""
+        if self._out is None:
+            return
+        out, self._out = self._out, None
+        out.close()
+        reader = PacketReader(out.path)
+        found, self.result.coding = reader.frames, reader.coding
+        reader.close()
+        if found != out.frames:
+            raise DatasetError(f"{out.path} has {found} frames after writing; {out.frames} were given. Write it again.")
+        self._number += 1
+
+    def _target(self) -> Path:
+        return self._stage / layout.of_block(layout.VIDEO_PATH, self._number, video_key=self.result.key)
+
+    def _opened(self, path: Path) -> PacketReader:
+        if self._reader is None or self._reader.path != path:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = PacketReader(path)
+        return self._reader

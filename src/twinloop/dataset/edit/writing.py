@@ -1,0 +1,334 @@
+"""Any episodes of several folders into one new folder: what every edit comes down to."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.files import dumps
+from twinloop.dataset import layout
+from twinloop.dataset.edit.agreement import agreed_info, agreed_rows, agreed_schema, agreed_units, check_features
+from twinloop.dataset.edit.beside import carry_aside, carry_documents, table_schemas
+from twinloop.dataset.edit.block import Blocks, Plan
+from twinloop.dataset.edit.children import ID, PARENTS, TRANSFORMS, transform
+from twinloop.dataset.edit.documents import EDIT, Operation, Result, merged_spec, video_features, write_documents
+from twinloop.dataset.edit.frames import numeric_features
+from twinloop.dataset.edit.item import Item
+from twinloop.dataset.edit.pixels import PixelCounts
+from twinloop.dataset.edit.rows import is_made
+from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.totals import Totals
+from twinloop.dataset.edit.transcode import Encoding
+from twinloop.dataset.edit.videos import CameraFiles, Pixels, write_camera
+from twinloop.dataset.progress import CameraSum, Progress
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.snapshot import next_snapshot, recover, writing_to
+from twinloop.dataset.target import FolderTarget
+
+_OURS = (layout.SPEC, layout.UNIT_MAP, layout.PROGRESS, layout.RESULT, layout.COVERAGE, layout.ADAPTIVE, EDIT)
+_META = (layout.INFO, layout.STATS, layout.TASKS)
+REENCODE = "reencode"
+_NO_PIXELS = np.zeros((3, 256), dtype=np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How an edit writes.
+
+    Attributes:
+        pixels: what becomes of videos.
+        same_units: the joint columns of all folders mean the same, whatever the folders say of their units.
+        leave_out: side tables that are not carried over.
+        twice: what to do with an episode that is given twice: refuse it, or keep the first.
+    """
+
+    pixels: Pixels = field(default_factory=Pixels)
+    same_units: bool = False
+    leave_out: tuple[str, ...] = ()
+    twice: str = "refuse"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edited:
+    """What an edit wrote.
+
+    ``videos`` says of each camera how many episodes were linked with their whole file, copied packet by packet, and
+    encoded anew; ``notes`` are what a person should know.
+    """
+
+    output: Path
+    episodes: int
+    frames: int
+    tasks: tuple[str, ...]
+    videos: Mapping[str, Mapping[str, int]]
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for results."""
+        return {
+            "output": str(self.output),
+            "episodes": self.episodes,
+            "frames": self.frames,
+            "tasks": list(self.tasks),
+            "videos": {key: dict(row) for key, row in self.videos.items()},
+            "notes": list(self.notes),
+        }
+
+
+def write_selection(
+    sources: Sequence[tuple[Path | str, int]],
+    output: Path | str,
+    *,
+    codec: str | None = None,
+    same_units: bool = False,
+    link: bool = True,
+) -> Edited:
+    """Write episodes of any folders, ours or other programs', into one new folder, in the given order.
+
+    Ids, provenance, states, logs and side tables come along; statistics are those of all frames of the result.
+    Pictures are not decoded: whole video files are linked, packets of single episodes are copied.
+
+    Args:
+        sources: folder and ``episode_index`` of each episode.
+        output: an absent or empty folder.
+        codec: where the folders' videos are coded differently, which codec (h264, av1, hevc) the result has; the
+            others are encoded anew, and their episodes become children of the ones they were.
+        same_units: the joint columns mean the same in all folders, whatever these say.
+        link: share whole video files with the sources by hard links where possible; else they are copied.
+
+    Raises:
+        InputError: no episode, one beyond the end or given twice, features that differ, or several codecs.
+        UnitsError: the folders' units differ, or not all say theirs.
+        DatasetError: a source is damaged, the output exists or lies inside a dataset, or the disk is full.
+        DatasetLockedError: another writer has the output open.
+    """
+    opened: dict[Path, Source] = {}
+    items = []
+    for folder, index in sources:
+        path = Path(folder)
+        if path not in opened:
+            opened[path] = Source(path)
+        items.append(Item(source=opened[path], index=int(index)))
+    encoding = None if codec is None else Encoding(codec=codec)
+    settings = Settings(pixels=Pixels(encoding=encoding, link=link), same_units=same_units)
+    return write_items(items, output, settings, Operation(name="select"))
+
+
+def write_items(items: Sequence[Item], output: Path | str, settings: Settings, operation: Operation) -> Edited:
+    """Write one new folder; see `write_selection`."""
+    return write_parts({"": items}, output, settings, operation)[""]
+
+
+def write_parts(
+    parts: Mapping[str, Sequence[Item]], output: Path | str, settings: Settings, operation: Operation
+) -> dict[str, Edited]:
+    """Write one folder, or several by name below one; all of them are seen at once, or none."""
+    path = Path(output).absolute()
+    checked = {name: _checked(items, settings, name) for name, items in parts.items()}
+    with _new_folder(path, [item for items in checked.values() for item in items]) as stage:
+        return {name: _write(stage / name, path / name, items, settings, operation) for name, items in checked.items()}
+
+
+@contextmanager
+def _new_folder(path: Path, items: Sequence[Item]) -> Iterator[Path]:
+    """A folder in preparation that becomes ``path`` when the block ends well.
+
+    Raises:
+        DatasetError: the output exists, or one of output and sources lies in the other.
+    """
+    for source in {item.source.path.resolve() for item in items}:
+        if path.resolve() == source:
+            raise DatasetError(f"{path} is the folder to edit, and edits are never in place. Choose another output.")
+        if source.is_relative_to(path.resolve()):
+            raise DatasetError(f"{path} holds the source {source}. Choose an output that does not.")
+    target = FolderTarget(path)
+    try:
+        with writing_to(path):
+            recover(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise DatasetError(f"{path} exists and is not empty. Edits write new folders: choose another output.")
+        with next_snapshot(path) as stage:
+            yield stage
+    finally:
+        target.release()
+        for source in {id(item.source): item.source for item in items}.values():
+            source.close()
+
+
+def _checked(items: Sequence[Item], settings: Settings, name: str) -> list[Item]:
+    """The items to write.
+
+    Raises:
+        InputError: there are none, one does not exist, or one is there twice.
+    """
+    part = f" for {name}" if name else ""
+    if not items:
+        raise InputError(f"No episode is left{part}. An edit writes at least one: change the choice.")
+    seen: dict[tuple[str, str], Item] = {}
+    kept = []
+    for item in items:
+        item.source.reader.row(item.index)  # names the folder and how many it has
+        what = item.source.ids[item.index] or f"{item.source.path.resolve()}#{item.index}"
+        key = (what, dumps([dict(one) for one in item.transforms]))
+        if key not in seen:
+            seen[key] = item
+            kept.append(item)
+        elif settings.twice == "refuse":
+            raise InputError(
+                f"{item.where[0].upper()}{item.where[1:]} is the same as {seen[key].where}: it would be there "
+                "twice. Leave one out, or say --twice first to keep the first of each."
+            )
+    return kept
+
+
+def _write(stage: Path, output: Path, items: Sequence[Item], settings: Settings, operation: Operation) -> Edited:
+    """Write one dataset into a folder in preparation."""
+    work = _Work(stage, output, items, settings, operation)
+    return work.write()
+
+
+class _Work:
+    """One dataset on its way."""
+
+    def __init__(
+        self, stage: Path, output: Path, items: Sequence[Item], settings: Settings, operation: Operation
+    ) -> None:
+        self.stage, self.output, self.items = stage, output, list(items)
+        self.settings, self.operation = settings, operation
+        self.sources = list({id(item.source): item.source for item in items}.values())
+        check_features(self.sources)
+        self.units, self.notes = agreed_units(self.sources, same_units=settings.same_units)
+        self.features = self.sources[0].features
+        self.fps = Fraction(self.sources[0].reader.fps).limit_denominator(1001)
+
+    def write(self) -> Edited:
+        cameras = self._videos()
+        frames, widths = agreed_schema(self.sources), numeric_features(self.features)
+        carried, notes = agreed_rows(self.sources, lambda name: is_made(name, list(widths)))
+        self.notes += notes
+        tables = table_schemas(self.sources, self.settings.leave_out)
+        places = {key: files.places for key, files in cameras.items()}
+        plan = Plan(
+            frames=frames, carried=self._with_children(carried), tables=tables, places=places, fps=float(self.fps)
+        )
+        pixels = PixelCounts(self.stage, self.items, cameras, self.sources[0].keys("image"), carried.names, self.fps)
+        totals = Totals(widths=widths)
+        blocks = Blocks(self.stage, plan, totals, pixels)
+        try:
+            for item in self.items:
+                blocks.add(item)
+            blocks.finish()
+        except BaseException:
+            blocks.abandon()
+            raise
+        totals.pictures = pixels.pooled
+        self._beside()
+        self._documents(cameras, blocks, totals, tables)
+        self._verify(blocks)
+        return Edited(
+            output=self.output,
+            episodes=blocks.episodes,
+            frames=blocks.frames,
+            tasks=tuple(blocks.tasks),
+            videos={
+                key: {"linked": f.linked, "copied": f.copied, "encoded": len(f.encoded)} for key, f in cameras.items()
+            },
+            notes=tuple(self.notes),
+        )
+
+    def _videos(self) -> dict[str, CameraFiles]:
+        """Write the videos; episodes whose pictures are encoded anew become children."""
+        cameras: dict[str, CameraFiles] = {}
+        for key in self.sources[0].keys("video"):
+            files = cameras[key] = write_camera(self.stage, key, self.items, self.settings.pixels, self.fps)
+            if files.forced:
+                self.notes.append(
+                    f"{files.forced} episodes of {key} were encoded anew: their packets cannot be told from those of "
+                    "the episodes around them, because they begin without a key frame"
+                )
+        anew: dict[int, list[str]] = {}
+        for key, files in cameras.items():
+            for at in files.encoded:
+                anew.setdefault(at, []).append(key)
+        for at, keys in anew.items():
+            how = cameras[keys[0]].encoding
+            done = transform(REENCODE, {"features": keys, **({} if how is None else how.to_json())})
+            self.items[at] = replace(self.items[at], transforms=(*self.items[at].transforms, done))
+        return cameras
+
+    def _with_children(self, carried: pa.Schema) -> pa.Schema:
+        """The carried columns with those that a changed episode needs."""
+        if any(item.transforms for item in self.items):
+            for name in (ID, PARENTS, TRANSFORMS):
+                if name not in carried.names:
+                    carried = carried.append(pa.field(name, pa.string()))
+        return carried
+
+    def _beside(self) -> None:
+        counts = collections.Counter(id(item.source) for item in self.items)
+        whole = [counts[id(source)] == len(source) for source in self.sources]
+        self.notes += carry_aside(self.stage, self.sources, whole)
+        names = sorted({name for source in self.sources for name in _documents(source.path)})
+        for name in carry_documents(self.stage, self.sources, names):
+            self.notes.append(f"{name} is left out: the folders have it differently")
+
+    def _documents(
+        self, cameras: Mapping[str, CameraFiles], blocks: Blocks, totals: Totals, tables: Mapping[str, pa.Schema]
+    ) -> None:
+        codings = {key: files.coding for key, files in cameras.items() if files.coding is not None}
+        anew = [key for key, files in cameras.items() if files.encoded]
+        counted = {
+            key.removeprefix("observation.images."): pooled.pixels or CameraSum(sampled=0, histogram=_NO_PIXELS)
+            for key, pooled in totals.pictures.items()
+        }
+        progress = Progress(
+            blocks=tuple(blocks.entries),
+            tasks=tuple(blocks.tasks),
+            moments=totals.moments,
+            cameras=counted,
+            quantiles_at=blocks.frames,
+            tables={name: [f"{one.name}: {one.type}" for one in schema] for name, schema in tables.items()},
+        )
+        write_documents(
+            self.stage,
+            Result(
+                name=self.output.name,
+                sources=self.sources,
+                operation=self.operation,
+                info=agreed_info(self.sources),
+                features=video_features(self.features, codings, anew=anew),
+                tasks=list(blocks.tasks),
+                episodes=blocks.episodes,
+                frames=blocks.frames,
+                stats=totals.stats(blocks.paths, self.features),
+                spec=merged_spec(self.sources, self.output.name, self.units, codings),
+                units=self.units,
+                progress=progress,
+                notes=self.notes,
+            ),
+        )
+
+    def _verify(self, blocks: Blocks) -> None:
+        """Read what was written as any reader would."""
+        reader = DatasetReader(self.stage)
+        if len(reader) != blocks.episodes or int(reader.lengths.sum()) != blocks.frames:
+            raise DatasetError(
+                f"{self.output} has {len(reader)} episodes of {int(reader.lengths.sum())} frames after writing; "
+                f"{blocks.episodes} of {blocks.frames} were given. Write it again."
+            )
+
+
+def _documents(root: Path) -> list[str]:
+    """Files of a folder that hold for all of it and that no edit makes anew."""
+    found = [*root.glob("meta/*"), *root.glob("twinloop/*.json")]
+    names = [path.relative_to(root).as_posix() for path in found if path.is_file()]
+    return [name for name in names if name not in (*_OURS, *_META)]
