@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import yaml
 
 from twinloop.core.files import dumps
+from twinloop.core.units import UnitMap
 from twinloop.dataset.spec import DatasetSpec
 
 # Identifiers that the Hub knows (huggingface.co/docs/hub/repositories-licenses), those usual for data and code.
@@ -66,18 +68,13 @@ def card(
     ``tables`` are the names of side tables; ``coded`` says of each video feature how it is coded, where that is not as
     we write it.
     """
-    front = {
-        **_licence(spec.licence),
-        "task_categories": ["robotics"],
-        "tags": ["LeRobot"],
-        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
-    }
+    front = front_matter(spec.licence)
     sections = [
         f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {spec.name}",
         f"A LeRobotDataset v3.0 of {episodes} episodes, {frames} frames at {spec.fps} Hz. Robot: {spec.robot_type}.",
         "## Tasks\n\n" + "\n".join(f"- {task}" for task in tasks),
         "## Time\n\n" + _time(spec, logged=logged),
-        "## Units\n\n" + _units(spec),
+        "## Units\n\n" + units_section(spec.units),
     ]
     if spec.readings:
         sections.append("## Readings\n\n" + _readings(spec))
@@ -97,6 +94,30 @@ def card(
     return "\n\n".join(sections) + "\n"
 
 
+def front_matter(licence: str, *, tags: Sequence[str] = (), frames: int | None = None) -> dict[str, Any]:
+    """The YAML that the Hub reads: licence, task, tags and which files a viewer shows.
+
+    Args:
+        licence: as the dataset states it, perhaps empty.
+        tags: beside ``LeRobot``.
+        frames: rows, for the Hub's category of size; none is given where None.
+    """
+    size = {} if frames is None else {"size_categories": [_size(frames)]}
+    return {
+        **_licence(licence),
+        "task_categories": ["robotics"],
+        **size,
+        "tags": ["LeRobot", *tags],
+        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
+    }
+
+
+def _size(rows: int) -> str:
+    """The Hub's category of a number of rows (huggingface.co/docs/hub/datasets-cards)."""
+    names = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
+    return next((name for power, name in enumerate(names, start=3) if rows < 10**power), "1B<n<10B")
+
+
 def _licence(text: str) -> dict[str, str]:
     """The front matter of a licence: the Hub's identifier, or ``other`` with a name, and the text in the body."""
     name = text.strip().lower()
@@ -112,10 +133,11 @@ def _time(spec: DatasetSpec, *, logged: bool) -> str:
     return "\n".join([*parts, "The true times are in `twinloop/log/`."] if logged else parts)
 
 
-def _units(spec: DatasetSpec) -> str:
-    head = f"From: {spec.units.source}. Position in rad or m = offset + scale · value.\n\n"
+def units_section(units: UnitMap) -> str:
+    """The unit of each joint as a table, and where it is from."""
+    head = f"From: {units.source}. Position in rad or m = offset + scale · value.\n\n"
     rows = ["| joint | unit | scale | offset |", "|---|---|---|---|"]
-    rows += [f"| {u.joint} | {u.unit} | {_number(u.scale)} | {_number(u.offset)} |" for u in spec.units.joints]
+    rows += [f"| {u.joint} | {u.unit} | {_number(u.scale)} | {_number(u.offset)} |" for u in units.joints]
     return head + "\n".join(rows)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -10,36 +12,53 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from twinloop.dataset.exporters.packets import Clip, Coding, track
-from twinloop.dataset.exporters.source import SourceV3, SourceV21
+from twinloop.core.errors import DatasetError
+from twinloop.dataset.edit.packets import PacketFile, PacketReader
+from twinloop.dataset.edit.transcode import Encoding, transcode
+from twinloop.dataset.exporters.source import Clip, SourceV3, SourceV21
 from twinloop.dataset.picture_sources import decoded_cells
-from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.statistics import pixel_histogram, sample_indices
-from twinloop.dataset.video import Piece, decode, encode_pieces
 
-_AT_ONCE = 64  # pictures in memory while a clip is encoded; our choice
-_TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
+MOST_BYTES = 200_000_000  # of a video file, LeRobot's video_files_size_in_mb
+_SHORT = 120  # frames of a clip that is decoded in one go where a few of it are wanted, instead of seeking each
+_AGAIN = Encoding(codec="h264")
+
+Counts = tuple[NDArray[np.int64], int]
+"""Pixel counts ``(3, 256)`` of some of an episode's pictures, evenly spread, and of how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an episode's pictures are in the result: the number of the file, and when they begin and end there."""
+
+    file: int
+    start_s: float
+    stop_s: float
 
 
 class Camera:
     """The clips of one camera over the chosen episodes.
 
     Packets are copied when all clips are of one codec and size and each can be decoded by itself; else every clip of
-    the camera is encoded again (H.264, as our writer does), so that a camera never has two codecs.
+    the camera is encoded again, so that a camera never has two codecs.
 
     Args:
         source: the dataset.
         key: the feature.
         episodes: those that are exported.
         scratch: a folder for clips that are encoded again.
+
+    Raises:
+        DatasetError: a file is damaged.
     """
 
     def __init__(self, source: SourceV3 | SourceV21, key: str, episodes: Sequence[int], scratch: Path) -> None:
         self.key, self._source, self._scratch = key, source, scratch
-        clips = [source.clip(episode, key) for episode in episodes]
-        codings = [track(clip.path).coding for clip in clips]
-        self._why = _refused(clips, codings)
-        self._coding = codings[0]
+        self._fps = Fraction(source.fps).limit_denominator(100_000)
+        self._reader: PacketReader | None = None
+        self._file: PacketFile | None = None
+        self._number = -1
+        self._why = self._refused(episodes)
 
     @property
     def copied(self) -> bool:
@@ -49,41 +68,100 @@ class Camera:
     @property
     def note(self) -> str:
         """What a reader of the export must know; empty where packets are copied."""
-        return "" if self.copied else f"{self.key} was encoded again as H.264, crf 23: {self._why}"
+        return f"{self.key} was encoded again as H.264, crf {_AGAIN.quality}: {self._why}" if self._why else ""
 
-    def clip(self, episode: int) -> Clip:
-        """An episode's clip, ready to be copied."""
+    def histogram(self, episode: int) -> Counts:
+        """Counts of an episode's pictures."""
         clip = self._source.clip(episode, self.key)
-        return clip if self.copied else self._encoded(episode, clip)
+        chosen = sample_indices(clip.frames)
+        if clip.frames <= _SHORT:
+            return pixel_histogram(clip.pictures(chosen.tolist())), len(chosen)
+        counts = np.zeros((3, 256), dtype=np.int64)
+        for frame in chosen.tolist():
+            counts += pixel_histogram(clip.pictures([frame]))
+        return counts, len(chosen)
 
-    def histogram(self, episode: int) -> tuple[NDArray[np.int64], int]:
-        """Pixel counts ``(3, 256)`` of some of an episode's pictures, evenly spread, and of how many."""
-        clip = self._source.clip(episode, self.key)
-        return counted(clip, sample_indices(clip.frames))
+    def write(self, episode: int, path: Path) -> None:
+        """Write an episode's pictures into a file of their own."""
+        self._add(episode, lambda _: path, alone=True)
+        self.finish()
+
+    def append(self, episode: int, stage: Path, template: str, *, chunk: int) -> Place:
+        """Add an episode's pictures to the file that is open, or to the next one where that is full or differs."""
+
+        def named(number: int) -> Path:
+            values = {"chunk_index": number // chunk, "file_index": number % chunk, "video_key": self.key}
+            return stage / template.format(**values)
+
+        start, frames = self._add(episode, named, alone=False)
+        return Place(file=self._number, start_s=float(start / self._fps), stop_s=float((start + frames) / self._fps))
+
+    def finish(self) -> None:
+        """Close what is open."""
+        for opened in (self._file, self._reader):
+            if opened is not None:
+                opened.close()
+        self._file = self._reader = None
 
     def feature(self, feature: dict[str, Any]) -> dict[str, Any]:
         """The feature's entry of ``info.json``, with what is true of the written video."""
-        coding = self._coding if self.copied else None
+        given = feature.get("info") or feature.get("video_info") or {}
         told = {
             "video.height": self._coding.height,
             "video.width": self._coding.width,
-            "video.codec": coding.codec if coding else "h264",
-            "video.pix_fmt": coding.pixel_format if coding else "yuv420p",
-            "video.is_depth_map": False,
+            "video.codec": self._coding.codec if self.copied else _AGAIN.codec,
+            "video.pix_fmt": self._coding.pix_fmt if self.copied else "yuv420p",
+            "video.is_depth_map": bool(given.get("video.is_depth_map", False)),
             "video.fps": self._source.info["fps"],
             "video.channels": 3,
             "has_audio": False,
         }
-        given = feature.get("info") or feature.get("video_info") or {}
-        rest = {name: value for name, value in given.items() if name not in told or name == "video.is_depth_map"}
+        rest = {name: value for name, value in given.items() if name not in told}
         plain = {name: value for name, value in feature.items() if name not in ("info", "video_info")}
         return {**plain, "info": {**told, **rest}}
 
-    def _encoded(self, episode: int, clip: Clip) -> Clip:
-        path = self._scratch / f"{self.key}-{episode}.mp4"
-        camera = CameraSpec(name="camera", height=self._coding.height, width=self._coding.width)
-        encode_pieces(_pieces(clip), [camera], {"camera": path}, fps=round(clip.fps))
-        return Clip(path=path, start_s=0.0, frames=clip.frames, fps=clip.fps)
+    def _add(self, episode: int, named: Any, *, alone: bool) -> tuple[int, int]:
+        clip = self._source.clip(episode, self.key)
+        if not self.copied:
+            path = self._scratch / f"{self.key}-{episode}.mp4"
+            transcode(clip.path, clip.start_s, clip.frames, path, _AGAIN, self._fps)
+            clip = Clip(path=path, start_s=0.0, frames=clip.frames, fps=clip.fps)
+        reader = self._opened(clip.path)
+        cut = reader.cut(clip.start_s, clip.frames, self._fps)
+        if cut is None:
+            raise DatasetError(f"{clip.path} changed while it was exported. Export again when nothing writes there.")
+        if alone or self._file is None or self._file.coding != cut.coding or self._file.bytes > MOST_BYTES:
+            if self._file is not None:
+                self._file.close()
+            self._number += 1
+            self._file = PacketFile(named(self._number), reader, cut.coding, self._fps)
+        start = self._file.add(cut)
+        if not self.copied:
+            clip.path.unlink()
+        return start, clip.frames
+
+    def _opened(self, path: Path) -> PacketReader:
+        if self._reader is None or self._reader.path != path:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = PacketReader(path)
+        return self._reader
+
+    def _refused(self, episodes: Sequence[int]) -> str:
+        """Why packets cannot be copied; empty where they can."""
+        kinds: set[str] = set()
+        whole = 0
+        for episode in episodes:
+            clip = self._source.clip(episode, self.key)
+            reader = self._opened(clip.path)
+            whole += reader.cut(clip.start_s, clip.frames, self._fps) is not None
+            coding = self._coding = reader.coding
+            kinds.add(f"{coding.codec} {coding.width}x{coding.height} {coding.pix_fmt}")
+        if len(kinds) > 1:
+            return f"its files are of several kinds ({', '.join(sorted(kinds))})"
+        if whole < len(episodes):
+            return f"{len(episodes) - whole} of {len(episodes)} episodes do not begin with a key frame of their own"
+        return ""
 
 
 class TableCamera:
@@ -92,38 +170,9 @@ class TableCamera:
     def __init__(self, source: SourceV3 | SourceV21, key: str) -> None:
         self.key, self._source = key, source
 
-    def histogram(self, episode: int, table: pa.Table) -> tuple[NDArray[np.int64], int]:
-        """Pixel counts ``(3, 256)`` of some of an episode's pictures, evenly spread, and of how many."""
+    def histogram(self, episode: int, table: pa.Table) -> Counts:
+        """Counts of an episode's pictures."""
         chosen = sample_indices(table.num_rows)
         cells = table[self.key].take(pa.array(chosen)).to_pylist()
         pictures = decoded_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")
         return pixel_histogram(pictures), len(chosen)
-
-
-def counted(clip: Clip, frames: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
-    """Pixel counts of a clip's frames, and of how many."""
-    total = np.zeros((3, 256), dtype=np.int64)
-    for frame in frames:
-        total += pixel_histogram(_pictures(clip, int(frame), int(frame) + 1))
-    return total, len(frames)
-
-
-def _refused(clips: Sequence[Clip], codings: Sequence[Coding]) -> str:
-    """Why packets cannot be copied; empty where they can."""
-    kinds = sorted({f"{c.codec} {c.width}x{c.height} {c.pixel_format}" for c in codings})
-    if len(kinds) > 1:
-        return f"its files are of several kinds ({', '.join(kinds)})"
-    cut = [clip for clip in clips if track(clip.path).span(clip) is None]
-    if cut:
-        return f"{len(cut)} of {len(clips)} episodes do not begin with a key frame of their own"
-    return ""
-
-
-def _pieces(clip: Clip) -> Iterator[Piece]:
-    for start in range(0, clip.frames, _AT_ONCE):
-        stop = min(start + _AT_ONCE, clip.frames)
-        yield Piece(frames={"camera": _pictures(clip, start, stop)}, start=start, length=clip.frames)
-
-
-def _pictures(clip: Clip, start: int, stop: int) -> NDArray[np.uint8]:
-    return decode(clip.path, clip.times()[start:stop], tolerance_s=_TOLERANCE / clip.fps)

@@ -11,7 +11,9 @@ from twinloop.dataset.exporters.protocol import Exporter
 ENTRY_POINTS = "twinloop.exporters"  # where an installed package offers an `Exporter` of its own
 
 FORMATS = {
+    "lerobot": "lerobot_v3",
     "lerobot-v2": "lerobot_v21",
+    "groot": "groot",
 }
 """Module of this package by format; each has an ``EXPORTER``."""
 

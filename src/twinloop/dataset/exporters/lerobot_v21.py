@@ -12,16 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from twinloop.core.files import dumps
 from twinloop.dataset import layout
 from twinloop.dataset.exporters.cameras import Camera, TableCamera
-from twinloop.dataset.exporters.columns import Numeric, described, renumbered
-from twinloop.dataset.exporters.packets import Joined
+from twinloop.dataset.exporters.columns import Numeric, described
 from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
 from twinloop.dataset.exporters.source import (
     EPISODE_FACTS,
@@ -30,10 +27,11 @@ from twinloop.dataset.exporters.source import (
     SourceV21,
     kept_tasks,
     open_source,
+    renumbered,
     side_files,
 )
 from twinloop.dataset.snapshot import replace_bytes
-from twinloop.dataset.statistics import Moments, column_stats, image_stats, sorted_quantiles
+from twinloop.dataset.statistics import image_stats
 
 DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
@@ -56,17 +54,20 @@ def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path
         cameras = [Camera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         tables = [TableCamera(source, key) for key in source.image_keys]
         tasks, kept = kept_tasks(source, episodes)
+        numeric = Numeric.of(source.features)
         rows, stats, start = [], [], 0
         for number, episode in enumerate(episodes):
-            table = renumbered(source.frames(episode), episode=number, start=start, tasks=kept)
+            table = renumbered(source, episode, number=number, start=start, tasks=kept)
             _write_table(stage / place(DATA_PATH, number), table)
             pictures = {camera.key: camera.histogram(episode) for camera in cameras}
             pictures |= {camera.key: camera.histogram(episode, table) for camera in tables}
             for camera in cameras:
-                _cut(camera, episode, stage / place(VIDEO_PATH, number, camera.key))
+                camera.write(episode, stage / place(VIDEO_PATH, number, camera.key))
             texts = [tasks[index] for index in dict.fromkeys(table["task_index"].to_pylist())]
             rows.append({"episode_index": number, "tasks": texts, "length": table.num_rows})
-            stats.append({"episode_index": number, "stats": _statistics(source, table, pictures, number)})
+            row = numeric.episode_stats(numeric.matrix(table, where=f"Episode {episode} of {source.path}"))
+            row |= {key: image_stats(counts, frames) for key, (counts, frames) in pictures.items()}
+            stats.append({"episode_index": number, "stats": row})
             start += table.num_rows
     _lines(stage / EPISODES, rows)
     _lines(stage / EPISODES_STATS, stats)
@@ -112,32 +113,6 @@ def _write_table(path: Path, table: pa.Table) -> None:
     buffer = io.BytesIO()
     pq.write_table(table.cast(described(table.schema, lists="Sequence")), buffer)
     replace_bytes(path, buffer.getvalue())
-
-
-def _cut(camera: Camera, episode: int, path: Path) -> None:
-    clip = camera.clip(episode)
-    video = Joined(path, clip.fps)
-    try:
-        video.add(clip)
-    finally:
-        video.close()
-
-
-def _statistics(
-    source: SourceV3 | SourceV21,
-    table: pa.Table,
-    pictures: Mapping[str, tuple[NDArray[np.int64], int]],
-    episode: int,
-) -> dict[str, Any]:
-    """One episode's statistics by feature."""
-    numeric = Numeric.of(source.numeric_keys(), source.features)
-    matrix = numeric.matrix(table, where=f"Episode {episode}")
-    ordered = np.sort(matrix, axis=0)
-    stats: dict[str, Any] = {}
-    for key, where in numeric.where.items():
-        row = column_stats(Moments.of(matrix[:, where]), sorted_quantiles(ordered[:, where]))
-        stats[key] = {name: value if name == "count" else numeric.shaped(key, value) for name, value in row.items()}
-    return {**stats, **{key: image_stats(counts, frames) for key, (counts, frames) in pictures.items()}}
 
 
 def _lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -13,9 +14,11 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.core.files import read_json
+from twinloop.core.files import dumps, read_json
 from twinloop.dataset import layout
-from twinloop.dataset.exporters.packets import Clip
+from twinloop.dataset.edit.frames import placed_frames, remapped_tasks
+from twinloop.dataset.edit.packets import PacketReader
+from twinloop.dataset.exporters.modality import modality
 from twinloop.dataset.parquet import read_table
 from twinloop.dataset.picture_sources import decoded_cells
 from twinloop.dataset.reader import DatasetReader
@@ -28,6 +31,21 @@ _TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
 _PLACES = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("stats/", "data/", "videos/", "meta/episodes/")
 EPISODE_FACTS = "twinloop/episodes.jsonl"  # where a v2.1 folder of ours has what its episodes.jsonl has no place for
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clip:
+    """Pictures of one episode in a video file: ``frames`` many from ``start_s`` on, ``fps`` per second."""
+
+    path: Path
+    start_s: float
+    frames: int
+    fps: float
+
+    def pictures(self, frames: Sequence[int]) -> NDArray[np.uint8]:
+        """Some of them in ascending order ``(n, height, width, 3)``."""
+        times = [self.start_s + frame / self.fps for frame in frames]
+        return decode(self.path, times, tolerance_s=_TOLERANCE / self.fps)
 
 
 class Source(Protocol):
@@ -195,13 +213,11 @@ class SourceV21(_Folder):
 
     def clip(self, episode: int, key: str) -> Clip:
         """The whole of the episode's video file."""
-        from twinloop.dataset.exporters.packets import track
-
         path = self._file(episode, "video_path", key)
-        first = track(path).shown_s
-        return Clip(
-            path=path, start_s=float(first.min()) if len(first) else 0.0, frames=self.length(episode), fps=self.fps
-        )
+        reader = PacketReader(path)
+        begin = float((reader.stream.start_time or 0) * reader.stream.time_base)
+        reader.close()
+        return Clip(path=path, start_s=begin, frames=self.length(episode), fps=self.fps)
 
     def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """What lies beside in our own exports, and further keys of ``episodes.jsonl``."""
@@ -265,9 +281,7 @@ class PlayedFolder:
         if camera in self._source.image_keys:
             cell = self._source.frames(number, [camera])[camera].slice(frame, 1).to_pylist()
             return decoded_cells(cell, where=f"{self._source.path}: {camera} of episode {number}")[0]
-        clip = self._source.clip(number, camera)
-        time_s = clip.start_s + frame / clip.fps
-        return decode(clip.path, [time_s], tolerance_s=_TOLERANCE / clip.fps)[0]
+        return self._source.clip(number, camera).pictures([frame])[0]
 
 
 def read_tasks(path: Path) -> list[str]:
@@ -315,8 +329,32 @@ def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[l
 
 
 def side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
-    """Copy what says something of the whole dataset: unit map, ``modality.json``, licence files."""
+    """Copy what says something of the whole: unit map, licence, ``modality.json`` (made where there is none)."""
     named = [source.path / name for name in (layout.UNIT_MAP, layout.MODALITY)]
     for path in [*named, *sorted(source.path.glob("LICENSE*"))]:
         if path.is_file() and path.resolve().is_relative_to(source.path.resolve()):
             replace_bytes(stage / path.relative_to(source.path), path.read_bytes())
+    if not (stage / layout.MODALITY).exists():
+        replace_bytes(stage / layout.MODALITY, (dumps(modality(source.features), indent=2) + "\n").encode())
+
+
+def renumbered(
+    source: SourceV3 | SourceV21, episode: int, *, number: int, start: int, tasks: Mapping[int, int]
+) -> pa.Table:
+    """An episode's frames as a new dataset counts them.
+
+    Args:
+        source: the dataset.
+        episode: which of its episodes.
+        number: its index in the new dataset.
+        start: the new ``index`` of its first frame.
+        tasks: the new index of each task.
+
+    Raises:
+        DatasetError: a frame names a task that the dataset's list of tasks does not have.
+    """
+    table, where = source.frames(episode), f"Episode {episode} of {source.path}"
+    named = dict(enumerate(source.tasks))
+    texts = {text: tasks[old] for old, text in named.items() if old in tasks}
+    new = remapped_tasks(table, named, texts, where=where)
+    return placed_frames(table, table.schema, index=number, start=start, tasks=new, where=where)

@@ -8,6 +8,7 @@ from typing import Any
 
 from twinloop.core.errors import LogError
 from twinloop.core.files import read_json
+from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.importers.columns import EpisodeBuilder
 from twinloop.dataset.importers.options import Importer, LogOptions
@@ -38,6 +39,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         action_names=flat_names(features.get(options.action_key, {}).get("names")),
         state_names=flat_names(features.get(options.state_key, {}).get("names")),
         fps=info.get("fps"),
+        units=_units(path),
         robot_type=str(info.get("robot_type") or ""),
         present=features,
     )
@@ -62,6 +64,15 @@ def _episode_rows(path: Path, info: dict[str, Any]) -> list[dict[str, Any]]:
         return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
     except json.JSONDecodeError as error:
         raise LogError(f"{file} has a line that is not JSON ({error}).") from error
+
+
+def _units(path: Path) -> UnitMap | None:
+    """The unit map that our own exports carry."""
+    file = path / layout.UNIT_MAP
+    if not file.is_file():
+        return None
+    with layout.understood(str(file)):
+        return UnitMap.from_json(read_json(file))
 
 
 IMPORTER = Importer(name="lerobot-v2.1", recognizes=recognizes, read=read)
