@@ -63,6 +63,10 @@ class Recording:
     def __repr__(self) -> str:
         return f"Recording({self.where})"
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """Travel to another process as a place, which opens the folder itself: its tables may be large."""
+        return _again, (self.reader.path, self.index, self.batch, self._id, self._label)
+
     @property
     def where(self) -> str:
         """Which episode it is, for people."""
@@ -207,13 +211,14 @@ class Recording:
         )
 
     def fact(self, name: str, make: Callable[[Recording], Made]) -> Made:
-        """Something small that several checks want, made once; it outlives `forget`."""
+        """Something that several checks want, made once and kept until `forget`."""
         if name not in self._facts:
             self._facts[name] = make(self)
         return self._facts[name]  # pyright: ignore[reportReturnType]
 
     def forget(self) -> None:
-        """Let go of arrays; they are read again when they are asked for."""
+        """Let go of arrays and facts; they are made again when they are asked for."""
+        self._facts.clear()
         for name in _HEAVY:
             self.__dict__.pop(name, None)
 
@@ -263,6 +268,15 @@ def _labelled(recording: Recording, *, success: bool) -> Recording:
         episode_id=recording.episode_id,
         success=success,
     )
+
+
+@functools.lru_cache(maxsize=4)
+def _reader(path: Path) -> DatasetReader:
+    return DatasetReader(path)
+
+
+def _again(path: Path, index: int, batch: str, episode_id: str, label: bool | None) -> Recording:
+    return Recording(_reader(path), index, batch=batch, episode_id=episode_id, success=label)
 
 
 @functools.lru_cache(maxsize=16)

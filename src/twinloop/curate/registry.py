@@ -31,6 +31,18 @@ class Twins(Protocol):
 
 # Where each check stands. A class whose constructor takes ``twins`` gets the `Twins`.
 CHECKS: dict[str, str] = {
+    "physics/torque": "physics.joints:Torque",
+    "physics/replay": "physics.replay:ReplayResidual",
+    "physics/next_state": "physics.states:NextState",
+    "physics/penetration": "physics.states:Penetration",
+    "physics/energy": "physics.states:EnergyJumps",
+    "physics/teleport": "physics.states:Teleports",
+    "physics/float": "physics.states:Floating",
+    "physics/joint_range": "physics.joints:JointRange",
+    "physics/velocity": "physics.joints:Velocity",
+    "physics/acceleration": "physics.joints:Acceleration",
+    "physics/jerk": "physics.joints:Jerk",
+    "physics/lag": "physics.joints:Lag",
     "recording/clock_jump": "recording_checks.findings:ClockJumps",
     "recording/clock_drift": "recording_checks.findings:ClockDrift",
     "recording/dropped_frames": "recording_checks.frames:DroppedFrames",
