@@ -43,6 +43,29 @@ class Signal:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StoredSimulation:
+    """What shows a simulated episode again, or steps it again, with nothing but MuJoCo.
+
+    ``model`` is MJCF, and ``assets`` the files that it names. ``states`` are ``(T+1, n)``, or ``(T, n)`` where the last
+    is not kept, and begin with time, qpos and qvel; ``spec`` says which ``mjtState`` components they are, 0 where that
+    is all. ``controls`` ``(T, substeps, nu)`` are what the actuators were given in each physics step, or None where
+    something besides them acts; ``notes`` say what.
+    """
+
+    model: str
+    states: NDArray[np.float64]
+    spec: int = 0
+    controls: NDArray[np.float64] | None = None
+    assets: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("states", "controls"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, frozen(getattr(self, name)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Episode:
     """One recorded episode of a robot or of a thing that moves by itself, real or virtual.
 
@@ -60,6 +83,7 @@ class Episode:
     - ``motor`` ``(T, nu)``: throttle of each rotor, 0 to 1; ``enabled`` ``(T, 1)``: 1 where the motors were on.
 
     ``conditions`` are numbers that held for the whole episode (a firmware gain, a mass hung on), by name, in SI.
+    ``simulation`` is what a simulator kept of it.
 
     Raises:
         LogError: empty, NaN, mismatched lengths, or time that does not increase; names the frame and column.
@@ -77,6 +101,7 @@ class Episode:
     command: Literal["position", "torque", "none"] = "position"
     signals: Mapping[str, Signal] = field(default_factory=dict[str, Signal])
     conditions: Mapping[str, float] = field(default_factory=dict[str, float])
+    simulation: StoredSimulation | None = None
 
     def __post_init__(self) -> None:
         for name in ("time", "action", "state"):

@@ -13,7 +13,10 @@ from twinloop.core.errors import LogError
 from twinloop.core.records import Episode, Provenance, SimEpisode
 from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.recorded_signals import readings, shared_signals
+from twinloop.dataset.side_tables import SideTable
 from twinloop.dataset.signal_table import TABLE, signals_table
+from twinloop.dataset.simulation_table import TABLE as SIMULATION
+from twinloop.dataset.simulation_table import simulation_table
 from twinloop.dataset.spec import DatasetSpec, ReadingSpec
 
 _COMMANDED = {"position": "positions", "torque": "torques", "none": "nothing"}
@@ -78,16 +81,27 @@ def write_log_dataset(
         licence=licence,
         readings=tuple(shared.values()),
     )
-    kept = any(episode.signals for episode in episodes)
     with DatasetWriter.open(path, spec) as writer:
         for block in range(-(-len(episodes) // block_size)):
             numbers = [number for number in writer.attempts(block) if number < len(episodes)]
             chosen = [episodes[number] for number in numbers]
             rows = [_as_rows(number, log, data_hash, shared) for number, log in zip(numbers, chosen, strict=True)]
-            tables = {TABLE: signals_table(numbers, chosen)} if kept else None
+            tables = _tables(episodes, numbers, chosen)
             writer.commit_block(block, rows, logs=chosen, outcome={"recorded": len(rows)}, tables=tables)
         writer.finish()
     return path
+
+
+def _tables(
+    episodes: Sequence[Episode], numbers: Sequence[int], chosen: Sequence[Episode]
+) -> dict[str, SideTable] | None:
+    """The side tables of some of the episodes: those that any episode has something for."""
+    tables: dict[str, SideTable] = {}
+    if any(episode.signals for episode in episodes):
+        tables[TABLE] = signals_table(numbers, chosen)
+    if any(episode.simulation for episode in episodes):
+        tables[SIMULATION] = simulation_table(numbers, chosen)
+    return tables or None
 
 
 def _rate(episodes: Sequence[Episode]) -> int:

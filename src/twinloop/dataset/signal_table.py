@@ -11,6 +11,7 @@ import pyarrow as pa
 from twinloop.core.records import Episode, Signal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.simulation_table import stored_simulation
 
 TABLE = "signals"
 
@@ -45,11 +46,12 @@ def stored_signals(reader: DatasetReader, index: int) -> dict[str, Signal]:
 
 
 def restored(reader: DatasetReader, index: int, *, units: UnitMap | None = None) -> Episode:
-    """A recorded episode as it was before it became a dataset: signals, conditions and kind of command included."""
+    """A recorded episode as it was before it became a dataset: signals, conditions, kind of command and simulation."""
     extra = reader.provenance(index).extra
     return replace(
         reader.log_episode(index, units=units),
         command=extra.get("command", "position"),
         conditions=extra.get("conditions", {}),
         signals=stored_signals(reader, index),
+        simulation=stored_simulation(reader, index),
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -16,12 +17,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import read_json
 from twinloop.core.records import Signal, StoredSimulation
 from twinloop.core.units import UnitMap
-from twinloop.dataset.exporters.packets import Clip
+from twinloop.dataset.exporters.source import Clip
 from twinloop.dataset.generated_signals import generated_signals
 from twinloop.dataset.importers.options import frame_times
-from twinloop.dataset.layout import inside
+from twinloop.dataset.layout import INFO, inside
 from twinloop.dataset.picture_sources import open_pictures
 from twinloop.dataset.pictures import EpisodePictures
 from twinloop.dataset.reader import DatasetReader
@@ -169,7 +171,7 @@ class EpisodeStreams:
         for name, key in (("commanded", ACTION), ("measured", STATE)):
             if name == "commanded" and said != "position":
                 continue
-            values = self._exact(key)[:, : len(map_.names)]
+            values = self.exact(key)[:, : len(map_.names)]
             yield Channel(name=name, time=self.time, values=map_.to_si(values), columns=map_.names, units=units)
 
     def signals(self) -> Iterator[Channel]:
@@ -219,12 +221,27 @@ class EpisodeStreams:
         for start in range(0, self.length, _CHUNK):
             yield from read(range(start, min(start + _CHUNK, self.length)))
 
-    def _exact(self, key: str) -> Array:
+    def exact(self, key: str) -> Array:
         """Actions or states with a log's own numbers where it has them."""
         if not self.recorded:
             return self.reader.array(self.index, key)
         log = self.reader.log_episode(self.index)
         return np.array(log.action if key == ACTION else log.state)
+
+
+def open_reader(source: Path) -> DatasetReader:
+    """A LeRobot v3.0 folder.
+
+    Raises:
+        InputError: it is of version 2, and how it becomes one.
+        DatasetError: it is no dataset.
+    """
+    info = source / INFO
+    if info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v2"):
+        raise InputError(
+            f"{source} is a LeRobot v2 folder. Make it v3.0 first: twinloop export lerobot {source} --output NEW."
+        )
+    return DatasetReader(source)
 
 
 def picture_rows(reader: DatasetReader, camera: str) -> dict[int, EpisodePictures]:
@@ -258,6 +275,19 @@ def chosen_cameras(reader: DatasetReader, words: str | None) -> list[str]:
         if name not in present:
             raise UnknownNameError("camera", name, present, where=str(reader.path))
     return wanted
+
+
+def require_absent(output: Path) -> None:
+    """Refuse a file that is there already, or would lie in a dataset's folder.
+
+    Raises:
+        InputError: says which.
+    """
+    if output.exists():
+        raise InputError(f"{output} exists. Nothing is written over: choose another output.")
+    for above in output.resolve().parents:
+        if (above / INFO).is_file():
+            raise InputError(f"{output} lies inside the dataset {above}. Choose an output outside it.")
 
 
 def column_names(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]:

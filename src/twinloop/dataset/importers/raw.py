@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
-from twinloop.core.records import Episode, Signal, Source
+from twinloop.core.records import Episode, Signal, Source, StoredSimulation
 from twinloop.core.units import UnitMap
 
 
@@ -41,6 +41,7 @@ class RawEpisode:
     signals: Mapping[str, Signal] = field(default_factory=dict[str, Signal])
     conditions: Mapping[str, float] = field(default_factory=dict[str, float])
     notes: tuple[str, ...] = ()
+    simulation: StoredSimulation | None = None
 
     @classmethod
     def of(cls, episode: Episode) -> RawEpisode:
@@ -88,6 +89,7 @@ class RawEpisode:
             "command": self.command,
             "signals": self.signals,
             "conditions": self.conditions,
+            "simulation": self.simulation,
         }
 
 

@@ -5,11 +5,13 @@
 positions stand in ``obs/robot0_joint_pos`` (rad). What an action is depends on the controller (robosuite docs):
 ``JOINT_POSITION`` adds it, clipped and rescaled, to the measured positions, or takes it as it is where its inputs are
 absolute; ``JOINT_TORQUE`` rescales it. Inputs of the hand's controllers command no joint.
+
+Where a demonstration has ``states`` and ``model_file``, both come back (`Episode.simulation`). A file that `twinloop
+export robomimic` wrote comes back with the dataset's own numbers, units and times.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,18 +20,19 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import LogError, MissingDependencyError
+from twinloop.core.errors import LogError
 from twinloop.core.records import Signal
-from twinloop.core.units import RADIANS
+from twinloop.core.units import RADIANS, UnitMap
+from twinloop.dataset import robomimic_layout as names
+from twinloop.dataset.importers import robomimic_stored as stored
 from twinloop.dataset.importers.numeric import signal, unit_map
-from twinloop.dataset.importers.options import Importer, LogOptions, resolve_units
+from twinloop.dataset.importers.options import Importer, LogOptions, name_columns, resolve_units
 from twinloop.dataset.importers.raw import RawEpisode
 
 Array = NDArray[np.float64]
 Kind = Literal["position", "torque", "none"]
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 _STATE = "robot0_joint_pos"
-_MOST_VALUES = 1 << 28  # numbers of one array: 2 GiB as float64
 _RATE_HZ = 20.0  # robosuite's default control_freq
 _SIMULATORS = (1, 2, 3)  # robomimic's EnvType: robosuite, Gym, iGibson
 _POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
@@ -58,23 +61,20 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
 
 
 def _episodes(path: Path, file: Any, options: LogOptions) -> list[RawEpisode]:
-    demos = file.get("data")
+    demos = stored.member(file, "data", str(path)) if "data" in file else None
     if demos is None or not hasattr(demos, "keys"):
         has = ", ".join(file) or "nothing"
         raise LogError(f"{path} has no group data, as robomimic's files have. It has: {has}.")
-    env = _env(path, demos)
-    names = sorted((name for name in demos if name.startswith("demo")), key=_number)
-    return [_episode(path, name, demos[name], env, options) for name in names]
+    env, about = _env(path, demos), stored.document(demos, names.OURS, str(path))
+    found = sorted((name for name in demos if name.startswith("demo")), key=_number)
+    if about:
+        return [_own(path, name, stored.member(demos, name, str(path)), about, options) for name in found]
+    return [_episode(path, name, stored.member(demos, name, str(path)), env, options) for name in found]
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
-    try:
-        import h5py  # pyright: ignore[reportMissingImports]
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{path} is an HDF5 file, and nothing here reads those.", remedy="pip install 'twinloop[hdf5]'"
-        ) from error
+    h5py = names.import_h5py(f"{path} is an HDF5 file, and nothing here reads those.")
     try:
         file = h5py.File(path, "r")
     except OSError as error:
@@ -85,15 +85,15 @@ def _open(path: Path) -> Iterator[Any]:
 
 def _episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], options: LogOptions) -> RawEpisode:
     where = f"{path}#{name}"
-    observations = demo.get("obs", {})
+    observations = stored.member(demo, "obs", where) if "obs" in demo else {}
     key = options.state_key if options.state_key in observations else _STATE
     if key not in observations:
         has = ", ".join(sorted(observations)) or "none"
         raise LogError(f"{where} has no obs/{_STATE}, the joints' positions. Its observations are: {has}.")
-    state = _array(observations, key, where)
+    state = stored.matrix(observations, key, where)
     time = np.arange(len(state)) / env["rate"]
     joints = _joints(state.shape[1], options, where)
-    actions = _array(demo, "actions", where)
+    actions = stored.matrix(demo, "actions", where)
     command, values, note = _command(actions, state, env)
     units = (
         unit_map(dict.fromkeys(joints, RADIANS), source="robosuite's observations")
@@ -113,6 +113,39 @@ def _episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], options: 
         command=command,
         signals=_signals(observations, time, joints, where),
         notes=(f"{env['rate']:g} Hz {env['rate_from']}", note),
+        simulation=stored.simulation(demo, where),
+    )
+
+
+def _own(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: LogOptions) -> RawEpisode:
+    """A demonstration that we wrote, with the numbers of the dataset that it was made from."""
+    if not isinstance(about.get("schema"), int) or about["schema"] > names.SCHEMA:
+        raise LogError(f"{path} was written by a newer version (schema {about.get('schema')}). Upgrade twinloop.")
+    where = f"{path}#{name}"
+    ours, said = stored.member(demo, names.OURS, where), stored.document(demo, names.OURS, where)
+    inside = f"{where}/{names.OURS}"
+    action, state = (stored.matrix(ours, key, inside) for key in (names.ACTION, names.STATE))
+    joints, columns = name_columns(about["action_columns"], action.shape[1], options, where=where)
+    known: dict[str, Any] | None = about["units"]
+    units = (
+        resolve_units(joints, options, where=str(path), sample=state[:, columns])
+        if options.units is not None or known is None
+        else UnitMap.from_json(known)
+    )
+    record = said.get("provenance", {})
+    return RawEpisode(
+        index=_number(name),
+        time=stored.array(ours, names.TIME, inside),
+        action=action[:, columns],
+        state=state[:, columns],
+        units=units,
+        task=options.task or next(iter(said.get("tasks", ())), ""),
+        source=record.get("source", "real"),
+        origin=options.origin or where,
+        robot_type=options.robot_type or about["robot_type"],
+        command=about["command"],
+        simulation=stored.simulation(demo, where),
+        notes=(f"exported by twinloop: times and numbers as in its dataset, {about['fps']:g} Hz",),
     )
 
 
@@ -151,37 +184,22 @@ def _signals(observations: Any, time: Array, joints: tuple[str, ...], where: str
     """Joint velocities, and the poses of the hand and of objects; quaternions are xyzw in robosuite."""
     found: dict[str, Signal] = {}
     if "robot0_joint_vel" in observations:
-        values = _array(observations, "robot0_joint_vel", where)
+        values = stored.matrix(observations, "robot0_joint_vel", where)
         found["joint_velocity"] = signal(time, values, joints, "rad/s")
     for key in sorted(observations):
         body = key.removesuffix("_pos")
         if body == key or f"{body}_quat" not in observations:
             continue
-        position, xyzw = (_array(observations, f"{body}_{part}", where) for part in ("pos", "quat"))
+        position, xyzw = (stored.matrix(observations, f"{body}_{part}", where) for part in ("pos", "quat"))
         if position.shape[1:] == (3,) and xyzw.shape[1:] == (4,):
             values = np.concatenate([position, np.roll(xyzw, 1, axis=1)], axis=1)
             found[f"pose/{body}"] = signal(time, values, _POSE, "")
     return found
 
 
-def _array(group: Any, key: str, where: str) -> Array:
-    """An array of numbers ``(T, k)`` that lies in this file itself."""
-    stored = group[key]
-    if stored.file.filename != where.partition("#")[0] or stored.is_virtual or stored.external:
-        raise LogError(f"{where}/{key} is a link to another file; such are not followed.")
-    if stored.size > _MOST_VALUES:
-        raise LogError(f"{where}/{key} has {stored.size:,} numbers, more than the {_MOST_VALUES:,} that are read.")
-    values = np.asarray(stored[()], dtype=np.float64)
-    return values.reshape(len(values), int(np.prod(values.shape[1:])))
-
-
 def _env(path: Path, demos: Any) -> dict[str, Any]:
     """What ``env_args`` say that is needed here."""
-    text = demos.attrs.get("env_args", "{}")
-    try:
-        said = json.loads(text)
-    except (json.JSONDecodeError, TypeError) as error:
-        raise LogError(f"{path}: the attribute env_args is not JSON ({error}).") from error
+    said = stored.document(demos, "env_args", str(path))
     settings = said.get("env_kwargs") or {}
     controller = settings.get("controller_configs") or {}
     parts = controller.get("body_parts") or {}  # robosuite since 1.5: a composite of parts

@@ -1,0 +1,146 @@
+"""Arrays, texts and simulations out of an HDF5 file that nobody vouches for.
+
+Nothing outside the file is opened, nothing is unpickled, and what is absurdly large is refused before memory is taken.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError
+from twinloop.core.records import StoredSimulation
+from twinloop.dataset import robomimic_layout as names
+
+Array = NDArray[np.float64]
+_MOST_VALUES = 1 << 28  # numbers of one array: 2 GiB as float64
+_MOST_TEXT = 1 << 26  # characters of one attribute: 64 MiB, a thousand times the MJCF of a kitchen
+_PLAIN = "fiub"  # kinds of dtype that are numbers; all else may name other things
+
+
+def member(group: Any, key: str, where: str) -> Any:
+    """What lies in a group under a name, looked at only where it is in this file.
+
+    Raises:
+        LogError: there is nothing, or a link that leaves the file.
+    """
+    link = group.get(key, getlink=True)
+    if link is None:
+        raise LogError(f"{where} has no {key}. It has: {', '.join(group) or 'nothing'}.")
+    if hasattr(link, "filename"):
+        raise LogError(f"{where}/{key} is a link to another file; such are not followed.")
+    found = group[key]
+    if found.file.filename != group.file.filename:
+        raise LogError(f"{where}/{key} is a link to another file; such are not followed.")
+    return found
+
+
+def array(group: Any, key: str, where: str) -> Array:
+    """An array of numbers ``(T, …)`` as float64.
+
+    Raises:
+        LogError: it is elsewhere, too large, or holds something else than numbers.
+    """
+    return np.asarray(_checked(group, key, where)[()], dtype=np.float64)
+
+
+def matrix(group: Any, key: str, where: str) -> Array:
+    """As `array`, with a column for each number of a frame, ``(T, k)``."""
+    values = array(group, key, where)
+    return values.reshape(len(values), int(np.prod(values.shape[1:])))
+
+
+def text(owner: Any, key: str, where: str) -> str:
+    """An attribute that is text, "" where there is none.
+
+    Raises:
+        LogError: it is something else or absurdly long.
+    """
+    if key not in owner.attrs:
+        return ""
+    value = owner.attrs[key]
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if not isinstance(value, str) or len(value) > _MOST_TEXT:
+        raise LogError(f"{where}: the attribute {key} is no text, or longer than {_MOST_TEXT:,} characters.")
+    return value
+
+
+def document(owner: Any, key: str, where: str) -> dict[str, Any]:
+    """An attribute that is a JSON object, empty where there is none.
+
+    Raises:
+        LogError: it is something else.
+    """
+    try:
+        value = json.loads(text(owner, key, where) or "{}")
+    except json.JSONDecodeError as error:
+        raise LogError(f"{where}: the attribute {key} is not JSON ({error}).") from error
+    if not isinstance(value, dict):
+        raise LogError(f"{where}: the attribute {key} is JSON, but no object.")
+    return value
+
+
+def simulation(demo: Any, where: str) -> StoredSimulation | None:
+    """The model and the states of a demonstration; None where it lacks either.
+
+    Raises:
+        LogError: as `array` and `text`, or states that do not fit each other.
+    """
+    model = text(demo, "model_file", where)
+    if not model or "states" not in demo:
+        return None
+    states = matrix(demo, "states", where)
+    if not states.size:
+        return None
+    if names.OURS not in demo:
+        return StoredSimulation(model=model, states=states)
+    ours, inside = member(demo, names.OURS, where), f"{where}/{names.OURS}"
+    if names.LAST_STATE in ours:
+        last = array(ours, names.LAST_STATE, inside)
+        if last.shape != states.shape[1:]:
+            raise LogError(f"{inside}/{names.LAST_STATE} has shape {last.shape}; states have {states.shape}.")
+        states = np.concatenate([states, last[None]])
+    notes = ours.attrs.get("notes", "[]")
+    return StoredSimulation(
+        model=model,
+        states=states,
+        spec=int(ours.attrs.get("spec", 0)),
+        controls=array(ours, names.CONTROLS, inside) if names.CONTROLS in ours else None,
+        assets=_assets(ours, inside),
+        notes=tuple(map(str, json.loads(notes))),
+    )
+
+
+def _assets(ours: Any, where: str) -> Mapping[str, bytes]:
+    if names.ASSETS not in ours:
+        return {}
+    group = member(ours, names.ASSETS, where)
+    return {name: _bytes(group, name, f"{where}/{names.ASSETS}") for name in group}
+
+
+def _bytes(group: Any, name: str, where: str) -> bytes:
+    stored = _checked(group, name, where)
+    if stored.dtype != np.uint8 or stored.ndim != 1:
+        raise LogError(f"{where}/{name} is {stored.dtype} of shape {stored.shape}; a model's file is bytes.")
+    return stored[()].tobytes()
+
+
+def _checked(group: Any, key: str, where: str) -> Any:
+    """A dataset whose numbers lie in this file itself and fit into memory."""
+    stored = member(group, key, where)
+    if not hasattr(stored, "dtype"):
+        raise LogError(f"{where}/{key} is a group where an array should be.")
+    if stored.dtype.kind not in _PLAIN:
+        raise LogError(f"{where}/{key} holds {stored.dtype} values where numbers should be; such are not read.")
+    if stored.is_virtual or stored.external:
+        raise LogError(f"{where}/{key} is a link to another file; such are not followed.")
+    if not stored.ndim:
+        raise LogError(f"{where}/{key} is a single number where an array should be.")
+    if stored.size > _MOST_VALUES:
+        raise LogError(f"{where}/{key} has {stored.size:,} numbers, more than the {_MOST_VALUES:,} that are read.")
+    return stored

@@ -1,0 +1,49 @@
+"""Names within a robomimic file that robomimic does not know, and how its own are made; writer and readers share them.
+
+robomimic's part is as its documentation has it (Datasets, Overview): ``data/demo_N`` with ``actions`` within ±1,
+``states``, ``rewards``, ``dones``, ``obs`` and ``next_obs``, and ``mask/NAME``. What is ours lies in
+``demo_N/twinloop`` and in the attribute ``twinloop``, JSON, of ``data`` and of each demonstration; robomimic passes
+over both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import MissingDependencyError
+
+OURS = "twinloop"
+SCHEMA = 1
+JOINT_POSITIONS = "robot0_joint_pos"  # robosuite's name, rad or m
+TIME, ACTION, STATE = "time", "action", "state"  # in demo_N/twinloop: s, and the dataset's or log's own numbers
+LAST_STATE, CONTROLS, COMMANDS, ASSETS = "last_state", "controls", "commands", "assets"
+GYM, REAL = 2, 4  # robomimic's EnvType; 4 is none of the simulators that it knows
+
+Array = NDArray[np.float64]
+
+
+def import_h5py(what: str) -> Any:
+    """The package that reads and writes HDF5.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        import h5py  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingDependencyError(what, remedy="pip install 'twinloop[hdf5]'") from error
+    return h5py
+
+
+def observation_key(feature: str) -> str:
+    """Name of a feature among robomimic's observations: ``front_image``, ``state``, ``imu.tool_imu``."""
+    bare = feature.removeprefix("observation.")
+    return f"{bare.removeprefix('images.')}_image" if bare.startswith("images.") else bare.replace("/", ".")
+
+
+def to_unit(values: Array, low: Array, high: Array) -> Array:
+    """Values with ``low`` at -1 and ``high`` at 1, as robomimic wants actions."""
+    return 2.0 * (values - low) / (high - low) - 1.0

@@ -1,0 +1,120 @@
+"""One world's model as MJCF text with its parameters baked in, which plain MuJoCo compiles without twinloop.
+
+MuJoCo writes six digits of every number; with seventeen a float64 comes back to the bit. The number of digits is a
+setting of its library that no binding reaches, so it is set there and set back.
+"""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import mujoco
+
+from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
+from twinloop.twin.twin import Twin
+
+_DIGITS = 17  # of a float64 that is to come back to the bit (IEEE 754-2019, 5.12.2)
+_ONE_AT_A_TIME = threading.Lock()  # the setting is the whole process's
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelText:
+    """A model: MJCF in ``xml``, and the files that it names (meshes, textures) in ``assets``, by those names.
+
+    ``mujoco.MjModel.from_xml_string(text.xml, dict(text.assets))`` compiles it.
+    """
+
+    xml: str
+    assets: Mapping[str, bytes]
+
+
+def model_text(twin: Twin, params: ParamTable) -> ModelText:
+    """The model of the one world of ``params``, physics and appearance, as text.
+
+    Raises:
+        InputError: several worlds, a change that MJCF cannot say, or a file of the model that is gone.
+    """
+    if params.nworld != 1:
+        raise InputError(f"{params.nworld} rows of parameters for one model. Give one world's own row.")
+    spec = twin.mjspec.copy()
+    spec.compile()
+    model = copy.copy(twin.model)
+    world_model_inplace(twin, params, model)
+    try:
+        spec.copy_back(model)
+    except ValueError as error:
+        raise InputError(
+            f"The parameters of a world of {twin.name} cannot be written as MJCF ({error}). Leave its model out."
+        ) from error
+    assets = _gathered(spec, twin)
+    with _all_digits():
+        return ModelText(xml=spec.to_xml(), assets=assets)
+
+
+def world_model_inplace(twin: Twin, params: ParamTable, model: mujoco.MjModel) -> None:
+    """Write physics and appearance of the one world of ``params`` into a copy of the twin's model.
+
+    Physics comes last: a size is both, and only with the mass does it give the inertia.
+    """
+    for visual in (True, False):
+        twin.fields(params, visual=visual).write_inplace(model, 0)
+
+
+def _gathered(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
+    """The files of a spec by names of their own, which the spec then uses."""
+    found: dict[str, bytes] = {}
+    places = [
+        *((item, spec.meshdir) for item in [*spec.meshes, *spec.hfields, *spec.skins]),
+        *((item, spec.texturedir) for item in spec.textures),
+    ]
+    for number, (item, folder) in enumerate(places):
+        if not item.file:
+            continue
+        name = f"{number:03d}_{Path(item.file).name}"
+        found[name] = _content(spec, item.file, folder, twin)
+        item.file = name
+    spec.meshdir = spec.texturedir = ""
+    spec.assets = found  # writing compiles once more, and reads them
+    return found
+
+
+def _content(spec: mujoco.MjSpec, file: str, folder: str, twin: Twin) -> bytes:
+    if file in spec.assets:
+        return bytes(spec.assets[file])
+    path = Path(spec.modelfiledir) / folder / file
+    if not path.is_file():
+        raise InputError(f"{path}, a file of the model of {twin.name}, is gone. Restore it.")
+    return path.read_bytes()
+
+
+@contextmanager
+def _all_digits() -> Iterator[None]:
+    """MuJoCo writes numbers so that they come back to the bit, where its library lets that be said."""
+    with _ONE_AT_A_TIME:
+        library = _library()
+        if library is None:
+            yield
+            return
+        before = int(library._mjPRIVATE__get_xml_precision())
+        library._mjPRIVATE__set_xml_precision(_DIGITS)
+        try:
+            yield
+        finally:
+            library._mjPRIVATE__set_xml_precision(before)
+
+
+def _library() -> ctypes.CDLL | None:
+    """MuJoCo's own library, which is loaded already; None where it has no such setting."""
+    folder = Path(mujoco.__file__).parent
+    for path in sorted([*folder.glob("libmujoco*.so*"), *folder.glob("libmujoco*.dylib"), *folder.glob("mujoco.dll")]):
+        library = ctypes.CDLL(str(path))
+        if hasattr(library, "_mjPRIVATE__set_xml_precision"):
+            return library
+    return None
