@@ -1,0 +1,85 @@
+"""Episodes as people name them: the beginning of an id, BATCH:INDEX, or a condition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from twinloop.core.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    from twinloop.catalog.workspace import Workspace
+
+_LEAST = 4  # characters of an id
+_SHOWN = 4
+
+
+def resolve(ws: Workspace, words: Iterable[str]) -> list[str]:
+    """The episodes that words name, in their order; each is an id, the only beginning like it, or ``BATCH:INDEX``.
+
+    Raises:
+        UnknownNameError: no such episode or batch.
+        InputError: a beginning that several ids have, or an episode that is buried.
+    """
+    known = _Known(ws)
+    return [known.one(word) for word in words]
+
+
+def select(ws: Workspace, where: str) -> list[str]:
+    """The episodes that a condition on the view `episodes` holds for, or that a whole ``SELECT`` gives.
+
+    Raises:
+        InputError: the statement is wrong or gives no ``episode_id``.
+    """
+    whole = re.match(r"\s*(select|with|from)\b", where, re.IGNORECASE)
+    table = ws.query(where if whole else f"SELECT episode_id FROM episodes WHERE {where}\n")  # noqa: S608
+    if "episode_id" not in table.column_names:
+        raise InputError(f"--where gives {', '.join(table.column_names)}, and no episode_id. Select that column.")
+    return list(dict.fromkeys(name for name in table["episode_id"].to_pylist() if name is not None))
+
+
+class _Known:
+    """What can be named, read once."""
+
+    def __init__(self, ws: Workspace) -> None:
+        self._where = str(ws.root)
+        places = ws.query("SELECT episode_id, batch, episode_index FROM places")
+        self._places = places
+        self._ids = places["episode_id"]
+        self._buried = {
+            row["episode_id"]: row["reason"]
+            for row in ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
+        }
+
+    def one(self, word: str) -> str:
+        """The episode that a word names."""
+        batch, _, index = word.rpartition(":")
+        found = self._at(batch, int(index)) if batch and index.isdigit() else self._beginning(word)
+        if found in self._buried:
+            raise InputError(
+                f"Episode {found[:12]} is buried ({self._buried[found]}). Unbury it to say something of it."
+            )
+        return found
+
+    def _at(self, batch: str, index: int) -> str:
+        of_batch = self._places.filter(pc.equal(self._places["batch"], batch))
+        if not len(of_batch):
+            raise UnknownNameError("batch", batch, set(self._places["batch"].to_pylist()), where=self._where)
+        found = of_batch.filter(pc.equal(of_batch["episode_index"], index))
+        if not len(found):
+            raise InputError(f"Batch {batch} has no episode {index}; it has {len(of_batch)}, counted from 0.")
+        return found["episode_id"][0].as_py()
+
+    def _beginning(self, word: str) -> str:
+        if len(word) < _LEAST:
+            raise InputError(f"{word!r} is too short to name an episode. Give {_LEAST} characters of its id or more.")
+        found: Sequence[str] = sorted(set(self._ids.filter(pc.starts_with(self._ids, word)).to_pylist()))
+        if not found:
+            raise UnknownNameError("episode", word, set(self._ids.to_pylist()), where=self._where)
+        if len(found) > 1:
+            shown = ", ".join(name[: len(word) + 6] for name in found[:_SHOWN])
+            raise InputError(f"{word} begins the ids of {len(found)} episodes ({shown}, …). Give more of it.")
+        return found[0]

@@ -1,0 +1,178 @@
+"""How far those who label the same episodes agree: each pair, all together, and where they do not.
+
+Who says that they cannot tell (``unknown``) says nothing here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.label.rule import UNKNOWN
+from twinloop.stats import Interval, clopper_pearson, cohens_kappa, krippendorff_alpha
+
+KINDS = ("success", "failure", "number/NAME", "subtask")
+_FEWEST = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two observers on the ``episodes`` that both speak of.
+
+    ``raw`` is the share on which they say the same (exact binomial interval), ``kappa`` that beyond chance; of numbers
+    ``apart`` is the median distance of the second from the first, and there is no kappa. ``confusion`` counts what
+    the first says (rows) against the second.
+    """
+
+    first: str
+    second: str
+    episodes: int
+    raw: Interval
+    kappa: Interval | None
+    confusion: Mapping[tuple[str, str], int]
+    apart: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form."""
+        return {
+            "first": self.first,
+            "second": self.second,
+            "episodes": self.episodes,
+            "raw": self.raw.to_json(),
+            "kappa": None if self.kappa is None else self.kappa.to_json(),
+            "apart": self.apart,
+            "confusion": [[one, other, count] for (one, other), count in sorted(self.confusion.items())],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreement:
+    """What all who speak of a kind come to; ``disagreements`` are the episodes they do not agree on, worst first."""
+
+    kind: str
+    observers: tuple[str, ...]
+    episodes: int
+    alpha: Interval
+    pairs: tuple[Pair, ...]
+    disagreements: tuple[Mapping[str, Any], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form."""
+        return {
+            "kind": self.kind,
+            "observers": list(self.observers),
+            "episodes": self.episodes,
+            "alpha": self.alpha.to_json(),
+            "pairs": [pair.to_json() for pair in self.pairs],
+            "disagreements": [dict(row) for row in self.disagreements],
+        }
+
+
+def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.95, seed: int = 0) -> Agreement:
+    """How far observers agree on one kind.
+
+    Args:
+        rows: of the view `labels` of that kind, whole episodes.
+        kind: ``success``, ``failure`` or ``number/NAME``.
+        level: of the intervals, over episodes.
+        seed: of resamples.
+
+    Raises:
+        InputError: fewer than two observers, or fewer than two episodes that two of them speak of.
+        UnknownNameError: a kind of which agreement is not measured so.
+    """
+    number = kind.startswith("number/")
+    if kind not in ("success", "failure") and not number:
+        raise UnknownNameError("kind", kind, KINDS, where="those of which agreement is measured")
+    said = table_of(rows)
+    observers, episodes = require_observers(said, kind)
+    values = np.array([[said[name].get(who) for who in observers] for name in episodes], dtype=object)
+    if number:
+        values = np.array([[None if v is None else float(v) for v in row] for row in values], dtype=object)
+    alpha = krippendorff_alpha(values, "interval" if number else "nominal", level=level, seed=seed)
+    made = [
+        _pair(observers[i], observers[j], values[:, [i, j]], number=number, level=level, seed=seed)
+        for i, j in combinations(range(len(observers)), 2)
+    ]
+    return Agreement(
+        kind=kind,
+        observers=tuple(observers),
+        episodes=len(episodes),
+        alpha=alpha,
+        pairs=tuple(pair for pair in made if pair is not None),
+        disagreements=tuple(_disagreements(said, episodes, number=number)),
+    )
+
+
+def table_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """What each observer says of each episode, those left out who cannot tell."""
+    said: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row["value"] != UNKNOWN:
+            said.setdefault(row["episode_id"], {})[observer(row)] = row["value"]
+    return said
+
+
+def observer(row: Mapping[str, Any]) -> str:
+    """Who says a label, as ``source:author``."""
+    return f"{row['source']}:{row['author']}"
+
+
+def require_observers(said: Mapping[str, Mapping[str, Any]], kind: str) -> tuple[list[str], list[str]]:
+    """Observers in order, and the episodes that two or more of them speak of.
+
+    Raises:
+        InputError: there are too few of either; says who there is.
+    """
+    observers = sorted({who for answers in said.values() for who in answers})
+    if len(observers) < _FEWEST:
+        who = f"only {observers[0]} speaks" if observers else "nobody speaks"
+        raise InputError(f"Of {kind} {who}, and agreement is between two. Label by hand, or run a rule as well.")
+    episodes = sorted(name for name, answers in said.items() if len(answers) >= _FEWEST)
+    if len(episodes) < _FEWEST:
+        raise InputError(
+            f"{len(episodes)} episode(s) have a {kind} of two observers ({', '.join(observers)}); agreement needs "
+            f"{_FEWEST}. Let them label the same ones."
+        )
+    return observers, episodes
+
+
+def _pair(
+    first: str, second: str, values: NDArray[np.object_], *, number: bool, level: float, seed: int
+) -> Pair | None:
+    """None where fewer than two episodes have both."""
+    both = np.array([row for row in values.tolist() if None not in row], dtype=object).reshape(-1, 2)
+    if len(both) < _FEWEST:
+        return None
+    same = int(sum(one == other for one, other in both))
+    return Pair(
+        first=first,
+        second=second,
+        episodes=len(both),
+        raw=clopper_pearson(same, len(both), level=level),
+        kappa=None if number else cohens_kappa(both[:, 0], both[:, 1], level=level, seed=seed),
+        confusion={} if number else Counter((str(one), str(other)) for one, other in both),
+        apart=float(np.median((both[:, 1] - both[:, 0]).astype(np.float64))) if number else None,
+    )
+
+
+def _disagreements(
+    said: Mapping[str, Mapping[str, str]], episodes: Sequence[str], *, number: bool
+) -> list[dict[str, Any]]:
+    """Episodes by how many pairs of observers say unlike things of them; of numbers by the widest distance."""
+    found = list[dict[str, Any]]()
+    for name in episodes:
+        answers = said[name]
+        pairs = list(combinations(answers.values(), 2))
+        share = sum(one != other for one, other in pairs) / len(pairs)
+        if share:
+            rank = max(abs(float(one) - float(other)) for one, other in pairs) if number else share
+            found.append({"episode_id": name, "disagreement": rank, "said": dict(sorted(answers.items()))})
+    return sorted(found, key=lambda row: (-row["disagreement"], row["episode_id"]))

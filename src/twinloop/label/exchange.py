@@ -1,0 +1,157 @@
+"""Labels from files and back: a CSV table that people fill, and JSON lines that programs write.
+
+Whatever a file says is text: it becomes a value of a label, or is refused, and is never run.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from twinloop.catalog.label_checks import Label, Source
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import write_text
+
+COLUMNS: tuple[str, ...] = (
+    "episode_id", "kind", "value", "first_frame", "last_frame", "source", "author", "author_hash", "confidence",
+    "reason",
+)  # fmt: skip
+_MOST_BYTES = 512 * 1024**2  # of a file: a million labels are a tenth of it
+_MOST_ERRORS = 3
+
+
+class LabelLine(BaseModel):
+    """One line of a label file; ``episode`` may stand for ``episode_id``, and may be a beginning or BATCH:INDEX."""
+
+    model_config = ConfigDict(extra="forbid", str_strip_whitespace=False)
+
+    episode_id: str
+    kind: str
+    value: str | bool | int | float
+    first_frame: int | None = None
+    last_frame: int | None = None
+    source: Source | None = None
+    author: str | None = None
+    author_hash: str | None = None
+    confidence: float | None = None
+    reason: str | None = None
+
+    def label(self, *, source: Source, author: str, author_hash: str | None) -> Label:
+        """The label; what the line does not say is as given."""
+        return Label(
+            episode_id=self.episode_id,
+            kind=self.kind,
+            value={True: "yes", False: "no"}[self.value] if isinstance(self.value, bool) else str(self.value),
+            source=self.source or source,
+            author=self.author or author,
+            first_frame=self.first_frame,
+            last_frame=self.last_frame,
+            author_hash=self.author_hash or author_hash,
+            confidence=self.confidence,
+            reason=self.reason,
+        )
+
+
+def read_labels(path: Path) -> list[LabelLine]:
+    """The lines of a ``.csv`` or ``.jsonl`` file.
+
+    Raises:
+        InputError: the file is missing, too large, or no such file; names the first lines that are wrong.
+    """
+    if path.suffix not in (".csv", ".jsonl"):
+        raise InputError(f"{path} is neither a .csv nor a .jsonl file. docs/labels.md says what they hold.")
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise InputError(f"{path} has more than {_MOST_BYTES // 1024**2} MB. Give it in parts.")
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from error
+    rows = _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(path, text)
+    lines, wrong = list[LabelLine](), list[str]()
+    for number, row in rows:
+        try:
+            lines.append(LabelLine.model_validate(row))
+        except ValidationError as error:
+            wrong.append(f"line {number}: {_said(error)}")
+    if wrong:
+        more = f" and {len(wrong) - _MOST_ERRORS} more lines" if len(wrong) > _MOST_ERRORS else ""
+        raise InputError(f"{path}: {'; '.join(wrong[:_MOST_ERRORS])}{more}. Nothing was written.")
+    if not lines:
+        raise InputError(f"{path} holds no label. Nothing was written.")
+    return lines
+
+
+def write_labels(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write labels as `read_labels` reads them; the suffix says how.
+
+    Raises:
+        InputError: another suffix.
+    """
+    plain = [{name: row.get(name) for name in COLUMNS} for row in rows]
+    if path.suffix == ".jsonl":
+        lines = (json.dumps({key: item for key, item in row.items() if item is not None}) for row in plain)
+        write_text(path, "".join(f"{line}\n" for line in lines))
+    elif path.suffix == ".csv":
+        sink = io.StringIO()
+        writer = csv.DictWriter(sink, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(plain)
+        write_text(path, sink.getvalue())
+    else:
+        raise InputError(f"{path} is neither a .csv nor a .jsonl file. Name one of these.")
+
+
+def _csv_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
+    reader = csv.DictReader(io.StringIO(text), strict=True)
+    _require_columns(path, reader.fieldnames or ())
+    rows = list[tuple[int, dict[str, Any]]]()
+    try:
+        for row in reader:
+            if None in row:
+                raise InputError(f"{path}: line {reader.line_num} has more fields than the header names.")
+            given = {key: value for key, value in row.items() if value not in (None, "")}
+            rows.append((reader.line_num, _renamed(given)))
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num} is no CSV ({error}).") from error
+    return rows
+
+
+def _require_columns(path: Path, names: Sequence[str]) -> None:
+    for name in names:
+        if name not in (*COLUMNS, "episode"):
+            raise UnknownNameError("column", name, (*COLUMNS, "episode"), where=str(path))
+    missing = [name for name in ("kind", "value") if name not in names]
+    if "episode_id" not in names and "episode" not in names:
+        missing.insert(0, "episode_id")
+    if missing:
+        raise InputError(f"{path} has no column {', '.join(missing)}. Its first line names the columns.")
+
+
+def _json_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
+    rows = list[tuple[int, dict[str, Any]]]()
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            value = json.loads(line)
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(f"{path}: line {number} is no JSON ({error}). Nothing was written.") from error
+        if not isinstance(value, dict):
+            raise InputError(f"{path}: line {number} is no JSON object. Nothing was written.")
+        rows.append((number, _renamed(value)))
+    return rows
+
+
+def _renamed(row: dict[str, Any]) -> dict[str, Any]:
+    return {"episode_id" if key == "episode" else key: value for key, value in row.items()}
+
+
+def _said(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"

@@ -1,0 +1,188 @@
+"""Rules for any episode with joints, or with a task's predicate: what it was recorded with, and how the hand moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.files import sha256_json
+from twinloop.label.rule import FAILED, SUCCEEDED, UNKNOWN, Finding, Material
+from twinloop.label.rules_simulated import ranges
+
+Array = NDArray[np.float64]
+_SUCCESS = "next.success"
+# Choices of ours. Of the gripper's travel in the episode: a change this large is an opening or a closing, and less is
+# a finger that gives way. Arms are still below this part of their fastest speed.
+_SWING = 0.3
+_EDGE = 0.1
+_STILL = 0.05
+_LEAST_STROKE = 0.1  # of its range: a gripper that moves less did nothing
+_FAST = 0.25  # of the fastest speed between closing and opening: slower in between is a stop
+
+
+class SuccessFromPredicate:
+    """What the task's own predicate said at the last frame."""
+
+    name = "success/predicate"
+    version = "1"
+    meaning = "what the task's predicate said at the end: provenance, else next.success of the last frame"
+
+    @property
+    def hash(self) -> str:
+        """See `Rule`."""
+        return sha256_json([self.name, self.version])
+
+    def label(self, material: Material) -> Sequence[Finding]:
+        """See `Rule`."""
+        reader, index = material.reader, material.index
+        if reader.ours and not reader.appended(index):
+            record = reader.provenance(index)
+            if record.success is not None:
+                return [_success(record.success, f"by {record.success_version or 'its predicate'}")]
+        if _SUCCESS in reader.info["features"]:
+            held = reader.array(index, _SUCCESS).reshape(-1) > 0
+            before = "" if held[-1] or not held.any() else f", though it was at frame {int(np.argmax(held))}"
+            return [_success(bool(held[-1]), f"next.success of the last frame{before}")]
+        return [Finding(kind="success", value=UNKNOWN, reason="neither provenance nor next.success says so")]
+
+
+class SuccessFromGripper:
+    """A guess from joints alone: something was taken and let go. It cannot see what, or where."""
+
+    name = "success/gripper"
+    version = "1"
+    meaning = "a guess from joints: the gripper closed on something, the arm carried it, the gripper opened again"
+
+    @property
+    def hash(self) -> str:
+        """See `Rule`."""
+        return sha256_json([self.name, self.version, _SWING, _EDGE, _STILL, _LEAST_STROKE])
+
+    def label(self, material: Material) -> Sequence[Finding]:
+        """See `Rule`."""
+        speed, cycles = material.speed, gripper_cycles(material.opening)
+        if speed is None or material.opening is None:
+            return [Finding(kind="success", value=UNKNOWN, reason=_why_not(material))]
+        if cycles is None or not cycles:
+            return [_success(False, "the gripper never closes")]
+        moved = _STILL * float(speed.max())
+        carried = sum(c.opens is not None and bool(speed[c.closed : c.opens + 1].max() > moved) for c in cycles)
+        return [_success(carried, f"the gripper closed, was carried and opened again {carried} time(s)")]
+
+
+class SubtasksFromGripper:
+    """Phases from joints alone: gripper events, and stops of the arm between them."""
+
+    name = "subtask/gripper"
+    version = "1"
+    meaning = "phases from joints: gripper closes and opens, the arm stops in between; one round per closing"
+
+    @property
+    def hash(self) -> str:
+        """See `Rule`."""
+        return sha256_json([self.name, self.version, _SWING, _EDGE, _FAST, _LEAST_STROKE])
+
+    def label(self, material: Material) -> Sequence[Finding]:
+        """See `Rule`."""
+        speed, cycles = material.speed, gripper_cycles(material.opening)
+        if speed is None or cycles is None or not cycles:
+            reason = _why_not(material) if cycles is None or speed is None else "the gripper never closes"
+            return [Finding(kind="subtask", value=UNKNOWN, reason=reason)]
+        starts: list[tuple[str, int | None]] = []
+        begin = 0
+        for cycle in _rounds(cycles):
+            starts += [("reach", begin), ("grasp", cycle.closes)]
+            starts += _moves(speed, cycle.closed, len(speed) if cycle.opens is None else cycle.opens)
+            if cycle.opens is None or cycle.opened is None:
+                break
+            starts.append(("release", cycle.opens))
+            begin = cycle.opened
+        else:
+            starts.append(("retreat", begin))
+        return ranges(starts, material.frames, "gripper events and stops of the arm")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cycle:
+    """Frames at which the gripper begins to close, has closed, begins to open and has opened; None: it does not."""
+
+    closes: int
+    closed: int
+    opens: int | None
+    opened: int | None
+
+
+def gripper_cycles(opening: Array | None) -> list[Cycle] | None:
+    """Closings of a gripper with the openings that follow; None without a gripper that moves.
+
+    Args:
+        opening: 0 closed to 1 open ``(T,)``.
+    """
+    if opening is None or len(opening) < 3:
+        return None
+    stroke = float(opening.max() - opening.min())
+    if stroke < _LEAST_STROKE:
+        return None
+    turns, cycles = _turns(opening, _SWING * stroke), list[Cycle]()
+    for i in range(len(turns) - 1):
+        top, bottom = turns[i], turns[i + 1]
+        if opening[top] <= opening[bottom]:
+            continue
+        closes, closed = _edges(opening, top, bottom)
+        after = _edges(opening, bottom, turns[i + 2]) if i + 2 < len(turns) else (None, None)
+        cycles.append(Cycle(closes=closes, closed=closed, opens=after[0], opened=after[1]))
+    return cycles
+
+
+def _rounds(cycles: Sequence[Cycle]) -> Sequence[Cycle]:
+    """Closings on something: a last one that never opens again, after a round, is the gripper being put away."""
+    return cycles[:-1] if len(cycles) > 1 and cycles[-1].opens is None else cycles
+
+
+def _turns(values: Array, swing: float) -> list[int]:
+    """Frames at which a series turns, changes below ``swing`` not counted; the first and the last one included."""
+    turns, low, high, way = list[int](), 0, 0, 0
+    for i, value in enumerate(values.tolist()):
+        low = i if value < values[low] else low
+        high = i if value > values[high] else high
+        if way >= 0 and values[high] - value > swing:
+            turns, way, low, high = [*turns, high], -1, i, i
+        elif way <= 0 and value - values[low] > swing:
+            turns, way, low, high = [*turns, low], 1, i, i
+    return [*turns, high if way > 0 else low] if turns else turns
+
+
+def _edges(values: Array, start: int, stop: int) -> tuple[int, int]:
+    """The last frame near the beginning of a change and the first near its end, within a tenth of it."""
+    change = float(values[stop] - values[start])
+    part = (values[start : stop + 1] - values[start]) / change
+    leaves = int(np.flatnonzero(part <= _EDGE)[-1])
+    arrives = leaves + int(np.argmax(part[leaves:] >= 1.0 - _EDGE))
+    return start + leaves, start + arrives
+
+
+def _moves(speed: Array, start: int, stop: int) -> list[tuple[str, int | None]]:
+    """Lift, transport and place where the arm stops twice on the way, else one transport."""
+    part = speed[start:stop]
+    if len(part) < 5:
+        return [("transport", start)]
+    slow = part < _FAST * part.max()
+    edges = np.flatnonzero(np.diff(np.r_[False, ~slow, False].astype(int)))
+    bursts = edges.reshape(-1, 2)
+    if len(bursts) != 3:
+        return [("transport", start)]
+    stops = [start + int(a) + int(np.argmin(part[a:b])) for a, b in bursts.ravel()[1:5].reshape(2, 2)]
+    return [("lift", start), ("transport", stops[0]), ("place", stops[1])]
+
+
+def _success(value: bool | int, reason: str) -> Finding:
+    return Finding(kind="success", value=SUCCEEDED if value else FAILED, reason=reason)
+
+
+def _why_not(material: Material) -> str:
+    if material.opening is None:
+        return "no column says how far the gripper is open (a joint named gripper, in 0 to 100)"
+    return "the gripper hardly moves, or there are fewer than three frames"
