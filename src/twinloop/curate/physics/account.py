@@ -27,9 +27,10 @@ class Account:
     ``time`` ``(T + 1,)``. ``depth`` ``(T,)`` is the deepest contact at each step in m, ``norm`` ``(T,)`` the depth at
     which that contact is as stiff as it gets, ``pair`` the two bodies. ``energy`` ``(T + 1,)`` is kinetic and potential
     energy in J, ``work`` ``(T,)`` the most that drives and pushes can have added in each step. ``objects`` are the free
-    bodies, ``position`` and ``velocity`` ``(T + 1, k, 3)`` theirs, ``touched`` ``(T, k)`` whether each touches anything,
+    bodies, ``position`` and ``velocity`` ``(T + 1, k, 3)`` theirs, ``touched`` ``(T, k)`` whether each touches a thing,
     ``fall`` ``(3,)`` the acceleration of gravity. ``miss`` ``(T,)`` is by how much the state after each step differs
-    from the one that follows from the state before it, in rad or m, velocities times the step's duration.
+    from the one that follows from the state before it, in rad or m, velocities times the step's duration;
+    ``miss_joint`` is what differs most.
     """
 
     time: Array

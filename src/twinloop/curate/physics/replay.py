@@ -8,7 +8,7 @@ import numpy as np
 
 from twinloop.curate.check import Measured
 from twinloop.curate.judging import UsualLimitCheck
-from twinloop.curate.physics.joints import params_of
+from twinloop.curate.physics.kinematics import params_of
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
 from twinloop.simulate import open_backend
