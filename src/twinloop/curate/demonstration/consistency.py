@@ -1,0 +1,123 @@
+"""Whether a demonstration does in a state what the others do in like states: a learner cannot follow both.
+
+What an action is: how far the commands of the next half second lie from where the arm is. Like states are the nearest
+ones, by position and velocity of all joints, among sampled frames of the task's other episodes. The figure is how far
+an action lies from the middle of theirs, in standard deviations of all actions (local action variance, as in Belkhale,
+Cui & Sadigh, "Data quality in imitation learning", NeurIPS 2023, but told of single episodes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import scipy  # its parts load when they are used
+from numpy.typing import NDArray
+
+from twinloop.curate.check import Measured, Score
+from twinloop.curate.demonstration.movement import Array, Movement, movement
+from twinloop.curate.demonstration.peers import AmongPeers, Kind, by_group
+from twinloop.curate.recording import Recording
+
+_FRAMES = 40  # of an episode that are looked at, evenly apart
+_AHEAD_S = 0.5  # of commands that make an action: what chunked policies are trained on, at least
+_NEIGHBOURS = 8
+_MOST = 20_000  # frames among which neighbours are sought
+_FAR = 2.0  # times the usual distance of neighbours: such a frame has none that are like it (our choice)
+_WORST = 0.75  # quantile of frames that counts: a quarter of them disagree more
+_NONE = "Nothing is commanded in positions, so there is no action to compare."
+
+
+class ActionConsistency(AmongPeers):
+    """Actions against those of other episodes in the nearest states."""
+
+    name = "demonstration/actions"
+    meaning = "distance of actions from those of the task's other episodes in the nearest states"
+    # A quarter of a standard deviation of all actions is no conflict (our choice).
+    kinds: Mapping[str, Kind] = {"*": Kind(worse="high", unit="1", least=0.25, words="Its actions differ by")}
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`: sampled states and actions."""
+        motion = movement(recording)
+        if motion.command is None:
+            return [Measured(value=None, said=_NONE)]
+        states, actions, frames = _sampled(motion, motion.command)
+        facts = {"states": states.astype(np.float32), "actions": actions.astype(np.float32), "frames": frames}
+        return [Measured(value=0.0, facts=facts)]
+
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """See `MeasuringCheck`."""
+        figures = [list(found) for found in measured]
+        for places in by_group(recordings).values():
+            known = [place for place in places if measured[place][0].value is not None]
+            found = conflicts([measured[place][0].facts for place in known]) if len(known) > 1 else []
+            for place, (value, frame) in zip(known, found, strict=False):
+                figures[place] = [_figure(measured[place][0], value, frame)]
+            if len(known) == 1:
+                figures[known[0]] = [Measured(value=None, said="There is no other episode of this task.")]
+        yield from super().judge(recordings, figures)
+
+
+def conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]:
+    """Of each episode how far its actions lie from those of the others in like states, and where the most.
+
+    NaN where no state of the episode is like any of the others'.
+    """
+    sizes = np.array([len(fact["states"]) for fact in facts])
+    episode = np.repeat(np.arange(len(facts)), sizes)
+    states = _standardized(np.concatenate([fact["states"] for fact in facts]))
+    actions = _standardized(np.concatenate([fact["actions"] for fact in facts]))
+    reference = np.arange(0, len(states), max(1, -(-len(states) // _MOST)))
+    tree = scipy.spatial.cKDTree(states[reference])
+    several = min(3 * _NEIGHBOURS, len(reference))  # a frame's own episode is among them
+    distance, near = tree.query(states, k=several)
+    near = reference[near]
+    other = episode[near] != episode[:, None]
+    rank = np.cumsum(other, axis=1)
+    used = other & (rank <= _NEIGHBOURS)
+    theirs = np.where(used[..., None], actions[near], np.nan)
+    enough = used.sum(axis=1) >= _NEIGHBOURS // 2
+    apart = np.full(len(states), np.nan)
+    middle = np.nanmedian(theirs[enough], axis=1)
+    apart[enough] = np.sqrt(np.mean((actions[enough] - middle) ** 2, axis=1))
+    reach = np.nanmax(np.where(used, distance, np.nan)[enough], axis=1) if enough.any() else np.empty(0)
+    far = np.zeros(len(states), dtype=bool)
+    far[enough] = reach > _FAR * np.median(reach) if len(reach) else False
+    apart[far] = np.nan
+    return [_of(apart[episode == number]) for number in range(len(facts))]
+
+
+def _sampled(motion: Movement, command: Array) -> tuple[Array, Array, NDArray[np.intp]]:
+    """States ``(m, 2 n)``, actions ``(m, n)`` and their frames."""
+    ahead = max(1, round(_AHEAD_S * motion.rate_hz))
+    last = max(1, len(motion) - ahead)
+    frames = np.unique(np.linspace(0, last - 1, _FRAMES).round().astype(np.intp))
+    sums = np.concatenate([np.zeros((1, command.shape[1])), np.cumsum(command, axis=0)])
+    ends = np.minimum(frames + ahead, len(motion))
+    actions = (sums[ends] - sums[frames]) / (ends - frames)[:, None] - motion.position[frames]
+    before = np.maximum(frames - 2, 0)
+    span = np.maximum(frames - before, 1)[:, None] / motion.rate_hz
+    velocity = (motion.position[frames] - motion.position[before]) / span
+    return np.concatenate([motion.position[frames], velocity], axis=1), actions, motion.frames[frames]
+
+
+def _standardized(values: NDArray) -> Array:
+    table = np.asarray(values, dtype=np.float64)
+    sd = table.std(axis=0)
+    return (table - table.mean(axis=0)) / np.where(sd <= 1e-9 * (1e-12 + np.abs(table).max(axis=0)), np.inf, sd)
+
+
+def _of(apart: Array) -> tuple[float, int]:
+    known = apart[np.isfinite(apart)]
+    if not len(known):
+        return float("nan"), 0
+    return float(np.quantile(known, _WORST)), int(np.nanargmax(apart))
+
+
+def _figure(found: Measured, value: float, place: int) -> Measured:
+    if not np.isfinite(value):
+        return Measured(value=None, said="No other episode comes near any of its states.")
+    frame = int(found.facts["frames"][place])
+    said = f" standard deviations from those of other episodes in like states (most at frame {frame})"
+    return replace(found, value=value, said=said, first_frame=frame, last_frame=frame, facts={})

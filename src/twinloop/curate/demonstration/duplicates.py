@@ -1,0 +1,207 @@
+"""Episodes that are copies of another one: exact, shifted or cut in time, played at another pace, with noise added.
+
+Each episode leaves a trace of a few kilobytes. Candidates are the nearest traces in four arrangements, of which every
+kind of copy leaves one nearly alone: along the whole episode (pace), from its beginning and from its end (cuts), and
+poses at the joints' extremes (shifts). Candidates are then laid over each other. See `stats.near_duplicates`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.files import sha256_bytes
+from twinloop.core.seeds import generator
+from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.demonstration.movement import Array, Movement
+from twinloop.curate.demonstration.peers import by_group, made_by
+from twinloop.curate.recording import Recording
+from twinloop.dataset.resample import interpolate
+from twinloop.stats.near_duplicates import aligned_distances, nearest_pairs
+
+_RATE_HZ = 8.0  # of a trace: an arm on position servos of this size passes 1 to 4 Hz
+_MOST = 256  # frames of a trace: 32 s of an episode; what comes later is not compared
+_POINTS = 32  # of an episode's course at its own pace
+_ENDS_S = 6.0  # of the beginning and of the end
+_NEIGHBOURS = 4  # candidates of each episode in each arrangement
+# Two episodes are copies where they differ by less than a tenth of what two episodes of the task usually differ by. Of
+# forty recorded and 128 simulated pick-and-place episodes the most alike differ by 0.22 of it or more; of copies only
+# those stay above that are less like the original than another episode is (measured; docs/quality.md).
+LIMIT = 0.1
+_TYPICAL = 512  # pairs drawn by chance that say what is usual
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """``other`` is the place of the episode that this one is most like; ``how`` says in words what was done."""
+
+    other: int
+    distance: float
+    how: str
+    exact: bool
+
+
+class NearDuplicates(MeasuringCheck):
+    """Copies and near copies, and of which episode; of each pair the later one is called the copy."""
+
+    name = "demonstration/near_duplicates"
+    meaning = "distance to the most similar other episode, laid over each other, in that of two usual ones"
+    unit = "1"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The limit, and what traces are made by."""
+        return {"limit": LIMIT, "made by": made_by("movement")}
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`: the trace, and a hash of the content."""
+        episode = recording.episode
+        motion = Movement.of(episode)
+        time = np.arange(len(motion)) / motion.rate_hz
+        grid = np.arange(0.0, time[-1] + 0.5 / _RATE_HZ, 1.0 / _RATE_HZ)[:_MOST]
+        course = interpolate(time, motion.position, np.linspace(0.0, time[-1], _POINTS))
+        content = sha256_bytes(episode.state.tobytes(), episode.action.tobytes())
+        facts = {
+            "trace": interpolate(time, motion.position, grid).astype(np.float32),
+            "course": course.astype(np.float32),
+            "content": content,
+        }
+        return [Measured(value=0.0, facts=facts)]
+
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """See `MeasuringCheck`: every kind of robot and task by itself, across batches and sources."""
+        for places in _comparable(recordings, measured).values():
+            known = [place for place in places if measured[place][0].value is not None]
+            copies = find_copies([measured[place][0].facts for place in known])
+            for here, place in enumerate(known):
+                copy = copies[here]
+                other = None if copy is None else recordings[known[copy.other]]
+                yield self._scored(recordings[place], copy, other, later=copy is not None and here > copy.other)
+            for place in places:
+                if measured[place][0].value is None:
+                    yield self.of(recordings[place], measured[place][0], "unknown")
+
+    def _scored(self, recording: Recording, copy: Copy | None, other: Recording | None, *, later: bool) -> Score:
+        if copy is None or other is None:
+            found = Measured(value=None, said="There is no other episode of this task to compare it with.")
+            return self.of(recording, found, "unknown")
+        found = Measured(value=copy.distance)
+        which = f"{other.where} ({other.episode_id[:12]})"
+        if copy.distance >= LIMIT:
+            near = f"The most similar episode is {which}, {copy.distance:.2f} of the usual distance away; the limit is"
+            return self.of(recording, found, "good", limit=LIMIT, reason=f"{near} {LIMIT:g}.")
+        if not later:
+            reason = f"{other.where} ({other.episode_id[:12]}) is a copy of it: {copy.how}; this one came first."
+            return self.of(recording, found, "good", limit=LIMIT, reason=reason)
+        how = (
+            "the same, frame by frame" if copy.exact else f"{copy.how}, {copy.distance:.3f} of the usual distance away"
+        )
+        reason = f"A copy of {which}: {how}."
+        return self.of(recording, found, "bad" if copy.exact else "suspect", limit=LIMIT, reason=reason)
+
+
+def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[Copy | None]:
+    """Of each episode's facts (see `NearDuplicates.measure`) the other episode that it is most like; None if alone."""
+    if len(facts) < 2:
+        return [None] * len(facts)
+    lengths = np.array([len(fact["trace"]) for fact in facts])
+    traces, courses = _scaled(facts, lengths)
+    pairs = np.unique(
+        np.concatenate([nearest_pairs(rows, _NEIGHBOURS) for rows in _arrangements(traces, courses, lengths)]), axis=0
+    )
+    aligned = aligned_distances(traces, lengths, pairs)
+    paced = _course_distance(courses, pairs)
+    usual, usual_paced = _usual(traces, courses, lengths, seed)
+    relative = np.stack([aligned.distance / usual, paced / usual_paced])
+    return _best([str(fact["content"]) for fact in facts], pairs, relative, aligned.shift, lengths)
+
+
+def _scaled(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp]) -> tuple[Array, Array]:
+    """Traces ``(n, T, k)`` and courses ``(n, 32, k)`` about their mean, in each joint's standard deviation."""
+    every = np.concatenate([np.asarray(fact["course"], dtype=np.float64) for fact in facts])
+    mean, sd = every.mean(axis=0), every.std(axis=0)
+    sd = np.where(sd <= 1e-9 * (1e-12 + np.abs(every).max(axis=0)), np.inf, sd)
+    traces = np.zeros((len(facts), int(lengths.max()), len(mean)), dtype=np.float32)
+    for row, fact in enumerate(facts):
+        traces[row, : lengths[row]] = (fact["trace"] - mean) / sd
+    courses = (np.stack([fact["course"] for fact in facts]) - mean) / sd
+    return traces, courses  # pyright: ignore[reportReturnType]
+
+
+def _arrangements(traces: Array, courses: Array, lengths: NDArray[np.intp]) -> Iterator[Array]:
+    """Rows in which a copy of some kind lies next to its original."""
+    n = len(traces)
+    yield courses.reshape(n, -1)
+    step = np.arange(0, round(_ENDS_S * _RATE_HZ), 4)
+    last = lengths[:, None] - 1
+    for frames in (np.minimum(step, last), np.maximum(last - step, 0)):
+        yield np.take_along_axis(traces, frames[..., None], axis=1).reshape(n, -1)
+    inside = (np.arange(traces.shape[1]) < lengths[:, None])[..., None]
+    ends = [
+        np.argmax(np.where(inside, sign * traces, -np.inf), axis=1) for sign in (1.0, -1.0)
+    ]  # frame of each joint's extreme, (n, k)
+    at = np.concatenate(ends, axis=1)
+    yield np.take_along_axis(traces, at[..., None], axis=1).reshape(n, -1)
+
+
+def _course_distance(courses: Array, pairs: NDArray[np.intp]) -> Array:
+    return np.array([np.sqrt(np.mean(np.sum((courses[a] - courses[b]) ** 2, axis=1))) for a, b in pairs])
+
+
+def _usual(traces: Array, courses: Array, lengths: NDArray[np.intp], seed: int) -> tuple[float, float]:
+    """Median distances of pairs drawn by chance; the smallest number where all episodes are one."""
+    rng = generator(seed, "curate/near-duplicates")
+    first = rng.integers(0, len(traces), _TYPICAL)
+    second = (first + rng.integers(1, len(traces), _TYPICAL)) % len(traces)
+    drawn = np.unique(np.sort(np.stack([first, second], axis=1), axis=1), axis=0)
+    tiny = float(np.finfo(np.float32).eps)
+    laid_over = float(np.median(aligned_distances(traces, lengths, drawn).distance))
+    return max(laid_over, tiny), max(float(np.median(_course_distance(courses, drawn))), tiny)
+
+
+def _best(
+    contents: Sequence[str],
+    pairs: NDArray[np.intp],
+    relative: Array,
+    shift: NDArray[np.intp],
+    lengths: NDArray[np.intp],
+) -> list[Copy | None]:
+    """For every episode the pair of the least distance; among equals the earliest other one."""
+    least = relative.min(axis=0)
+    found: list[Copy | None] = [None] * len(contents)
+    for place in np.argsort(least, kind="stable"):
+        first, second = (int(number) for number in pairs[place])
+        for here, other in ((first, second), (second, first)):
+            if found[here] is None:
+                exact = contents[here] == contents[other]
+                how = _how(relative[:, place], int(shift[place]) * (1 if here == first else -1), lengths[[here, other]])
+                found[here] = Copy(other=other, distance=float(least[place]), how=how, exact=exact)
+    return found
+
+
+def _how(relative: Array, shift: int, lengths: NDArray[np.intp]) -> str:
+    """What makes the one the other, in words."""
+    laid_over, paced = relative
+    if paced < laid_over:
+        ratio = (lengths[0] - 1) / max(1, lengths[1] - 1)
+        return f"the same course in {ratio:.2f} times the time" if abs(ratio - 1) > 0.02 else "the same course in time"
+    if shift:
+        return f"the same movement, {abs(shift) / _RATE_HZ:.1f} s {'earlier' if shift > 0 else 'later'}"
+    return "the same movement at the same time"
+
+
+def _comparable(
+    recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]
+) -> dict[tuple[object, ...], list[int]]:
+    """Places by robot, task and number of joints: copies are looked for across batches and sources."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for (_, robot, _, task), places in by_group(recordings).items():
+        for place in places:
+            trace = measured[place][0].facts.get("trace")
+            width = 0 if trace is None else np.asarray(trace).shape[1]
+            found.setdefault((robot, task, width), []).append(place)
+    return {key: sorted(places) for key, places in found.items()}

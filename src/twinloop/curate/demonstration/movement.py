@@ -1,0 +1,112 @@
+"""What checks of demonstrations read of an episode: positions at an even rate, the arm apart from its gripper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError
+from twinloop.core.records import Episode
+from twinloop.curate.recording import Recording
+from twinloop.dataset.resample import hold, interpolate, turn_of, unwrapped
+
+Array = NDArray[np.float64]
+LEAST_FRAMES = 8  # as for a clip: three differences, and a spectrum of a few lines
+# Slower than so much of the 90th percentile of one's own speed is standing still: onsets and ends of movements are
+# put at 5 % of the peak speed (the usual mark in studies of reaching; Balasubramanian et al. 2015, "Methods").
+STILL = 0.05
+_LEAST_S = 0.4  # the quickest reach of a person lasts about so long; what is shorter is a twitch
+_UNEVEN = 0.1  # of a step: steps that differ by more are put on an even grid
+
+
+@dataclass(frozen=True, kw_only=True)
+class Movement:
+    """Joint positions ``(T, n)`` at ``rate_hz``, in rad and m where ``si``, else in the log's own unit.
+
+    ``command`` ``(T, n)`` are commanded positions, None where there are none. ``arm`` are the columns of the arm,
+    ``gripper`` that of its gripper, None without one: lower is taken to be more closed. ``frames`` ``(T,)`` says which
+    recorded frame each lies nearest to.
+    """
+
+    position: Array
+    command: Array | None
+    joints: tuple[str, ...]
+    arm: tuple[int, ...]
+    gripper: int | None
+    rate_hz: float
+    si: bool
+    frames: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.position)
+
+    @property
+    def velocity(self) -> Array:
+        """Velocities of the arm's joints between frames, ``(T − 1, narm)``, per second."""
+        return np.diff(self.position[:, self.arm], axis=0) * self.rate_hz
+
+    @property
+    def speed(self) -> Array:
+        """Speed of the arm ``(T − 1,)``: 1 m of a slide counts as 1 rad."""
+        return np.sqrt(np.sum(self.velocity**2, axis=1))
+
+    @classmethod
+    def of(cls, episode: Episode) -> Movement:
+        """Of a checked episode.
+
+        Raises:
+            LogError: too few frames, or no joints.
+        """
+        if len(episode) < LEAST_FRAMES or not episode.joints:
+            raise LogError(
+                f"Episode {episode.index} has {len(episode)} frames of {len(episode.joints)} joints; how it moves is "
+                f"told of {LEAST_FRAMES} frames or more."
+            )
+        steps = np.diff(episode.time)
+        step = float(np.median(steps))
+        position = unwrapped(episode.state, turn_of(episode.units))
+        command = unwrapped(episode.action, turn_of(episode.units)) if episode.command == "position" else None
+        frames = np.arange(len(episode))
+        if float(np.abs(steps - step).max()) > _UNEVEN * step:
+            grid = episode.time[0] + step * np.arange(int((episode.time[-1] - episode.time[0]) / step) + 1)
+            frames = np.clip(np.searchsorted(episode.time, grid - step / 2), 0, len(episode) - 1)
+            position = interpolate(episode.time, position, grid)
+            command = None if command is None else hold(episode.time, command, grid)
+        if episode.units.known:
+            position = episode.units.to_si(position)
+            command = None if command is None else episode.units.to_si(command)
+        gripping = [i for i, joint in enumerate(episode.joints) if "grip" in joint or "finger" in joint]
+        return cls(
+            position=position,
+            command=command,
+            joints=episode.joints,
+            arm=tuple(i for i in range(len(episode.joints)) if i not in gripping) or (0,),
+            gripper=gripping[0] if gripping else None,
+            rate_hz=1.0 / step,
+            si=episode.units.known,
+            frames=frames,
+        )
+
+
+def movement(recording: Recording) -> Movement:
+    """The movement of a recording.
+
+    Raises:
+        LogError: it cannot be told; says why.
+    """
+    return Movement.of(recording.episode)
+
+
+def still(motion: Movement) -> NDArray[np.bool_]:
+    """Where the arm stands still, by its own speed, ``(T − 1,)``."""
+    speed = np.convolve(motion.speed, np.ones(3) / 3, mode="same")  # one repeated reading is no standstill
+    moving = speed[speed > 0]
+    return speed < STILL * float(np.quantile(moving, 0.9)) if len(moving) else np.ones(len(speed), dtype=bool)
+
+
+def movements(motion: Movement) -> list[tuple[int, int]]:
+    """First frame and end of each stretch between two standstills, as slices of velocities."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], ~still(motion), [0]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2) if b - a >= max(4, _LEAST_S * motion.rate_hz)]

@@ -1,0 +1,218 @@
+"""Predicting from a demonstration how it ended, and finding outcomes that do not fit what happened.
+
+That a classifier learned from rollouts with known outcomes says which demonstrations are worth keeping is the idea of
+Demo-SCORE (Chen, Lessing, Liu & Finn, "Curating demonstrations using online experience", 2025, arXiv:2503.03707), which
+learns from policies' observations. Ours sees two dozen named numbers of the whole episode and is linear in them, so
+that it says why; it is judged by episodes that it did not see, and says nothing where that judgement is no better than
+a coin's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.demonstration.movement import Array, movement
+from twinloop.curate.demonstration.outcome_features import OutcomeFeature, outcome_features
+from twinloop.curate.demonstration.peers import by_group, made_by
+from twinloop.curate.recording import Recording
+from twinloop.stats.interval import Interval
+from twinloop.stats.logistic import CrossValidated, Logistic, cross_validated_logistic
+
+LEAST_LABELS, LEAST_OF_EACH = 20, 8  # fewer give no interval of the area under the curve worth the name (our choice)
+LIMIT = 0.1  # chance of the outcome that is stated, by those of other episodes: less is suspect (our choice)
+_BAD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomePrediction:
+    """Chances of success of episodes ``(n,)`` in the order given, and how they are made.
+
+    ``probability`` of labelled ones is by fits that did not see them, of others by ``model``; NaN of what could not be
+    read. ``auc`` is how well successes are ranked above failures, held out. ``refused`` says why nothing is predicted;
+    then the other fields are empty or None.
+    """
+
+    probability: Array
+    labels: tuple[bool | None, ...]
+    features: tuple[OutcomeFeature, ...]
+    rows: Array
+    auc: Interval | None
+    model: Logistic | None
+    refused: str
+
+    def coefficients(self) -> list[tuple[str, float]]:
+        """Features in words with the log odds that a standard deviation more of each adds, the largest first."""
+        if self.model is None:
+            return []
+        order = np.argsort(-np.abs(self.model.coefficients))
+        return [(self.features[i].meaning, float(self.model.coefficients[i])) for i in order]
+
+    def words(self, most: int = 5) -> tuple[str, ...]:
+        """What speaks for success and what against it, one sentence each."""
+        said = []
+        for meaning, weight in self.coefficients()[:most]:
+            side = "for" if weight > 0 else "against"
+            said.append(f"More of '{meaning}' speaks {side} success ({weight:+.2f} log odds a standard deviation).")
+        return tuple(said)
+
+    def because(self, place: int, *, success: bool, most: int = 2) -> str:
+        """Which features of an episode speak most against an outcome, in words."""
+        if self.model is None:
+            return ""
+        parts = self.model.parts(self.rows[[place]])[0] * (-1.0 if success else 1.0)
+        chosen = [i for i in np.argsort(-parts)[:most] if parts[i] > 0]
+        return "; ".join(
+            f"{self.features[i].meaning} is {self.rows[place, i]:.3g}{_unit(self.features[i].unit)}, "
+            f"the mean {self.model.mean[i]:.3g}"
+            for i in chosen
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "auc": None if self.auc is None else self.auc.to_json(),
+            "refused": self.refused,
+            "labels": sum(label is not None for label in self.labels),
+            "coefficients": [{"feature": meaning, "log_odds": weight} for meaning, weight in self.coefficients()],
+        }
+
+
+def predict_outcomes(
+    recordings: Sequence[Recording], labels: Mapping[str, bool] | None = None, *, level: float = 0.95, seed: int = 0
+) -> OutcomePrediction:
+    """Learn from the episodes whose outcome is known how the others end.
+
+    Args:
+        recordings: of one robot and task; others are told apart by where they stand, not by how they end.
+        labels: outcomes by name of the episode; by default what the recordings say of themselves.
+        level: of the interval of the area under the curve; where it reaches down to ½ nothing is predicted.
+        seed: of the folds.
+
+    Raises:
+        InputError: recordings of different joints.
+    """
+    features: list[tuple[OutcomeFeature, ...] | None] = []
+    for recording in recordings:
+        try:
+            features.append(outcome_features(movement(recording)))
+        except TwinloopError:
+            features.append(None)
+        recording.forget()
+    known = [recording.success if labels is None else labels.get(recording.episode_id) for recording in recordings]
+    return predict_from_features(features, known, level=level, seed=seed)
+
+
+def predict_from_features(
+    features: Sequence[tuple[OutcomeFeature, ...] | None],
+    labels: Sequence[bool | None],
+    *,
+    level: float = 0.95,
+    seed: int = 0,
+) -> OutcomePrediction:
+    """As `predict_outcomes`, of numbers that are known already; None where an episode could not be read."""
+    names = {tuple(feature.name for feature in row) for row in features if row is not None}
+    if len(names) > 1:
+        raise InputError("The episodes have different joints. Predict outcomes of one robot at a time.")
+    first = next((row for row in features if row is not None), ())
+    rows = np.array(
+        [[np.nan] * len(first) if row is None else [feature.value for feature in row] for row in features]
+    ).reshape(len(features), len(first))
+    readable = np.array([row is not None for row in features], dtype=bool)
+    known = readable & np.array([label is not None for label in labels], dtype=bool)
+    outcome = np.array([bool(label) for label in labels])
+    refused = _refused(outcome[known])
+    found = None if refused else _fitted(_filled(rows, known), outcome, known, level, seed)
+    if found is not None and float(found.auc.low) <= 0.5:
+        ranked, low = 100 * float(found.auc.estimate), 100 * float(found.auc.low)
+        refused = (
+            f"held-out successes are ranked above failures {ranked:.0f} % of the time, and the {100 * level:.0f} % "
+            f"interval begins at {low:.0f} %: no better than a coin"
+        )
+    probability = np.full(len(rows), np.nan)
+    if found is not None and not refused:
+        probability[readable] = found.model.probability(_filled(rows, known)[readable])
+        probability[known] = found.held_out
+    return OutcomePrediction(
+        probability=probability,
+        labels=tuple(labels),
+        features=first,
+        rows=_filled(rows, known),
+        auc=None if found is None else found.auc,
+        model=None if found is None or refused else found.model,
+        refused=refused,
+    )
+
+
+class OutcomeFits(MeasuringCheck):
+    """Whether the outcome that is stated fits what the episode is like; where none is, whether it looks failed."""
+
+    name = "demonstration/outcome"
+    meaning = "chance of the stated outcome by a classifier that did not see the episode"
+    unit = "1"
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Limits, and what figures are made by."""
+        made = made_by("movement", "grip", "hesitation", "path", "smoothness", "outcome_features")
+        return {"limit": LIMIT, "labels": LEAST_LABELS, "made by": made}
+
+    def measure(self, recording: Recording) -> Sequence[Measured]:
+        """See `MeasuringCheck`."""
+        return [Measured(value=0.0, facts={"features": outcome_features(movement(recording))})]
+
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """See `MeasuringCheck`."""
+        for places in by_group(recordings).values():
+            features = [measured[place][0].facts.get("features") for place in places]
+            made = predict_from_features(features, [recordings[place].success for place in places])
+            for here, place in enumerate(places):
+                yield self._scored(recordings[place], made, here, measured[place][0])
+
+    def _scored(self, recording: Recording, made: OutcomePrediction, here: int, found: Measured) -> Score:
+        if found.value is None:
+            return self.of(recording, found, "unknown")
+        if made.refused or made.auc is None:
+            return self.of(recording, Measured(value=None, said=f"Not judged: {made.refused}."), "unknown")
+        label, chance = made.labels[here], float(made.probability[here])
+        stated = True if label is None else label
+        fits = chance if stated else 1.0 - chance
+        verdict = "bad" if label is not None and fits < _BAD else "suspect" if fits < LIMIT else "good"
+        word = "success" if stated else "failure"
+        what = f"No outcome is stated; the chance of {word}" if label is None else f"Stated is {word}, the chance of it"
+        why = made.because(here, success=stated) if verdict != "good" else ""
+        ranked = f"{100 * float(made.auc.low):.0f}–{100 * float(made.auc.high):.0f} % of pairs are ranked right"
+        reason = f"{what} is {fits:.2f}{': ' + why if why else ''} (held out, {ranked})."
+        return self.of(recording, Measured(value=fits), verdict, limit=LIMIT, reason=reason)
+
+
+def _refused(outcome: NDArray[np.bool_]) -> str:
+    yes, no = int(outcome.sum()), int((~outcome).sum())
+    if yes + no >= LEAST_LABELS and min(yes, no) >= LEAST_OF_EACH:
+        return ""
+    return (
+        f"{yes} successes and {no} failures are stated; it takes {LEAST_LABELS} outcomes, {LEAST_OF_EACH} of each kind"
+    )
+
+
+def _filled(rows: Array, known: NDArray[np.bool_]) -> Array:
+    """Rows with the mean of the known ones where a number is not told."""
+    counts = np.isfinite(rows[known]).sum(axis=0)
+    sums = np.where(np.isfinite(rows[known]), rows[known], 0.0).sum(axis=0)
+    return np.where(np.isfinite(rows), rows, sums / np.maximum(counts, 1))
+
+
+def _fitted(
+    rows: Array, outcome: NDArray[np.bool_], known: NDArray[np.bool_], level: float, seed: int
+) -> CrossValidated:
+    return cross_validated_logistic(rows[known], outcome[known], level=level, seed=seed)
+
+
+def _unit(unit: str) -> str:
+    return "" if unit == "1" else f" {unit}"

@@ -1,0 +1,127 @@
+"""The form of most checks of demonstrations: a figure of each episode, judged by the others of the same task.
+
+Nothing says how smooth a demonstration has to be; what is known is how smooth the others are. Figures are fenced
+(`stats.outlying`) within batch, robot, source and task: up to a quarter of the episodes may be poor on the same side.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from twinloop.core.files import sha256_file
+from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.recording import Recording
+from twinloop.stats.outlying import LEAST_VALUES, Fence, fence
+
+Group = tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """What a figure is: which side of it is poor, its unit, and the least difference that matters.
+
+    ``words`` say what stands out, as in "it pauses for …"; ``show`` is a format of the figure. ``stretch`` moves the
+    fence away where one of many channels would be outside by chance.
+    """
+
+    worse: Literal["low", "high"]
+    unit: str
+    least: float
+    words: str
+    show: str = "{:.2f}"
+    stretch: float = 1.0
+
+
+def made_by(*modules: str) -> list[str]:
+    """SHA-256 of files of this package that a check's figures come from."""
+    return [sha256_file(Path(__file__).with_name(f"{module}.py")) for module in modules]
+
+
+def group_of(recording: Recording) -> Group:
+    """Episodes that may be measured against each other: of one batch, robot, source and task."""
+    return (*recording.group, recording.task)
+
+
+def by_group(recordings: Sequence[Recording]) -> dict[Group, list[int]]:
+    """Places of the recordings of each group, in order."""
+    found: defaultdict[Group, list[int]] = defaultdict(list)
+    for place, recording in enumerate(recordings):
+        found[group_of(recording)].append(place)
+    return dict(found)
+
+
+class AmongPeers(MeasuringCheck):
+    """A check whose figures are judged by those of the task's other episodes; subclasses measure, and set ``kinds``.
+
+    ``kinds`` is by channel; ``*`` stands for all channels that are not named.
+    """
+
+    kinds: Mapping[str, Kind]
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What figures and fences are made by, besides the check's own file."""
+        return {"made by": made_by("movement", "peers", "grip")}
+
+    def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
+        """See `MeasuringCheck`: the fence of every channel of every group, and each figure against it."""
+        for places in by_group(recordings).values():
+            fences = self._fences([found for place in places for found in measured[place]])
+            for place in places:
+                for found in measured[place]:
+                    yield self._scored(recordings[place], found, fences.get(found.channel))
+
+    def comparable(self, channel: str, values: Sequence[float]) -> str:
+        """Why figures of a channel say nothing in this group; empty where they do."""
+        del channel, values
+        return ""
+
+    def _kind(self, channel: str) -> Kind:
+        return self.kinds[channel] if channel in self.kinds else self.kinds["*"]
+
+    def _fences(self, found: Sequence[Measured]) -> dict[str, Fence | str]:
+        """By channel the fence, or why there is none."""
+        values: defaultdict[str, list[float]] = defaultdict(list)
+        for figure in found:
+            if figure.value is not None and np.isfinite(figure.value):
+                values[figure.channel].append(figure.value)
+        fences: dict[str, Fence | str] = {}
+        for channel, known in values.items():
+            if len(known) < LEAST_VALUES:
+                fences[channel] = (
+                    f"only {len(known)} episode{'s' * (len(known) != 1)} of this task can be compared; what is usual "
+                    f"shows from {LEAST_VALUES} on"
+                )
+            else:
+                kind = self._kind(channel)
+                usual = fence(known, least=kind.least, stretch=kind.stretch)
+                fences[channel] = self.comparable(channel, known) or usual
+        return fences
+
+    def _scored(self, recording: Recording, found: Measured, usual: Fence | str | None) -> Score:
+        kind = self._kind(found.channel)
+        if found.value is None or usual is None:
+            return replace(self.of(recording, found, "unknown"), unit=kind.unit)
+        if isinstance(usual, str):
+            reason = f"Not judged: {usual}."
+            return replace(self.of(recording, found, "unknown", reason=reason), unit=kind.unit)
+        near = usual.low if kind.worse == "low" else usual.high
+        far = usual.doubled()[0 if kind.worse == "low" else 1]
+        sign = -1.0 if kind.worse == "low" else 1.0
+        value = float(found.value)
+        verdict = "bad" if sign * value > sign * far else "suspect" if sign * value > sign * near else "good"
+        value_text, limit_text, usual_text = (kind.show.format(number) for number in (value, near, usual.median))
+        whose = f"of {usual.count} episodes of this task, the median is {usual_text} and the limit {limit_text}"
+        reason = f"{kind.words} {value_text}{_unit(kind.unit)}{found.said}; {whose}."
+        score = replace(self.of(recording, found, verdict, limit=near, reason=reason), unit=kind.unit)
+        return replace(score, first_frame=None, last_frame=None) if verdict == "good" else score
+
+
+def _unit(unit: str) -> str:
+    return "" if unit == "1" else f" {unit}"
