@@ -31,7 +31,7 @@ class Twins(Protocol):
 
 # Where each check stands. A class whose constructor takes ``twins`` gets the `Twins`.
 CHECKS: dict[str, str] = {
-    "physics/torque": "physics.joints:Torque",
+    "physics/torque": "physics.torque:Torque",
     "physics/replay": "physics.replay:ReplayResidual",
     "physics/next_state": "physics.states:NextState",
     "physics/penetration": "physics.states:Penetration",
@@ -42,7 +42,7 @@ CHECKS: dict[str, str] = {
     "physics/velocity": "physics.joints:Velocity",
     "physics/acceleration": "physics.joints:Acceleration",
     "physics/jerk": "physics.joints:Jerk",
-    "physics/lag": "physics.joints:Lag",
+    "physics/lag": "physics.lag:Lag",
     "recording/clock_jump": "recording_checks.findings:ClockJumps",
     "recording/clock_drift": "recording_checks.findings:ClockDrift",
     "recording/dropped_frames": "recording_checks.frames:DroppedFrames",
