@@ -16,10 +16,14 @@ from twinloop import __version__
 from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Generate, Replay, Twin
 from twinloop.cli.coverage import Coverage
+from twinloop.cli.curate import Curate
+from twinloop.cli.edit import Edit
 from twinloop.cli.exporting import Export
 from twinloop.cli.gap import Gap, said
+from twinloop.cli.hub import Pull, Push
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
+from twinloop.cli.label import Label, labelled
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
 from twinloop.cli.sensors import Sensors
@@ -43,8 +47,13 @@ _Commands = (
     | Annotated[Fetch, tyro.conf.subcommand("fetch", prefix_name=False)]
     | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
     | Annotated[Coverage, tyro.conf.subcommand("coverage", prefix_name=False)]
+    | Annotated[Curate, tyro.conf.subcommand("curate", prefix_name=False)]
     | Annotated[Import, tyro.conf.subcommand("import", prefix_name=False)]
+    | Annotated[Edit, tyro.conf.subcommand("edit", prefix_name=False)]
     | Annotated[Export, tyro.conf.subcommand("export", prefix_name=False)]
+    | Annotated[Push, tyro.conf.subcommand("push", prefix_name=False)]
+    | Annotated[Pull, tyro.conf.subcommand("pull", prefix_name=False)]
+    | Annotated[Label, tyro.conf.subcommand("label", prefix_name=False)]
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
@@ -66,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"twinloop {__version__}")
         return 0
     command: Command = tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
-        _Commands, prog="twinloop", args=said(words), description=_DESCRIPTION, config=_STYLE
+        _Commands, prog="twinloop", args=labelled(said(words)), description=_DESCRIPTION, config=_STYLE
     )
     started = datetime.now(UTC)
     try:

@@ -122,9 +122,7 @@ class Blocks:
 
     def _tasks(self, item: Item, frames: pa.Table) -> Any:
         """The new ``task_index`` of each frame; texts are numbered in order of first appearance."""
-        names = item.source.tasks
-        if item.task is not None:
-            names = dict.fromkeys(used_tasks(frames), item.task)
+        names = {number: item.texts.get(text, text) for number, text in item.source.tasks.items()}
         for old in used_tasks(frames):
             if old in names:
                 self.tasks.setdefault(names[old], len(self.tasks))
@@ -134,7 +132,7 @@ class Blocks:
         where = layout.chunk_and_file(len(self.entries))
         made: dict[str, Any] = {
             "episode_index": self.episodes,
-            "tasks": self._texts(item),
+            "tasks": item.tasks,
             "length": item.length,
             **{f"data/{name}": number for name, number in where.items()},
             "dataset_from_index": self.frames,
@@ -146,9 +144,6 @@ class Blocks:
             made[f"videos/{key}/from_timestamp"] = place.start_s
             made[f"videos/{key}/to_timestamp"] = place.start_s + item.length / self._plan.fps
         return {**made, **{f"meta/episodes/{name}": number for name, number in where.items()}}
-
-    def _texts(self, item: Item) -> list[str]:
-        return [item.task] if item.task is not None else list(item.source.reader.row(item.index).get("tasks") or [])
 
     def _parent(self, item: Item) -> str:
         return item.source.ids[item.index]

@@ -59,7 +59,7 @@ def child(item: Item, record: Provenance | None, parent: str, frames: pa.Table) 
         record,
         parents=(parent,),
         content_hash="",
-        task=record.task if item.task is None else item.task,
+        task=item.texts.get(record.task, record.task),
         extra={**record.extra, KEY: done},
     )
     changed = replace(changed, content_hash=content_hash(_episode(item, changed, frames)))

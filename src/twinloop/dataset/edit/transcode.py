@@ -26,6 +26,7 @@ _ENCODERS = {
     ),
 }
 CODECS = tuple(_ENCODERS)
+PIXELS = "yuv420p"  # what is written
 _READABLE = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p")  # 8-bit colour; depth in 12 or 16 bits would be cut
 
 
@@ -97,10 +98,10 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
             if stream is None:
                 stream = container.add_stream(name, rate=fps, options=options)
                 stream.width, stream.height = encoding.width or frame.width, encoding.height or frame.height
-                stream.pix_fmt, stream.codec_context.time_base = "yuv420p", base
+                stream.pix_fmt, stream.codec_context.time_base = PIXELS, base
                 stream.codec_context.color_range, stream.codec_context.colorspace = frame.color_range, frame.colorspace
                 stream.codec_context.thread_count = 1
-            picture = frame.reformat(width=stream.width, height=stream.height, format="yuv420p")
+            picture = frame.reformat(width=stream.width, height=stream.height, format=PIXELS)
             picture.pts, picture.time_base = number, base
             picture.pict_type = av.video.frame.PictureType.I if number == 0 else av.video.frame.PictureType.NONE
             container.mux(stream.encode(picture))

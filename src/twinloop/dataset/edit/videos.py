@@ -17,7 +17,7 @@ from twinloop.core.pool import cores
 from twinloop.dataset import layout
 from twinloop.dataset.edit.item import Item
 from twinloop.dataset.edit.packets import Coding, PacketFile, PacketReader
-from twinloop.dataset.edit.transcode import CODECS, Encoding, transcode
+from twinloop.dataset.edit.transcode import CODECS, PIXELS, Encoding, transcode
 from twinloop.dataset.snapshot import link_or_copy
 
 _MOST_BYTES = 200_000_000  # of a file, as LeRobot's video_files_size_in_mb
@@ -160,8 +160,11 @@ class _Camera:
     def _anew(self, at: int) -> bool:
         """Whether an episode's frames are to be encoded, whether or not its packets could be cut out."""
         coding = self._codings[self._path(at)]
-        other = self._pixels.encoding is not None and coding.codec != self._pixels.encoding.codec
-        return self._pixels.everything or other
+        wanted = self._pixels.encoding
+        if wanted is None or self._pixels.everything:
+            return self._pixels.everything
+        several = len({one.pix_fmt for one in self._codings.values()}) > 1
+        return coding.codec != wanted.codec or (several and coding.pix_fmt != PIXELS)
 
     def _made_ahead(self) -> Iterator[Future[Path]]:
         """Episodes being encoded, some ahead of the one that is asked for, in order."""

@@ -62,7 +62,7 @@ class Edited:
     """What an edit wrote.
 
     ``videos`` says of each camera how many episodes were linked with their whole file, copied packet by packet, and
-    encoded anew; ``notes`` are what a person should know.
+    encoded anew; ``notes`` are what a person should know, ``details`` what the operation has to say besides.
     """
 
     output: Path
@@ -70,7 +70,8 @@ class Edited:
     frames: int
     tasks: tuple[str, ...]
     videos: Mapping[str, Mapping[str, int]]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for results."""
@@ -81,6 +82,7 @@ class Edited:
             "tasks": list(self.tasks),
             "videos": {key: dict(row) for key, row in self.videos.items()},
             "notes": list(self.notes),
+            **self.details,
         }
 
 

@@ -1,0 +1,280 @@
+"""The edits by name: select, delete, split, merge, retask, reencode, rebalance; each from folders to a new one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import InputError
+from twinloop.dataset.edit.children import transform
+from twinloop.dataset.edit.choice import Choice, chosen, groups
+from twinloop.dataset.edit.documents import Operation
+from twinloop.dataset.edit.item import Item
+from twinloop.dataset.edit.shares import balanced, checked_shares, parted
+from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.transcode import Encoding
+from twinloop.dataset.edit.videos import Pixels
+from twinloop.dataset.edit.writing import Edited, Settings, write_items, write_parts
+
+Folder = Path | str
+_AS_IS = Settings()
+
+
+def select(source: Folder, output: Folder, episodes: Choice, *, settings: Settings = _AS_IS) -> Edited:
+    """Write some episodes, in the order given; see `choice.chosen` for how they are named.
+
+    Raises:
+        InputError: an episode that is not there or is given twice, or none at all.
+        DatasetError: see `writing.write_selection`.
+    """
+    opened = Source(source)
+    items = _items(opened, chosen(opened, episodes))
+    return write_items(items, output, settings, Operation(name="select", parameters={"episodes": _plain(episodes)}))
+
+
+def delete(source: Folder, output: Folder, episodes: Choice, *, settings: Settings = _AS_IS) -> Edited:
+    """Write all episodes but some; raises as `select`."""
+    opened = Source(source)
+    gone = set(chosen(opened, episodes))
+    if not gone:
+        raise InputError(f"No episode to leave out of {opened}. Name at least one.")
+    items = _items(opened, [index for index in range(len(opened)) if index not in gone])
+    return write_items(items, output, settings, Operation(name="delete", parameters={"episodes": _plain(episodes)}))
+
+
+def split(
+    source: Folder,
+    output: Folder,
+    *,
+    shares: Mapping[str, float] | None = None,
+    counts: Mapping[str, int] | None = None,
+    lists: Mapping[str, Choice] | None = None,
+    by: str | None = None,
+    seed: int = 0,
+    settings: Settings = _AS_IS,
+) -> dict[str, Edited]:
+    """Write the parts of a dataset as folders ``output/NAME``, all of them at once.
+
+    Args:
+        source: the dataset.
+        output: an absent or empty folder.
+        shares: of each part, between 0 and 1; drawn by ``seed``.
+        counts: episodes of each part instead; drawn by ``seed``.
+        lists: episodes of each part instead, named as in `select`.
+        by: what shall be alike in all parts: ``task``, ``success`` or any column, see `choice.groups`.
+        seed: of the draw.
+        settings: how to write.
+
+    Raises:
+        InputError: none or several ways to split, shares beyond 1, more episodes than there are, an empty part, or an
+            episode in two parts.
+        DatasetError: see `writing.write_selection`.
+    """
+    opened = Source(source)
+    given = [way for way in (shares, counts, lists) if way]
+    if len(given) != 1:
+        raise InputError("Give one way to split: shares (train=0.8), counts (train=40) or lists (train=0:40).")
+    names = list(given[0])
+    for name in names:
+        if not name or name != Path(name).name or name.startswith("."):
+            raise InputError(f"A part cannot be named {name!r}: it becomes a folder. Use letters, digits, - and _.")
+    if lists:
+        parts = {name: chosen(opened, choice) for name, choice in lists.items()}
+        _once(opened, parts)
+    else:
+        parts = parted(_strata(opened, by), _fractions(opened, shares, counts), seed=seed)
+    empty = [name for name, rows in parts.items() if not rows]
+    if empty:
+        raise InputError(f"The part {empty[0]} of {opened} gets no episode of {len(opened)}. Give it more, or drop it.")
+    said: dict[str, Any] = {"shares": shares, "counts": counts, "by": by, "seed": seed}
+    said["lists"] = None if lists is None else {name: _plain(choice) for name, choice in lists.items()}
+    operation = Operation(name="split", parameters={key: value for key, value in said.items() if value is not None})
+    made = write_parts({name: _items(opened, rows) for name, rows in parts.items()}, output, settings, operation)
+    left = sorted(set(range(len(opened))) - {row for rows in parts.values() for row in rows})
+    return {
+        name: replace(one, details={**one.details, "from": parts[name], "left_out": left}) for name, one in made.items()
+    }
+
+
+def merge(sources: Sequence[Folder], output: Folder, *, settings: Settings = _AS_IS) -> Edited:
+    """Write all episodes of several folders, one folder after the other.
+
+    Raises:
+        InputError: features, rates or codecs differ, or an episode is in two folders.
+        UnitsError: units differ, or not all folders say theirs.
+        DatasetError: see `writing.write_selection`.
+    """
+    if not sources:
+        raise InputError("There is no folder to merge. Name at least one.")
+    paths = [Path(source).resolve() for source in sources]
+    twice = [path for path in paths if paths.count(path) > 1]
+    if twice:
+        raise InputError(f"{twice[0]} is given twice. Name each folder once.")
+    opened = [Source(source) for source in sources]
+    items = [item for source in opened for item in _items(source, range(len(source)))]
+    codec = settings.pixels.encoding.codec if settings.pixels.encoding else None
+    parameters = {key: value for key, value in {"codec": codec, "same_units": settings.same_units}.items() if value}
+    return write_items(items, output, settings, Operation(name="merge", parameters=parameters))
+
+
+def retask(
+    source: Folder,
+    output: Folder,
+    *,
+    task: str | None = None,
+    episodes: Choice | None = None,
+    rename: Mapping[str, str] | None = None,
+    settings: Settings = _AS_IS,
+) -> Edited:
+    """Write all episodes, some with another task text; these become children of the ones they were.
+
+    Args:
+        source: the dataset.
+        output: an absent or empty folder.
+        task: the new text of the chosen ``episodes`` (all of them where none are given).
+        episodes: named as in `select`.
+        rename: new texts by old ones, instead of ``task``.
+        settings: how to write.
+
+    Raises:
+        InputError: no new text, an old one that no episode has, or nothing that would change.
+        DatasetError: see `writing.write_selection`.
+    """
+    if (task is None) == (rename is None):
+        raise InputError("Give the new task text, or texts to rename (old=new), and not both.")
+    opened = Source(source)
+    wanted = set(range(len(opened)) if episodes is None else chosen(opened, episodes))
+    if rename is not None:
+        _known(opened, rename)
+    items, changed = [], 0
+    for item in _items(opened, range(len(opened))):
+        texts = _new_texts(item, task, rename) if item.index in wanted else {}
+        changed += bool(texts)
+        done = (transform("retask", {"texts": texts}),) if texts else ()
+        items.append(replace(item, texts=texts, transforms=done))
+    if not changed:
+        raise InputError(f"No task text of {opened} would change. Its texts are: {_texts(opened)}.")
+    parameters: dict[str, Any] = {"rename": dict(rename)} if rename is not None else {"task": task}
+    parameters |= {} if episodes is None else {"episodes": _plain(episodes)}
+    made = write_items(items, output, settings, Operation(name="retask", parameters=parameters))
+    return replace(made, details={"changed": changed})
+
+
+def reencode(source: Folder, output: Folder, encoding: Encoding, *, settings: Settings = _AS_IS) -> Edited:
+    """Write all episodes with their videos encoded anew; all become children of the ones they were.
+
+    Raises:
+        InputError: the dataset has no videos, or their pictures are not 8-bit colour.
+        DatasetError: see `writing.write_selection`.
+    """
+    opened = Source(source)
+    if not opened.keys("video"):
+        raise InputError(f"{opened} has no videos to encode. Its features: {', '.join(opened.features)}.")
+    pixels = Pixels(encoding=encoding, everything=True, link=settings.pixels.link)
+    items = _items(opened, range(len(opened)))
+    operation = Operation(name="reencode", parameters=encoding.to_json())
+    return write_items(items, output, replace(settings, pixels=pixels), operation)
+
+
+def rebalance(
+    sources: Sequence[Folder],
+    output: Folder,
+    by: str,
+    *,
+    shares: Mapping[str, float] | None = None,
+    seed: int = 0,
+    repeat: bool = False,
+    settings: Settings = _AS_IS,
+) -> Edited:
+    """Write episodes so that groups have equal or given shares, by leaving some out.
+
+    Args:
+        sources: one or several datasets.
+        output: an absent or empty folder.
+        by: what groups are: ``task``, ``success``, ``source`` or any column, see `choice.groups`.
+        shares: of each group; equal where none are given. A group without a share is left out.
+        seed: which episodes are left out follows from it.
+        repeat: leave none out of the fullest group, and repeat episodes of the others. A repeated one is a child of
+            the one it repeats, so that no id is there twice.
+        settings: how to write.
+
+    Returns:
+        What was written; ``details`` has the counts of each group before and after, and which episodes were left out.
+
+    Raises:
+        InputError: a column that is not there, shares of groups that are not there or that do not sum to 1.
+        DatasetError: see `writing.write_selection`.
+    """
+    opened = [Source(source) for source in sources]
+    items = [item for source in opened for item in _items(source, range(len(source)))]
+    kinds = [kind for source in opened for kind in groups(source, by)]
+    times = balanced(kinds, shares, seed=seed, repeat=repeat)
+    kept = [_copy(item, copy) for item, often in zip(items, times, strict=True) for copy in range(often)]
+    counts = {kind: {"before": 0, "after": 0} for kind in dict.fromkeys(kinds)}
+    for kind, often in zip(kinds, times, strict=True):
+        counts[kind]["before"] += 1
+        counts[kind]["after"] += often
+    left = [[str(item.source.path), item.index] for item, often in zip(items, times, strict=True) if not often]
+    said = {"by": by, "shares": None if shares is None else dict(shares), "seed": seed, "repeat": repeat}
+    made = write_items(kept, output, settings, Operation(name="rebalance", parameters=said))
+    return replace(made, details={"groups": counts, "left_out": left, "repeated": len(kept) - sum(map(bool, times))})
+
+
+def _items(source: Source, indices: Sequence[int] | range) -> list[Item]:
+    return [Item(source=source, index=index) for index in indices]
+
+
+def _copy(item: Item, copy: int) -> Item:
+    return replace(item, transforms=(transform("repeat", {"copy": copy}),)) if copy else item
+
+
+def _strata(source: Source, by: str | None) -> list[str]:
+    return [""] * len(source) if by is None else groups(source, by)
+
+
+def _fractions(
+    source: Source, shares: Mapping[str, float] | None, counts: Mapping[str, int] | None
+) -> dict[str, float]:
+    if counts is None:
+        return checked_shares(shares or {})
+    wanted = sum(counts.values())
+    if wanted > len(source) or min(counts.values()) < 1:
+        said = ", ".join(f"{name}={count}" for name, count in counts.items())
+        raise InputError(f"The parts {said} want {wanted} episodes, each at least one; {source} has {len(source)}.")
+    return {name: count / len(source) for name, count in counts.items()}
+
+
+def _once(source: Source, parts: Mapping[str, Sequence[int]]) -> None:
+    owner: dict[int, str] = {}
+    for name, rows in parts.items():
+        for row in rows:
+            if row in owner:
+                raise InputError(f"Episode {row} of {source} is in {owner[row]} and in {name}. Name it in one part.")
+            owner[row] = name
+
+
+def _new_texts(item: Item, task: str | None, rename: Mapping[str, str] | None) -> dict[str, str]:
+    """The texts of an episode that change, by the old ones."""
+    old = item.tasks
+    new = {text: task if task is not None else (rename or {}).get(text, text) for text in old}
+    if any(not text.strip() for text in new.values()):
+        raise InputError("A task text cannot be empty: say in words what the robot does.")
+    return {before: after for before, after in new.items() if before != after}
+
+
+def _known(source: Source, rename: Mapping[str, str]) -> None:
+    texts = {text for row in source.column("tasks") for text in row or ()}
+    unknown = [text for text in rename if text not in texts]
+    if unknown:
+        raise InputError(f"No episode of {source} has the task {unknown[0]!r}. Its texts are: {_texts(source)}.")
+
+
+def _texts(source: Source) -> str:
+    found = sorted({text for row in source.column("tasks") for text in row or ()})
+    return ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
+
+
+def _plain(choice: Choice) -> Any:
+    return choice if isinstance(choice, str) else list(choice)
