@@ -1,0 +1,227 @@
+"""Labels of a workspace: said by hand, from a file, by rule; shown, exported, and held against each other."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.label_checks import Label, Source
+from twinloop.catalog.labels import Written, retract
+from twinloop.catalog.naming import resolve, select
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.extension import raised
+from twinloop.dataset.reader import DatasetReader
+from twinloop.label.exchange import read_labels, write_labels
+from twinloop.label.rule import UNKNOWN, Finding, Material, Rule
+from twinloop.label.rules import open_rule
+from twinloop.label.rules_sql import SqlRule
+from twinloop.loop.worlds import world_of
+
+_SHOWN = 20
+_MOST_REASONS = 5
+
+
+def episodes_of(ws: Workspace, words: Sequence[str], where: str | None) -> list[str]:
+    """The episodes that a person names, by id or by a condition.
+
+    Raises:
+        InputError: nothing is named, or the condition holds for none.
+    """
+    named = resolve(ws, words)
+    if where is not None:
+        found = select(ws, where)
+        if not found and not named:
+            raise InputError(f"--where {where} holds for no episode. Nothing was said.")
+        named += found
+    if not named:
+        raise InputError("No episode is named. Give ids, BATCH:INDEX, or --where SQL.")
+    return list(dict.fromkeys(named))
+
+
+def say(
+    ws: Workspace,
+    episodes: Sequence[str],
+    said: Sequence[Mapping[str, Any]],
+    *,
+    author: str,
+    source: Source,
+    add: bool,
+    console: Console,
+) -> dict[str, Any]:
+    """Say the same of every episode: ``said`` holds the fields of a `Label` but its episode and author."""
+    labels = [Label(episode_id=name, source=source, author=author, **fields) for name in episodes for fields in said]
+    return _told(ws.label(labels, add=add), len(episodes), f"{source}:{author}", console)
+
+
+def take_back(
+    ws: Workspace,
+    episodes: Sequence[str],
+    kinds: Mapping[str, str | None],
+    *,
+    author: str,
+    source: Source,
+    console: Console,
+) -> dict[str, Any]:
+    """Take back what an author says of episodes: kinds with a value, or None for whatever is said."""
+    if not kinds:
+        raise InputError(
+            "--retract what? Add --success, --failure, --subtask, --language, --tag WORD or --number NAME."
+        )
+    taken = sum(retract(ws, episodes, kind, source=source, author=author, value=value) for kind, value in kinds.items())
+    console.print(f"{taken} labels of {source}:{author} taken back; the history keeps them.")
+    return {"schema": 1, "verb": "label", "retracted": taken}
+
+
+def read_file(
+    ws: Workspace, path: Path, *, author: str, source: Source, author_hash: str | None, console: Console
+) -> dict[str, Any]:
+    """Every label of a file, or none of them."""
+    lines = read_labels(path)
+    names = list(dict.fromkeys(line.episode_id for line in lines))
+    known = dict(zip(names, resolve(ws, names), strict=True))
+    labels = [
+        replace(line.label(source=source, author=author, author_hash=author_hash), episode_id=known[line.episode_id])
+        for line in lines
+    ]
+    return _told(ws.label(labels), len(names), f"{path}", console)
+
+
+def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: Console) -> dict[str, Any]:
+    """What a rule says of episodes (all of the workspace by default), written down.
+
+    Raises:
+        InputError: the rule cannot be opened, or raises.
+    """
+    rule = open_rule(word)
+    pairs = list(_of_sql(ws, rule, episodes) if isinstance(rule, SqlRule) else _of_rule(ws, rule, episodes))
+    if not pairs:
+        raise InputError(f"The rule {rule.name} says nothing of these episodes.")
+    unknown = Counter(finding.reason for _, finding in pairs if finding.value == UNKNOWN)
+    labels = [_label(name, finding, rule) for name, finding in pairs]
+    figures = _told(ws.label(labels), len({name for name, _ in pairs}), f"rule:{rule.name}", console)
+    for reason, count in unknown.most_common(_MOST_REASONS):
+        console.print(f"  cannot tell of {count}: {reason}")
+    values = Counter(f"{finding.kind}={finding.value}" for _, finding in pairs)
+    return figures | {
+        "rule": rule.name,
+        "hash": rule.hash,
+        "values": dict(sorted(values.items())),
+        "unknown": dict(unknown),
+    }
+
+
+def show(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
+    """Everything that was ever said of an episode, what holds first, and the answer where several speak."""
+    episode = resolve(ws, [word])[0]
+    held = ws.query("SELECT * FROM labels WHERE episode_id = ? ORDER BY kind, first_frame, source, author", [episode])
+    history = ws.query("SELECT * FROM label_history WHERE episode_id = ? ORDER BY seq", [episode])
+    consensus = ws.query("SELECT * FROM consensus WHERE episode_id = ? ORDER BY kind", [episode])
+    names = ("kind", "value", "first_frame", "last_frame", "source", "author", "confidence", "reason", "said_at")
+    console.print(f"Episode {episode}")
+    console.print(_table(held.to_pylist(), names))
+    for row in consensus.to_pylist():
+        conflict = f"; {row['conflict']}" if row["conflict"] else ""
+        console.print(f"{row['kind']}: {row['value']} ({row['decided']} of {row['source']}{conflict})")
+    console.print(f"{len(history) - len(held)} earlier statements in `label_history`.")
+    return {
+        "schema": 1,
+        "verb": "label show",
+        "episode_id": episode,
+        "labels": held.to_pylist(),
+        "consensus": consensus.to_pylist(),
+        "history": history.to_pylist(),
+    }
+
+
+def overview(ws: Workspace, console: Console) -> dict[str, Any]:
+    """How often each author says what."""
+    rows = ws.query(
+        "SELECT kind, source, author, CASE WHEN kind IN ('language') OR number IS NOT NULL THEN '' ELSE value END AS "
+        "value, count(*) AS labels, count(DISTINCT episode_id) AS episodes FROM labels "
+        "GROUP BY ALL ORDER BY kind, source, author, labels DESC"
+    ).to_pylist()
+    console.print(_table(rows, ("kind", "source", "author", "value", "labels", "episodes")) if rows else "No labels.")
+    return {"schema": 1, "verb": "label list", "labels": rows}
+
+
+def export(ws: Workspace, path: Path, where: str | None, console: Console) -> dict[str, Any]:
+    """The labels that hold, as a file that `read_file` reads."""
+    chosen = None if where is None else set(select(ws, where))
+    rows = ws.query("SELECT * FROM labels ORDER BY seq").to_pylist()
+    kept = [row for row in rows if chosen is None or row["episode_id"] in chosen]
+    write_labels(path, kept)
+    console.print(f"{len(kept)} labels: {path}")
+    return {"schema": 1, "verb": "label export", "labels": len(kept), "file": str(path)}
+
+
+def _of_sql(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, Finding]]:
+    found = rule.findings(ws.query(rule.sql))
+    if episodes is None:
+        return found
+    chosen = set(episodes)
+    return [(name, finding) for name, finding in found if name in chosen]
+
+
+def _of_rule(ws: Workspace, rule: Rule, episodes: Sequence[str] | None) -> Iterator[tuple[str, Finding]]:
+    for material in materials(ws, episodes):
+        try:
+            found = list(rule.label(material))
+        except TwinloopError:
+            raise
+        except Exception as error:  # whatever a user's rule raises, it is the rule that is wrong
+            which = f"The rule {rule.name} fails on episode {material.episode_id[:12]}"
+            raise InputError(f"{which}: {raised(error)}. Nothing was written.") from error
+        yield from ((material.episode_id, finding) for finding in found)
+
+
+def materials(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[Material]:
+    """Episodes as rules see them, batch by batch; all that are not buried by default."""
+    table = ws.query("SELECT episode_id, batch, episode_index FROM episodes ORDER BY batch, episode_index")
+    chosen = None if episodes is None else set(episodes)
+    reader = functools.lru_cache(maxsize=4)(ws.reader)
+    for row in table.to_pylist():
+        if chosen is None or row["episode_id"] in chosen:
+            opened: DatasetReader = reader(row["batch"])
+            world, missing = world_of(opened, row["episode_index"])
+            yield Material(
+                episode_id=row["episode_id"], reader=opened, index=row["episode_index"], world=world, missing=missing
+            )
+
+
+def _label(episode: str, finding: Finding, rule: Rule | SqlRule) -> Label:
+    return Label(
+        episode_id=episode,
+        kind=finding.kind,
+        value=finding.value,
+        source="rule",
+        author=rule.name,
+        author_hash=rule.hash,
+        first_frame=finding.first_frame,
+        last_frame=finding.last_frame,
+        confidence=finding.confidence,
+        reason=finding.reason,
+    )
+
+
+def _told(written: Written, episodes: int, who: str, console: Console) -> dict[str, Any]:
+    replaced = f", in place of {written.replaced}" if written.replaced else ""
+    unchanged = f"; {written.unchanged} statements were the same before" if written.unchanged else ""
+    console.print(f"{written.labels} labels of {episodes} episodes by {who}{replaced}{unchanged}")
+    return {"schema": 1, "verb": "label", "episodes": episodes, "author": who, **written.to_json()}
+
+
+def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table:
+    table = Table(*names, box=None, header_style="bold", pad_edge=False)
+    for row in rows[:_SHOWN]:
+        table.add_row(*("" if row[name] is None else str(row[name]) for name in names))
+    if len(rows) > _SHOWN:
+        table.add_row(f"… {len(rows) - _SHOWN} more")
+    return table
