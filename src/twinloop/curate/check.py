@@ -15,8 +15,8 @@ from twinloop.core.files import sha256_file, sha256_json
 from twinloop.curate.recording import Recording
 
 Verdict = Literal["good", "suspect", "bad", "unknown"]
-VERDICTS: tuple[Verdict, ...] = ("bad", "suspect", "unknown", "good")
-"""Worst first."""
+VERDICTS: tuple[Verdict, ...] = ("bad", "suspect", "good", "unknown")
+"""Worst first; what cannot be told is outweighed by whatever can."""
 FAMILIES = ("physics", "recording", "demonstration", "learned")
 
 

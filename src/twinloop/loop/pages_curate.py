@@ -1,0 +1,126 @@
+"""The report on the quality of episodes: what is wrong, how far, and what it looks like."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import TwinloopError
+from twinloop.curate.check import VERDICTS, Check, Score, worst
+from twinloop.curate.recording import Recording
+from twinloop.report import KeyFigure, Report
+from twinloop.report.quality import score_strips
+
+_PICTURED, _MOMENTS = 12, 5  # episodes that are shown, and frames of each
+_LISTED = 200
+_HEIGHT = 160  # px of a shown frame
+
+Wrong = Sequence[tuple[Recording, Sequence[Score]]]
+
+
+def curate_section(
+    page: Report, checks: Sequence[Check], scores: Sequence[Score], verdicts: Mapping[str, int], wrong: Wrong
+) -> None:
+    """All of the page.
+
+    Args:
+        page: gets the sections.
+        checks: what was looked for.
+        scores: what was found.
+        verdicts: episodes by their worst verdict.
+        wrong: episodes that are suspect or bad with what is wrong, worst first.
+    """
+    page.figures(
+        KeyFigure(label=verdict, value=verdicts[verdict], unit="episodes", tone="bad" if verdict == "bad" else None)
+        for verdict in VERDICTS
+        if verdicts[verdict]
+    )
+    page.text("An episode is as good as the worst that any check says of it. Nothing was deleted or changed.")
+    _episodes(page, wrong)
+    _pictures(page, wrong)
+    _distributions(page, scores)
+    _checks(page, checks, scores)
+
+
+def _episodes(page: Report, wrong: Wrong) -> None:
+    page.section("Worst episodes first")
+    if not wrong:
+        page.text("No episode is suspect or bad.")
+        return
+    rows = [
+        (recording.where, score.verdict, score.check, score.channel, _frames(score), score.reason)
+        for recording, scores in wrong
+        for score in scores
+    ]
+    page.table(("episode", "verdict", "check", "of", "frames", "why"), rows[:_LISTED])
+    if len(rows) > _LISTED:
+        page.text(f"And {len(rows) - _LISTED} further rows, in result.json.")
+
+
+def _frames(score: Score) -> str:
+    if score.first_frame is None:
+        return "all"
+    if score.last_frame in (None, score.first_frame):
+        return str(score.first_frame)
+    return f"{score.first_frame}–{score.last_frame}"
+
+
+def _pictures(page: Report, wrong: Wrong) -> None:
+    shown = [(recording, scores) for recording, scores in wrong if recording.cameras][:_PICTURED]
+    if not shown:
+        return
+    page.section("What they look like", "Frames around what is concerned, from the episode's cameras.")
+    for recording, scores in shown:
+        score = next((score for score in scores if score.channel.partition("/")[0] in recording.cameras), scores[0])
+        camera = score.channel.partition("/")[0]
+        camera = camera if camera in recording.cameras else recording.cameras[0]
+        try:
+            strip, rows = _strip(recording, camera, score)
+        except TwinloopError as error:
+            page.text(f"{recording.where}: {error}")
+            continue
+        numbers = ", ".join(map(str, rows))
+        page.image(strip, f"{recording.where}, {camera}, frames {numbers}. {score.check}: {score.reason}")
+        recording.forget()
+
+
+def _strip(recording: Recording, camera: str, score: Score) -> tuple[NDArray[np.uint8], list[int]]:
+    """Frames side by side, from a little before what is concerned to a little after."""
+    from twinloop.dataset.pictures import resized
+
+    last = recording.frames - 1
+    first = 0 if score.first_frame is None else score.first_frame
+    stop = last if score.first_frame is None else max(score.last_frame or first, first)
+    around = max(3, (stop - first) // 4)
+    rows = sorted({int(row) for row in np.linspace(max(first - around, 0), min(stop + around, last), _MOMENTS)})
+    pictures = recording.pictures(camera, rows)
+    height, width = pictures.shape[1:3]
+    pictures = resized(pictures, (_HEIGHT, max(1, round(width * _HEIGHT / height))))
+    gap = np.full((_HEIGHT, 4, 3), 255, dtype=np.uint8)
+    parts: list[NDArray[np.uint8]] = [part for picture in pictures for part in (picture, gap)]
+    return np.concatenate(parts[:-1], axis=1), rows
+
+
+def _distributions(page: Report, scores: Sequence[Score]) -> None:
+    rows: dict[str, list[tuple[float, str, str]]] = defaultdict(list)
+    for score in scores:
+        if score.value is not None and score.limit:
+            said = f"{score.episode_id[:12]} {score.channel}: {score.value:.4g} {score.unit}, limit {score.limit:.4g}"
+            rows[score.check].append((score.value / score.limit, score.verdict, said))
+    if rows:
+        page.section("How far each figure is from its limit", "One point for each score that has a limit.")
+        page.plot(score_strips(rows), "What lies to the right of the line is suspect or bad.")
+
+
+def _checks(page: Report, checks: Sequence[Check], scores: Sequence[Score]) -> None:
+    rows = []
+    for check in checks:
+        mine = worst(score for score in scores if score.check == check.name)
+        counts = Counter(score.verdict for score in mine.values())
+        why = next((score.reason for score in mine.values() if score.verdict == "unknown"), "")
+        rows.append((check.name, *(counts[verdict] for verdict in VERDICTS), check.meaning, why))
+    page.section("Checks")
+    page.table(("check", *VERDICTS, "looks for", "why unknown"), rows)
