@@ -11,6 +11,7 @@ from twinloop.dataset.exporters.formats import exporter
 from twinloop.dataset.exporters.protocol import ExportOptions
 from twinloop.dataset.exporters.source import PlayedFolder, open_source
 from twinloop.dataset.exporters.verify import verify_export
+from twinloop.loop.exports_truth import with_truth
 
 
 def run_export(
@@ -27,7 +28,7 @@ def run_export(
     Raises:
         InputError: see the message.
     """
-    chosen = exporter(name)
+    chosen = with_truth(exporter(name), dataset)
     options = ExportOptions(episodes=episode_list(episodes), settings=_settings(settings))
     done = chosen.export(dataset, output, options)
     figures: dict[str, Any] = {

@@ -5,18 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import InputError
+from twinloop.core.errors import TwinloopError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Provenance, StoredSimulation
 from twinloop.dataset.exporters.mcap import export_mcap
 from twinloop.dataset.exporters.protocol import Exporter
+from twinloop.dataset.exporters.rerun import export_rerun
 from twinloop.dataset.exporters.robomimic import export_robomimic
 from twinloop.dataset.exporters.streams import Bodies, EpisodeStreams, Shape, Truth
 from twinloop.dataset.reader import DatasetReader
@@ -40,7 +41,7 @@ _KINDS = {
     int(_GEOM.mjGEOM_MESH): "mesh",
 }
 _HIDDEN = 3  # MuJoCo's viewer shows the geom groups 0 to 2
-_WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap}
+_WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap, "rerun": export_rerun}
 
 
 def with_truth(exporter: Exporter, source: Path) -> Exporter:
@@ -54,25 +55,28 @@ def truth_of(reader: DatasetReader) -> Truth | None:
     """What is known of a generated dataset beyond its files; None of any other dataset."""
     if not reader.ours or "generate" not in root_config(reader):
         return None
-    known = _Generated(reader)
+    try:
+        twin = load_plan(GenerateConfig.model_validate(root_config(reader)["generate"])).twin
+    except TwinloopError as error:
+        return Truth(notes=(f"without the twin, so without models and poses: {error}",))
+    if twin.hash != reader.spec.twin_hash:
+        was = f"{twin.name} is {twin.hash[:12]} now and was {reader.spec.twin_hash[:12]}"
+        return Truth(notes=(f"the twin has changed since ({was}), so without models and poses",))
+    known = _Generated(reader, twin)
     return Truth(simulation=known.simulation, bodies=known.bodies)
 
 
 class _Generated:
-    """A generated dataset and the twin that made it, compiled when it is first asked."""
+    """A generated dataset and the twin that made it."""
 
-    def __init__(self, reader: DatasetReader) -> None:
-        self._reader = reader
-
-    @cached_property
-    def twin(self) -> Twin:
-        return load_plan(GenerateConfig.model_validate(root_config(self._reader)["generate"])).twin
+    def __init__(self, reader: DatasetReader, twin: Twin) -> None:
+        self._reader, self.twin = reader, twin
 
     def simulation(self, index: int) -> StoredSimulation | None:
         """The episode's model with its parameters, its states, and what its actuators were given."""
         if self._reader.appended(index):
             return None
-        provenance = self._checked(index)
+        provenance = self._reader.provenance(index)
         params = recorded_params(self.twin, provenance)
         text = model_text(self.twin, params)
         controls, notes = self._controls(index, params, provenance)
@@ -90,21 +94,12 @@ class _Generated:
         if self._reader.appended(index):
             return None
         model = copy.copy(self.twin.model)
-        params = recorded_params(self.twin, self._checked(index))
+        params = recorded_params(self.twin, self._reader.provenance(index))
         world_model_inplace(self.twin, params, model)
         states = EpisodeStreams(self._reader, index).states[:-1]
         position, quaternion = body_poses(model, states)
         names = tuple(model.body(i).name or f"body_{i}" for i in range(1, model.nbody))
         return Bodies(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
-
-    def _checked(self, index: int) -> Provenance:
-        provenance = self._reader.provenance(index)
-        if provenance.twin_hash != self.twin.hash:
-            raise InputError(
-                f"Episode {index} was made with {provenance.twin} {provenance.twin_hash[:12]}, this is "
-                f"{self.twin.name} {self.twin.hash[:12]}. Export with the version of the twin that made it."
-            )
-        return provenance
 
     def _controls(
         self, index: int, params: ParamTable, provenance: Provenance

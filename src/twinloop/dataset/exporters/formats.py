@@ -14,6 +14,9 @@ FORMATS = {
     "lerobot": "lerobot_v3",
     "lerobot-v2": "lerobot_v21",
     "groot": "groot",
+    "robomimic": "robomimic",
+    "mcap": "mcap",
+    "rerun": "rerun",
 }
 """Module of this package by format; each has an ``EXPORTER``."""
 

@@ -64,7 +64,7 @@ def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: Tr
         raise UnknownNameError("kind of pictures", pictures, ("video", "jpeg"), where="the format mcap")
     cameras = chosen_cameras(reader, options.settings.get("cameras"))
     asked = _Asked(reader=reader, cameras=cameras, copied=pictures == "video", truth=truth)
-    notes: dict[str, None] = {}
+    notes = dict.fromkeys(truth.notes)
     if output.suffix == ".mcap":
         require_absent(output)
         notes.update(dict.fromkeys(_write_file(output, asked, episodes)))

@@ -73,7 +73,7 @@ def export_robomimic(source: Path, output: Path, options: ExportOptions, *, trut
     settings = _understood(reader, options)
     require_absent(output)
     low, high = _action_range(reader, episodes)
-    notes: dict[str, None] = {}
+    notes = dict.fromkeys(truth.notes)
     with atomic_open(output) as file, h5py.File(file, "w") as target:
         data = target.create_group("data")
         for number, index in enumerate(episodes):

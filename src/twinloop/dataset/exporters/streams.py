@@ -96,11 +96,15 @@ def _no_events(_index: int) -> Sequence[Event]:
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """What the simulator, and whoever labels episodes, know of them beyond the dataset; each is asked when needed."""
+    """What the simulator, and whoever labels episodes, know of them beyond the dataset; each is asked when needed.
+
+    ``notes`` are said with every export.
+    """
 
     simulation: Callable[[int], StoredSimulation | None] = _nothing
     bodies: Callable[[int], Bodies | None] = _nothing
     events: Callable[[int], Sequence[Event]] = _no_events
+    notes: tuple[str, ...] = ()
 
 
 NOTHING = Truth()
