@@ -165,6 +165,30 @@ def trajectory_features(real: Clips, sim: Clips) -> tuple[tuple[Feature, ...], A
     return tuple(features[i] for i in kept), tables[0], tables[1]
 
 
+# What thresholds taken from other clips go into is left out: time at rest, lag, gripper events.
+_ALONE = tuple(row for row in _MEASURED if row[1] != "at_rest")
+
+
+def clip_features(clips: Clips) -> tuple[tuple[Feature, ...], Array]:
+    """The features that each clip has by itself, ``(nclip, nfeature)``: the same whatever other clips there are."""
+    features: list[Feature] = []
+    columns: list[Array] = []
+    for column, channel in enumerate(clips.channels):
+        side = [(clips.position[..., column], clips.action[..., column])]
+        found = dict(zip(_MEASURED, (values[0] for values in _measured(side, clips.rate_hz)), strict=True))
+        made = [(row, found[row]) for row in _ALONE]
+        if clips.command == "position":
+            ((position, action),) = side
+            commanded = [values[0] for values in _commanded(side, clips.rate_hz)]
+            made += zip(_COMMANDED, commanded, strict=True)
+            made += zip(_TRACKING[:2], [(action - position).mean(axis=1), _rms(action - position)], strict=True)
+        for (family, kind, of, meaning), values in made:
+            unit = _in(of, clips.units[column])
+            features.append(Feature(channel=channel, family=family, kind=kind, unit=unit, meaning=meaning))
+            columns.append(values)
+    return tuple(features), np.stack(columns, axis=1)
+
+
 Pairs = list[tuple[Array, Array]]
 
 

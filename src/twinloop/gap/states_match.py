@@ -47,8 +47,8 @@ def match(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> 
     rate, (real, sim) = _one_rate(real, sim, notes)
     sides = []
     for episodes in (real, sim):
-        maps = [_only(episode.units, channels) if si else None for episode in episodes]
-        ordered = [_select(episode, channels) for episode in episodes]
+        maps = [only_channels(episode.units, channels) if si else None for episode in episodes]
+        ordered = [select_channels(episode, channels) for episode in episodes]
         sides.append(cut_clips(ordered, maps, rate_hz=rate, clip_s=clip_s, names=channels))
     return Matched(real=sides[0], sim=sides[1], notes=tuple(notes))
 
@@ -91,14 +91,14 @@ def _same_command(real: Sequence[Episode], sim: Sequence[Episode]) -> None:
 
 def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[str], notes: list[str]) -> bool:
     """Whether both sets can be read in SI; else their units must be the same."""
-    maps = [_only(episode.units, channels) for episode in (*real, *sim)]
+    maps = [only_channels(episode.units, channels) for episode in (*real, *sim)]
     if all(map_.known for map_ in maps):
         return True
     for column, channel in enumerate(channels):
         units = {map_.joints[column].unit for map_ in maps}
         if len(units) > 1:
-            mine = {_only(e.units, channels).joints[column].unit for e in real}
-            theirs = {_only(e.units, channels).joints[column].unit for e in sim}
+            mine = {only_channels(e.units, channels).joints[column].unit for e in real}
+            theirs = {only_channels(e.units, channels).joints[column].unit for e in sim}
             raise UnitsError(
                 f"{channel} is in {_listed(sorted(mine))} in the real log and in {_listed(sorted(theirs))} in the "
                 "simulated one, and not every log says what its unit is in SI. Give the calibration (--calibration), "
@@ -118,7 +118,7 @@ def _one_rate(
     slower = min(rates)
     made = []
     for name, episodes, rate in zip(("real", "simulated"), (real, sim), rates, strict=True):
-        if all(_even(episode, slower) for episode in episodes):
+        if all(even(episode, slower) for episode in episodes):
             made.append(episodes)
             continue
         made.append([piece for episode in episodes for piece in resample(episode, slower)])
@@ -132,24 +132,25 @@ def _rate(episode: Episode) -> float:
     return (len(episode) - 1) / float(episode.time[-1] - episode.time[0])
 
 
-def _even(episode: Episode, rate: float) -> bool:
+def even(episode: Episode, rate: float) -> bool:
     """Whether frames come at the rate, none of them missing."""
     return abs(_rate(episode) / rate - 1) <= _SAME_RATE and float(np.diff(episode.time).max()) * rate < 1.5
 
 
-def _only(units: UnitMap, channels: Sequence[str]) -> UnitMap:
+def only_channels(units: UnitMap, channels: Sequence[str]) -> UnitMap:
+    """The unit map of some channels, in their order."""
     by_name = {unit.joint: unit for unit in units.joints}
     return UnitMap(joints=tuple(by_name[name] for name in channels), source=units.source)
 
 
-def _select(episode: Episode, channels: Sequence[str]) -> Episode:
+def select_channels(episode: Episode, channels: Sequence[str]) -> Episode:
     """An episode of some channels only."""
     if list(episode.joints) == list(channels):
         return episode
     columns = [episode.joints.index(name) for name in channels]
     return replace(
         episode,
-        units=_only(episode.units, channels),
+        units=only_channels(episode.units, channels),
         action=episode.action[:, columns],
         state=episode.state[:, columns],
         signals={},

@@ -205,12 +205,13 @@ def calibrated(against: Against, twin: Twin) -> Against:
     Raises:
         LogError: a log lacks a joint of the twin.
     """
-    sides = [[_in_ranges(episode, twin) for episode in side] for side in (against.real, against.sim)]
+    sides = [[in_ranges(episode, twin) for episode in side] for side in (against.real, against.sim)]
     label = f"{against.label}; where a log has no calibration the joint ranges of {twin.name} stand in"
     return replace(against, real=sides[0], sim=sides[1], label=label)
 
 
-def _in_ranges(episode: Episode, twin: Twin) -> Episode:
+def in_ranges(episode: Episode, twin: Twin) -> Episode:
+    """The episode with the twin's joint ranges in place of a calibration that its log lacks."""
     if episode.units.known:
         return episode
     columns = require_joints(twin.robot.joints, episode.joints, where=episode.origin or "The log")

@@ -20,15 +20,18 @@ Outcome = tuple[dict[str, Any], int]
 
 @dataclass(frozen=True, kw_only=True)
 class GapRun:
-    """One measurement. ``kind`` is the word after ``twinloop gap``; without ``output`` nothing is stored."""
+    """One measurement. ``kind`` is the word after ``twinloop`` ``verb``; without ``output`` nothing is stored."""
 
     kind: str
     output: Path | None
     conditions: tuple[Condition, ...]
     console: Console
+    verb: str = "gap"
 
     @classmethod
-    def begin(cls, kind: str, output: Path | None, fail_if: Sequence[str], console: Console) -> GapRun:
+    def begin(
+        cls, kind: str, output: Path | None, fail_if: Sequence[str], console: Console, *, verb: str = "gap"
+    ) -> GapRun:
         """Claim the folder and read the conditions, before anything is computed.
 
         Raises:
@@ -37,7 +40,7 @@ class GapRun:
         conditions = parse_conditions(fail_if)
         if output is not None:
             claim_output(output)
-        return cls(kind=kind, output=output, conditions=conditions, console=console)
+        return cls(kind=kind, output=output, conditions=conditions, console=console, verb=verb)
 
     def end(
         self,
@@ -62,7 +65,7 @@ class GapRun:
         """
         result: dict[str, Any] = {
             **figures,
-            "verb": "gap",
+            "verb": self.verb,
             "kind": self.kind,
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "headline": [figure.to_json() for figure in headline],

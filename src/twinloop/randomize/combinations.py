@@ -7,11 +7,12 @@ from typing import TypeAlias
 
 from twinloop.core.errors import InputError
 from twinloop.randomize.adaptive import AdaptiveDraw
+from twinloop.randomize.boxes import BoxesDraw
 from twinloop.randomize.constraints import Constraint
 from twinloop.randomize.designs import Design, Grid, Independent, Stratified, is_named
 from twinloop.randomize.draws import Draw, JointDraw
 
-AnyDraw: TypeAlias = Draw | JointDraw | AdaptiveDraw
+AnyDraw: TypeAlias = Draw | JointDraw | AdaptiveDraw | BoxesDraw
 
 
 def check_single(draws: Sequence[AnyDraw]) -> None:
@@ -54,6 +55,8 @@ def _check_levels(design: Grid | Stratified, draw: AnyDraw) -> None:
         why = "is drawn together with other identified parameters, so it has no levels or strata of its own"
     elif isinstance(draw, AdaptiveDraw) and isinstance(design, Grid):
         why = "has adaptive ranges, so its levels would move"
+    elif isinstance(draw, BoxesDraw) and isinstance(design, Grid):
+        why = "is drawn in boxes, so its levels would be others in each"
     if name and why:
         raise InputError(f"{name} is named by the design {design.kind}, but {why}. Take it out of the design's names.")
 

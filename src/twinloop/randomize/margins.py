@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.randomize.adaptive import AdaptiveDraw
+from twinloop.randomize.boxes import BoxesDraw
 from twinloop.randomize.distributions import Choice, Distribution, MultivariateNormal, Uniform
 from twinloop.randomize.draws import Draw, JointDraw
 from twinloop.randomize.plan import Plan
@@ -55,6 +56,8 @@ def margins(plan: Plan) -> list[Margin]:
             result += [_margin(plan, draw, names) for names in draw.axes]
         elif isinstance(draw, JointDraw):
             result += [_joint_margin(plan, draw, column) for column in range(draw.size)]
+        elif isinstance(draw, BoxesDraw):
+            result += [_boxes_margin(plan, draw, column) for column in range(draw.size)]
         else:
             result += _adaptive_margins(plan, draw)
     return result
@@ -103,6 +106,16 @@ def _joint_margin(plan: Plan, draw: JointDraw, column: int) -> Margin:
         return np.exp(values) if log else values
 
     return Margin(names=(name,), unit=plan.twin.params[name].unit, to_unit=forward, to_si=back)
+
+
+def _boxes_margin(plan: Plan, draw: BoxesDraw, column: int) -> Margin:
+    name = draw.names[column]
+    return Margin(
+        names=(name,),
+        unit=plan.twin.params[name].unit,
+        to_unit=lambda values: draw.cdf(column, values),
+        to_si=lambda u: draw.ppf(column, u),
+    )
 
 
 def _adaptive_margins(plan: Plan, draw: AdaptiveDraw) -> list[Margin]:

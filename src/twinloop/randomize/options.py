@@ -8,6 +8,7 @@
       design: sobol                     # independent, latin_hypercube, {kind: stratified, ...}, {kind: grid, ...}
       constraints: ["object/cube/position/x < 0.3"]
       adaptive: {names: ["object/cube/friction/slide"], every: 256}
+      boxes: [{episodes: 20, params: {object/cube/mass: [0.02, 0.04]}}]    # see randomize.boxes
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from twinloop.twin.params import Param
 from twinloop.twin.spec import describe
 
 _CHOSEN = ("texture", "scene")  # numbers that stand for things
-OPTIONS = ("default", "identified", "kappa", "design", "constraints", "adaptive")
+OPTIONS = ("default", "identified", "kappa", "design", "constraints", "adaptive", "boxes")
 
 
 class AdaptiveOptions(BaseModel):

@@ -14,6 +14,7 @@ from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.randomize.adaptive import AdaptiveDraw, Ranges
+from twinloop.randomize.boxes import BoxesDraw
 from twinloop.randomize.combinations import AnyDraw, check_constraints, check_design, check_single
 from twinloop.randomize.constraints import Constraint
 from twinloop.randomize.designs import INDEPENDENT, Design, Independent, design_json
@@ -178,7 +179,7 @@ class Plan:
                 u = self._uniforms(draw, numbers, attempts, redraw=redraw)
             if isinstance(draw, JointDraw):
                 values |= self._joint(draw, u, numbers, attempts, redraw)
-            elif isinstance(draw, AdaptiveDraw):
+            elif isinstance(draw, AdaptiveDraw | BoxesDraw):
                 values |= draw.values(u, self.run_seed, numbers)
             else:
                 values |= draw.values(self.twin, u)

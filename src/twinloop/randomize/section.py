@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
-from twinloop.randomize.adaptive import AdaptiveDraw
+from twinloop.randomize.boxes import parse_boxes
+from twinloop.randomize.combinations import AnyDraw
 from twinloop.randomize.config import parse_randomization
 from twinloop.randomize.constraints import Constraint
 from twinloop.randomize.designs import INDEPENDENT, make_design
-from twinloop.randomize.draws import Draw, JointDraw
+from twinloop.randomize.draws import Draw
 from twinloop.randomize.options import OPTIONS, parse_adaptive, parse_constraints
 from twinloop.randomize.plan import Plan
 from twinloop.randomize.sources import default_draws, identified_draws
@@ -51,7 +53,10 @@ def section_plan(
     if "kappa" in options and identified is None:
         raise InputError(f"{where}: randomization.kappa widens an identified distribution. Add identified: RUN.")
     parsed, pool = parse_randomization(given, twin, where=where)
-    draws: list[Draw | JointDraw | AdaptiveDraw] = list(parsed)
+    draws: list[AnyDraw] = list(parsed)
+    if "boxes" in options:
+        boxes = parse_boxes(options["boxes"], twin, where=where)
+        draws = [boxes, *_without(parsed, boxes.names)]
     if "adaptive" in options:
         draws.append(parse_adaptive(options["adaptive"], twin, where=where))
     taken = [name for draw in draws for name in draw.names]
@@ -72,6 +77,25 @@ def section_plan(
         design=design,
         constraints=constraints,
     )
+
+
+def _without(draws: Sequence[Draw], names: Sequence[str]) -> list[Draw]:
+    """The draws without the parameters that boxes name, which come from there.
+
+    Raises:
+        InputError: one of them is tied to others, which would go on without it.
+    """
+    kept = []
+    for draw in draws:
+        left = tuple(name for name in draw.names if name not in names)
+        if left != draw.names and draw.tied and left:
+            gone = next(name for name in draw.names if name in names)
+            raise InputError(
+                f"{draw.source}: {gone} is tied to {left[0]} and cannot be drawn in boxes alone. Untie them."
+            )
+        if left:
+            kept.append(replace(draw, names=left))
+    return kept
 
 
 def _asked(value: Any, where: str) -> bool:

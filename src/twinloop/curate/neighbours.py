@@ -1,0 +1,210 @@
+"""The clips of a workspace nearest to a clip: exact, over whitened rows that lie mapped beside the catalog.
+
+Rows of one encoder are written once as float32, with the names of their episodes, under the hash of the parts that they
+come from; whoever asks next maps the file. A search is one product of a matrix with a vector: it is bound by memory, so
+that 200,000 rows of 128 numbers (100 MB) take some tens of milliseconds (`benchmarks/coverage.py`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.catalog import Workspace
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import sha256_json
+from twinloop.curate.projection import fit_whitening
+
+_FOLDER = "cache"  # in the catalog's folder; whatever lies there can be made again
+_SCHEMA = 1
+_MOST = 128  # whitened components: distances are exact in them
+_SHARE = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbour:
+    """A clip and how far it is, in standard deviations of whitened components."""
+
+    episode_id: str
+    first_frame: int
+    last_frame: int
+    distance: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipIndex:
+    """Rows ``(n, d)`` float32 with their squared lengths, and what clips they are of."""
+
+    rows: NDArray[np.float32]
+    squares: NDArray[np.float32]
+    names: NDArray[np.bytes_]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @classmethod
+    def of(
+        cls, rows: NDArray[np.float32], names: Sequence[str], first: NDArray[np.int64], last: NDArray[np.int64]
+    ) -> ClipIndex:
+        """An index in memory."""
+        rows = np.ascontiguousarray(rows, dtype=np.float32)
+        return cls(
+            rows=rows,
+            squares=np.einsum("nd,nd->n", rows, rows),
+            names=np.array(names, dtype="S"),
+            first=first,
+            last=last,
+        )
+
+    def find(self, episode_id: str, first_frame: int) -> int:
+        """The row of a clip: the one that holds the frame.
+
+        Raises:
+            UnknownNameError: no clip of that episode.
+            InputError: the episode has no clip there.
+        """
+        mine = np.flatnonzero(self.names == episode_id.encode())
+        if not len(mine):
+            raise UnknownNameError(
+                "episode", episode_id, [name.decode() for name in np.unique(self.names)[:3]], where="its embeddings"
+            )
+        holding = mine[(self.first[mine] <= first_frame) & (first_frame <= self.last[mine])]
+        if not len(holding):
+            raise InputError(
+                f"Episode {episode_id} has clips from frame {self.first[mine].min()} to {self.last[mine].max()}, none "
+                f"at frame {first_frame}."
+            )
+        return int(holding[0])
+
+    def nearest(self, row: int, k: int) -> list[Neighbour]:
+        """The ``k`` nearest clips of other episodes, the nearest first."""
+        query = np.array(self.rows[row])
+        squares = self.squares - 2.0 * (self.rows @ query)
+        squares[self.names == self.names[row]] = np.inf
+        few = min(k, len(squares))
+        chosen = np.argpartition(squares, few - 1)[:few]
+        # Differences of large numbers lose digits: the few that are told are measured again.
+        distance = np.linalg.norm(self.rows[chosen].astype(np.float64) - query, axis=1)
+        order = np.argsort(distance, kind="stable")
+        return [
+            Neighbour(
+                episode_id=self.names[i].decode(),
+                first_frame=int(self.first[i]),
+                last_frame=int(self.last[i]),
+                distance=float(d),
+            )
+            for i, d in zip(chosen[order], distance[order], strict=True)
+            if np.isfinite(squares[i])
+        ]
+
+
+def nearest(
+    workspace: Workspace, episode_id: str, first_frame: int = 0, k: int = 5, *, encoder_hash: str | None = None
+) -> list[Neighbour]:
+    """The ``k`` clips of other episodes nearest to a clip.
+
+    Args:
+        workspace: with embeddings.
+        episode_id: of the clip's episode.
+        first_frame: a frame of the clip.
+        k: how many.
+        encoder_hash: which embedding; by default the one with the most clips.
+
+    Raises:
+        UnknownNameError: no such episode in it.
+        InputError: there are no embeddings; says how to make them.
+    """
+    if k < 1:
+        raise InputError(f"{k} neighbours are none; ask for one or more.")
+    index = clip_index(workspace, encoder_hash or usual_encoder(workspace)[0])
+    return index.nearest(index.find(episode_id, first_frame), k)
+
+
+def usual_encoder(workspace: Workspace, name: str | None = None) -> tuple[str, str]:
+    """Hash and name of the embedding with the most clips, of those with this name.
+
+    Raises:
+        InputError: there is none; says how to make one.
+    """
+    rows = workspace.query(
+        "SELECT encoder_hash, any_value(encoder) AS encoder, count(*) AS clips FROM embeddings "
+        "GROUP BY encoder_hash ORDER BY clips DESC, encoder_hash"
+    ).to_pylist()
+    found = [row for row in rows if name is None or row["encoder"] == name]
+    if not found:
+        what = (
+            "no embeddings" if not rows else f"none by {name}; it has {', '.join(sorted({r['encoder'] for r in rows}))}"
+        )
+        raise InputError(f"{workspace.root} has {what}. Make them: twinloop coverage --workspace {workspace.root}.")
+    return str(found[0]["encoder_hash"]), str(found[0]["encoder"])
+
+
+_OPEN: dict[tuple[Path, str], ClipIndex] = {}
+
+
+def clip_index(workspace: Workspace, encoder_hash: str) -> ClipIndex:
+    """The index of one embedding, mapped where it was made before and nothing was added since.
+
+    Raises:
+        InputError: there are no rows under that hash.
+    """
+    parts = [part.sha256 for part in workspace.parts.listed("embeddings")]
+    key = sha256_json([_SCHEMA, encoder_hash, parts])[:32]
+    there = (workspace.root, key)
+    if there not in _OPEN:
+        folder = workspace.root / "catalog" / _FOLDER / f"neighbours-{key}"
+        if not folder.is_dir():
+            _write(folder, _read(workspace, encoder_hash), encoder_hash)
+        for old in [known for known in _OPEN if known[0] == workspace.root]:
+            del _OPEN[old]
+        _OPEN[there] = _mapped(folder) if folder.is_dir() else _read(workspace, encoder_hash)
+    return _OPEN[there]
+
+
+def _read(workspace: Workspace, encoder_hash: str) -> ClipIndex:
+    table = workspace.query(
+        "SELECT episode_id, first_frame, last_frame, vector FROM embeddings WHERE encoder_hash = ? "
+        "ORDER BY episode_id, first_frame",
+        [encoder_hash],
+    )
+    if table.num_rows < 2:
+        raise InputError(f"{workspace.root} has {table.num_rows} clips under the embedding {encoder_hash[:12]}.")
+    raw = table["vector"].combine_chunks().flatten().to_numpy().reshape(table.num_rows, -1).astype(np.float64)
+    whitened = fit_whitening(raw, fitted="all clips of the workspace", share=_SHARE, most=_MOST)(raw)
+    first, last = (table[name].to_numpy() for name in ("first_frame", "last_frame"))
+    return ClipIndex.of(whitened.astype(np.float32), table["episode_id"].to_pylist(), first, last)
+
+
+def _write(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
+    """Put the index where it will be mapped, whole or not at all; a folder that cannot be written goes without."""
+    try:
+        folder.parent.mkdir(exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".neighbours-", dir=folder.parent))
+    except OSError:
+        return
+    try:
+        for name in ("rows", "squares", "names", "first", "last"):
+            np.save(made / f"{name}.npy", getattr(index, name), allow_pickle=False)
+        (made / "encoder").write_text(encoder_hash)
+        for old in folder.parent.glob("neighbours-*"):
+            if (old / "encoder").is_file() and (old / "encoder").read_text() == encoder_hash:
+                shutil.rmtree(old, ignore_errors=True)
+        made.rename(folder)
+    except OSError:  # a full disk, or another process that was faster: the index in memory serves as well
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _mapped(folder: Path) -> ClipIndex:
+    parts = {
+        name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+        for name in ("rows", "squares", "names", "first", "last")
+    }
+    return ClipIndex(**parts)

@@ -1,0 +1,137 @@
+"""The parameter space of a generated dataset as numbers that real episodes can be put into.
+
+An axis is a margin of the plan that drew the episodes: 0 to 1 is cumulative probability under its distribution. What
+lies beyond the range goes on straight, in units of the range's width, so that a real mass above every simulated one has
+a place: 1.25 is a quarter of the range above it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.randomize.margins import Margin, margins
+from twinloop.randomize.plan import Plan
+
+Array = NDArray[np.float64]
+# Beyond this many axes nearest neighbours tell nothing (Beyer et al., ICDT 1999), as in `randomize.emptiness`.
+MOST_AXES = 8
+_END = 1e-3  # the range of a distribution without ends reaches to this probability
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """One axis: ``low`` and ``high`` are the ends of its range in SI, ``bounds`` the physical ones.
+
+    ``movable`` says whether a box may be asked for along it: neither tied to others, nor a list of choices, nor part of
+    an identified distribution.
+    """
+
+    margin: Margin
+    low: float
+    high: float
+    bounds: tuple[float, float]
+    movable: bool
+
+    @property
+    def name(self) -> str:
+        """The parameter's path."""
+        return self.margin.names[0]
+
+    @property
+    def unit(self) -> str:
+        """Its SI unit, "" where it has none."""
+        return self.margin.unit.removesuffix("1")
+
+    def to_unit(self, values: Array) -> Array:
+        """Places of SI values: 0 to 1 within the range, beyond it outside."""
+        width = (self.high - self.low) or 1.0
+        inside = self.margin.to_unit(np.clip(values, self.low, self.high))
+        return np.where(
+            values < self.low,
+            (values - self.low) / width,
+            np.where(values > self.high, 1.0 + (values - self.high) / width, inside),
+        )
+
+    def to_si(self, u: Array) -> Array:
+        """SI values of places, within the physical bounds."""
+        width = self.high - self.low
+        inside = self.margin.to_si(np.clip(u, 1e-9, 1.0 - 1e-9))
+        beyond = np.where(u < 0.0, self.low + u * width, np.where(u > 1.0, self.high + (u - 1.0) * width, inside))
+        return np.clip(beyond, *self.bounds)
+
+    @property
+    def reach(self) -> tuple[float, float]:
+        """The places of the physical bounds, at most one range's width beyond its ends."""
+        ends = self.to_unit(np.array(self.bounds, dtype=np.float64)) if np.isfinite(self.bounds).all() else (-1.0, 2.0)
+        return max(float(ends[0]), -1.0), min(float(ends[1]), 2.0)
+
+
+def parameter_axes(plan: Plan) -> list[Axis]:
+    """The axes of everything that a plan draws per episode."""
+    joint = {name for draw in plan.draws if hasattr(draw, "transforms") for name in draw.names}
+    axes = []
+    for margin in margins(plan):
+        low, high = (float(value) for value in margin.to_si(np.array([_END, 1.0 - _END])))
+        ends = [float(value) for value in margin.to_si(np.array([1e-9, 1.0 - 1e-9]))]
+        if abs((ends[1] - ends[0]) - (high - low) / (1 - 2 * _END)) < _END * abs(ends[1] - ends[0]):
+            low, high = ends  # a range with ends
+        param = plan.twin.params[margin.names[0]]
+        movable = len(margin.names) == 1 and not margin.weights and margin.names[0] not in joint
+        axes.append(Axis(margin=margin, low=low, high=high, bounds=(param.low, param.high), movable=movable))
+    return axes
+
+
+def chosen_axes(axes: Sequence[Axis], known: Sequence[str], patterns: Sequence[str]) -> list[Axis]:
+    """The axes that real episodes have values of, or those of them that are named.
+
+    Args:
+        axes: all axes.
+        known: parameters of which every real episode has a value.
+        patterns: of names; empty: all that are known.
+
+    Raises:
+        UnknownNameError: a pattern that matches no axis.
+        InputError: the real episodes know no parameter that is drawn.
+    """
+    there = {axis.name: axis for axis in axes}
+    for pattern in patterns:
+        if not fnmatch.filter(there, pattern):
+            raise UnknownNameError("drawn parameter", pattern, list(there), where="--axes")
+    both = [axis for axis in axes if axis.name in known]
+    if not both:
+        raise InputError(
+            "The real episodes say nothing of the parameters that were drawn for the simulated ones. Give what is "
+            "known of them: --real-params FILE.csv (a column episode and one per parameter, in SI) or the folder of an "
+            "identify run; or compare motion: --embedding waypoints."
+        )
+    return [axis for axis in both if not patterns or any(fnmatch.fnmatchcase(axis.name, p) for p in patterns)]
+
+
+def places(axes: Sequence[Axis], rows: Sequence[Mapping[str, float]]) -> Array:
+    """Points ``(n, len(axes))`` of episodes with their values by name; NaN where an episode has none."""
+    columns = [axis.to_unit(np.array([row.get(axis.name, np.nan) for row in rows], dtype=np.float64)) for axis in axes]
+    return np.stack(columns, axis=-1) if columns else np.empty((len(rows), 0))
+
+
+def known_names(rows: Sequence[Mapping[str, float]]) -> list[str]:
+    """Parameters of which every episode has a finite value."""
+    if not rows:
+        return []
+    return [name for name in rows[0] if all(np.isfinite(row.get(name, np.nan)) for row in rows)]
+
+
+def pair_axes(axes: Sequence[Axis], most: int) -> list[int]:
+    """Columns whose pairs are worth looking at: all where there are few, else those of objects first.
+
+    Where things lie and what they weigh decides a task's geometry together; of a hundred others pairs are too many.
+    """
+    free = [i for i, axis in enumerate(axes) if not axis.margin.weights]
+    if len(free) <= most:
+        return free
+    return sorted(sorted(free, key=lambda i: (not axes[i].name.startswith("object/"), i))[:most])
