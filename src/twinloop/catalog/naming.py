@@ -17,15 +17,15 @@ _LEAST = 4  # characters of an id
 _SHOWN = 4
 
 
-def resolve(ws: Workspace, words: Iterable[str]) -> list[str]:
+def resolve(ws: Workspace, words: Iterable[str], *, buried: bool = False) -> list[str]:
     """The episodes that words name, in their order; each is an id, the only beginning like it, or ``BATCH:INDEX``.
 
     Raises:
         UnknownNameError: no such episode or batch.
-        InputError: a beginning that several ids have, or an episode that is buried.
+        InputError: a beginning that several ids have; or, unless ``buried`` ones may be named, one that is.
     """
     known = _Known(ws)
-    return [known.one(word) for word in words]
+    return [known.one(word, buried=buried) for word in words]
 
 
 def select(ws: Workspace, where: str) -> list[str]:
@@ -54,11 +54,11 @@ class _Known:
             for row in ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
         }
 
-    def one(self, word: str) -> str:
+    def one(self, word: str, *, buried: bool) -> str:
         """The episode that a word names."""
         batch, _, index = word.rpartition(":")
         found = self._at(batch, int(index)) if batch and index.isdigit() else self._beginning(word)
-        if found in self._buried:
+        if found in self._buried and not buried:
             raise InputError(
                 f"Episode {found[:12]} is buried ({self._buried[found]}). Unbury it to say something of it."
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -48,7 +49,8 @@ def run_agreement(
 def _print(found: Agreement, console: Console) -> None:
     console.print(
         f"{found.kind}: {len(found.observers)} observers, {found.episodes} episodes with two or more. "
-        f"Krippendorff's alpha {_said(found.alpha)} ({found.alpha.method})"
+        f"Krippendorff's alpha {_said(found.alpha)}"
+        + ("" if math.isnan(found.alpha.estimate) else f", {found.alpha.method}")
     )
     table = Table("first", "second", "episodes", "same", "kappa", box=None, header_style="bold", pad_edge=False)
     for pair in found.pairs:
@@ -95,6 +97,8 @@ def _print_boundaries(pairs: Sequence[BoundaryPair], worst: Sequence[dict[str, A
 
 def _said(interval: Interval, *, share: bool = False) -> str:
     ends = [float(part) for part in (interval.estimate, interval.low, interval.high)]
+    if math.isnan(ends[0]):
+        return f"undefined, as {interval.method}"
     if share:
         return "{:.0%} ({:.0%} to {:.0%})".format(*ends)
     return "{:.2f} ({:.2f} to {:.2f})".format(*ends)

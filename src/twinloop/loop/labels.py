@@ -124,9 +124,9 @@ def show(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
     held = ws.query("SELECT * FROM labels WHERE episode_id = ? ORDER BY kind, first_frame, source, author", [episode])
     history = ws.query("SELECT * FROM label_history WHERE episode_id = ? ORDER BY seq", [episode])
     consensus = ws.query("SELECT * FROM consensus WHERE episode_id = ? ORDER BY kind", [episode])
-    names = ("kind", "value", "first_frame", "last_frame", "source", "author", "confidence", "reason", "said_at")
+    names = ("kind", "value", "first_frame", "last_frame", "source", "author", "confidence", "said_at", "reason")
     console.print(f"Episode {episode}")
-    console.print(_table(held.to_pylist(), names))
+    console.print(_table([row | {"said_at": row["said_at"][:16]} for row in held.to_pylist()], names, most=len(held)))
     for row in consensus.to_pylist():
         conflict = f"; {row['conflict']}" if row["conflict"] else ""
         console.print(f"{row['kind']}: {row['value']} ({row['decided']} of {row['source']}{conflict})")
@@ -218,10 +218,10 @@ def _told(written: Written, episodes: int, who: str, console: Console) -> dict[s
     return {"schema": 1, "verb": "label", "episodes": episodes, "author": who, **written.to_json()}
 
 
-def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Table:
+def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, most: int = _SHOWN) -> Table:
     table = Table(*names, box=None, header_style="bold", pad_edge=False)
-    for row in rows[:_SHOWN]:
+    for row in rows[:most]:
         table.add_row(*("" if row[name] is None else str(row[name]) for name in names))
-    if len(rows) > _SHOWN:
-        table.add_row(f"… {len(rows) - _SHOWN} more")
+    if len(rows) > most:
+        table.add_row(f"… {len(rows) - most} more")
     return table
