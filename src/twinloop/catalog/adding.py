@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from twinloop.catalog.admission import checked_info
+from twinloop.catalog.batch_commit import BatchCommit, ChangedMeanwhileError
 from twinloop.catalog.episode_rows import Folder, Rows, read_rows
 from twinloop.catalog.fingerprint import Fingerprint, episode_files
-from twinloop.catalog.parts import Draft, Part, Parts, enlist
-from twinloop.catalog.schema import EPISODES, PARAMS
+from twinloop.catalog.parts import Part, Parts
 from twinloop.catalog.state import now
 from twinloop.core.errors import DatasetError, InputError
 
@@ -33,10 +31,6 @@ class Added:
     parts: tuple[str, ...]
 
 
-class _ChangedMeanwhileError(Exception):
-    """Another process brought the same batch up to date first."""
-
-
 def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None) -> Added:
     """Index a folder; see `Workspace.add`.
 
@@ -51,7 +45,7 @@ def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, sour
     for _ in range(_TRIES):
         try:
             return _Addition(parts, folder, path=path, batch=batch, source=source, run_id=run_id).commit()
-        except _ChangedMeanwhileError:
+        except ChangedMeanwhileError:
             continue
     raise DatasetError(f"Other processes keep adding {folder} at the same time. Let one of them do it.")
 
@@ -71,22 +65,9 @@ class _Addition:
     def commit(self) -> Added:
         if self._before and not self._files and not self._rewritten:
             return self._again(())
-        replaced = self._parts.listed(EPISODES.name, batch=self._batch) if self._rewritten else []
-        revision = (self._before["revision"] + 1) if self._before else 1
-        record = self._record(revision)
-        state = self._parts.state
-        rows, fresh = self._rows, self._undrawn(self._rows.params)
-        about = {"batch_record": record, "rewritten": self._rewritten}
-        drafts = [
-            Draft(table=table, rows=part, batch=self._batch, revision=revision, about=about)
-            for table, part in ((EPISODES.name, rows.episodes), (PARAMS.name, fresh))
-            if len(part) or table == EPISODES.name
-        ]
-        with self._parts.written(drafts, run_id=self._run) as written, state.transaction() as connection:
-            self._unchanged(connection)
-            enlist(connection, written, instead_of=replaced)
-            new = self._place(connection, fresh)
-            self._write_record(connection, record)
+        revision = self._before["revision"] if self._before else 0
+        commit = BatchCommit(record=self._record(revision + 1), rows=self._rows, rewritten=self._rewritten)
+        written, new = commit.make(self._parts, run_id=self._run)
         return self._again(written, new=new)
 
     @property
@@ -163,53 +144,7 @@ class _Addition:
             "run_id": self._run or before.get("run_id"),
         }
 
-    def _unchanged(self, connection: sqlite3.Connection) -> None:
-        """Refuse to go on when the catalog is no longer what the difference was made of."""
-        found = connection.execute("SELECT revision FROM batches WHERE batch = ?", (self._batch,)).fetchone()
-        if (found[0] if found else None) != (self._before["revision"] if self._before else None):
-            raise _ChangedMeanwhileError
-
-    def _undrawn(self, params: pa.Table) -> pa.Table:
-        """Rows of parameters that nobody has written yet: an episode's name includes what was drawn for it."""
-        ids = list(dict.fromkeys(params["episode_id"].to_pylist()))
-        with self._parts.state.snapshot() as connection:
-            known = {name for name in ids if _has(connection, "drawn", name)}
-        if not known:
-            return params.sort_by("name")
-        mask = pa.array([name not in known for name in params["episode_id"].to_pylist()], pa.bool_())
-        return params.filter(mask).sort_by("name")
-
-    def _place(self, connection: sqlite3.Connection, params: pa.Table) -> int:
-        """Write down where the episodes lie; how many of them lay nowhere before."""
-        table = self._rows.episodes
-        keys = [key_of(name) for name in table["episode_id"].to_pylist()]
-        new = sum(not _has(connection, "places", key) for key in dict.fromkeys(keys))
-        if self._rewritten:
-            connection.execute("DELETE FROM places WHERE batch = ?", (self._batch,))
-        rows = zip(keys, [self._batch] * len(keys), table["episode_index"].to_pylist(), strict=True)
-        connection.executemany("INSERT INTO places VALUES (?, ?, ?)", rows)
-        drawn = dict.fromkeys(params["episode_id"].to_pylist())
-        connection.executemany("INSERT OR IGNORE INTO drawn VALUES (?)", [(key_of(name),) for name in drawn])
-        return new
-
-    def _write_record(self, connection: sqlite3.Connection, record: dict[str, Any]) -> None:
-        names, marks = ", ".join(record), ", ".join("?" * len(record))
-        connection.execute(f"INSERT OR REPLACE INTO batches ({names}) VALUES ({marks})", list(record.values()))  # noqa: S608
-
     def _again(self, written: Sequence[Part], *, new: int = 0) -> Added:
         episodes = self._info["total_episodes"]
         names = tuple(part.part for part in written)
         return Added(batch=self._batch, episodes=episodes, new=new, known=episodes - new, parts=names)
-
-
-def _has(connection: sqlite3.Connection, table: str, name: str | bytes) -> bool:
-    key = name if isinstance(name, bytes) else key_of(name)
-    return connection.execute(f"SELECT 1 FROM {table} WHERE episode_id = ? LIMIT 1", (key,)).fetchone() is not None  # noqa: S608
-
-
-def key_of(name: str) -> bytes:
-    """An episode's name as the index ``places`` holds it: a SHA-256 as its 32 bytes, any other as text."""
-    try:
-        return bytes.fromhex(name) if len(name) == 64 else name.encode()
-    except ValueError:
-        return name.encode()

@@ -31,7 +31,8 @@ from twinloop.dataset.snapshot import is_full
 ABOUT = b"twinloop"
 SCHEMA = 1
 PATTERN = "part-*.parquet"
-_ROWS = 1 << 14  # of a row group: small enough that a parameter of one name is skipped to, large enough to compress
+_ROWS = 1 << 17  # of a row group
+_ROWS_OF = {"params": 1 << 14}  # sorted by name: small enough that one name is skipped to, large enough to compress
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +131,7 @@ class Parts:
         }
         rows = draft.rows.replace_schema_metadata({ABOUT: dumps(about).encode()})
         with atomic_open(path) as file:
-            pq.write_table(rows, file, compression="zstd", row_group_size=_ROWS)
+            pq.write_table(rows, file, compression="zstd", row_group_size=_ROWS_OF.get(draft.table, _ROWS))
         return Part(
             part=name,
             table_name=draft.table,

@@ -2,70 +2,143 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from twinloop.catalog.engine import Engine
+from twinloop.catalog.engine import Engine, Parameters
+from twinloop.catalog.frames import data_files, view_sql
 from twinloop.catalog.frozen import LISTS, lists
-from twinloop.catalog.parts import Parts
-from twinloop.catalog.schema import EPISODES
+from twinloop.catalog.parts import Part, Parts
+from twinloop.catalog.schema import EPISODES, SCORES
+from twinloop.catalog.shown import Cache, newest, once
 from twinloop.catalog.state_schema import STATE_TABLES
-from twinloop.catalog.views import DERIVED, PART_VIEWS, named
+from twinloop.catalog.views import DERIVED, FRAME_VIEWS, NAMES, PART_VIEWS, named
+from twinloop.core.errors import DatasetError, UnknownNameError
+
+MOST_IN_MEMORY = 4_000_000  # rows of scores that are held, some 150 bytes each; beyond that they are read each time
+_HELD = {"episodes", "places"}
+_TRIES = 3
 
 
 class Queries:
-    """The catalog to SQL."""
+    """The catalog to SQL.
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._held: dict[str, pa.Table] = {}
+    Args:
+        parts: of the catalog.
+        folder_of: the folder of a batch, or an error that says what became of it.
+        settings: of the engine.
+    """
 
-    def run(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
+    def __init__(self, parts: Parts, folder_of: Callable[[str], Path], settings: Mapping[str, Any]) -> None:
+        self._parts, self._folder_of, self._settings = parts, folder_of, settings
+        self._cache = Cache()
+        self._engine: Engine | None = None
+        self._at: tuple[int, int] = (-1, -1)
+
+    def run(self, sql: str, parameters: Parameters = ()) -> pa.Table:
         """One statement; see `Workspace.query`."""
-        wanted = named(sql)
-        tables: dict[str, pa.Table] = {}
-        if wanted & {"episodes", "places"}:
-            places, episodes = self._episodes()
-            tables |= {"places": places, "episodes": episodes}
-        if LISTS in wanted:
-            tables[LISTS] = lists(self._parts.folder.parent, self._parts.state)
-        tables |= {name: self._parts.state.arrow(name) for name in STATE_TABLES if name in wanted}
-        files = {
-            view: [self._parts.path(table, part.part) for part in self._parts.listed(table)]
-            for view, table in PART_VIEWS.items()
-            if view in wanted
-        }
-        engine = Engine(tables=tables, files=files, views={name: DERIVED[name] for name in DERIVED if name in wanted})
-        try:
-            return engine.query(sql, parameters)
-        finally:
-            engine.close()
+        wanted = (named(sql) or set(NAMES)) - {*FRAME_VIEWS}
+        tries = 0
+        while True:
+            try:
+                return self._ready(wanted).query(sql, parameters)
+            except UnknownNameError as error:
+                # Frames are also a column of episodes: what names the view is what DuckDB looks for as a table.
+                if error.name not in FRAME_VIEWS or error.name in wanted:
+                    raise
+                wanted |= {error.name, "places"}
+            except DatasetError:
+                # Another process may have joined parts meanwhile and removed the old ones.
+                tries += 1
+                if tries > _TRIES or self._moment() == self._at:
+                    raise
 
-    def _episodes(self) -> tuple[pa.Table, pa.Table]:
+    def close(self) -> None:
+        """Let go of what is held."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine, self._at = None, (-1, -1)
+
+    def _moment(self) -> tuple[int, int]:
+        state = self._parts.state
+        return state.counter("parts"), state.counter("state")
+
+    def _ready(self, wanted: set[str]) -> Engine:
+        """An engine of this moment with the views that are wanted."""
+        with self._parts.state.snapshot():
+            moment = self._moment()
+            if moment != self._at or self._engine is None:
+                self.close()
+            frames = {name: self._frames(name) for name in FRAME_VIEWS if name in wanted}
+            engine = self._engine_for([path for files in frames.values() for paths in files.values() for path in paths])
+            self._at = moment
+            for name in sorted(wanted - engine.views, key=_order):
+                self._show(engine, name, frames)
+        return engine
+
+    def _engine_for(self, more: Sequence[Path]) -> Engine:
+        """The present engine, or a new one where it may not read a file."""
+        if self._engine is None or not self._engine.files.issuperset(more):
+            if self._engine is not None:
+                self._engine.close()
+            listed = [
+                self._parts.path(part.table_name, part.part)
+                for part in self._parts.listed()
+                if part.table_name in PART_VIEWS.values()
+            ]
+            self._engine = Engine([*listed, *more], spill=self._parts.folder / ".spill", settings=self._settings)
+        return self._engine
+
+    def _show(self, engine: Engine, name: str, frames: Mapping[str, Mapping[str, Sequence[Path]]]) -> None:
+        if name in _HELD:
+            for view, table in self._episodes().items():
+                engine.show(view, table)
+        elif name == LISTS:
+            engine.show(name, lists(self._parts.folder.parent, self._parts.state))
+        elif name in STATE_TABLES:
+            engine.show(name, self._cache.state(self._parts.state, name))
+        elif name in frames:
+            engine.show_sql(name, view_sql(frames[name]))
+        elif name in PART_VIEWS:
+            self._show_parts(engine, name)
+        elif name == "scores" and self._few_scores():
+            history = self._scores()
+            engine.show(name, self._cache.made("scores", history, newest))
+        elif name in DERIVED:
+            engine.show_sql(name, DERIVED[name])
+
+    def _show_parts(self, engine: Engine, name: str) -> None:
+        table = PART_VIEWS[name]
+        listed = self._parts.listed(table)
+        if table == SCORES.name and self._few_scores():
+            engine.show(name, self._scores())
+        elif listed:
+            engine.show_files(name, [self._parts.path(table, part.part) for part in listed])
+        else:
+            engine.show(name, self._cache.read(self._parts, table, ()))
+
+    def _episodes(self) -> dict[str, pa.Table]:
         """Every copy, and each episode once: its first copy, unless it is buried."""
-        listed = self._parts.listed(EPISODES.name)
-        for part in listed:
-            if part.part not in self._held:
-                self._held[part.part] = pq.read_table(
-                    self._parts.path(EPISODES.name, part.part), schema=EPISODES.schema
-                )
-        tables = [self._held[part.part] for part in listed]
-        places = pa.concat_tables(tables).combine_chunks() if tables else EPISODES.schema.empty_table()
-        buried = pa.array([row["episode_id"] for row in self._parts.state.rows("SELECT episode_id FROM tombstones")])
-        keep = _first(places["episode_id"])
-        if len(buried):
-            keep &= ~pc.is_in(places["episode_id"], value_set=buried).to_numpy(zero_copy_only=False)
-        return places, places if keep.all() else places.filter(pa.array(keep))
+        places = self._cache.read(self._parts, EPISODES.name, self._parts.listed(EPISODES.name))
+        buried = frozenset(row["episode_id"] for row in self._parts.state.rows("SELECT episode_id FROM tombstones"))
+        return {"places": places, "episodes": self._cache.made("episodes", places, once, buried)}
+
+    def _scores(self) -> pa.Table:
+        return self._cache.read(self._parts, SCORES.name, self._parts.listed(SCORES.name))
+
+    def _few_scores(self) -> bool:
+        listed: list[Part] = self._parts.listed(SCORES.name)
+        return sum(part.rows for part in listed) <= MOST_IN_MEMORY
+
+    def _frames(self, view: str) -> dict[str, list[Path]]:
+        batches = self._parts.state.rows("SELECT batch FROM batches ORDER BY added, batch")
+        return {row["batch"]: data_files(view, self._folder_of(row["batch"])) for row in batches}
 
 
-def _first(names: pa.ChunkedArray) -> np.ndarray:
-    """Where a value comes for the first time."""
-    if not len(names):
-        return np.zeros(0, dtype=bool)
-    codes = names.combine_chunks().dictionary_encode().indices.to_numpy()
-    return np.diff(np.maximum.accumulate(codes), prepend=-1) > 0
+def _order(name: str) -> tuple[int, str]:
+    """Views that are made of others come after them."""
+    derived = list(DERIVED)
+    return (derived.index(name) + 1 if name in derived else len(derived) + 1 if name in FRAME_VIEWS else 0, name)

@@ -116,8 +116,8 @@ class State:
         with self._explained():
             return self._connection.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()[0]
 
-    def arrow(self, table: str) -> pa.Table:
-        """A declared table as it is now.
+    def arrow(self, table: str, *, after: int = 0) -> pa.Table:
+        """A declared table as it is now; of one whose rows are numbered, those after the first ``after``.
 
         Raises:
             UnknownNameError: none of that name.
@@ -127,7 +127,10 @@ class State:
         columns = STATE_TABLES[table].columns
         names = ", ".join(f'"{column.name}"' for column in columns)
         with self._explained():
-            found = self._connection.execute(f"SELECT {names} FROM {table} ORDER BY rowid").fetchall()  # noqa: S608
+            found = self._connection.execute(
+                f"SELECT {names} FROM {table} WHERE rowid > ? ORDER BY rowid",  # noqa: S608 - names of our own
+                (after,),
+            ).fetchall()
         values = list(zip(*found, strict=True)) or [()] * len(columns)
         arrays = [
             pa.array(

@@ -13,7 +13,8 @@ import pyarrow as pa
 import yaml
 
 from twinloop import __version__
-from twinloop.catalog.adding import Added, add_folder, key_of
+from twinloop.catalog.adding import Added, add_folder
+from twinloop.catalog.batch_commit import key_of
 from twinloop.catalog.fingerprint import Fingerprint
 from twinloop.catalog.frozen import Frozen, freeze, frozen
 from twinloop.catalog.label_checks import Label
@@ -56,7 +57,7 @@ class Workspace:
         self.config = _config(root / FILE)
         self.state = State(root / "catalog" / STATE)
         self.parts = Parts(root / "catalog", self.state)
-        self._queries = Queries(self.parts)
+        self._queries = Queries(self.parts, self.folder, _limits(self.config, root / FILE))
 
     @classmethod
     def create(cls, path: Path | str, *, name: str | None = None, twin: str | None = None) -> Workspace:
@@ -273,6 +274,7 @@ class Workspace:
 
     def close(self) -> None:
         """Give files back."""
+        self._queries.close()
         self.state.close()
 
     def __enter__(self) -> Workspace:
@@ -307,6 +309,18 @@ def _config(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path} holds no settings. It needs at least a name, such as `name: my-cell`.")
     return value
+
+
+def _limits(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
+    """What a statement may take: ``query: {memory: 4GB, threads: 2}`` of the workspace's file."""
+    given = config.get("query") or {}
+    if not isinstance(given, dict):
+        raise InputError(f"{where}: query holds settings, such as query: {{memory: 4GB, threads: 2}}.")
+    names = {"memory": "memory_limit", "threads": "threads"}
+    for name in given:
+        if name not in names:
+            raise UnknownNameError("setting", str(name), names, where=f"query of {where}")
+    return {names[name]: value for name, value in given.items()}
 
 
 __all__ = ["Added", "Part", "Place", "Workspace"]

@@ -17,6 +17,7 @@ from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Generate, Replay, Twin
 from twinloop.cli.coverage import Coverage
 from twinloop.cli.curate import Curate
+from twinloop.cli.datasets import Datasets
 from twinloop.cli.edit import Edit
 from twinloop.cli.exporting import Export
 from twinloop.cli.gap import Gap, said
@@ -24,6 +25,7 @@ from twinloop.cli.hub import Pull, Push
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
 from twinloop.cli.label import Label, labelled
+from twinloop.cli.query import Query
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
 from twinloop.cli.sensors import Sensors
@@ -46,6 +48,7 @@ _Commands = (
     | Annotated[Render, tyro.conf.subcommand("render", prefix_name=False)]
     | Annotated[Fetch, tyro.conf.subcommand("fetch", prefix_name=False)]
     | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
+    | Annotated[Query, tyro.conf.subcommand("query", prefix_name=False)]
     | Annotated[Coverage, tyro.conf.subcommand("coverage", prefix_name=False)]
     | Annotated[Curate, tyro.conf.subcommand("curate", prefix_name=False)]
     | Annotated[Import, tyro.conf.subcommand("import", prefix_name=False)]
@@ -53,6 +56,7 @@ _Commands = (
     | Annotated[Export, tyro.conf.subcommand("export", prefix_name=False)]
     | Annotated[Push, tyro.conf.subcommand("push", prefix_name=False)]
     | Annotated[Pull, tyro.conf.subcommand("pull", prefix_name=False)]
+    | Annotated[Datasets, tyro.conf.subcommand("datasets", prefix_name=False)]
     | Annotated[Label, tyro.conf.subcommand("label", prefix_name=False)]
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]

@@ -1,0 +1,84 @@
+"""What DuckDB refuses, said in our words: the name that is wrong, the nearest that exists, the next step."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from twinloop.catalog.views import NAMES
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+
+_TABLE = re.compile(r"Table with name \"?(?P<name>.+?)\"? does not exist")
+_COLUMN = re.compile(
+    r"Referenced column \"(?P<name>.+?)\" (?:was )?not found|does not have a column named \"(?P<of>.+?)\""
+)
+_FUNCTION = re.compile(r"(?:Function with name|function) \"?(?P<name>\w+)\"? does not exist")
+_BLOCKED = ("file system operations are disabled", "disabled by configuration", "has been locked")
+
+
+def require_reading(statements: Sequence[Any]) -> None:
+    """Refuse anything but one statement that reads.
+
+    Raises:
+        InputError: says how many there are, or what the one is.
+    """
+    if len(statements) != 1:
+        raise InputError(f"One statement is run at a time; this text has {len(statements)}. Give one SELECT.")
+    kind = statements[0].type.name
+    if kind != "SELECT":
+        raise InputError(
+            f"{kind} does more than read, and the catalog is changed by its own commands alone. Give one SELECT; "
+            "a PIVOT stands within one."
+        )
+
+
+@contextlib.contextmanager
+def explained(columns: Callable[[], Mapping[str, list[str]]] | Sequence[str]) -> Iterator[None]:
+    """Turn DuckDB's errors into ours; ``columns`` are those of every view, for the nearest name."""
+    import duckdb
+
+    try:
+        yield
+    except duckdb.Error as error:
+        raise _ours(error, columns() if callable(columns) else {}) from error
+
+
+def _ours(error: Exception, columns: Mapping[str, list[str]]) -> Exception:
+    text = str(error)
+    table, column, function = _TABLE.search(text), _COLUMN.search(text), _FUNCTION.search(text)
+    if table:
+        return UnknownNameError("table", table["name"], NAMES, where="the catalog")
+    if column:
+        name = column["name"] or column["of"]
+        existing = {item for names in columns.values() for item in names}
+        return UnknownNameError("column", name, existing, where="the tables of this statement")
+    first = text.splitlines()[0] if text else type(error).__name__
+    if function:
+        return InputError(f"There is no function {function['name']} in DuckDB's SQL. {_hint(text)}".strip())
+    if any(sign in text for sign in _BLOCKED):
+        return InputError(
+            f"A statement reads the catalog's views and nothing else, no files and no settings ({first}). "
+            "`twinloop query --help` names the views."
+        )
+    if "Out of Memory" in text:
+        return InputError(
+            f"The statement takes more memory than it may ({first}). Select fewer columns or rows, or raise "
+            "query: {memory: …} in twinloop.yaml."
+        )
+    if ".parquet" in text:
+        return DatasetError(f"A file that the statement reads is damaged or gone ({first}). Run `twinloop fsck`.")
+    return InputError(f"{first} {_line(text)}".strip())
+
+
+def _hint(text: str) -> str:
+    """What DuckDB proposes instead."""
+    found = re.search(r"^Did you mean .+$", text, re.MULTILINE)
+    return found[0] if found else ""
+
+
+def _line(text: str) -> str:
+    """The line of the statement that DuckDB points at."""
+    found = re.search(r"^LINE \d+: (.+)$", text, re.MULTILINE)
+    return f"Near: {found[1].strip()}" if found else ""

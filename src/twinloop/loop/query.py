@@ -1,0 +1,137 @@
+"""A question to the workspace, and its answer as a table for people or as a file for programs."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.questions import QUESTIONS
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import atomic_open, dumps
+from twinloop.loop.runs import finite
+
+Format = Literal["table", "json", "parquet", "arrow"]
+
+_SHOWN = 50  # rows of a table for people; files hold all
+_WIDTH = 40  # characters of a cell for people
+_PAGE = 200  # columns of a table that goes to a file
+
+
+def run_query(
+    sql: str,
+    *,
+    params: Sequence[str],
+    format: Format,  # noqa: A002 - as the option is called
+    output: Path | None,
+    workspace: Path | None,
+    console: Console,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Ask, and show or write the answer.
+
+    Args:
+        sql: a statement, or the name of one of the written questions.
+        params: ``NAME=VALUE`` for each ``$NAME`` in it, values as YAML.
+        format: of the answer.
+        output: file for it; else standard output.
+        workspace: folder of the workspace; by default the nearest upwards.
+        console: for people.
+        quiet: print no rows, because standard output is kept for the figures.
+
+    Raises:
+        UnknownNameError: no such table, column or question.
+        InputError: what cannot be asked, or a binary answer without a file to go to.
+    """
+    if format in ("parquet", "arrow") and output is None and (quiet or sys.stdout.isatty()):
+        raise InputError(f"--format {format} is not for reading. Name a file with --output.")
+    with Workspace.open(workspace) as opened:
+        answer = opened.query(statement(sql), given(params))
+    figures = {"schema": 1, "verb": "query", "rows": len(answer), "columns": answer.column_names}
+    if output is not None:
+        with atomic_open(output) as file:
+            _write(answer, format, file)
+        console.print(f"{len(answer)} rows: {output}")
+        return {**figures, "output": str(output)}
+    if quiet:
+        return {**figures, "answer": finite(answer.to_pylist())}
+    if format == "table":
+        console.print(_table(answer))
+        more = f" (the first {_SHOWN} shown; --format json or parquet gives all)" if len(answer) > _SHOWN else ""
+        console.print(f"{len(answer)} rows{more}")
+    else:
+        _write(answer, format, sys.stdout.buffer)
+    return figures
+
+
+def statement(text: str) -> str:
+    """The statement that a text is or names.
+
+    Raises:
+        UnknownNameError: one word that names no written question.
+    """
+    word = text.strip()
+    if not word or any(letter.isspace() for letter in word):
+        return text
+    named = {question.name: question.sql for question in QUESTIONS}
+    if word not in named:
+        raise UnknownNameError("question", word, named, where="the written questions; or give a SELECT in quotes")
+    return named[word]
+
+
+def given(params: Sequence[str]) -> dict[str, Any]:
+    """Values by name, from ``NAME=VALUE`` each.
+
+    Raises:
+        InputError: something else.
+    """
+    values: dict[str, Any] = {}
+    for text in params:
+        name, sign, value = text.partition("=")
+        if not sign or not name.isidentifier():
+            raise InputError(f"--params {text}: write NAME=VALUE for $NAME in the statement, such as low=0.2.")
+        try:
+            values[name] = yaml.safe_load(value) if value else ""
+        except yaml.YAMLError:
+            values[name] = value
+    return values
+
+
+def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A002 - as the option is called
+    if format == "parquet":
+        pq.write_table(answer, file, compression="zstd")
+    elif format == "arrow":
+        with pa.ipc.new_stream(file, answer.schema) as writer:
+            writer.write_table(answer)
+    elif format == "json":
+        for batch in answer.to_batches():
+            file.writelines((dumps(finite(row)) + "\n").encode() for row in batch.to_pylist())
+    else:
+        text = io.StringIO()
+        Console(file=text, width=_PAGE, markup=False, highlight=False).print(_table(answer))
+        file.write(text.getvalue().encode())
+
+
+def _table(answer: pa.Table) -> Table:
+    table = Table(*answer.column_names)
+    for row in answer.slice(0, _SHOWN).to_pylist():
+        table.add_row(*(_cell(value) for value in row.values()))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"

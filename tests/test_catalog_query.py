@@ -1,0 +1,240 @@
+"""SQL over the workspace: every table, one statement that reads and nothing else, errors that name the nearest."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import sys
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from test_catalog_workspace import NUMBERS, score
+from test_dataset_writer import JOINTS, SPEC, planted, write_all
+from twinloop.catalog import Workspace
+from twinloop.catalog.questions import QUESTIONS
+from twinloop.catalog.shown import newest, once
+from twinloop.catalog.views import NAMES
+from twinloop.cli.main import main
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.tables import content_hash
+
+
+@pytest.fixture(name="cell", scope="module")
+def workspace(tmp_path_factory):
+    """A workspace with two batches, one of which has fewer joints."""
+    root = tmp_path_factory.mktemp("cell")
+    with Workspace.create(root) as ws:
+        ws.add(write_all(root / "data" / "planted"))
+        units = dataclasses.replace(SPEC.units, joints=SPEC.units.joints[:2])
+        spec = dataclasses.replace(SPEC, joints=JOINTS[:2], units=units, success=False)
+        with DatasetWriter.open(root / "data" / "two", spec) as writer:
+            whole = planted(50)
+            few = {name: getattr(whole, name)[:, :2] for name in ("commands", "action", "observation")}
+            writer.commit_block(0, [dataclasses.replace(whole, number=0, **few)])
+        ws.add(root / "data" / "two")
+        yield ws
+
+
+def test_every_view_answers(cell):
+    for name in NAMES:
+        table = cell.query(f"SELECT * FROM {name}")
+        assert len(set(table.column_names)) == len(table.column_names), name
+    assert set(cell.query("SELECT view_name FROM duckdb_views() WHERE NOT internal")["view_name"].to_pylist())
+
+
+def test_parameters_are_values_whatever_they_say(cell):
+    hostile = "x'); DROP TABLE episodes; --"
+    assert cell.query("SELECT ? AS said", [hostile])["said"].to_pylist() == [hostile]
+    assert len(cell.query("SELECT 1 FROM episodes WHERE task = $task", {"task": hostile})) == 0
+    assert len(cell.query("SELECT 1 FROM episodes")) == len(NUMBERS) + 1
+
+
+def test_frames_come_with_the_names_of_their_episodes(cell):
+    name = content_hash(planted(8))
+    rows = cell.query('SELECT frame_index, action, "next.success" FROM frames WHERE episode_id = ?', [name])
+    np.testing.assert_array_equal(rows["action"].to_pylist(), planted(8).action.astype(np.float32))
+    assert rows["frame_index"].to_pylist() == list(range(len(planted(8))))
+    widths = cell.query("SELECT batch, max(len(action)) AS n, count(*) AS frames FROM frames GROUP BY ALL ORDER BY ALL")
+    assert widths["n"].to_pylist() == [3, 2]
+    # A column of that name is no reason to read the frames.
+    assert cell.query("SELECT sum(frames) AS n FROM episodes")["n"].to_pylist() == [sum(widths["frames"].to_pylist())]
+
+
+def test_a_frames_view_says_which_folder_is_gone(tmp_path):
+    with Workspace.create(tmp_path / "cell") as ws:
+        folder = write_all(ws.root / "data" / "planted")
+        ws.add(folder)
+        shutil.rmtree(folder)
+        assert len(ws.query("SELECT frames FROM episodes")) == len(NUMBERS)
+        with pytest.raises(DatasetError, match=r"Batch planted is no longer at .*data/planted"):
+            ws.query("SELECT * FROM frames")
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind", "message"),
+    [
+        (
+            "SELECT * FROM episode",
+            UnknownNameError,
+            "Unknown table 'episode' in the catalog. Nearest existing: episodes",
+        ),
+        ("SELECT taks FROM episodes", UnknownNameError, "Unknown column 'taks'.*Nearest existing: task"),
+        ("SELECT e.taks FROM episodes e", UnknownNameError, "Unknown column 'taks'.*task"),
+        ("SELECT fps(task) FROM episodes", InputError, "There is no function fps in DuckDB's SQL. Did you mean"),
+        ("SELEC 1", InputError, 'syntax error at or near "SELEC" Near: SELEC 1'),
+        ("SELECT 1; SELECT 2", InputError, "this text has 2. Give one SELECT"),
+        ("", InputError, "this text has 0"),
+        ("CREATE TABLE x AS SELECT 1", InputError, "CREATE does more than read"),
+        ("INSERT INTO episodes SELECT * FROM episodes", InputError, "INSERT does more than read"),
+        ("WITH x AS (DELETE FROM episodes RETURNING *) SELECT * FROM x", InputError, "."),
+        ("COPY episodes TO '/tmp/x.csv'", InputError, "COPY"),
+        ("ATTACH '/tmp/x.db'", InputError, "ATTACH"),
+        ("SET threads = 1", InputError, "SET|VARIABLE_SET"),
+        ("SELECT * FROM read_csv('/etc/passwd')", InputError, "reads the catalog's views and nothing else"),
+        ("SELECT * FROM read_text('/etc/passwd')", InputError, "reads the catalog's views and nothing else"),
+        ("SELECT * FROM '/etc/passwd.parquet'", InputError, "."),
+        ("SELECT * FROM glob('/etc/*')", InputError, "reads the catalog's views and nothing else"),
+        ("SELECT ?", InputError, "Values were not provided"),
+    ],
+)
+def test_what_does_not_read_or_does_not_exist_is_refused(cell, sql, kind, message):
+    with pytest.raises(kind, match=f"(?s){message}"):
+        cell.query(sql)
+    assert len(cell.query("SELECT 1 FROM episodes")) == len(NUMBERS) + 1
+
+
+def test_no_variable_of_python_is_a_table(cell):
+    secret = pa.table({"a": [1]})
+    with pytest.raises(UnknownNameError, match="Unknown table 'secret'"):
+        cell.query("SELECT * FROM secret")
+    assert len(secret) == 1
+
+
+def test_limits_are_taken_from_the_workspace(tmp_path):
+    root = Workspace.create(tmp_path / "cell").root
+    (root / "twinloop.yaml").write_text("name: cell\nquery: {memory: 20MB, threads: 1}\n")
+    with Workspace.open(root) as ws:
+        found = ws.query("SELECT current_setting('threads') AS n, current_setting('memory_limit') AS m").to_pylist()
+        assert found == [{"n": 1, "m": "19.0 MiB"}]
+    (root / "twinloop.yaml").write_text("name: cell\nquery: {memroy: 20MB}\n")
+    with pytest.raises(UnknownNameError, match="Unknown setting 'memroy'.*memory"):
+        Workspace.open(root)
+
+
+def test_the_ten_questions_answer(cell):
+    name = content_hash(planted(0))
+    cell.append("scores", score(name, 2.0), run_id="01")
+    for question in QUESTIONS:
+        given = {**question.example, **({"episode": name} if "episode" in question.example else {})}
+        assert cell.query(question.sql, given).num_columns > 1, question.name
+    assert len({question.name for question in QUESTIONS}) == 10
+    unscored = {row["batch"]: row["unscored"] for row in cell.query(QUESTIONS[8].sql).to_pylist()}
+    assert unscored == {"planted": len(NUMBERS) - 1, "two": 1}
+
+
+def test_another_process_sees_what_is_committed_at_once(cell):
+    with Workspace.open(cell.root) as other:
+        before = other.query("SELECT count(*) AS n FROM score_history")["n"][0].as_py()
+        cell.append("scores", score("e", 1.0, "recording/blur"), run_id="02")
+        assert other.query("SELECT count(*) AS n FROM score_history")["n"][0].as_py() == before + 1
+
+
+def test_the_newest_verdicts_are_those_that_sql_finds():
+    rng = np.random.default_rng(0)
+    size = 4000
+    history = (
+        pa.table(
+            {
+                "episode_id": [f"e{i}" for i in rng.integers(0, 60, size)],
+                "check": pa.array([f"c{i}" for i in rng.integers(0, 3, size)]).dictionary_encode(),
+                "channel": pa.array(["", "left"]).take(pa.array(rng.integers(0, 2, size))),
+                "run_id": pa.array([f"{i:02d}" for i in rng.permutation(size) % 50]).dictionary_encode(),
+            }
+        )
+        .group_by(["episode_id", "check", "channel", "run_id"])
+        .aggregate([])
+    )
+    slow = duckdb.sql(
+        """SELECT * FROM history WHERE run_id = (SELECT max(run_id) FROM history h WHERE h.episode_id =
+        history.episode_id AND h."check" = history."check" AND h.channel = history.channel)"""
+    ).to_arrow_table()
+    rows = [tuple(row.values()) for row in newest(history.combine_chunks()).to_pylist()]
+    assert sorted(rows) == sorted(tuple(row.values()) for row in slow.to_pylist())
+
+
+def test_an_episode_is_shown_once_unless_it_is_buried():
+    places = pa.table({"episode_id": ["b", "a", "b", "c", "a"], "batch": ["1", "1", "2", "2", "3"]})
+    assert once(places, frozenset()).to_pydict() == {"episode_id": ["b", "a", "c"], "batch": ["1", "1", "2"]}
+    assert once(places, frozenset({"b"})).to_pydict() == {"episode_id": ["a", "c"], "batch": ["1", "2"]}
+
+
+def test_a_damaged_part_is_named(tmp_path):
+    with Workspace.create(tmp_path / "cell") as ws:
+        ws.add(write_all(tmp_path / "planted"))
+        [part] = ws.parts.listed("episodes")
+        path = ws.parts.path("episodes", part.part)
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(DatasetError, match=rf"{part.part} is damaged or gone.*`twinloop fsck`"):
+            ws.query("SELECT * FROM episodes")
+        [drawn] = ws.parts.listed("params")
+        ws.parts.path("params", drawn.part).unlink()
+        with pytest.raises(DatasetError, match=r"`twinloop fsck`"):
+            ws.query("SELECT * FROM params")
+
+
+def test_parts_say_of_themselves_what_they_are(cell):
+    part = cell.parts.listed("params")[0]
+    about = json.loads(pq.read_schema(cell.parts.path("params", part.part)).metadata[b"twinloop"])
+    assert (about["table"], about["batch"], about["revision"], about["commit"]["parts"]) == ("params", "planted", 1, 2)
+    assert about["batch_record"]["path"] == "data/planted"
+
+
+def ask(capfd, *words: str) -> tuple[int, str, str]:
+    """Run the command; its exit code, standard output and standard error."""
+    code = main(["query", *words])
+    sys.stdout.flush()
+    said = capfd.readouterr()
+    return code, said.out, said.err
+
+
+def test_the_command_prints_or_writes_every_format(cell, tmp_path, capfd):
+    sql, at = "SELECT number, task FROM episodes ORDER BY number", ("--workspace", str(cell.root))
+    numbers = sorted([*NUMBERS, 0])
+    code, out, _ = ask(capfd, sql, *at)
+    assert code == 0
+    assert "put the cube back" in out
+    assert "10 rows" in out
+    code, out, _ = ask(capfd, sql, *at, "--format", "json")
+    assert [json.loads(line)["number"] for line in out.splitlines()] == numbers
+    _, out, _ = ask(capfd, sql, *at, "--json")
+    assert [row["number"] for row in json.loads(out)["answer"]] == numbers
+    for kind, read in (("parquet", pq.read_table), ("arrow", lambda path: pa.ipc.open_stream(path).read_all())):
+        file = tmp_path / f"answer.{kind}"
+        code, _, _ = ask(capfd, sql, *at, "--format", kind, "--output", str(file))
+        assert (code, read(file)["number"].to_pylist()) == (0, numbers)
+    file = tmp_path / "answer.txt"
+    ask(capfd, "SELECT '[bold]' AS said", *at, "--output", str(file))
+    assert "[bold]" in file.read_text()
+
+
+def test_the_command_takes_parameters_and_written_questions(cell, capfd):
+    at = ("--workspace", str(cell.root), "--format", "json")
+    _, out, _ = ask(capfd, "SELECT $low + 1 AS n, $who AS who", *at, "--params", "low=0.5", "who=it's me")
+    assert json.loads(out) == {"n": 1.5, "who": "it's me"}
+    code, out, _ = ask(capfd, "success", *at)
+    assert code == 0
+    assert {json.loads(line)["source"] for line in out.splitlines()} == {"sim"}
+    code, _, err = ask(capfd, "sucess", *at)
+    assert code == 2
+    assert "Unknown question 'sucess' in the written questions" in err
+    assert "Nearest existing: success" in err
+    code, _, err = ask(capfd, "SELECT 1", *at, "--params", "low")
+    assert "--params low: write NAME=VALUE" in err
+    code, _, err = ask(capfd, "SELECT * FROM episode", *at)
+    assert (code, "Unknown table 'episode'" in err) == (2, True)
