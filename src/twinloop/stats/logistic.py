@@ -15,7 +15,7 @@ from scipy.special import expit
 
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
-from twinloop.stats.classifier import weighted_auc
+from twinloop.stats.auc import auc_interval
 from twinloop.stats.interval import Interval
 
 Array = NDArray[np.float64]
@@ -106,7 +106,9 @@ def cross_validated_logistic(
         penalty = _penalty(x[rest], y[rest], seed + 1 + number)
         held_out[~rest] = fit_logistic(x[rest], y[rest], penalty).probability(x[~rest])
     final = fit_logistic(x, y, _penalty(x, y, seed))
-    return CrossValidated(held_out=held_out, auc=_auc(held_out, y, level, draws, seed), model=final)
+    return CrossValidated(
+        held_out=held_out, auc=auc_interval(held_out, y, level=level, draws=draws, seed=seed), model=final
+    )
 
 
 def _dealt(outcome: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np.intp]:
@@ -131,29 +133,3 @@ def _penalty(x: Array, y: NDArray[np.bool_], seed: int) -> float:
             p = np.clip(fit_logistic(x[rest], y[rest], penalty).probability(x[~rest]), 1e-9, 1 - 1e-9)
             loss[place] -= np.sum(np.where(y[~rest], np.log(p), np.log1p(-p)))
     return float(PENALTIES[np.argmin(loss)])
-
-
-def _auc(scores: Array, outcome: NDArray[np.bool_], level: float, draws: int, seed: int) -> Interval:
-    """Resampled within both outcomes, so that no resample lacks one."""
-    yes, no = np.flatnonzero(outcome), np.flatnonzero(~outcome)
-    rng = generator(seed, "stats/logistic/auc")
-
-    def statistic(resamples: NDArray[np.intp]) -> Array:
-        weights = np.zeros((len(scores), len(resamples)))
-        np.add.at(weights, (resamples.T, np.arange(len(resamples))), 1.0)
-        columns = np.broadcast_to(scores[:, None], weights.shape)
-        return weighted_auc(columns, weights * outcome[:, None], weights * ~outcome[:, None])
-
-    whole = statistic(np.arange(len(scores))[None])[0]
-    drawn = np.concatenate(
-        [yes[rng.integers(0, len(yes), (draws, len(yes)))], no[rng.integers(0, len(no), (draws, len(no)))]], axis=1
-    )
-    tail = (1 - level) / 2
-    low, high = np.quantile(statistic(drawn), (tail, 1 - tail))
-    return Interval(
-        estimate=whole,
-        low=np.minimum(low, whole),
-        high=np.maximum(high, whole),
-        level=level,
-        method="percentile bootstrap over episodes within outcomes, given held-out predictions",
-    )

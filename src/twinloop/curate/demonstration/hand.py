@@ -10,12 +10,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.units import unit_map_from_ranges
+from twinloop.core.records import Episode
+from twinloop.core.units import UnitMap, unit_map_from_ranges
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
+
+
+def units_by_twin(episode: Episode, twin: Twin) -> UnitMap | None:
+    """The units of an episode; where the log does not say what they are in rad, by the twin's joint ranges.
+
+    None where joints or units do not fit the twin.
+    """
+    joints, said = list(twin.robot.joints), [unit.unit for unit in episode.units.joints]
+    if not set(episode.joints) <= set(joints) or (not episode.units.known and "unknown" in said):
+        return None
+    if episode.units.known:
+        return episode.units
+    ranges = twin.joint_ranges[[joints.index(name) for name in episode.joints]]
+    return unit_map_from_ranges(episode.joints, ranges, said, source=f"joint ranges of {twin.name}")
 
 
 class Hands:
@@ -49,16 +64,9 @@ class Hands:
         except InputError:
             return None
         episode = recording.episode
-        joints = list(twin.robot.joints)
-        if twin.robot.tcp is None or not set(episode.joints) <= set(joints):
+        units = units_by_twin(episode, twin)
+        if twin.robot.tcp is None or units is None:
             return None
-        units = episode.units
-        if not units.known:
-            said = [unit.unit for unit in units.joints]
-            if "unknown" in said:
-                return None
-            ranges = twin.joint_ranges[[joints.index(name) for name in episode.joints]]
-            units = unit_map_from_ranges(episode.joints, ranges, said, source=f"joint ranges of {twin.name}")
         return self._positions(twin, episode.joints, units.to_si(episode.state))
 
     def _positions(self, twin: Twin, joints: Sequence[str], values: Array) -> Array:

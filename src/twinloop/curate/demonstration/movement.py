@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode
+from twinloop.core.units import UnitMap
 from twinloop.curate.recording import Recording
 from twinloop.dataset.resample import hold, interpolate, turn_of, unwrapped
 
@@ -53,8 +54,8 @@ class Movement:
         return np.sqrt(np.sum(self.velocity**2, axis=1))
 
     @classmethod
-    def of(cls, episode: Episode) -> Movement:
-        """Of a checked episode.
+    def of(cls, episode: Episode, units: UnitMap | None = None) -> Movement:
+        """Of a checked episode, by its own units or those given.
 
         Raises:
             LogError: too few frames, or no joints.
@@ -74,9 +75,10 @@ class Movement:
             frames = np.clip(np.searchsorted(episode.time, grid - step / 2), 0, len(episode) - 1)
             position = interpolate(episode.time, position, grid)
             command = None if command is None else hold(episode.time, command, grid)
-        if episode.units.known:
-            position = episode.units.to_si(position)
-            command = None if command is None else episode.units.to_si(command)
+        units = units or episode.units
+        if units.known:
+            position = units.to_si(position)
+            command = None if command is None else units.to_si(command)
         gripping = [i for i, joint in enumerate(episode.joints) if "grip" in joint or "finger" in joint]
         return cls(
             position=position,
@@ -85,7 +87,7 @@ class Movement:
             arm=tuple(i for i in range(len(episode.joints)) if i not in gripping) or (0,),
             gripper=gripping[0] if gripping else None,
             rate_hz=1.0 / step,
-            si=episode.units.known,
+            si=units.known,
             frames=frames,
         )
 

@@ -1,0 +1,142 @@
+"""Clips of an episode as named numbers: how it moves, and what its pictures are like."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, LogError
+from twinloop.curate.check import Measured
+from twinloop.curate.demonstration.hand import units_by_twin
+from twinloop.curate.demonstration.movement import Movement
+from twinloop.curate.learned.picture_numbers import picture_numbers
+from twinloop.curate.recording import Recording
+from twinloop.curate.registry import Twins
+from twinloop.encoders.trajectory import LEAST_FRAMES, Clips, Feature, clip_features
+
+Array = NDArray[np.float64]
+CLIP_S = 2.0  # a movement or two of an arm, as for clips of the gap
+_MOST = 8  # clips of an episode, evenly apart: pictures are read for each
+_REAL = ("real", "human-in-the-loop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipNumbers:
+    """Clips of some episodes as rows ``(n, d)``; ``episode`` ``(n,)`` places, ``first`` ``(n,)`` their first frames."""
+
+    features: tuple[Feature, ...]
+    rows: Array
+    episode: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+    def of(self, places: Sequence[int]) -> ClipNumbers:
+        """Those of some episodes."""
+        chosen = np.isin(self.episode, places)
+        return ClipNumbers(
+            features=self.features, rows=self.rows[chosen], episode=self.episode[chosen], first=self.first[chosen]
+        )
+
+
+def is_real(recording: Recording) -> bool:
+    """Whether an episode was recorded rather than simulated."""
+    return recording.source in _REAL
+
+
+def clip_facts(recording: Recording, twins: Twins | None) -> Mapping[str, Any]:
+    """What checks keep of an episode: rows of numbers of at most eight clips, their names, and first frames.
+
+    Raises:
+        LogError: the episode is shorter than a clip, or cannot be read.
+    """
+    motion = _movement(recording, twins)
+    nframe = round(CLIP_S * motion.rate_hz)
+    if len(motion) < nframe or nframe < LEAST_FRAMES:
+        raise LogError(f"It lasts {len(motion) / motion.rate_hz:.1f} s, and clips of {CLIP_S:g} s are compared.")
+    count = min(_MOST, len(motion) // nframe)
+    first = np.linspace(0, len(motion) - nframe, count).round().astype(np.int64)
+    cut = first[:, None] + np.arange(nframe)
+    position = motion.position[cut]
+    clips = Clips(
+        position=position,
+        action=position if motion.command is None else motion.command[cut],
+        clusters=np.zeros(count, dtype=np.int64),
+        rate_hz=motion.rate_hz,
+        channels=motion.joints,
+        units=("rad" if motion.si else "u",) * len(motion.joints),
+        command="none" if motion.command is None else "position",
+    )
+    features, rows = clip_features(clips)
+    repeats = (np.diff(position, axis=1) == 0.0).mean(axis=1)
+    features += tuple(_repeated(joint) for joint in motion.joints)
+    frames = motion.frames[first + nframe // 2]
+    pictured, numbers = picture_numbers(recording, frames.tolist())
+    return {
+        "features": features + pictured,
+        "rows": np.concatenate([rows, repeats, numbers], axis=1).astype(np.float32),
+        "first": motion.frames[first],
+        "rate_hz": motion.rate_hz,
+        "si": motion.si,
+    }
+
+
+def comparable(
+    recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]
+) -> list[tuple[list[int], ClipNumbers | str]]:
+    """Episodes of one robot, and their clips; or why they cannot be compared. Unreadable ones are left out.
+
+    Tasks are not told apart: what is asked is whether reality has anything like it.
+    """
+    groups: dict[str, list[int]] = {}
+    for place, (recording, found) in enumerate(zip(recordings, measured, strict=True)):
+        if "rows" in found[0].facts:
+            groups.setdefault(recording.robot_type, []).append(place)
+    return [(places, _stacked([measured[place][0].facts for place in places], places)) for places in groups.values()]
+
+
+def in_words(feature: Feature) -> str:
+    """What a feature is of and what it means."""
+    return f"{feature.channel}: {feature.meaning}"
+
+
+def _movement(recording: Recording, twins: Twins | None) -> Movement:
+    """In SI where the log says so, or a twin of the same joints can stand in."""
+    episode = recording.episode
+    if episode.units.known or twins is None:
+        return Movement.of(episode)
+    try:
+        units = units_by_twin(episode, twins(recording))
+    except InputError:
+        units = None
+    return Movement.of(episode, units)
+
+
+def _repeated(joint: str) -> Feature:
+    meaning = "share of readings equal to the one before"
+    return Feature(channel=joint, family="noise", kind="repeated", unit="1", meaning=meaning)
+
+
+def _stacked(facts: Sequence[Mapping[str, Any]], places: Sequence[int]) -> ClipNumbers | str:
+    if len({bool(fact["si"]) for fact in facts}) > 1:
+        return (
+            "some positions are in rad and others in units that nothing says the size of; give the calibration, or a "
+            "twin whose joint ranges can stand in"
+        )
+    rates = np.array([fact["rate_hz"] for fact in facts])
+    if rates.max() > 1.02 * rates.min():
+        return f"rates differ ({rates.min():.3g} to {rates.max():.3g} Hz), and noise and jerk with them; resample one"
+    common = [f for f in facts[0]["features"] if all(f in fact["features"] for fact in facts[1:])]
+    columns = [[list(fact["features"]).index(feature) for feature in common] for fact in facts]
+    if not common:
+        return "the episodes have no joint or camera in common"
+    return ClipNumbers(
+        features=tuple(common),
+        rows=np.concatenate([fact["rows"][:, column] for fact, column in zip(facts, columns, strict=True)]).astype(
+            np.float64
+        ),
+        episode=np.repeat(np.array(places, dtype=np.int64), [len(fact["rows"]) for fact in facts]),
+        first=np.concatenate([fact["first"] for fact in facts]).astype(np.int64),
+    )

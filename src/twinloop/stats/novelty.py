@@ -1,0 +1,208 @@
+"""Which clusters of rows lie where no reference rows do: distance to neighbours and density, with conformal p-values.
+
+Rows are clips, clusters episodes. A cluster's score is the mean of its rows': of the logarithm of the distance to the
+k-th nearest reference row (Loftsgaarden & Quesenberry, "A nonparametric estimate of a multivariate density function",
+Ann. Math. Stat. 36, 1965), or of Mahalanobis' distance with a shrunk covariance, the density of a normal cloud.
+
+References must not be judged by themselves. They are split into folds of whole clusters; each fold is scored by the fit
+to the others, and a new cluster is compared with a reference by the fit that did not know that reference. The share of
+references that are at least as far out is the p-value: cross-conformal (Vovk, "Cross-conformal predictors", Ann. Math.
+Artif. Intell. 74, 2015), at most twice the stated level whatever the data (Barber, Candès, Ramdas & Tibshirani,
+"Predictive inference with the jackknife+", Ann. Stat. 49, 2021, theorem 4), near it where fits hardly differ.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+
+Array = NDArray[np.float64]
+Kind = Literal["neighbours", "density"]
+
+LEAST_CLUSTERS = 10  # a p-value of fewer cannot fall below 0.09
+_BLOCK = 64_000_000  # bytes of distances at once
+_KEPT = 0.95  # share of the variance in which neighbours are sought (our choice; the usual one of a scree plot)
+_MOST_AXES = 32
+_FOLDS = 5
+_SEVERAL = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """Reference rows in whitened axes: columns standardized and clipped, covariance shrunk, principal axes.
+
+    ``mean`` and ``sd`` ``(d,)``; ``whiten`` ``(d, k)`` the first axes, to unit variance; ``inverse`` ``(d, d)`` of the
+    shrunk covariance; ``rows`` ``(n, k)``; ``clusters`` ``(n,)``.
+    """
+
+    mean: Array
+    sd: Array
+    whiten: Array
+    inverse: Array
+    rows: NDArray[np.float32]
+    clusters: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, rows: Array, clusters: NDArray[np.int64]) -> Space:
+        """From reference rows ``(n, d)``; a constant column counts by how far others leave it."""
+        mean, sd = rows.mean(axis=0), rows.std(axis=0)
+        sd = np.where(sd <= 1e-9 * (1e-12 + np.abs(rows).max(axis=0)), np.maximum(np.abs(mean), 1.0) * 1e-3, sd)
+        scaled = _clipped((rows - mean) / sd)
+        covariance = shrunk_covariance(scaled)
+        values, vectors = np.linalg.eigh(covariance)
+        order = np.argsort(values)[::-1]
+        values, vectors = values[order], vectors[:, order]
+        kept = min(int(np.searchsorted(np.cumsum(values) / values.sum(), _KEPT)) + 1, _MOST_AXES)
+        whiten = vectors[:, :kept] / np.sqrt(values[:kept])
+        inverse = (vectors / values) @ vectors.T
+        return cls(
+            mean=mean,
+            sd=sd,
+            whiten=whiten,
+            inverse=inverse,
+            rows=(scaled @ whiten).astype(np.float32),
+            clusters=np.asarray(clusters, dtype=np.int64),
+        )
+
+    def scaled(self, rows: Array) -> Array:
+        """Rows ``(m, d)`` in standard deviations of the references, clipped."""
+        return _clipped((rows - self.mean) / self.sd)
+
+    def score(self, rows: Array, kind: Kind, neighbour: int) -> Array:
+        """How far out rows ``(m, d)`` of other clusters are ``(m,)``: logarithms of distances."""
+        scaled = self.scaled(rows)
+        if kind == "density":
+            return 0.5 * np.log(np.maximum(np.einsum("nd,de,ne->n", scaled, self.inverse, scaled), 1e-12))
+        return np.log(np.maximum(self.neighbours(rows, neighbour)[0][:, -1], 1e-6))
+
+    def neighbours(self, rows: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
+        """Distances to the nearest reference rows, ascending, and which they are: both ``(m, count)``."""
+        given = (self.scaled(rows) @ self.whiten).astype(np.float32)
+        count = min(count, len(self.rows))
+        squares = np.einsum("nd,nd->n", self.rows, self.rows)
+        distance, place = np.empty((len(given), count)), np.empty((len(given), count), dtype=np.intp)
+        height = max(1, _BLOCK // (4 * len(self.rows)))
+        for begin in range(0, len(given), height):
+            block = given[begin : begin + height]
+            apart = np.einsum("nd,nd->n", block, block)[:, None] + squares - 2.0 * (block @ self.rows.T)
+            near = np.argpartition(apart, count - 1, axis=1)[:, :count]
+            found = np.take_along_axis(apart, near, axis=1)
+            order = np.argsort(found, axis=1)
+            place[begin : begin + height] = np.take_along_axis(near, order, axis=1)
+            found = np.take_along_axis(found, order, axis=1)
+            distance[begin : begin + height] = np.sqrt(np.maximum(found, 0.0))
+        return distance, place
+
+
+@dataclass(frozen=True, kw_only=True)
+class Novelty:
+    """How far out clusters are.
+
+    ``names`` ``(c,)`` of the new clusters, ``scores`` ``(c,)`` by the fit to all references, ``p_values`` ``(c,)``;
+    ``row_scores`` ``(m,)`` of the new rows as given; ``reference`` ``(r,)`` the held-out scores of reference clusters.
+    ``space`` is the fit to all references.
+    """
+
+    names: NDArray[np.int64]
+    scores: Array
+    p_values: Array
+    row_scores: Array
+    reference: Array
+    space: Space
+
+
+def novelty(
+    reference: ArrayLike,
+    rows: ArrayLike,
+    *,
+    reference_clusters: ArrayLike,
+    clusters: ArrayLike,
+    kind: Kind = "neighbours",
+    neighbour: int = _SEVERAL,
+    folds: int = _FOLDS,
+    seed: int = 0,
+) -> Novelty:
+    """How far out every cluster of rows ``(m, d)`` is among reference rows ``(n, d)``.
+
+    Args:
+        reference: rows of what is known to be good.
+        rows: what is judged; must not be among the references.
+        reference_clusters: episode of each reference row ``(n,)``.
+        clusters: episode of each row ``(m,)``.
+        kind: distance to neighbours, or density.
+        neighbour: which neighbour the distance is to.
+        folds: parts of the references.
+        seed: of the folds.
+
+    Raises:
+        InputError: tables that do not fit, a value that is not finite, or fewer than `LEAST_CLUSTERS` references.
+    """
+    known, label = _checked(reference, reference_clusters, "Reference")
+    given, name = _checked(rows, clusters, "Judged")
+    names, place = np.unique(label, return_inverse=True)
+    if len(names) < LEAST_CLUSTERS:
+        raise InputError(f"{len(names)} reference episodes say too little; give at least {LEAST_CLUSTERS}.")
+    fold = generator(seed, "stats/novelty/folds").permutation(len(names)) % folds
+    new, of = np.unique(name, return_inverse=True)
+    held_out, beaten = np.empty(len(names)), np.zeros(len(new))
+    for number in range(folds):
+        out = fold[place] == number
+        space = Space.of(known[~out], label[~out])
+        mine = _means(space.score(known[out], kind, neighbour), place[out], len(names))[fold == number]
+        theirs = _means(space.score(given, kind, neighbour), of, len(new))
+        held_out[fold == number] = mine
+        beaten += np.sum(mine[None, :] >= theirs[:, None], axis=1)
+    space = Space.of(known, label)
+    row_scores = space.score(given, kind, neighbour)
+    return Novelty(
+        names=new,
+        scores=_means(row_scores, of, len(new)),
+        p_values=(1.0 + beaten) / (len(names) + 1.0),
+        row_scores=row_scores,
+        reference=held_out,
+        space=space,
+    )
+
+
+def shrunk_covariance(rows: ArrayLike) -> Array:
+    """Ledoit and Wolf's covariance of rows ``(n, d)``: the sample's, drawn towards a multiple of the identity.
+
+    By as much as minimizes the expected squared error ("A well-conditioned estimator for large-dimensional covariance
+    matrices", J. Multivar. Anal. 88, 2004, section 3.2).
+    """
+    x = np.asarray(rows, dtype=np.float64)
+    x = x - x.mean(axis=0)
+    n, d = x.shape
+    sample = x.T @ x / n
+    level = float(np.trace(sample)) / d
+    spread = float(np.sum(sample**2)) / d - level**2
+    squares = np.einsum("nd,nd->n", x, x)
+    error = (float(np.sum(squares**2)) / n - float(np.sum(sample**2))) / (n * d)
+    share = 1.0 if spread <= 0 else min(error / spread, 1.0)
+    return (1.0 - share) * sample + share * level * np.eye(d)
+
+
+def _clipped(values: Array) -> Array:
+    """Beyond ten standard deviations the logarithm: one wild column must not be all that is seen."""
+    size = np.abs(values)
+    return np.where(size > 10.0, np.sign(values) * 10.0 * (1.0 + np.log(np.maximum(size, 10.0) / 10.0)), values)
+
+
+def _means(values: Array, label: NDArray[np.intp], count: int) -> Array:
+    totals = np.bincount(label, weights=values, minlength=count)
+    return totals / np.maximum(np.bincount(label, minlength=count), 1)
+
+
+def _checked(rows: ArrayLike, clusters: ArrayLike, what: str) -> tuple[Array, NDArray[np.int64]]:
+    values, label = np.asarray(rows, dtype=np.float64), np.asarray(clusters, dtype=np.int64)
+    if values.ndim != 2 or not len(values) or label.shape != (len(values),) or not np.isfinite(values).all():
+        raise InputError(
+            f"{what} rows are a finite table (n, d) with an episode each; given {values.shape} and {label.shape}."
+        )
+    return values, label
