@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
-from _exports import JOINTS, LENGTHS, UNITS, generated_dataset, picture_dataset, planted, recorded_dataset, times
 
+from _exports import JOINTS, LENGTHS, UNITS, generated_dataset, picture_dataset, planted, recorded_dataset, times
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.dataset.exporters.protocol import ExportOptions
 from twinloop.dataset.exporters.rerun import EXPORTER, export_rerun

@@ -72,8 +72,8 @@ class PlayedMcap:
     def _messages(self, episode: int, topic: str) -> list[dict[str, Any]]:
         span = self._spans[episode]
         with span.path.open("rb") as file:
-            found = _reader(file).iter_messages(topics=[topic], start_time=span.first, end_time=span.end)
-            return [json.loads(message.data) for _, _, message in found]
+            found = [message for _, _, message in _reader(file).iter_messages(topics=[topic])]
+        return [json.loads(message.data) for message in found if span.first <= message.log_time < span.end]
 
     @functools.lru_cache(maxsize=1)  # noqa: B019
     def _pictures(self, episode: int, camera: str) -> list[NDArray[np.uint8]]:
