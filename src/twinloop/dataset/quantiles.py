@@ -1,13 +1,14 @@
-"""Exact quantiles of columns of any length in bounded memory, from two passes over the data.
+"""Exact quantiles of columns of any length in bounded memory, from a few passes over the data.
 
-Every value becomes a 32-bit key of the same order. The first pass counts the upper halves of the keys and finds the
-bins in which the wanted order statistics lie; the second counts the lower halves within those bins. This is selection
-by radix; what it finds are the stored values themselves, not approximations.
+Every value becomes a whole number of the same order, its key. The first pass counts the upper 16 bits of the keys and
+finds the bins in which the wanted order statistics lie; each further one counts the next bits within those bins. This
+is selection by radix; what it finds are the stored values themselves, not approximations. Keys of float32, flags and
+whole numbers up to 2^32 have 32 bits, two passes; of float64 and other whole numbers 64 bits, four.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,83 +18,123 @@ from twinloop.core.errors import DatasetError
 from twinloop.dataset.statistics import interpolated, ranks
 
 Columns = Mapping[str, NDArray[Any]]
-_HALF = 1 << 16  # values of half a key: a pass counts one half
-_SIGN = np.uint32(1 << 31)
+_FIRST = 16  # bits that the first pass counts
+_SIGN = {32: np.uint32(1 << 31), 64: np.uint64(1 << 63)}
+_KEY: dict[int, type[np.unsignedinteger[Any]]] = {32: np.uint32, 64: np.uint64}
+# Counts in memory at a time. A column has ten order statistics, so at most ten bins of 2^16 counts; where that is more
+# altogether, passes count 8 bits each and there are more of them.
+_MOST_BYTES = 1 << 28
+_BINS = 10
 
 
 def streamed_quantiles(
-    chunks: Callable[[], Iterable[Columns]], count: int
+    chunks: Callable[[], Iterable[Columns]], count: int, *, wide: Collection[str] = ()
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
     """The quantiles that `sorted_quantiles` gives, per feature, without ever holding all rows.
 
     Args:
-        chunks: yields the same rows each time it is called: per feature ``(n, width)`` of float32, bool, or whole
-            numbers from 0 to 2^32.
+        chunks: yields the same rows each time it is called: per feature ``(n, width)`` of numbers.
         count: rows altogether.
+        wide: features of whole numbers that are negative or reach 2^32.
+
+    Raises:
+        DatasetError: whole numbers are negative or reach 2^32, and ``wide`` does not say so.
     """
-    wanted = ranks(count)
-    upper: dict[str, NDArray[np.int64]] = {}
+    picks: dict[str, list[_Pick]] = {}
     kinds: dict[str, np.dtype[Any]] = {}
-    for columns in chunks():
-        for name, values in columns.items():
-            keys = _keys(values)
-            total = upper.setdefault(name, np.zeros((keys.shape[1], _HALF), dtype=np.int64))
-            kinds[name] = values.dtype
-            for column in range(keys.shape[1]):
-                total[column] += np.bincount(keys[:, column] >> 16, minlength=_HALF)
-    picks = {name: [_Pick(counts, wanted) for counts in total] for name, total in upper.items()}
-    for columns in chunks():
-        for name, values in columns.items():
-            keys = _keys(values)
-            for column, pick in enumerate(picks[name]):
-                pick.add(keys[:, column])
-    found = {name: np.stack([pick.keys() for pick in row], axis=1) for name, row in picks.items()}
+    first = True
+    while first or any(pick.left for row in picks.values() for pick in row):
+        for columns in chunks():
+            for name, values in columns.items():
+                kinds[name] = values.dtype
+                bits = _bits(values.dtype, name in wide)
+                if name not in picks:
+                    picks[name] = [_Pick(bits, count) for _ in range(values.shape[1])]
+                if picks[name] and picks[name][0].left:
+                    keys = _keys(values, bits)
+                    for column, pick in enumerate(picks[name]):
+                        pick.add(keys[:, column])
+        total = sum(map(len, picks.values()))
+        digit = 16 if total * _BINS * (1 << 16) * 8 <= _MOST_BYTES else 8
+        for pick in (pick for row in picks.values() for pick in row if pick.left):
+            pick.narrow(digit)
+        first = False
+    found = {name: np.stack([pick.found for pick in row], axis=1) for name, row in picks.items()}
     return {name: interpolated(_values(keys, kinds[name]), count) for name, keys in found.items()}
 
 
 class _Pick:
-    """The lower halves of one column's keys, counted within the bins that hold the wanted ranks."""
+    """The bins of one column in which its wanted order statistics lie, narrowed digit by digit.
 
-    def __init__(self, upper: NDArray[np.int64], wanted: NDArray[np.int64]) -> None:
-        """``upper`` ``(65536,)`` counts the keys' upper halves; ``wanted`` ranks count from 0."""
-        ends = np.cumsum(upper)
-        self._bin = np.searchsorted(ends, wanted, side="right")
-        self._within = wanted - (ends - upper)[self._bin]
-        self._bins, self._slot_of_rank = np.unique(self._bin, return_inverse=True)
-        self._slot = np.full(_HALF, -1, dtype=np.int64)
-        self._slot[self._bins] = np.arange(len(self._bins))
-        self._lower = np.zeros(len(self._bins) * _HALF, dtype=np.int64)
+    ``left`` is how many bits of the keys are not known yet; ``found`` ends as the key at each wanted rank.
+    """
 
-    def add(self, keys: NDArray[np.uint32]) -> None:
-        slot = self._slot[keys >> 16]
-        inside = slot >= 0
-        places = slot[inside] * _HALF + (keys[inside] & np.uint32(_HALF - 1))
-        if len(places) * 16 < len(self._lower):
-            np.add.at(self._lower, places, 1)
+    def __init__(self, bits: int, count: int) -> None:
+        self.found = np.zeros(len(ranks(count)), dtype=_KEY[bits])
+        self.left, self._bits, self._digit = bits, bits, _FIRST
+        self._within = ranks(count)
+        self._bins = np.zeros(1, dtype=_KEY[bits])
+        self._coarse = np.ones(1 << _FIRST, dtype=np.bool_)
+        self._counts = np.zeros((1, 1 << _FIRST), dtype=np.int64)
+
+    def add(self, keys: NDArray[Any]) -> None:
+        """Count the next digit of the keys that lie in the bins."""
+        rest, size = self.left - self._digit, 1 << self._digit
+        if self.left == self._bits:
+            self._counts[0] += np.bincount((keys >> keys.dtype.type(rest)).astype(np.int64), minlength=size)
+            return
+        near = keys[self._coarse[keys >> keys.dtype.type(self._bits - _FIRST)]]
+        high = near >> near.dtype.type(self.left)
+        slot = np.minimum(np.searchsorted(self._bins, high), len(self._bins) - 1)
+        inside = self._bins[slot] == high
+        digits = (near[inside] >> near.dtype.type(rest)).astype(np.int64) & (size - 1)
+        places = slot[inside] * size + digits
+        if len(places) * 16 < self._counts.size:
+            np.add.at(self._counts.reshape(-1), places, 1)
         else:
-            self._lower += np.bincount(places, minlength=len(self._lower))
+            self._counts += np.bincount(places, minlength=self._counts.size).reshape(self._counts.shape)
 
-    def keys(self) -> NDArray[np.uint32]:
-        """The key at each wanted rank."""
-        ends = np.cumsum(self._lower.reshape(-1, _HALF), axis=1)
-        rows = zip(self._slot_of_rank, self._within, strict=True)
-        lower = [int(np.searchsorted(ends[slot], rank, side="right")) for slot, rank in rows]
-        return (self._bin.astype(np.uint32) << np.uint32(16)) | np.array(lower, dtype=np.uint32)
+    def narrow(self, digit: int) -> None:
+        """From the counts to the bins of the next pass, which counts ``digit`` bits."""
+        slots = np.searchsorted(self._bins, self.found)
+        ends = np.cumsum(self._counts, axis=1)
+        for rank, slot in enumerate(slots.tolist()):
+            place = int(np.searchsorted(ends[slot], self._within[rank], side="right"))
+            self._within[rank] -= int(ends[slot, place] - self._counts[slot, place])
+            kind = self.found.dtype.type
+            self.found[rank] = (self.found[rank] << kind(self._digit)) | kind(place)
+        self.left -= self._digit
+        self._digit = min(digit, self.left)
+        self._bins = np.unique(self.found)
+        self._counts = np.zeros((len(self._bins), 1 << self._digit) if self.left else (0, 0), dtype=np.int64)
+        known = self._bits - self.left
+        self._coarse = np.zeros(1 << _FIRST, dtype=np.bool_)
+        self._coarse[(self._bins >> self._bins.dtype.type(known - _FIRST)).astype(np.int64)] = True
 
 
-def _keys(values: NDArray[Any]) -> NDArray[np.uint32]:
+def _bits(kind: np.dtype[Any], wide: bool) -> int:
+    return 64 if kind == np.float64 or wide else 32
+
+
+def _keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
     """Keys ``(n, width)`` in the order of the values."""
-    if values.dtype == np.float32:
-        bits = (values + np.float32(0)).view(np.uint32)  # adding zero makes -0 and 0 one value
-        return np.where(bits & _SIGN, ~bits, bits | _SIGN)
+    kind, sign = _KEY[bits], _SIGN[bits]
+    if values.dtype.kind == "f":
+        exact = values.astype(np.float32 if bits == 32 else np.float64)
+        raw = (exact + exact.dtype.type(0)).view(kind)  # adding zero makes -0 and 0 one value
+        return np.where(raw & sign, ~raw, raw | sign)
+    if bits == 64:
+        return values.astype(np.int64).view(np.uint64) ^ sign
     if values.dtype != np.bool_ and values.size and not 0 <= values.min() <= values.max() < 2**32:
         raise DatasetError("Quantiles are for whole numbers from 0 to 2^32; the dataset has grown beyond that.")
     return values.astype(np.uint32)
 
 
-def _values(keys: NDArray[np.uint32], kind: np.dtype[Any]) -> NDArray[np.float64]:
+def _values(keys: NDArray[Any], kind: np.dtype[Any]) -> NDArray[np.float64]:
     """The values of keys, the inverse of `_keys`."""
-    if kind != np.float32:
-        return keys.astype(np.float64)
-    bits = np.where(keys & _SIGN, keys ^ _SIGN, ~keys)
-    return bits.view(np.float32).astype(np.float64)
+    bits = keys.dtype.itemsize * 8
+    sign = _SIGN[bits]
+    if kind.kind == "f":
+        raw = np.where(keys & sign, keys ^ sign, ~keys)
+        return raw.view(np.float32 if bits == 32 else np.float64).astype(np.float64)
+    return (keys ^ sign).view(np.int64).astype(np.float64) if bits == 64 else keys.astype(np.float64)

@@ -39,13 +39,21 @@ class Totals:
         """The content of ``stats.json``, quantiles counted over the written data files."""
         if self.moments is None:
             return {}
-        levels = streamed_quantiles(lambda: chunks_of(paths, self.widths), self.moments.count)
+        slices = column_slices(self.widths)
+        wide = [name for name, where in slices.items() if self._wide(where) and "int" in features[name]["dtype"]]
+        levels = streamed_quantiles(lambda: chunks_of(paths, self.widths), self.moments.count, wide=wide)
         result: dict[str, Any] = {}
-        for name, where in column_slices(self.widths).items():
+        for name, where in slices.items():
             shape = [int(side) for side in features[name].get("shape") or [1]]
             row = column_stats(take_columns(self.moments, where), levels[name])
             result[name] = row if len(shape) < 2 else {k: _shaped(k, v, shape) for k, v in row.items()}
         return {**result, **{key: pooled.stats() for key, pooled in self.pictures.items()}}
+
+    def _wide(self, where: slice) -> bool:
+        """Whether numbers lie outside of those that 32 bits can be."""
+        return self.moments is not None and (
+            self.moments.low[where].min() < 0 or self.moments.high[where].max() >= 2.0**32
+        )
 
 
 def _shaped(name: str, values: list[Any], shape: Sequence[int]) -> list[Any]:

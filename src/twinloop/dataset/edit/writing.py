@@ -170,11 +170,15 @@ def _checked(items: Sequence[Item], settings: Settings, name: str) -> list[Item]
     """The items to write.
 
     Raises:
-        InputError: there are none, one does not exist, or one is there twice.
+        InputError: there are none, one does not exist or is there twice, or the folders' features differ.
+        UnitsError: the folders' units differ, or not all say theirs.
     """
     part = f" for {name}" if name else ""
     if not items:
         raise InputError(f"No episode is left{part}. An edit writes at least one: change the choice.")
+    sources = list({id(item.source): item.source for item in items}.values())
+    check_features(sources)
+    agreed_units(sources, same_units=settings.same_units)
     seen: dict[tuple[str, str], Item] = {}
     kept = []
     for item in items:
@@ -207,7 +211,6 @@ class _Work:
         self.stage, self.output, self.items = stage, output, list(items)
         self.settings, self.operation = settings, operation
         self.sources = list({id(item.source): item.source for item in items}.values())
-        check_features(self.sources)
         self.units, self.notes = agreed_units(self.sources, same_units=settings.same_units)
         self.features = self.sources[0].features
         self.fps = Fraction(self.sources[0].reader.fps).limit_denominator(1001)
