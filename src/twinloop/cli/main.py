@@ -25,6 +25,7 @@ from twinloop.cli.hub import Pull, Push
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
 from twinloop.cli.label import Label, labelled
+from twinloop.cli.plan import Plan
 from twinloop.cli.query import Query
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
@@ -50,6 +51,7 @@ _Commands = (
     | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
     | Annotated[Query, tyro.conf.subcommand("query", prefix_name=False)]
     | Annotated[Coverage, tyro.conf.subcommand("coverage", prefix_name=False)]
+    | Annotated[Plan, tyro.conf.subcommand("plan", prefix_name=False)]
     | Annotated[Curate, tyro.conf.subcommand("curate", prefix_name=False)]
     | Annotated[Import, tyro.conf.subcommand("import", prefix_name=False)]
     | Annotated[Edit, tyro.conf.subcommand("edit", prefix_name=False)]

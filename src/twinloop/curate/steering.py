@@ -26,6 +26,7 @@ _FOLDS = 5
 LEAST_TOLD, _MOST = 0.25, 4
 _RIDGE = 0.1  # per episode and whitened component: what keeps regressions of a few hundred episodes from fitting noise
 FEWEST = 40  # episodes below which a map would be of chance
+_NINETY = 1.645  # standard deviations within which 90 % of normal errors lie
 _WIDE = 0.8  # a box that holds so much of a range says nothing of that parameter
 _WITHIN = 1.5  # of the map's error: nearer than that the hole is reached
 _NEARER = 0.9  # of the distance that is left now: short of that nothing has moved
@@ -151,9 +152,11 @@ def _phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
 
 
 def _box(wanted: Array, spread: Array, reach: Array) -> tuple[Array, Array]:
-    """Where the hole's clips point, most of them, and as far again as one reading errs."""
+    """Where the hole's clips point, most of them, and on by what holds 90 % of the readings' errors."""
     low, high = np.quantile(wanted, [0.05, 0.95], axis=0)
-    return np.clip(low - spread, reach[:, 0], reach[:, 1]), np.clip(high + spread, reach[:, 0], reach[:, 1])
+    return np.clip(low - _NINETY * spread, reach[:, 0], reach[:, 1]), np.clip(
+        high + _NINETY * spread, reach[:, 0], reach[:, 1]
+    )
 
 
 class _linear:  # noqa: N801 - a function with its coefficients

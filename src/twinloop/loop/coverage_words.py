@@ -15,7 +15,7 @@ from twinloop.loop.coverage_measured import PARAMETERS, Measured
 from twinloop.stats import Interval
 
 _HOLES = 5  # that are told in the terminal; the page and result.json have all
-_FEW = 3  # episodes of a hole below which it may be chance
+FEW = 3  # episodes of a hole below which it may be chance
 
 
 def text_lines(measured: Measured) -> list[str]:
@@ -79,10 +79,10 @@ def _holes_sentence(measured: Measured) -> str:
     holes = measured.holes
     if not holes:
         return "There is no hole: every real clip has a simulated one near."
-    certain = [hole for hole in holes if hole.episodes >= _FEW]
+    certain = [hole for hole in holes if hole.episodes >= FEW]
     return (
         f"{int(measured.coverage.uncovered.sum())} of {len(measured.real_rows)} real clips are uncovered, in "
-        f"{len(holes)} holes; {len(certain)} of them hold clips of {_FEW} episodes or more. The largest is "
+        f"{len(holes)} holes; {len(certain)} of them hold clips of {FEW} episodes or more. The largest is "
         f"{holes[0].mass:.1%} of reality, {holes[0].distance:.3g} times as far from simulation as from its own kind."
     )
 

@@ -12,7 +12,7 @@ from twinloop.curate.cells import Cell
 from twinloop.curate.holes import Hole
 from twinloop.loop.coverage_clips import ClipSettings, clips_of
 from twinloop.loop.coverage_measured import Measured, shown_map
-from twinloop.loop.coverage_words import box_words, findings, hole_place, opening, parameter_lines
+from twinloop.loop.coverage_words import FEW, box_words, findings, hole_place, opening, parameter_lines
 from twinloop.report import KeyFigure, Report
 from twinloop.report.coverage_reality import clip_map, clip_traces, success_rows
 from twinloop.stats import Interval
@@ -28,7 +28,8 @@ def coverage_sections(page: Report, measured: Measured) -> None:
     _summary(page, measured)
     _map(page, measured)
     for number, hole in enumerate(measured.holes[:_HOLES], start=1):
-        _hole(page, measured, number, hole)
+        if number == 1 or hole.episodes >= FEW:
+            _hole(page, measured, number, hole)
     if measured.space is not None:
         _parameters(page, measured)
 

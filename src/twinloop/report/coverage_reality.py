@@ -43,7 +43,7 @@ def clip_map(
         y=sim[kept, 1],
         mode="markers",
         name="simulated",
-        marker={"color": ORANGE, "size": 4, "opacity": 0.35},
+        marker={"color": ORANGE, "size": 5, "opacity": 0.55},
         hoverinfo="skip",
     )
     told = np.zeros(len(real), dtype=bool)

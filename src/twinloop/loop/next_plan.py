@@ -1,0 +1,223 @@
+"""``twinloop plan``: holes of a coverage, the parameters that lead there, and the next ``generate.yaml``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import write_text
+from twinloop.curate.holes import Hole
+from twinloop.curate.parameters import Axis, places
+from twinloop.curate.plan import Target, apart, rounded, same_names, shared_out
+from twinloop.curate.scan import CELLS, Box
+from twinloop.curate.steering import steer
+from twinloop.loop.coverage_measured import PARAMETERS, CoverageOptions, Measured, measure
+from twinloop.loop.coverage_params import ParameterSpace
+from twinloop.loop.coverage_words import FEW, box_words, findings, hole_place, opening
+from twinloop.loop.next_plan_file import Fill, next_file
+
+_MOST_TARGETS = 8  # holes that are steered to, the heaviest first: more would share few episodes out thinly
+
+
+def run_plan(
+    options: CoverageOptions,
+    *,
+    output: Path | None,
+    base: Path | None,
+    episodes: int,
+    holes: int,
+    console: Console,
+) -> tuple[dict[str, Any], int]:
+    """Print what is missing, what leads there, and write the next generate file.
+
+    Args:
+        options: what is compared.
+        output: the file to write; None prints it.
+        base: the generate file to go on from; by default what the first simulated dataset was generated from.
+        episodes: attempts of the next run.
+        holes: the most that are to be filled.
+        console: where it is printed.
+
+    Returns:
+        Figures, and 1 where there is a hole and nothing to be done about any.
+
+    Raises:
+        InputError: the simulated episodes were not generated here, or the file exists.
+    """
+    if output is not None and output.exists():
+        raise InputError(f"{output} exists. Choose another --output, or move that one away.")
+    if holes < 1:
+        raise InputError(f"--holes {holes}: at least one hole is to be filled.")
+    measured = measure(options)
+    if measured.generated is None or measured.space is None:
+        raise InputError(f"There is no plan to go on from. {measured.notes[-1]} Give --sim a generated dataset.")
+    targets = all_targets(measured)
+    chosen = apart(targets, most=holes)
+    for line in (*opening(measured), *measured.notes, "", *findings(measured), "", *target_lines(targets)):
+        console.print(line, soft_wrap=True)
+    figures: dict[str, Any] = {
+        "schema": 1,
+        "verb": "plan",
+        "findings": findings(measured),
+        "targets": [target.to_json() for target in targets],
+    }
+    if not chosen:
+        console.print("Nothing is planned: no hole has parameters that lead there." if targets else _NOTHING)
+        return {**figures, "output": None, "episodes": 0, "boxes": []}, int(bool(targets))
+    fills = _fills(measured, chosen, episodes)
+    text, notes = next_file(measured.generated, fills, base=base)
+    for line in notes:
+        console.print(line, soft_wrap=True)
+    if output is None:
+        console.print(text, soft_wrap=True)
+    else:
+        write_text(output, text)
+        console.print(
+            f"{output}: {episodes} episodes in {len(fills)} boxes. Next: twinloop generate {output} --output …"
+        )
+    boxes = [{"name": fill.target.name, "episodes": fill.episodes, "box": dict(fill.box)} for fill in fills]
+    plan = {"output": None if output is None else str(output), "episodes": episodes, "boxes": boxes, "notes": notes}
+    return {**figures, **plan}, 0
+
+
+_NOTHING = "Nothing is planned: there is no hole of three episodes or more, and no place where simulation fails."
+
+
+def all_targets(measured: Measured) -> list[Target]:
+    """Everything that is worth filling, the heaviest first, with its box or the reason why there is none."""
+    space = measured.space
+    assert space is not None  # noqa: S101 - refused before
+    failures = [_failure_target(measured, space, box) for box in space.failures]
+    if measured.options.embedding == PARAMETERS:
+        found = [_parameter_target(measured, space, box) for box in space.holes]
+    else:
+        certain = [hole for hole in measured.holes if hole.episodes >= FEW][:_MOST_TARGETS]
+        found = [_clip_target(measured, number, hole) for number, hole in enumerate(certain, start=1)]
+    return sorted([*found, *[target for target in failures if target.mass > 0]], key=lambda target: -target.weight)
+
+
+def target_lines(targets: Sequence[Target]) -> list[str]:
+    """Every target in a sentence."""
+    return [
+        f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} episodes)"
+        + ("" if np.isnan(target.failure) else f", {target.failure:.0%} failing")
+        + f". {target.why}"
+        for number, target in enumerate(targets, start=1)
+    ]
+
+
+def _clip_target(measured: Measured, number: int, hole: Hole) -> Target:
+    """A hole in the space of clips, by the parameters that move clips toward it."""
+    generated = measured.generated
+    assert generated is not None  # noqa: S101 - refused before
+    axes = generated.axes
+    params = places(axes, [member.params for member in measured.sim.members])
+    found = steer(
+        params,
+        measured.sim_rows,
+        measured.real_rows.rows[hole.clips],
+        reach=np.array([axis.reach for axis in axes]),
+        movable=np.array([axis.movable for axis in axes]),
+        seed=measured.options.seed,
+    )
+    box = {
+        axes[column].name: _si_range(axes[column], low, high)
+        for column, low, high in zip(found.columns, found.low, found.high, strict=True)
+    }
+    told = ", ".join(f"{axes[c].name} ({t:.0%} told)" for c, t in zip(found.columns, found.told, strict=True))
+    distances = (
+        f"the map's middle distance to it falls from {found.now:.3g} to {found.left:.3g}, its own error on left-out "
+        f"episodes is {found.error:.3g}"
+    )
+    reason = {
+        "none": f"No drawn parameter moves clips toward it: {found.reason}.",
+        "toward": f"Clips move toward it, not all the way, with {told}: {distances}.",
+        "reaches": f"Clips reach it with {told}: {distances}.",
+    }[found.answer]
+    return Target(
+        kind="clips",
+        name=f"hole {number} ({hole_place(measured, hole)})",
+        box=box,
+        why=reason,
+        mass=hole.mass,
+        episodes=hole.episodes,
+        failure=hole.failure,
+        weight=hole.weight,
+    )
+
+
+def _parameter_target(measured: Measured, space: ParameterSpace, box: Box) -> Target:
+    """A hole in the parameter space: the box is the hull of the real episodes in it, as far as they reach."""
+    inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
+    success = measured.real.success if len(measured.real.success) == len(inside) else np.full(len(inside), np.nan)
+    known = success[inside][~np.isnan(success[inside])]
+    failure = float(1.0 - known.mean()) if len(known) else float("nan")
+    mass = float(inside.mean())
+    ranges = {}
+    for column, low, high in zip(box.axes, box.low, box.high, strict=True):
+        axis, points = space.axes[column], space.real[inside, column]
+        ranges[axis.name] = _si_range(
+            axis,
+            min(low / CELLS, float(points.min())) if low == 0 else low / CELLS,
+            max(high / CELLS, float(points.max())) if high == CELLS else high / CELLS,
+        )
+    counts = f"{box.cases} of {len(space.real)} real episodes and {box.controls} of {len(space.sim)} simulated ones"
+    return Target(
+        kind="parameters",
+        name=box_words(space.axes, box),
+        box=ranges,
+        why=f"{counts} lie there (p = {box.p_value:.2g}).",
+        mass=mass,
+        episodes=int(inside.sum()),
+        failure=failure,
+        weight=_weight(mass, failure, measured.options.failure_weight),
+    )
+
+
+def _failure_target(measured: Measured, space: ParameterSpace, box: Box) -> Target:
+    """A place where simulated episodes fail: it weighs by how much of reality is there, where that is known."""
+    judged = box.cases + box.controls
+    failure = box.cases / judged
+    if set(box.axes) <= set(space.known):
+        inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
+        mass, episodes, said = float(inside.mean()), int(inside.sum()), "of reality"
+    else:
+        mass, episodes, said = judged / len(space.sim), 0, "of simulation, because nothing is known of reality's there"
+    ranges = {
+        space.axes[column].name: _si_range(space.axes[column], low / CELLS, high / CELLS)
+        for column, low, high in zip(box.axes, box.low, box.high, strict=True)
+        if space.axes[column].movable
+    }
+    return Target(
+        kind="failures",
+        name=f"failures with {box_words(space.axes, box)}",
+        box=ranges,
+        why=f"{box.cases} of {judged} simulated episodes fail there (p = {box.p_value:.2g}); {mass:.1%} {said}.",
+        mass=mass,
+        episodes=episodes,
+        failure=failure,
+        weight=mass * measured.options.failure_weight * failure,
+    )
+
+
+def _weight(mass: float, failure: float, failure_weight: float) -> float:
+    return mass * (1.0 + failure_weight * (0.0 if np.isnan(failure) else failure))
+
+
+def _si_range(axis: Axis, low: float, high: float) -> tuple[float, float]:
+    ends = axis.to_si(np.array([low, high]))
+    return rounded(float(ends.min()), float(ends.max()), axis.bounds)
+
+
+def _fills(measured: Measured, chosen: Sequence[Target], episodes: int) -> list[Fill]:
+    generated = measured.generated
+    assert generated is not None  # noqa: S101 - refused before
+    ranges = {axis.name: (axis.low, axis.high) for axis in generated.axes}
+    boxes = same_names([target.box for target in chosen], ranges)
+    counts = shared_out(episodes, [target.weight for target in chosen])
+    return [Fill(target=t, box=b, episodes=n) for t, b, n in zip(chosen, boxes, counts, strict=True)]
