@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from fractions import Fraction
 from pathlib import Path
 
@@ -26,8 +27,12 @@ KEY = "observation.images.top"
 def picture(episode: int, frame: int) -> np.ndarray:
     """A smooth moving picture, a function of episode and frame alone."""
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
-    planes = [(2 * x + 3 * frame + 31 * episode) % 200, (3 * y + frame) % 220, (x + y + 2 * frame) % 180]
-    return np.stack(planes, axis=-1).astype(np.uint8)
+    waves = [
+        np.sin((x + 9 * frame) / 11 + episode),
+        np.sin((y - 7 * frame) / 9),
+        np.cos((x + y + 5 * frame) / 13 + episode),
+    ]
+    return (128 + 90 * np.stack(waves, axis=-1)).astype(np.uint8)
 
 
 def video(
@@ -35,6 +40,7 @@ def video(
 ) -> None:
     """One file of several episodes ``(number, frames)``; ``force``: each begins with a key frame."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("SVT_LOG", "1")
     options = {"libx264": {"g": str(gop), "bf": "2", "sc_threshold": "0"}, "libsvtav1": {"g": str(gop), "preset": "12"}}
     with av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream(codec, rate=30, options=options[codec])
