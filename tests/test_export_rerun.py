@@ -51,7 +51,7 @@ def seconds(column):
 def test_a_recording_holds_every_number_at_its_true_time(pictured, tmp_path):
     truth = Truth(events=lambda index: [Event(time=0.5, text=f"label of {index}", level="warning")], notes=("said",))
     done = export_rerun(pictured, tmp_path / "out", ExportOptions(episodes=(2, 0)), truth=truth)
-    assert (done.episodes, done.notes) == ((2, 0), ("said",))
+    assert (done.episodes, done.notes) == ((0, 2), ("said",))
     assert sorted(path.name for path in done.output.iterdir()) == ["episode_000000.rrd", "episode_000002.rrd"]
     for number in (0, 2):
         found, episode = contents(done.output / f"episode_{number:06d}.rrd"), planted(number)
@@ -109,8 +109,9 @@ def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
     mesh = found["/world/hand/shape_1"]
     assert (len(mesh["Mesh3D:vertex_positions"][0]), len(mesh["Mesh3D:triangle_indices"][0])) == (4, 4)
     samples = reader.side_rows("readings/feel", 1)
-    gyro = found["/signals/angular_velocity\\/feel/z"]
-    assert [cell[0] for cell in gyro["Scalars:scalars"]] == [row[2] for row in samples["values"].to_pylist()]
+    gyro = found["/signals/angular_velocity\\/feel"]
+    assert gyro["Scalars:scalars"] == [row[:3] for row in samples["values"].to_pylist()]
+    assert gyro["SeriesLines:names"] == [["x (rad/s)", "y (rad/s)", "z (rad/s)"]]
     np.testing.assert_allclose(seconds(gyro["time"]), samples["time"].to_numpy(), atol=1e-9)
 
 
@@ -122,9 +123,9 @@ def test_a_recorded_log_keeps_its_own_digits_and_signals(tmp_path):
     log = recorded_log()
     measured = [[c[0] for c in found[f"/joints/{joint}/measured"]["Scalars:scalars"]] for joint in JOINTS]
     assert np.array_equal(np.array(measured).T, UNITS.to_si(log.state))
-    wrench = found["/signals/wrench\\/tool/fz"]
-    assert [cell[0] for cell in wrench["Scalars:scalars"]] == log.signals["wrench/tool"].values[:, 2].tolist()
-    assert wrench["SeriesLines:names"] == [["wrench/tool fz (N)"]]
+    wrench = found["/signals/wrench\\/tool"]
+    assert wrench["Scalars:scalars"] == log.signals["wrench/tool"].values.tolist()
+    assert wrench["SeriesLines:names"][0][2] == "fz (N)"
     assert "frame" not in wrench
 
 

@@ -19,7 +19,7 @@ from twinloop.dataset.exporters.mcap import export_mcap
 from twinloop.dataset.exporters.protocol import Exporter
 from twinloop.dataset.exporters.rerun import export_rerun
 from twinloop.dataset.exporters.robomimic import export_robomimic
-from twinloop.dataset.exporters.streams import Bodies, EpisodeStreams, Shape, Truth
+from twinloop.dataset.exporters.streams import Bodies, EpisodeStreams, Shape, Truth, open_reader
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config
@@ -47,7 +47,7 @@ _WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap, "rerun": export_
 def with_truth(exporter: Exporter, source: Path) -> Exporter:
     """The exporter with what the dataset's twin knows, where the format shows it and the dataset was generated."""
     writer = _WRITERS.get(exporter.name)
-    truth = truth_of(DatasetReader(source)) if writer is not None else None
+    truth = truth_of(open_reader(source)) if writer is not None else None
     return exporter if writer is None or truth is None else replace(exporter, write=partial(writer, truth=truth))
 
 

@@ -69,6 +69,7 @@ def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: Tr
         require_absent(output)
         notes.update(dict.fromkeys(_write_file(output, asked, episodes)))
     else:
+        episodes = tuple(sorted(episodes))  # as their files are
         with fresh_folder(output) as stage:
             for index in episodes:
                 notes.update(dict.fromkeys(_write_file(stage / f"episode_{index:06d}.mcap", asked, [index])))

@@ -19,7 +19,7 @@ from twinloop.dataset.exporters.mcap_entries import CAMERA, DATASET
 from twinloop.dataset.exporters.streams import PICTURES
 
 UNIT_MAP, FEATURES, METADATA = "unit_map.json", "features.json", "twinloop"
-_CODECS = {"h264": "h264", "h265": "hevc", "av1": "av1"}  # names of PyAV's decoders
+_DECODERS = {"h264": "h264", "h265": "hevc", "av1": "libdav1d"}  # FFmpeg's own av1 asks for hardware
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,20 +79,27 @@ class PlayedMcap:
     def _pictures(self, episode: int, camera: str) -> list[NDArray[np.uint8]]:
         rows = self._messages(episode, CAMERA + camera.removeprefix(PICTURES))
         data, form = [base64.b64decode(row["data"]) for row in rows], rows[0]["format"]
-        if form not in _CODECS:
+        if form not in _DECODERS:
             from PIL import Image
 
             return [np.asarray(Image.open(io.BytesIO(part)).convert("RGB")) for part in data]
-        return decoded(data, _CODECS[form])
+        return decoded(data, _DECODERS[form])
 
 
 def decoded(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
-    """The pictures of samples, by nothing but what stands in them."""
+    """The pictures of samples, by nothing but what stands in them.
+
+    Raises:
+        DatasetError: they cannot be decoded.
+    """
     import av
 
-    decoder = av.CodecContext.create(codec, "r")
-    frames = [frame for sample in samples for frame in decoder.decode(av.Packet(sample))]  # pyright: ignore[reportAttributeAccessIssue]
-    frames += decoder.decode(None)  # pyright: ignore[reportAttributeAccessIssue]
+    decoder: Any = av.CodecContext.create(codec, "r")
+    try:
+        frames = [frame for sample in samples for frame in decoder.decode(av.Packet(sample))]
+        frames += decoder.decode(None)
+    except av.error.FFmpegError as error:
+        raise DatasetError(f"Pictures coded as {codec} cannot be decoded out of their samples ({error}).") from error
     return [frame.to_ndarray(format="rgb24") for frame in frames]
 
 

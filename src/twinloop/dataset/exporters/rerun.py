@@ -69,6 +69,7 @@ def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: T
         require_absent(output)
         notes.update(dict.fromkeys(_write_whole(rerun, output, asked, episodes[0])))
     else:
+        episodes = tuple(sorted(episodes))  # as their files are
         with fresh_folder(output) as stage:
             for index in episodes:
                 notes.update(dict.fromkeys(_write(rerun, stage / f"episode_{index:06d}.rrd", asked, index)))

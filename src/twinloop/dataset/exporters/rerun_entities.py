@@ -2,8 +2,8 @@
 
 =========================  ==========================================================================
 ``joints/NAME/commanded``  and ``measured``: rad or m
-``dataset/FEATURE/NAME``   every number as the dataset has it
-``signals/NAME/COLUMN``    what was sampled at times of its own
+``dataset/FEATURE``        every number as the dataset has it, a line per column
+``signals/NAME``           what was sampled at times of its own, a line per column
 ``cameras/NAME``           video or pictures
 ``world/BODY``             where a body is, with its shapes below it; ``world/contacts``: forces as arrows
 ``log``, ``about``         words at their times; where the episode comes from
@@ -42,14 +42,15 @@ def log_episode(
     logger.events(truth)
     joints = list(streams.joints_si())
     for channel in joints:
-        for column, name in enumerate(channel.columns):
-            logger.scalar(f"{JOINTS}/{escaped(name)}/{channel.name}", channel, column, f"{name} {channel.name}")
+        for one in channel.each():
+            (name,) = one.columns
+            logger.scalars(f"{JOINTS}/{escaped(name)}/{channel.name}", one, [f"{name} {channel.name}"])
     if not joints:
         notes.append("joint units unknown: no joints in rad, only the dataset's numbers")
     for channel in streams.features():
-        logger.scalars(f"{DATASET}/{escaped(channel.name)}", channel)
+        logger.scalars(f"{DATASET}/{escaped(channel.name)}", channel, channel.columns)
     for channel in streams.signals():
-        logger.scalars(f"{SIGNALS}/{escaped(channel.name)}", channel, frames=False)
+        logger.scalars(f"{SIGNALS}/{escaped(channel.name)}", channel, channel.columns, frames=False)
     for camera in cameras:
         logger.camera(camera, notes, copied=copied)
     logger.contacts()
@@ -74,17 +75,12 @@ class _Logger:
 
         self._rerun, self._recording, self._streams = rerun, recording, streams
 
-    def scalars(self, path: str, channel: Channel, *, frames: bool = True) -> None:
-        """Each column as an entity below ``path``."""
-        for column, name in enumerate(channel.columns):
-            self.scalar(f"{path}/{escaped(name)}", channel, column, f"{channel.name} {name}", frames=frames)
-
-    def scalar(self, path: str, channel: Channel, column: int, label: str, *, frames: bool = True) -> None:
-        """One column, with its unit in its label."""
-        unit = channel.units[column]
-        label = f"{label} ({unit})" if unit else label
-        self._static(path, self._rerun.SeriesLines(names=label))
-        values = self._rerun.Scalars.columns(scalars=channel.values[:, column])
+    def scalars(self, path: str, channel: Channel, labels: Sequence[str], *, frames: bool = True) -> None:
+        """A channel's columns as one entity with a line for each, whose label has its unit."""
+        units = [f" ({unit})" if unit else "" for unit in channel.units]
+        names = [label + unit for label, unit in zip(labels, units, strict=True)]
+        self._static(path, self._rerun.SeriesLines(names=names))
+        values = self._rerun.Scalars.columns(scalars=channel.values)
         self._columns(path, channel.time, values, frames=frames)
 
     def events(self, truth: Truth) -> None:

@@ -44,10 +44,8 @@ class PlayedRerun:
         """Every numeric feature of one frame."""
         recording, found = self._recordings[episode], {}
         for key, entry in recording.facts["features"].items():
-            columns = recording.below(f"/dataset/{_escaped(key)}/")
-            if columns:
-                values = [recording.scalars(column)[frame] for column in columns]
-                found[key] = np.array(values, dtype=np.float64).astype(entry["dtype"])
+            if recording.holds(entity := f"/dataset/{_escaped(key)}"):
+                found[key] = np.array(recording.scalars(entity)[frame], dtype=np.float64).astype(entry["dtype"])
         return found
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
@@ -64,17 +62,13 @@ class _Recording:
             self._batches.setdefault(entity, []).append(batch)
         if "/features" not in self._batches:
             raise DatasetError(f"{path} was not exported by twinloop: it has no features.")
-        self.facts: dict[str, Any] = json.loads(self._cells("/features", "TextDocument:text")[0])
+        self.facts: dict[str, Any] = json.loads(self._cells("/features", "TextDocument:text")[0][0])
 
     def holds(self, entity: str) -> bool:
         """Whether there is anything of an entity."""
         return entity in self._batches
 
-    def below(self, prefix: str) -> list[str]:
-        """Entities below a path, in the order in which they were written."""
-        return [entity for entity in self._batches if entity.startswith(prefix)]
-
-    def scalars(self, entity: str) -> list[float]:
+    def scalars(self, entity: str) -> list[list[float]]:
         """The numbers of an entity, in order of time."""
         return self._cells(entity, "Scalars:scalars")
 
@@ -84,13 +78,12 @@ class _Recording:
         if encoded := self._cells(entity, "EncodedImage:blob"):
             from PIL import Image
 
-            return [np.asarray(Image.open(io.BytesIO(bytes(cell))).convert("RGB")) for cell in encoded]
-        return _shown(
-            bytes(self._cells(entity, "AssetVideo:blob")[0]), self._cells(entity, "VideoFrameReference:timestamp")
-        )
+            return [np.asarray(Image.open(io.BytesIO(bytes(cell[0]))).convert("RGB")) for cell in encoded]
+        shown = [cell[0] for cell in self._cells(entity, "VideoFrameReference:timestamp")]
+        return _shown(bytes(self._cells(entity, "AssetVideo:blob")[0][0]), shown)
 
     def _cells(self, entity: str, component: str) -> list[Any]:
-        """The first value of each row of a component, in order of time."""
+        """The values of each row of a component, in order of time."""
         rows: list[tuple[Any, Any]] = []
         for batch in self._batches[entity]:
             if component in batch.schema.names:
@@ -98,7 +91,7 @@ class _Recording:
                 times = (
                     batch["time"].to_numpy(zero_copy_only=False) if "time" in batch.schema.names else [0] * len(cells)
                 )
-                rows += [(time, cell[0]) for time, cell in zip(times, cells, strict=True) if cell]
+                rows += [(time, cell) for time, cell in zip(times, cells, strict=True) if cell]
         return [cell for _, cell in sorted(rows, key=lambda row: row[0])]
 
 

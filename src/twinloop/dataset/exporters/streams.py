@@ -49,6 +49,12 @@ class Channel:
     columns: tuple[str, ...]
     units: tuple[str, ...]
 
+    def each(self) -> Iterator[Channel]:
+        """Each column alone."""
+        for i, (column, unit) in enumerate(zip(self.columns, self.units, strict=True)):
+            values = self.values[:, i : i + 1]
+            yield Channel(name=self.name, time=self.time, values=values, columns=(column,), units=(unit,))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
