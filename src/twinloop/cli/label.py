@@ -53,9 +53,9 @@ class LabelSay:
     rule: str | None = None
     """Say what a rule says: a name (`twinloop label rules`), FILE.py:Class or FILE.yaml. By default of all episodes."""
     author: str | None = None
-    """Who says so; by default your user name."""
-    source: Literal["hand", "model"] = "hand"
-    """Whether a person or a model says so."""
+    """Who says so; by default your user name. A line of a file must not say another."""
+    source: Literal["hand", "model"] | None = None
+    """Whether a person says so, which is the default, or a model. A line of a file must not say otherwise."""
     author_hash: str | None = None
     """Hash of the model."""
     workspace: Path | None = None
@@ -68,19 +68,19 @@ class LabelSay:
         from twinloop.catalog import Workspace
         from twinloop.loop import labels
 
-        said, shown, author = self._said(), console(json=self.json), self.author or getpass.getuser()
+        said, shown = self._said(), console(json=self.json)
         self._require_one_way(bool(said))
         opened = Workspace.open(self.workspace)
         if self.file is not None:
-            return labels.read_file(
-                opened, self.file, author=author, source=self.source, author_hash=self.author_hash, console=shown
-            ), 0
+            given = {"source": self.source, "author": self.author, "author_hash": self.author_hash}
+            return labels.read_file(opened, self.file, given, default=getpass.getuser(), console=shown), 0
         some = self.episodes or self.where is not None
         if self.rule is not None:
             chosen = labels.episodes_of(opened, self.episodes, self.where) if some else None
             return labels.run_rule(opened, self.rule, chosen, shown), 0
         chosen = labels.episodes_of(opened, self.episodes, self.where)
-        who: dict[str, Any] = {"author": author, "source": self.source, "console": shown}
+        author, source = self.author or getpass.getuser(), self.source or "hand"
+        who: dict[str, Any] = {"author": author, "source": source, "console": shown}
         if self.retract:
             return labels.take_back(opened, chosen, dict(map(_taken_back, self.retract)), **who), 0
         return labels.say(opened, chosen, said, add=self.add, **who), 0

@@ -81,12 +81,30 @@ def take_back(
 
 
 def read_file(
-    ws: Workspace, path: Path, *, author: str, source: Source, author_hash: str | None, console: Console
+    ws: Workspace, path: Path, given: Mapping[str, str | None], *, default: str, console: Console
 ) -> dict[str, Any]:
-    """Every label of a file, or none of them."""
+    """Every label of a file, or none of them.
+
+    Args:
+        ws: the workspace.
+        path: the file.
+        given: ``source``, ``author`` and ``author_hash`` as the command says them, None where it does not; a line that
+            says another is refused, so that a model's file cannot speak for a person.
+        default: author of lines for which nobody says one.
+        console: for people.
+    """
     lines = read_labels(path)
+    for number, line in enumerate(lines, start=1):
+        for name, value in given.items():
+            if value is not None and getattr(line, name) not in (None, value):
+                raise InputError(
+                    f"{path}: label {number} says the {name} {getattr(line, name)!r} and the command says {value!r}. "
+                    "Nothing was written."
+                )
     names = list(dict.fromkeys(line.episode_id for line in lines))
     known = dict(zip(names, resolve(ws, names), strict=True))
+    source: Source = "model" if given["source"] == "model" else "hand"
+    author, author_hash = given["author"] or default, given["author_hash"]
     labels = [
         replace(line.label(source=source, author=author, author_hash=author_hash), episode_id=known[line.episode_id])
         for line in lines
