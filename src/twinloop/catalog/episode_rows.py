@@ -11,11 +11,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from twinloop.catalog.foreign import content_ids
 from twinloop.catalog.schema import EPISODES, PARAMS
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, read_json
 from twinloop.dataset import layout
+from twinloop.dataset.content_ids import content_ids
 from twinloop.dataset.parquet import open_parquet, read_table, require_columns
 
 _PROVENANCE, _DRAWN = "provenance/", "provenance/rand."

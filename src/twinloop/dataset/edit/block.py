@@ -75,7 +75,7 @@ class Blocks:
         found = record(item)
         made: Child | None = None
         if item.transforms:
-            made = child(item, found, self._parent(item), frames)
+            made = child(item, found, item.source.name_of(item.index), frames)
             found = made.provenance
         if self._beside is not None and found is not None:
             self._beside.add(item, self.episodes, found)
@@ -144,6 +144,3 @@ class Blocks:
             made[f"videos/{key}/from_timestamp"] = place.start_s
             made[f"videos/{key}/to_timestamp"] = place.start_s + item.length / self._plan.fps
         return {**made, **{f"meta/episodes/{name}": number for name, number in where.items()}}
-
-    def _parent(self, item: Item) -> str:
-        return item.source.ids[item.index]

@@ -46,14 +46,13 @@ def child(item: Item, record: Provenance | None, parent: str, frames: pa.Table) 
     Args:
         item: with at least one transform.
         record: the provenance of the source's episode, if it has one.
-        parent: the source's ``episode_id``, empty where it has none.
+        parent: what the source's episode is called.
         frames: the source's frames.
     """
     new = [dict(one) for one in item.transforms]
     if record is None:
         name = sha256_bytes(parent.encode(), dumps(new).encode(), _content(frames))
-        parents = [parent] if parent else []
-        return Child(columns={ID: name, PARENTS: dumps(parents), TRANSFORMS: dumps(new)}, provenance=None)
+        return Child(columns={ID: name, PARENTS: dumps([parent]), TRANSFORMS: dumps(new)}, provenance=None)
     done = [*record.extra.get(KEY, ()), *new]
     changed = replace(
         record,

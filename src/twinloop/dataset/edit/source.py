@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset import layout
+from twinloop.dataset.content_ids import content_ids
 from twinloop.dataset.parquet import open_parquet, read_table, require_columns
 from twinloop.dataset.reader import DatasetReader
 
@@ -158,6 +159,14 @@ class Source:
         """The id of each episode, empty where none is recorded."""
         names = self.columns.names
         return self.reader.episode_ids if "provenance/episode_id" in names else [""] * len(self)
+
+    def name_of(self, index: int) -> str:
+        """The id of an episode: the one that is recorded, or that a catalog gives it as a real one."""
+        return self.ids[index] or self._content_names[index]
+
+    @functools.cached_property
+    def _content_names(self) -> list[str]:
+        return content_ids(self.path, self.info, self._every, "real")
 
     def column(self, name: str) -> list[Any]:
         """One column of the episode table.
