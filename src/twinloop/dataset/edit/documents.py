@@ -69,14 +69,19 @@ def _shape(entry: Mapping[str, Any], coding: Coding) -> list[int]:
 
 
 def merged_spec(
-    sources: Sequence[Source], name: str, units: UnitMap | None, codings: Mapping[str, Coding]
+    sources: Sequence[Source],
+    kept: Sequence[Sequence[int]],
+    *,
+    name: str,
+    units: UnitMap | None,
+    codings: Mapping[str, Coding],
 ) -> DatasetSpec | None:
-    """What the result is, where twinloop wrote at least one of the sources."""
+    """What the result is, where twinloop wrote at least one of the sources; ``kept`` are the episodes of each."""
     specs = [source.reader.spec for source in sources if source.reader.ours]
     if not specs:
         return None
     first = specs[0]
-    config = _configs(sources)
+    config = _configs(sources, kept)
     same_twin = len({spec.twin_hash for spec in specs}) == 1
     return replace(
         first,
@@ -95,17 +100,17 @@ def _sized(camera: CameraSpec, coding: Coding | None) -> CameraSpec:
     return camera if coding is None else replace(camera, height=coding.height, width=coding.width)
 
 
-def _configs(sources: Sequence[Source]) -> dict[str, Any]:
-    """The configurations of all runs, each by the hash that its episodes' provenance names."""
+def _configs(sources: Sequence[Source], kept: Sequence[Sequence[int]]) -> dict[str, Any]:
+    """The configurations of the runs that the kept episodes are of, each by the hash that their provenance names."""
     found: dict[str, Any] = {}
-    for source in (one for one in sources if one.reader.ours):
-        config = source.reader.spec.config
-        if RUNS in config:
-            found = {**config[RUNS], **found}
-        elif config:
-            hashes = source.column("provenance/config_hash") if len(source) else []
-            for name in dict.fromkeys(one for one in hashes if one):
-                found.setdefault(name, dict(config))
+    for source, indices in zip(sources, kept, strict=True):
+        config = source.reader.spec.config if source.reader.ours else {}
+        if not config:
+            continue
+        hashes = source.column("provenance/config_hash")
+        for name in dict.fromkeys(hashes[index] for index in indices if hashes[index]):
+            found.setdefault(name, config[RUNS].get(name) if RUNS in config else dict(config))
+    found = {name: config for name, config in found.items() if config}
     return {RUNS: found} if found else {}
 
 

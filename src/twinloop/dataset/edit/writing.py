@@ -295,6 +295,7 @@ class _Work:
             key.removeprefix("observation.images."): pooled.pixels or CameraSum(sampled=0, histogram=_NO_PIXELS)
             for key, pooled in totals.pictures.items()
         }
+        kept = [[item.index for item in self.items if item.source is source] for source in self.sources]
         progress = Progress(
             blocks=tuple(blocks.entries),
             tasks=tuple(blocks.tasks),
@@ -315,7 +316,7 @@ class _Work:
                 episodes=blocks.episodes,
                 frames=blocks.frames,
                 stats=totals.stats(blocks.paths, self.features),
-                spec=merged_spec(self.sources, self.output.name, self.units, codings),
+                spec=merged_spec(self.sources, kept, name=self.output.name, units=self.units, codings=codings),
                 units=self.units,
                 progress=progress,
                 notes=self.notes,
