@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -317,3 +318,29 @@ def test_without_mcap_the_command_is_named(pictured, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "mcap.writer", None)
     with pytest.raises(MissingDependencyError, match=r"package mcap.*pip install 'twinloop\[mcap\]'"):
         EXPORTER.export(pictured, tmp_path / "a.mcap")
+
+
+def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
+    from twinloop.catalog import Workspace
+    from twinloop.catalog.label_checks import Label
+    from twinloop.catalog.labels import write
+    from twinloop.loop.exports import run_export
+
+    copy = shutil.copytree(pictured, tmp_path / "work" / "data" / "set")
+    workspace = Workspace.create(tmp_path / "work", name="test")
+    workspace.add(copy)
+    said = {"episode_id": DatasetReader(copy).episode_ids[1], "source": "hand", "author": "anna"}
+    labels = [
+        Label(kind="tag", value="wobbly", **said),
+        Label(kind="subtask", value="reach", first_frame=2, last_frame=5, **said),
+    ]
+    write(workspace, labels)
+    workspace.close()
+    figures = run_export("mcap", copy, tmp_path / "a.mcap", episodes="1", verify=True)
+    assert figures["verification"]["accepted"]
+    assert (figures["episodes"], figures["frames"]) == (1, LENGTHS[1])
+    rows = messages(tmp_path / "a.mcap")["/log"]
+    words = {message["message"]: at for at, _, message in rows}
+    assert {"tag: wobbly (hand anna)", "subtask: reach (hand anna, frames 2 to 5)"} <= set(words)
+    true = times(1)
+    assert words["subtask: reach (hand anna, frames 2 to 5)"] == pytest.approx((true[2] - true[0]) * 1e9, abs=2)

@@ -134,6 +134,14 @@ def test_states_and_models_come_back_to_the_bit_and_step_again(generated, demos,
         assert episode.simulation.model == episodes[index].simulation.model
         np.testing.assert_array_equal(episode.simulation.controls, episodes[index].simulation.controls)
         assert episode.simulation.assets == episodes[index].simulation.assets
+    # and out again
+    again = export_robomimic(folder, tmp_path / "again.hdf5", ExportOptions(), truth=truth_of(DatasetReader(folder)))
+    for index, episode in enumerate(load_log(again.output)):
+        assert episode.simulation.states.tobytes() == reader.states(index).tobytes()
+        assert episode.simulation.model == episodes[index].simulation.model
+    here, there = (truth_of(DatasetReader(path)).bodies(1) for path in (generated, folder))
+    assert here.names == there.names
+    np.testing.assert_allclose(here.position, there.position, atol=1e-15)
 
 
 def test_a_worlds_model_as_text_is_the_model_that_was_simulated(generated):
@@ -275,3 +283,36 @@ def test_without_h5py_the_command_is_named(pictured, tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", no_h5py)
     with pytest.raises(MissingDependencyError, match=r"nothing here writes those.*pip install 'twinloop\[hdf5\]'"):
         EXPORTER.export(pictured, tmp_path / "demos.hdf5")
+
+
+@pytest.mark.slow
+def test_robomimic_itself_reads_it(pictured, tmp_path):
+    pytest.importorskip("robomimic.utils.dataset")
+    import robomimic.utils.obs_utils as obs_utils
+    from robomimic.utils.dataset import SequenceDataset
+
+    done = EXPORTER.export(pictured, tmp_path / "demos.hdf5", ExportOptions(settings={"valid": "0.34"}))
+    obs_utils.initialize_obs_modality_mapping_from_dict({"low_dim": ["robot0_joint_pos"], "rgb": ["front_image"]})
+    dataset = SequenceDataset(
+        hdf5_path=str(done.output),
+        obs_keys=("robot0_joint_pos", "front_image"),
+        dataset_keys=("actions", "rewards", "dones"),
+        seq_length=4,
+        frame_stack=1,
+        pad_seq_length=True,
+        pad_frame_stack=True,
+        get_pad_mask=False,
+        goal_mode="last",
+        hdf5_cache_mode="low_dim",
+        hdf5_use_swmr=True,
+        hdf5_normalize_obs=False,
+        filter_by_attribute="train",
+        load_next_obs=True,
+    )
+    with h5py.File(done.output, swmr=True) as file:  # as robomimic has it open
+        names = [name.decode() for name in file["mask/train"]]
+        assert len(dataset) == sum(file[f"data/{name}"].attrs["num_samples"] for name in names)
+        first, demo = dataset[2], file[f"data/{names[0]}"]
+        np.testing.assert_array_equal(first["actions"], demo["actions"][2:6].astype(np.float32))
+        np.testing.assert_array_equal(first["obs"]["front_image"], demo["obs/front_image"][2:6])
+        np.testing.assert_array_equal(first["next_obs"]["front_image"], demo["obs/front_image"][3:7])

@@ -46,4 +46,4 @@ def observation_key(feature: str) -> str:
 
 def to_unit(values: Array, low: Array, high: Array) -> Array:
     """Values with ``low`` at -1 and ``high`` at 1, as robomimic wants actions."""
-    return 2.0 * (values - low) / (high - low) - 1.0
+    return np.clip(2.0 * (values - low) / (high - low) - 1.0, -1.0, 1.0)  # rounding alone reaches beyond

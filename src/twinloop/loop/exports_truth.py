@@ -19,10 +19,12 @@ from twinloop.dataset.exporters.mcap import export_mcap
 from twinloop.dataset.exporters.protocol import Exporter
 from twinloop.dataset.exporters.rerun import export_rerun
 from twinloop.dataset.exporters.robomimic import export_robomimic
-from twinloop.dataset.exporters.streams import Bodies, EpisodeStreams, Shape, Truth, open_reader
+from twinloop.dataset.exporters.streams import NOTHING, Bodies, Shape, Truth, open_reader
 from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.simulation_table import TABLE, stored_simulation
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config
+from twinloop.loop.exports_labels import label_events
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.step_inputs import step_inputs
@@ -45,15 +47,23 @@ _WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap, "rerun": export_
 
 
 def with_truth(exporter: Exporter, source: Path) -> Exporter:
-    """The exporter with what the dataset's twin knows, where the format shows it and the dataset was generated."""
+    """The exporter with what the dataset's twin and the workspace's labels know, where the format shows it."""
     writer = _WRITERS.get(exporter.name)
-    truth = truth_of(open_reader(source)) if writer is not None else None
-    return exporter if writer is None or truth is None else replace(exporter, write=partial(writer, truth=truth))
+    if writer is None:
+        return exporter
+    reader = open_reader(source)
+    truth, events = truth_of(reader) or NOTHING, label_events(reader)
+    truth = truth if events is None else replace(truth, events=events)
+    return replace(exporter, write=partial(writer, truth=truth))
 
 
 def truth_of(reader: DatasetReader) -> Truth | None:
-    """What is known of a generated dataset beyond its files; None of any other dataset."""
-    if not reader.ours or "generate" not in root_config(reader):
+    """What is known of a dataset that a simulator made, or that came with one's models; None of any other."""
+    if not reader.ours:
+        return None
+    if TABLE in reader.side_tables:
+        return Truth(simulation=partial(stored_simulation, reader), bodies=partial(_imported_bodies, reader))
+    if "generate" not in root_config(reader):
         return None
     try:
         twin = load_plan(GenerateConfig.model_validate(root_config(reader)["generate"])).twin
@@ -96,10 +106,7 @@ class _Generated:
         model = copy.copy(self.twin.model)
         params = recorded_params(self.twin, self._reader.provenance(index))
         world_model_inplace(self.twin, params, model)
-        states = EpisodeStreams(self._reader, index).states[:-1]
-        position, quaternion = body_poses(model, states)
-        names = tuple(model.body(i).name or f"body_{i}" for i in range(1, model.nbody))
-        return Bodies(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
+        return _bodies(model, self._reader.states(index)[:-1])
 
     def _controls(
         self, index: int, params: ParamTable, provenance: Provenance
@@ -117,6 +124,21 @@ class _Generated:
         }
         notes = tuple(f"controls left out, they do not suffice: {reason}" for reason, holds in said.items() if holds)
         return (None if notes else np.stack([step.controls for step in inputs])), notes
+
+
+def _imported_bodies(reader: DatasetReader, index: int) -> Bodies | None:
+    """Those of an episode whose model and states came in with its log."""
+    kept = stored_simulation(reader, index)
+    if kept is None or kept.spec != STATE_SPEC:
+        return None
+    model = mujoco.MjModel.from_xml_string(kept.model, dict(kept.assets))
+    return _bodies(model, kept.states[: int(reader.lengths[index])])
+
+
+def _bodies(model: mujoco.MjModel, states: NDArray[np.float64]) -> Bodies:
+    position, quaternion = body_poses(model, states)
+    names = tuple(model.body(i).name or f"body_{i}" for i in range(1, model.nbody))
+    return Bodies(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
 
 
 def body_poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
