@@ -114,6 +114,7 @@ def retract(
              run_id)
             for episode, slot, hash_ in slots
         ]  # fmt: skip
+        connection.executemany(_END, [(row["seq"], statement) for row in held])
         connection.executemany(_INSERT, rows)
     return len(held)
 
@@ -133,11 +134,10 @@ def current(connection: Connection, episode_ids: Iterable[str]) -> dict[str, lis
 
 
 _CURRENT = """
-    SELECT * FROM (
-        SELECT *, max(statement) OVER (PARTITION BY episode_id, kind, source, author, slot) AS newest
-        FROM label_history WHERE episode_id IN (:ids)
-    ) WHERE statement = newest AND NOT retracted ORDER BY seq
+    SELECT * FROM label_history h WHERE episode_id IN (:ids) AND NOT retracted
+        AND NOT EXISTS (SELECT 1 FROM label_ends e WHERE e.seq = h.seq) ORDER BY seq
 """
+_END = "INSERT INTO label_ends (seq, ended_by) VALUES (?, ?)"
 _INSERT = """
     INSERT INTO label_history (statement, episode_id, kind, slot, value, first_frame, last_frame, source, author,
         author_hash, confidence, reason, retracted, said_at, run_id)
@@ -154,7 +154,7 @@ def _commit(
     run_id: str | None,
 ) -> Written:
     statement, moment = _next_statement(connection), now()
-    rows, changed, replaced = [], 0, 0
+    rows, ended, changed, replaced = [], [], 0, 0
     for which, labels in statements.items():
         held = [row for row in before.get(which[0], ()) if _key_of(row) == which]
         if add and which[1] in ("subtask", "language"):
@@ -163,11 +163,13 @@ def _commit(
         if sorted(map(_said, labels)) == sorted(map(_said_before, held)):
             continue
         changed, replaced = changed + 1, replaced + len(held)
+        ended += [(row["seq"], statement) for row in held]
         rows += [
             (statement, one.episode_id, one.kind, one.slot, one.value, one.first_frame, one.last_frame, one.source,
              one.author, one.author_hash, one.confidence, one.reason, 0, moment, run_id)
             for one in labels
         ]  # fmt: skip
+    connection.executemany(_END, ended)
     connection.executemany(_INSERT, rows)
     return Written(labels=len(rows), statements=changed, unchanged=len(statements) - changed, replaced=replaced)
 

@@ -78,6 +78,16 @@ LABEL_HISTORY = CatalogTable(
     ),
 )
 
+LABEL_ENDS = CatalogTable(
+    name="label_ends",
+    meaning="labels that no longer hold; the history itself never changes but by longer",
+    key=("seq",),
+    columns=(
+        _column("seq", _INT, "the label"),
+        _column("ended_by", _INT, "the statement that replaced it or took it back"),
+    ),
+)
+
 SAID_INDEXES = """
 CREATE INDEX label_history_of_episode ON label_history (episode_id, kind);
 CREATE INDEX datasets_of_hash ON datasets (hash);

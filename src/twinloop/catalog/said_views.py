@@ -11,10 +11,7 @@ LABEL_VIEWS = {
         SELECT episode_id, kind, value,
             CASE WHEN starts_with(kind, 'number/') THEN TRY_CAST(value AS DOUBLE) END AS number,
             first_frame, last_frame, source, author, author_hash, confidence, reason, said_at, run_id, seq
-        FROM (
-            SELECT *, max(statement) OVER (PARTITION BY episode_id, kind, source, author, slot) AS newest
-            FROM label_history
-        ) WHERE statement = newest AND NOT retracted""",
+        FROM label_history h WHERE NOT retracted AND NOT EXISTS (SELECT 1 FROM label_ends e WHERE e.seq = h.seq)""",
     # One answer per episode and kind (success, failure, numbers), how it was decided, and who disagrees.
     # Those of the highest source speak, hand before rule before model, and among them the majority; of numbers the
     # median. Whoever cannot tell has no vote. A tie has no value. What anybody said otherwise stands in `conflict`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from twinloop.catalog.said_schema import DATASETS, LABEL_HISTORY, POLICIES, POLICY_DATASETS, SAID_INDEXES
+from twinloop.catalog.said_schema import DATASETS, LABEL_ENDS, LABEL_HISTORY, POLICIES, POLICY_DATASETS, SAID_INDEXES
 from twinloop.catalog.schema import CatalogTable, Column
 
 VERSION = 1
@@ -91,11 +91,12 @@ PARTS = CatalogTable(
 
 STATE_TABLES = {
     table.name: table
-    for table in (RUNS, BATCHES, PARTS, TOMBSTONES, DATASETS, POLICIES, POLICY_DATASETS, LABEL_HISTORY)
+    for table in (RUNS, BATCHES, PARTS, TOMBSTONES, DATASETS, POLICIES, POLICY_DATASETS, LABEL_HISTORY, LABEL_ENDS)
 }
 
-# What only the catalog reads: where each episode lies, found without a pass over the parts; files that wait to be
-# removed until no reader can still be at them; the counters by which readers notice that something changed.
+# What only the catalog reads: where each episode lies, found without a pass over the parts; whose parameters are
+# written; what each file of a dataset was when it was added; parts that wait to be removed until no reader can still
+# be at them; the counters by which readers notice that something changed.
 _HIDDEN = """
 CREATE TABLE places (
     episode_id BLOB NOT NULL, batch TEXT NOT NULL, episode_index INTEGER NOT NULL,
@@ -103,6 +104,10 @@ CREATE TABLE places (
 ) WITHOUT ROWID;
 CREATE INDEX places_of_batch ON places (batch, episode_index);
 CREATE TABLE drawn (episode_id BLOB PRIMARY KEY) WITHOUT ROWID;
+CREATE TABLE seals (
+    batch TEXT NOT NULL, path TEXT NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL, whole INTEGER NOT NULL,
+    PRIMARY KEY (batch, path)
+) WITHOUT ROWID;
 CREATE TABLE retired (path TEXT PRIMARY KEY, at REAL NOT NULL);
 CREATE TABLE counters (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 INSERT INTO counters VALUES ('parts', 0), ('state', 0);
