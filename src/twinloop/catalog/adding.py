@@ -14,7 +14,8 @@ from twinloop.catalog.batch_commit import BatchCommit, ChangedMeanwhileError
 from twinloop.catalog.episode_rows import Folder, Rows, read_rows
 from twinloop.catalog.fingerprint import Fingerprint, episode_files
 from twinloop.catalog.parts import Part, Parts
-from twinloop.catalog.state import now
+from twinloop.catalog.seals import seal
+from twinloop.catalog.state import State, now
 from twinloop.core.errors import DatasetError, InputError
 
 _TRIES = 5
@@ -50,6 +51,12 @@ def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, sour
     raise DatasetError(f"Other processes keep adding {folder} at the same time. Let one of them do it.")
 
 
+def move(state: State, batch: str, path: str) -> None:
+    """Write down that a batch lies elsewhere now."""
+    with state.transaction() as connection:
+        connection.execute("UPDATE batches SET path = ?, updated = ? WHERE batch = ?", (path, now(), batch))
+
+
 class _Addition:
     """One attempt: what the catalog knows, what the folder holds, and the rows that make up the difference."""
 
@@ -64,9 +71,16 @@ class _Addition:
 
     def commit(self) -> Added:
         if self._before and not self._files and not self._rewritten:
+            if self._before["path"] != self._path:
+                move(self._parts.state, self._batch, self._path)
             return self._again(())
         revision = self._before["revision"] if self._before else 0
-        commit = BatchCommit(record=self._record(revision + 1), rows=self._rows, rewritten=self._rewritten)
+        commit = BatchCommit(
+            record=self._record(revision + 1),
+            rows=self._rows,
+            seals=seal(self._folder, () if self._rewritten else self._sealed()),
+            rewritten=self._rewritten,
+        )
         written, new = commit.make(self._parts, run_id=self._run)
         return self._again(written, new=new)
 
@@ -77,7 +91,7 @@ class _Addition:
     def _known(self, batch: str | None) -> dict[str, Any] | None:
         """The batch's record: that of this name, or of this path."""
         state = self._parts.state
-        here = state.row("SELECT * FROM batches WHERE path = ?", (self._path,))
+        here = state.row("SELECT * FROM batches WHERE path = ?", (self._path,)) or self._moved()
         if batch is None or (here and here["batch"] == batch):
             return here
         named = state.row("SELECT * FROM batches WHERE batch = ?", (batch,))
@@ -90,6 +104,23 @@ class _Addition:
             raise InputError(f"{self._folder} is in the workspace as batch {here['batch']}. Leave --batch out.")
         return None
 
+    def _moved(self) -> dict[str, Any] | None:
+        """A batch that was this folder and is no longer where it was."""
+        root = self._parts.folder.parent
+        gone = [row for row in self._parts.state.rows("SELECT * FROM batches") if not (root / row["path"]).exists()]
+        if not gone:
+            return None
+        checked_info(self._folder)
+        now_here = Fingerprint.of(self._folder)
+        return next(
+            (row for row in gone if now_here.since(Fingerprint.from_text(row["files"])) == "same" and row["episodes"]),
+            None,
+        )
+
+    def _sealed(self) -> list[str]:
+        rows = self._parts.state.rows("SELECT path FROM seals WHERE batch = ?", (self._batch,))
+        return [row["path"] for row in rows]
+
     def _free_name(self, name: str) -> str:
         taken = {row["batch"] for row in self._parts.state.rows("SELECT batch FROM batches")}
         if name not in taken:
@@ -100,8 +131,8 @@ class _Addition:
     def _read(self) -> tuple[Fingerprint, dict[str, Any], list[str], Rows]:
         """Fingerprint, metadata, and the rows of the files that are new, all of one moment."""
         for _ in range(_TRIES):
-            before = Fingerprint.of(self._folder)
             info = checked_info(self._folder)
+            before = Fingerprint.of(self._folder)
             known = Fingerprint.from_text(self._before["files"]) if self._before else None
             self._change = before.since(known) if known else "grown"
             skipped = known.files if known and not self._rewritten else {}

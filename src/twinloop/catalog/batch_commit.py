@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from twinloop.catalog.episode_rows import Rows
-from twinloop.catalog.parts import Draft, Part, Parts, enlist
+from twinloop.catalog.parts import Draft, Part, Parts, about_of, enlist
 from twinloop.catalog.schema import EPISODES, PARAMS
+from twinloop.catalog.seals import Seal
 from twinloop.catalog.state import State
 
 
@@ -23,11 +26,13 @@ class ChangedMeanwhileError(Exception):
 class BatchCommit:
     """What is to be committed of a batch at once.
 
-    ``record`` is its row of ``batches``; ``rows`` are what came to it, or all of it where it was ``rewritten``.
+    ``record`` is its row of ``batches``; ``rows`` and ``seals`` are what came to it, or all of it where it was
+    ``rewritten``.
     """
 
     record: Mapping[str, Any]
     rows: Rows
+    seals: Sequence[Seal] = ()
     rewritten: bool = False
 
     @property
@@ -44,22 +49,40 @@ class BatchCommit:
         """
         params = undrawn(parts.state, self.rows.params)
         revision = self.record["revision"]
-        about = {"batch_record": dict(self.record), "rewritten": self.rewritten}
+        replaced, others = self._replaced(parts) if self.rewritten else ([], [])
+        about = {"batch_record": dict(self.record), "replaces": [part.part for part in replaced]}
         drafts = [
             Draft(table=table, rows=rows, batch=self.batch, revision=revision, about=about)
             for table, rows in ((EPISODES.name, self.rows.episodes), (PARAMS.name, params))
             if len(rows) or table == EPISODES.name
         ]
-        replaced = parts.listed(EPISODES.name, batch=self.batch) if self.rewritten else []
-        with parts.written(drafts, run_id=run_id) as written, parts.state.transaction() as connection:
+        with parts.written([*drafts, *others], run_id=run_id) as written, parts.state.transaction() as connection:
             self._require_revision(connection, revision - 1)
             enlist(connection, written, instead_of=replaced)
             if self.rewritten:
                 connection.execute("DELETE FROM places WHERE batch = ?", (self.batch,))
+                connection.execute("DELETE FROM seals WHERE batch = ?", (self.batch,))
             new = place(connection, self.batch, self.rows.episodes)
             draw(connection, params)
+            write_seals(connection, self.batch, self.seals)
             write_record(connection, self.record)
         return written, new
+
+    def _replaced(self, parts: Parts) -> tuple[list[Part], list[Draft]]:
+        """The parts that tell of the batch as it was, and what they tell of other batches."""
+        replaced, others = list[Part](), list[Draft]()
+        for part in parts.listed(EPISODES.name):
+            if part.batch == self.batch:
+                replaced.append(part)
+            elif part.batch is None:  # several batches were joined into it
+                path = parts.path(EPISODES.name, part.part)
+                rows = pq.read_table(path)
+                rest = rows.filter(pc.not_equal(rows["batch"], self.batch))
+                if len(rest) < len(rows):
+                    replaced.append(part)
+                    about = {name: value for name, value in about_of(path).items() if name == "batch_records"}
+                    others.append(Draft(table=EPISODES.name, rows=rest, position=part.position, about=about))
+        return replaced, others
 
     def _require_revision(self, connection: sqlite3.Connection, revision: int) -> None:
         found = connection.execute("SELECT revision FROM batches WHERE batch = ?", (self.batch,)).fetchone()
@@ -91,6 +114,12 @@ def draw(connection: sqlite3.Connection, params: pa.Table) -> None:
     """Write down whose parameters are known."""
     names = dict.fromkeys(params["episode_id"].to_pylist())
     connection.executemany("INSERT OR IGNORE INTO drawn VALUES (?)", [(key_of(name),) for name in names])
+
+
+def write_seals(connection: sqlite3.Connection, batch: str, seals: Iterable[Seal]) -> None:
+    """Write down what files of a batch are."""
+    rows = [(batch, seal.path, seal.bytes, seal.sha256, int(seal.whole)) for seal in seals]
+    connection.executemany("INSERT OR REPLACE INTO seals VALUES (?, ?, ?, ?, ?)", rows)
 
 
 def write_record(connection: sqlite3.Connection, record: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ from twinloop.cli.curate import Curate
 from twinloop.cli.datasets import Datasets
 from twinloop.cli.edit import Edit
 from twinloop.cli.exporting import Export
+from twinloop.cli.fsck import Fsck
 from twinloop.cli.gap import Gap, said
 from twinloop.cli.hub import Pull, Push
 from twinloop.cli.identify import Identify
@@ -49,6 +50,7 @@ _Commands = (
     | Annotated[Render, tyro.conf.subcommand("render", prefix_name=False)]
     | Annotated[Fetch, tyro.conf.subcommand("fetch", prefix_name=False)]
     | Annotated[Replay, tyro.conf.subcommand("replay", prefix_name=False)]
+    | Annotated[Fsck, tyro.conf.subcommand("fsck", prefix_name=False)]
     | Annotated[Query, tyro.conf.subcommand("query", prefix_name=False)]
     | Annotated[Coverage, tyro.conf.subcommand("coverage", prefix_name=False)]
     | Annotated[Plan, tyro.conf.subcommand("plan", prefix_name=False)]

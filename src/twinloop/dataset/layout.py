@@ -6,8 +6,10 @@ Written blocks map to files one to one: block ``k`` is file ``k % 1000`` of chun
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from string import Formatter
 from typing import Any
 
 from twinloop.core.errors import DatasetError
@@ -37,6 +39,8 @@ ADAPTIVE = "twinloop/adaptive.json"
 CARD = "README.md"
 
 SCHEMA = 1
+
+_WIDTH = re.compile(r"0?\d{0,2}d?")
 
 
 def require_keys(value: Any, keys: Sequence[str], *, where: str) -> None:
@@ -91,6 +95,7 @@ def inside(root: Path, template: str, values: Mapping[str, Any]) -> Path:
         DatasetError: the template cannot be filled, or the path lies outside ``root``.
     """
     try:
+        _check_fields(template)
         relative = template.format(**values)
     except (KeyError, IndexError, ValueError) as error:
         raise DatasetError(f"{root / INFO}: the path template {template!r} cannot be filled ({error!r}).") from error
@@ -101,3 +106,10 @@ def inside(root: Path, template: str, values: Mapping[str, Any]) -> Path:
             "Nothing outside it is read; correct data_path or video_path."
         )
     return path
+
+
+def _check_fields(template: str) -> None:
+    """Refuse fields that are more than a name and up to two digits of width, which could take all memory."""
+    for _, name, spec, conversion in Formatter().parse(template):
+        if name is not None and (not name.isidentifier() or conversion or not _WIDTH.fullmatch(spec or "")):
+            raise ValueError(f"the field {name!r} is more than a name with a width of two digits")

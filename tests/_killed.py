@@ -1,0 +1,98 @@
+"""A process that is ended at its n-th write to the disk: what the fault tests run, apart from them.
+
+`killed_at` counts every step by which data become lasting (flushing a file, renaming it, each statement that SQLite
+is given within a transaction, its commit) and kills its process with SIGKILL at the N-th.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from pathlib import Path
+
+_LEFT = -1
+
+
+def step() -> None:
+    """One write point."""
+    global _LEFT
+    if _LEFT == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    _LEFT -= 1
+
+
+def arm() -> None:
+    """Count from now on."""
+    flush, rename, unlink = os.fsync, Path.replace, Path.unlink
+
+    def fsync(handle: int) -> None:
+        step()
+        flush(handle)
+        step()
+
+    def replace(self: Path, target: Path) -> Path:
+        step()
+        return rename(self, target)
+
+    def remove(self: Path, missing_ok: bool = False) -> None:
+        step()
+        unlink(self, missing_ok=missing_ok)
+
+    class Connection(sqlite3.Connection):
+        """Steps before and after each statement that changes something."""
+
+        def execute(self, sql, *given):
+            if not sql.lstrip().startswith(("SELECT", "PRAGMA")):
+                step()
+            return super().execute(sql, *given)
+
+        def executemany(self, sql, *given):
+            step()
+            return super().executemany(sql, *given)
+
+    connect = sqlite3.connect
+    os.fsync, Path.replace, Path.unlink = fsync, replace, remove
+    sqlite3.connect = lambda *given, **named: connect(*given, **{"factory": Connection, **named})
+
+
+def work(what: str, root: Path) -> None:
+    """The operations that must be whole or not at all."""
+    from test_catalog_workspace import score
+    from twinloop.catalog import Workspace
+    from twinloop.catalog.compaction import compact
+    from twinloop.catalog.frozen import freeze
+
+    with Workspace.open(root) as ws:
+        ws.query("SELECT count(*) FROM episodes")  # everything is loaded before the first step is counted
+        arm()
+        ws.state.close()
+        if what == "add":
+            ws.add(root / "data" / "second")
+        elif what == "append":
+            names = {"scores": score("e", 1.0), "params": params("e")}
+            ws.append_many(names, run_id="02")
+        elif what == "freeze":
+            freeze(ws, "all", "SELECT episode_id FROM episodes")
+        elif what == "bury":
+            ws.bury(ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist()[:1], "why", "who")
+        elif what == "compact":
+            compact(ws.parts, least=1)
+        elif what == "rewrite":
+            ws.add(root / "data" / "first")
+        else:
+            raise ValueError(what)
+
+
+def params(name: str):
+    """Two rows of parameters."""
+    import pyarrow as pa
+
+    return pa.table({"episode_id": [name, name], "name": ["a", "b"], "value": [1.0, 2.0]})
+
+
+def killed_at(step_: int, root: Path, what: str) -> None:
+    """Do ``what``, ended at a write point."""
+    global _LEFT
+    _LEFT = step_
+    work(what, root)
