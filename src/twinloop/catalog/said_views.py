@@ -20,31 +20,39 @@ LABEL_VIEWS = {
             SELECT episode_id, kind, value, number, source, author,
                 CASE source WHEN 'hand' THEN 0 WHEN 'rule' THEN 1 ELSE 2 END AS place
             FROM labels WHERE (kind IN ('success', 'failure') OR number IS NOT NULL) AND value <> 'unknown'
-        ), placed AS (
-            SELECT *, min(place) OVER (PARTITION BY episode_id, kind) AS best FROM voting
-        ), counted AS (
-            SELECT episode_id, kind, value, count(*) AS votes FROM placed WHERE place = best
-            GROUP BY episode_id, kind, value
-        ), winners AS (
-            SELECT episode_id, kind, arg_max(value, votes) AS value, max(votes) AS votes, sum(votes) AS voters,
-                count(*) FILTER (votes = most) AS first_ones
-            FROM (SELECT *, max(votes) OVER (PARTITION BY episode_id, kind) AS most FROM counted)
-            GROUP BY episode_id, kind
         ), everybody AS (
-            SELECT episode_id, kind, count(*) AS said, count(DISTINCT value) AS answers,
-                min(source) FILTER (place = best) AS source, median(number) FILTER (place = best) AS middle,
-                string_agg(source || ':' || author || '=' || value, ', ' ORDER BY place, author) AS everything
-            FROM placed GROUP BY episode_id, kind
+            SELECT episode_id, kind, min(place) AS best, count(*) AS said, min(value) <> max(value) AS unlike
+            FROM voting GROUP BY episode_id, kind
+        ), counted AS (
+            SELECT v.episode_id, v.kind, v.value, any_value(v.source) AS source, count(*) AS votes
+            FROM voting v JOIN everybody e ON e.episode_id = v.episode_id AND e.kind = v.kind AND e.best = v.place
+            GROUP BY v.episode_id, v.kind, v.value
+        ), winners AS (
+            SELECT episode_id, kind, any_value(source) AS source, arg_max(value, votes) AS value, max(votes, 2) AS most,
+                sum(votes) AS voters
+            FROM counted GROUP BY episode_id, kind
+        ), middles AS (
+            SELECT v.episode_id, v.kind, median(v.number) AS middle
+            FROM voting v JOIN everybody e ON e.episode_id = v.episode_id AND e.kind = v.kind AND e.best = v.place
+            WHERE v.number IS NOT NULL GROUP BY v.episode_id, v.kind
+        ), conflicts AS (
+            SELECT v.episode_id, v.kind,
+                string_agg(v.source || ':' || v.author || '=' || v.value, ', ' ORDER BY v.place, v.author) AS conflict
+            FROM voting v JOIN everybody e ON e.episode_id = v.episode_id AND e.kind = v.kind AND e.unlike
+            GROUP BY v.episode_id, v.kind
         )
         SELECT e.episode_id, e.kind,
-            CASE WHEN middle IS NOT NULL THEN CAST(middle AS VARCHAR) WHEN first_ones = 1 THEN value END AS value,
-            middle AS number, source,
-            CASE WHEN voters = 1 THEN 'only one' WHEN votes = voters THEN 'unanimous'
-                WHEN middle IS NOT NULL THEN 'median' WHEN first_ones > 1 THEN 'tie'
-                WHEN 2 * votes > voters THEN 'majority' ELSE 'plurality' END AS decided,
-            CAST(votes AS BIGINT) AS votes, CAST(voters AS BIGINT) AS voters, said,
-            CASE WHEN answers > 1 THEN everything END AS conflict
-        FROM everybody e JOIN winners w ON w.episode_id = e.episode_id AND w.kind = e.kind""",
+            CASE WHEN m.middle IS NOT NULL THEN CAST(m.middle AS VARCHAR)
+                WHEN w.most[1] IS DISTINCT FROM w.most[2] THEN w.value END AS value,
+            m.middle AS number, w.source,
+            CASE WHEN w.voters = 1 THEN 'only one' WHEN w.most[1] = w.voters THEN 'unanimous'
+                WHEN m.middle IS NOT NULL THEN 'median' WHEN w.most[1] = w.most[2] THEN 'tie'
+                WHEN 2 * w.most[1] > w.voters THEN 'majority' ELSE 'plurality' END AS decided,
+            CAST(w.most[1] AS BIGINT) AS votes, CAST(w.voters AS BIGINT) AS voters, e.said, c.conflict
+        FROM everybody e
+        JOIN winners w ON w.episode_id = e.episode_id AND w.kind = e.kind
+        LEFT JOIN middles m ON m.episode_id = e.episode_id AND m.kind = e.kind
+        LEFT JOIN conflicts c ON c.episode_id = e.episode_id AND c.kind = e.kind""",
 }
 DATASET_VIEWS = {
     # The episodes of each frozen dataset.
