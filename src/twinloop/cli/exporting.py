@@ -23,13 +23,15 @@ class Export:
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Folder of the dataset."""
     output: Path | None = None
-    """Folder (or file, where the format is one) to write."""
+    """Folder (or file, where the format is one) to write; a card goes to README.md of the dataset by default."""
     episodes: str | None = None
     """Which episodes, as in 0,2-5,9; by default all."""
     set: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=VALUE")] = ()
-    """What the format lets one set."""
+    """What the format lets one set, such as spans=each (groot) or repo_id=USER/NAME (card)."""
     verify: bool = False
     """Compare ten frames at random with the source: exit with 1 unless numbers and pictures are the same."""
+    workspace: Path | None = None
+    """For the card: the workspace whose labels and scores it counts; by default the nearest one above the dataset."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -38,6 +40,8 @@ class Export:
         from twinloop.core.errors import InputError
         from twinloop.loop.exports import run_export
 
+        if self.format == "card":
+            return self._card()
         if self.output is None:
             raise InputError(f"Nothing to do: give --output, where the {self.format} export is written.")
         figures = run_export(
@@ -59,3 +63,14 @@ class Export:
         if verification:
             out.print(verification["text"])
         return figures, 0 if verification is None or verification["accepted"] else 1
+
+    def _card(self) -> Outcome:
+        from twinloop.core.errors import InputError
+        from twinloop.loop.cards import run_card
+        from twinloop.loop.exports import parsed_settings
+
+        if self.episodes is not None or self.verify:
+            raise InputError("A card is of the whole dataset and nothing is compared: leave --episodes and --verify.")
+        figures = run_card(self.dataset, self.output, parsed_settings(self.set), workspace=self.workspace)
+        console(json=self.json).print(f"{figures['output']}: {', '.join(figures['sections'])}")
+        return figures, 0

@@ -34,7 +34,7 @@ def folder_card(
         folder: a v3.0 dataset.
         repo_id: where it is or will be on the Hub, for the lines that load it.
         name: the dataset's name; by default our record's, or the folder's.
-        licence: where the folder does not state one.
+        licence: in place of what the folder states.
         tables: further sections by title, such as quality or labels, each a table with the same keys in every row.
 
     Raises:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ def run_export(
         InputError: see the message.
     """
     chosen = with_truth(exporter(name), dataset)
-    options = ExportOptions(episodes=episode_list(episodes), settings=_settings(settings))
+    options = ExportOptions(episodes=episode_list(episodes), settings=parsed_settings(settings))
     done = chosen.export(dataset, output, options)
     figures: dict[str, Any] = {
         "schema": 1,
@@ -64,7 +64,12 @@ def episode_list(text: str | None) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def _settings(words: Sequence[str]) -> Mapping[str, str]:
+def parsed_settings(words: Sequence[str]) -> dict[str, str]:
+    """Settings from words ``NAME=VALUE``.
+
+    Raises:
+        InputError: not of that form.
+    """
     pairs = [word.partition("=") for word in words]
     for name, sign, value in pairs:
         if not (name and sign):
