@@ -150,7 +150,7 @@ def test_contacts_are_numbers_and_arrows(whole):
                 2 * (q["x"] * q["z"] - q["w"] * q["y"]),
             ]
             length = arrow["shaft_length"] + arrow["head_length"]
-            np.testing.assert_allclose(np.array(along) * length, 0.02 * np.array(row["force"]), atol=1e-12)
+            np.testing.assert_allclose(np.array(along) * length, 0.005 * np.array(row["force"]), atol=1e-12)
 
 
 def test_every_message_is_of_its_schema(pictured, whole, generated, tmp_path):

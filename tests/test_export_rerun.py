@@ -73,7 +73,7 @@ def test_a_recording_holds_every_number_at_its_true_time(pictured, tmp_path):
         arrows = found["/world/contacts"]
         forces = [np.array(cell or []).reshape(-1, 3) for cell in arrows["Arrows3D:vectors"]]
         assert [len(force) for force in forces] == [int(frame % 3 == 0) for frame in range(LENGTHS[number])]
-        np.testing.assert_allclose(forces[3][0] / 0.02, [0.0, 1.5, 4.0], rtol=1e-6)
+        np.testing.assert_allclose(forces[3][0] / 0.005, [0.0, 1.5, 4.0], rtol=1e-6)
         assert "planted_twin tttttttttttt" in found["/about"]["TextDocument:text"][0][0]
         assert "| object/cube/mass |" in found["/about"]["TextDocument:text"][0][0]
         assert "dtype" in json.loads(found["/features"]["TextDocument:text"][0][0])["features"]["action"]

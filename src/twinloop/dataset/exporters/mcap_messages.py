@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.exporters.streams import Bodies, Channel, Event, Shape
+from twinloop.dataset.exporters.streams import ARROW_M_PER_N, Bodies, Channel, Event, Shape
 
 Message = dict[str, Any]
 WORLD = "world"
 _LEVELS = {"info": 2, "warning": 3, "error": 4}  # of foxglove.Log
 _NS = 1_000_000_000
-_ARROW_M_PER_N = 0.02  # length of a contact's arrow: gravity on 1 kg is 20 cm
 _RED = (0.9, 0.2, 0.1, 0.9)
 
 
@@ -295,7 +294,7 @@ def _arrow(position: Sequence[float], force: Sequence[float]) -> Message:
     x, y, z = (component / length for component in force)
     # The quaternion that turns x to a unit vector: (1 + x, 0, -z, y) made of length one; half a turn where they oppose.
     turn = np.array([1 + x, 0.0, -z, y]) if x > -1 + 1e-9 else np.array([0.0, 0.0, 1.0, 0.0])
-    long = length * _ARROW_M_PER_N
+    long = length * ARROW_M_PER_N
     return {
         "pose": _pose(position, (turn / np.linalg.norm(turn)).tolist()),
         "shaft_length": 0.8 * long,

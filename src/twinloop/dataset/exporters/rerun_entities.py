@@ -22,13 +22,12 @@ from numpy.typing import NDArray
 from twinloop.core.files import dumps
 from twinloop.dataset.annotations import PREFIX
 from twinloop.dataset.exporters import video_samples as video
-from twinloop.dataset.exporters.streams import Bodies, Channel, EpisodeStreams, Shape, Truth
+from twinloop.dataset.exporters.streams import ARROW_M_PER_N, Bodies, Channel, EpisodeStreams, Shape, Truth
 
 WORLD, CAMERAS, JOINTS, DATASET, SIGNALS = "world", "cameras", "joints", "dataset", "signals"
 LOG, ABOUT, FEATURES = "log", "about", "features"
 _LEVELS = {"info": "INFO", "warning": "WARN", "error": "ERROR"}
 _CONTACTS = ["frame_index", "position", "force"]
-_ARROW_M_PER_N = 0.02  # as in the MCAP export: gravity on 1 kg is 20 cm
 _RED = (230, 50, 25)
 
 
@@ -125,7 +124,7 @@ class _Logger:
             np.array(table[key].to_pylist(), dtype=np.float64).reshape(-1, 3)[order] for key in ("position", "force")
         )
         lengths = np.bincount(frames, minlength=self._streams.length)
-        columns = self._rerun.Arrows3D.columns(vectors=force * _ARROW_M_PER_N, origins=position).partition(lengths)
+        columns = self._rerun.Arrows3D.columns(vectors=force * ARROW_M_PER_N, origins=position).partition(lengths)
         self._static(f"{WORLD}/contacts", self._rerun.Arrows3D.from_fields(colors=[_RED]))
         self._columns(f"{WORLD}/contacts", self._streams.time, columns)
 

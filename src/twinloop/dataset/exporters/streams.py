@@ -34,6 +34,7 @@ from twinloop.dataset.spec import INDEX_FEATURES, STATE, TRUE_TIME
 PICTURES = "observation.images."
 ACTION, SUCCESS, REWARD = "action", "next.success", "next.reward"
 _NUMBERS = ("float", "int", "uint", "bool")
+ARROW_M_PER_N = 0.005  # length of a contact's arrow: gravity on 1 kg is 5 cm, a gripper's 20 N are 10 cm
 _CHUNK = 32  # pictures that are decoded at once: 7 MB of 240×320
 
 Array = NDArray[np.float64]
