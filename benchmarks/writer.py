@@ -75,8 +75,15 @@ def _limb(image: NDArray, x: NDArray, y: NDArray, *, origin: Any, angle: float, 
     image[inside] = shade[:, None] * np.array(colour, dtype=np.float32)
 
 
-def _episode(number: int) -> SimEpisode:
-    rng = np.random.default_rng(number)
+def write_video(path: Path, *, run: int = 0) -> None:
+    """Write the dataset with two cameras; each run has episodes of its own."""
+    cameras = tuple(CameraSpec(name=name, height=HEIGHT, width=WIDTH) for name in ("front", "wrist"))
+    frames = {camera.name: rendered_like(seed) for seed, camera in enumerate(cameras)}
+    _write(path, cameras, frames, episodes=EPISODES, run=run)
+
+
+def _episode(number: int, run: int = 0) -> SimEpisode:
+    rng = np.random.default_rng(number + 1000 * run)
     action = np.cumsum(rng.normal(0, 1, (STEPS, 6)), axis=0)
     record = Provenance(
         source="sim",
@@ -84,7 +91,7 @@ def _episode(number: int) -> SimEpisode:
         twin_hash="",
         config_hash="",
         params={f"joint/{joint}/damping": float(value) for joint, value in zip(JOINTS, rng.random(6), strict=True)},
-        seed_path=(0, number, 0),
+        seed_path=(run, number, 0),
         versions={},
         actor="benchmark",
         task="write quickly",
@@ -103,14 +110,14 @@ def _episode(number: int) -> SimEpisode:
 
 
 def _write(
-    path: Path, cameras: tuple[CameraSpec, ...], frames: dict[str, NDArray[np.uint8]], *, episodes: int
+    path: Path, cameras: tuple[CameraSpec, ...], frames: dict[str, NDArray[np.uint8]], *, episodes: int, run: int = 0
 ) -> tuple[float, int]:
     """Steps per second of writing ``episodes``, and the bytes of video."""
     block = PER_BLOCK if cameras else 64
     spec = DatasetSpec(
         name=path.name, robot_type="so101", fps=30, joints=JOINTS, units=UNITS, cameras=cameras, block_size=block
     )
-    blocks = [[_episode(number) for number in range(k * block, (k + 1) * block)] for k in range(episodes // block)]
+    blocks = [[_episode(number, run) for number in range(k * block, (k + 1) * block)] for k in range(episodes // block)]
     start = time.perf_counter()
     with DatasetWriter.open(path, spec) as writer:
         for k, members in enumerate(blocks):
