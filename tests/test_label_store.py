@@ -12,7 +12,7 @@ import pytest
 from _labelled import workspace
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.labels import retract
+from twinloop.catalog.labels import Survey, retract
 from twinloop.core.errors import InputError, UnknownNameError
 
 
@@ -67,6 +67,20 @@ def test_subtasks_are_one_statement_and_tags_stand_alone(made):
     assert [row[0] for row in held(ws, ids[0], "tag")] == ["blurry", "night"]
     with pytest.raises(InputError, match="hand:bob says no tag 'night' of these 1 episodes"):
         retract(ws, [ids[0]], "tag", author="bob", value="night")
+
+
+def test_who_looks_again_takes_back_what_no_longer_shows(made):
+    ws, ids = made
+    rule = {"source": "rule", "author": "r"}
+    ws.label([one(ids[i], "failure", "dropped", **rule) for i in range(3)])
+    ws.label([one(ids[0], "failure", "timeout")])
+    survey = Survey(source="rule", author="r", episode_ids=frozenset(ids[:2]))
+    written = ws.label([one(ids[0], "failure", "dropped", **rule)], survey=survey)
+    assert (written.labels, written.unchanged, written.retracted) == (0, 1, 1)
+    said = [(row["episode_id"], row["author"]) for row in ws.query("SELECT * FROM labels").to_pylist()]
+    assert sorted(said) == sorted([(ids[0], "r"), (ids[0], "ada"), (ids[2], "r")])
+    last = ws.query("SELECT * FROM label_history ORDER BY seq DESC LIMIT 1").to_pylist()[0]
+    assert (last["episode_id"], last["retracted"], last["value"]) == (ids[1], True, None)
 
 
 def test_one_answer_where_several_speak(made):

@@ -32,6 +32,15 @@ _CHUNK = 500  # ids in one statement; SQLite takes 32,766 parameters
 
 
 @dataclass(frozen=True, kw_only=True)
+class Survey:
+    """That an author looked at these episodes: what it said of them before and does not say now is taken back."""
+
+    source: Source
+    author: str
+    episode_ids: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Written:
     """What came of labels: how many were written, in how many statements, and statements that said nothing new."""
 
@@ -39,19 +48,28 @@ class Written:
     statements: int
     unchanged: int
     replaced: int
+    retracted: int = 0
 
     def to_json(self) -> dict[str, int]:
         """A plain form."""
         return dict(vars(self))
 
 
-def write(ws: Workspace, labels: Iterable[Label], *, add: bool = False, run_id: str | None = None) -> Written:
+def write(
+    ws: Workspace,
+    labels: Iterable[Label],
+    *,
+    add: bool = False,
+    survey: Survey | None = None,
+    run_id: str | None = None,
+) -> Written:
     """Say something of episodes, all of it or, where any of it is wrong, nothing.
 
     Args:
         ws: the workspace.
         labels: what is said; those of one author, episode and kind are one statement.
         add: keep what the same author said before of that episode in that kind.
+        survey: the episodes of which this is everything that the author says.
         run_id: the run that says it.
 
     Raises:
@@ -67,8 +85,19 @@ def write(ws: Workspace, labels: Iterable[Label], *, add: bool = False, run_id: 
         require_one_answer(rows)
     with ws.state.transaction() as connection:
         refuse_buried(connection, {label.episode_id for label in given})
-        before = current(connection, {label.episode_id for label in given})
-        return _commit(connection, statements, before, add=add, run_id=run_id)
+        looked_at = survey.episode_ids if survey is not None else frozenset[str]()
+        before = current(connection, looked_at.union(label.episode_id for label in given))
+        written = _commit(connection, statements, before, add=add, run_id=run_id)
+        gone = [
+            row
+            for name in sorted(looked_at)
+            for row in before.get(name, ())
+            if survey is not None
+            and (row["source"], row["author"]) == (survey.source, survey.author)
+            and _key_of(row) not in statements
+        ]
+        _take_back(connection, gone, reason="looked again, and says nothing of it", run_id=run_id)
+        return replace(written, retracted=len(gone))
 
 
 def retract(
@@ -107,15 +136,7 @@ def retract(
             )
         if value is not None and kind in ("subtask", "language"):
             raise InputError(f"One {kind} of several cannot be taken back alone. Give the others again instead.")
-        slots = sorted({(row["episode_id"], row["slot"], row["author_hash"] or "") for row in held})
-        statement = _next_statement(connection)
-        rows = [
-            (statement, episode, kind, slot, None, None, None, source, author, hash_ or None, None, reason, 1, now(),
-             run_id)
-            for episode, slot, hash_ in slots
-        ]  # fmt: skip
-        connection.executemany(_END, [(row["seq"], statement) for row in held])
-        connection.executemany(_INSERT, rows)
+        _take_back(connection, held, reason=reason, run_id=run_id)
     return len(held)
 
 
@@ -172,6 +193,20 @@ def _commit(
     connection.executemany(_END, ended)
     connection.executemany(_INSERT, rows)
     return Written(labels=len(rows), statements=changed, unchanged=len(statements) - changed, replaced=replaced)
+
+
+def _take_back(
+    connection: Connection, held: Sequence[Mapping[str, Any]], *, reason: str | None, run_id: str | None
+) -> None:
+    """End labels that hold, with a row of the history for each statement that this takes back."""
+    statement, moment = _next_statement(connection), now()
+    hashes = {_key_of(row): row["author_hash"] for row in held}
+    rows = [
+        (statement, episode, kind, slot, None, None, None, source, author, hashed, None, reason, 1, moment, run_id)
+        for (episode, kind, source, author, slot), hashed in hashes.items()
+    ]
+    connection.executemany(_END, [(row["seq"], statement) for row in held])
+    connection.executemany(_INSERT, rows)
 
 
 def _next_statement(connection: Connection) -> int:

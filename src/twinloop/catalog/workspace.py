@@ -18,7 +18,7 @@ from twinloop.catalog.batch_commit import key_of
 from twinloop.catalog.fingerprint import Fingerprint
 from twinloop.catalog.frozen import Frozen, freeze, frozen
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.labels import Written, write
+from twinloop.catalog.labels import Survey, Written, write
 from twinloop.catalog.lineage import record_policy
 from twinloop.catalog.parts import Draft, Part, Parts, conforming, enlist
 from twinloop.catalog.querying import Queries
@@ -268,9 +268,16 @@ class Workspace:
         """Record which frozen datasets trained a policy; see `catalog.lineage.record_policy`."""
         record_policy(self, policy, name, dataset, run_id, extra, base=base)
 
-    def label(self, labels: Iterable[Label], *, add: bool = False, run_id: str | None = None) -> Written:
+    def label(
+        self,
+        labels: Iterable[Label],
+        *,
+        add: bool = False,
+        survey: Survey | None = None,
+        run_id: str | None = None,
+    ) -> Written:
         """Say something of episodes, all of it or nothing; see `catalog.labels.write`."""
-        return write(self, labels, add=add, run_id=run_id)
+        return write(self, labels, add=add, survey=survey, run_id=run_id)
 
     def close(self) -> None:
         """Give files back."""

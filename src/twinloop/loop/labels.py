@@ -14,7 +14,7 @@ from rich.table import Table
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label, Source
-from twinloop.catalog.labels import Written, retract
+from twinloop.catalog.labels import Survey, Written, retract
 from twinloop.catalog.naming import resolve, select
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
@@ -120,11 +120,12 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
     """
     rule = open_rule(word)
     pairs = list(_of_sql(ws, rule, episodes) if isinstance(rule, SqlRule) else _of_rule(ws, rule, episodes))
-    if not pairs:
-        raise InputError(f"The rule {rule.name} says nothing of these episodes.")
+    looked_at = episodes if episodes is not None else ws.query("SELECT episode_id FROM episodes")[0].to_pylist()
+    survey = Survey(source="rule", author=rule.name, episode_ids=frozenset(looked_at))
     unknown = Counter(finding.reason for _, finding in pairs if finding.value == UNKNOWN)
     labels = [_label(name, finding, rule) for name, finding in pairs]
-    figures = _told(ws.label(labels), len({name for name, _ in pairs}), f"rule:{rule.name}", console)
+    written = ws.label(labels, survey=survey)
+    figures = _told(written, len({name for name, _ in pairs}), f"rule:{rule.name}", console)
     for reason, count in unknown.most_common(_MOST_REASONS):
         console.print(f"  cannot tell of {count}: {reason}")
     values = Counter(f"{finding.kind}={finding.value}" for _, finding in pairs)
@@ -148,7 +149,7 @@ def show(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
     for row in consensus.to_pylist():
         conflict = f"; {row['conflict']}" if row["conflict"] else ""
         console.print(f"{row['kind']}: {row['value']} ({row['decided']} of {row['source']}{conflict})")
-    console.print(f"{len(history) - len(held)} earlier statements in `label_history`.")
+    console.print(f"{len(history) - len(held)} more in `label_history`.")
     return {
         "schema": 1,
         "verb": "label show",
@@ -232,7 +233,8 @@ def _label(episode: str, finding: Finding, rule: Rule | SqlRule) -> Label:
 def _told(written: Written, episodes: int, who: str, console: Console) -> dict[str, Any]:
     replaced = f", in place of {written.replaced}" if written.replaced else ""
     unchanged = f"; {written.unchanged} statements were the same before" if written.unchanged else ""
-    console.print(f"{written.labels} labels of {episodes} episodes by {who}{replaced}{unchanged}")
+    retracted = f"; {written.retracted} of before no longer hold" if written.retracted else ""
+    console.print(f"{written.labels} labels of {episodes} episodes by {who}{replaced}{unchanged}{retracted}")
     return {"schema": 1, "verb": "label", "episodes": episodes, "author": who, **written.to_json()}
 
 
