@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import copy
 import json
+from pathlib import Path
 
 import mujoco
 import numpy as np
@@ -13,9 +14,9 @@ import pytest
 from _exports import LENGTHS, UNITS, generated_dataset, picture_dataset, planted, recorded_dataset, recorded_log, times
 from twinloop.core.errors import InputError, LogError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file
+from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
 from twinloop.dataset.exporters.robomimic import EXPORTER, export_robomimic
-from twinloop.dataset.exporters.source import PlayedFolder
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.logs import load_log
 from twinloop.dataset.reader import DatasetReader
@@ -142,6 +143,18 @@ def test_states_and_models_come_back_to_the_bit_and_step_again(generated, demos,
     here, there = (truth_of(DatasetReader(path)).bodies(1) for path in (generated, folder))
     assert here.names == there.names
     np.testing.assert_allclose(here.position, there.position, atol=1e-15)
+
+
+def test_the_page_steps_an_episode_again(demos, tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parent.parent / "docs" / "exchange.md").read_text()
+    blocks = [block.partition("```")[0] for block in page.split("```python\n")[1:]]
+    (code,) = [block for block in blocks if "from_xml_string" in block]
+    (tmp_path / "demos.hdf5").write_bytes(demos.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "docs/exchange.md", "exec"), {})
+    differences = [float(line.split()[1]) for line in capsys.readouterr().out.splitlines()]
+    assert len(differences) == 20
+    assert max(differences) < 1e-12
 
 
 def test_a_worlds_model_as_text_is_the_model_that_was_simulated(generated):
