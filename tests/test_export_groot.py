@@ -12,8 +12,8 @@ from test_dataset_writer import SPEC_VIDEO, write_all
 from twinloop.core.errors import InputError
 from twinloop.dataset.exporters.formats import exporter
 from twinloop.dataset.exporters.modality import modality, part
+from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.source import PlayedFolder
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.reader import DatasetReader
 

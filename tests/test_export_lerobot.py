@@ -17,8 +17,9 @@ from twinloop.core.files import sha256_tree
 from twinloop.dataset.edit.packets import PacketReader
 from twinloop.dataset.edit.transcode import Encoding, transcode
 from twinloop.dataset.exporters.formats import exporter
+from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.source import PlayedFolder, SourceV21, open_source
+from twinloop.dataset.exporters.source import SourceV21, open_source
 from twinloop.dataset.exporters.verify import psnr, verify_export
 from twinloop.dataset.logs import load_log
 from twinloop.dataset.reader import DatasetReader
@@ -244,6 +245,10 @@ def test_part_of_a_v21_folder_is_taken_and_what_is_missing_is_said(legacy, tmp_p
     assert done.episodes == (0, 1, 3, 5, 6, 7, 8)
     with pytest.raises(InputError, match=r"has no episode 4; it has 0 to 1, 3, 5 to 8"):
         exporter(LEROBOT).export(part, tmp_path / "no", ExportOptions(episodes=(4,)))
+    without = ExportOptions(settings={"pictures": "none"})
+    blind = exporter(LEROBOT).export(part, tmp_path / "blind", without)
+    assert blind.episodes == (0, 1, 3, 4, 5, 6, 7, 8)
+    assert DatasetReader(tmp_path / "blind").cameras == []
     for path in part.glob("data/*/*"):
         path.unlink()
     with pytest.raises(DatasetError, match=r"describes 9 episodes and holds none of them whole"):

@@ -28,8 +28,8 @@ from twinloop.core.units import unit_map_from_ranges
 from twinloop.dataset.exporters.mcap import EXPORTER, export_mcap
 from twinloop.dataset.exporters.mcap_messages import fields_of, stamp
 from twinloop.dataset.exporters.mcap_play import decoded
+from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.source import PlayedFolder
 from twinloop.dataset.exporters.streams import Event, Truth
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.reader import DatasetReader

@@ -9,9 +9,9 @@ import pytest
 
 from _exports import JOINTS, LENGTHS, UNITS, generated_dataset, picture_dataset, planted, recorded_dataset, times
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
 from twinloop.dataset.exporters.rerun import EXPORTER, export_rerun
-from twinloop.dataset.exporters.source import PlayedFolder
 from twinloop.dataset.exporters.streams import Event, Truth
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.reader import DatasetReader

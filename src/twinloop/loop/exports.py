@@ -8,8 +8,9 @@ from typing import Any
 
 from twinloop.core.errors import InputError
 from twinloop.dataset.exporters.formats import exporter
+from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.source import PlayedFolder, open_source
+from twinloop.dataset.exporters.source import open_source
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.loop.exports_truth import with_truth
 

@@ -17,8 +17,9 @@ from twinloop.dataset import layout
 from twinloop.dataset.exporters.columns import Numeric
 from twinloop.dataset.exporters.lerobot_v21 import DATA_PATH, place, write_v21
 from twinloop.dataset.exporters.modality import modality
+from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
-from twinloop.dataset.exporters.source import PlayedFolder, open_source
+from twinloop.dataset.exporters.source import open_source
 from twinloop.dataset.parquet import read_table
 from twinloop.dataset.snapshot import replace_bytes
 from twinloop.dataset.spec import STATE

@@ -18,18 +18,19 @@ import pyarrow.parquet as pq
 from twinloop.core.files import dumps
 from twinloop.dataset import layout
 from twinloop.dataset.exporters.cameras import Camera, TableCamera
+from twinloop.dataset.exporters.carried import kept_tasks, renumbered, side_files
 from twinloop.dataset.exporters.columns import Numeric, described
-from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
-from twinloop.dataset.exporters.source import (
-    EPISODE_FACTS,
-    PlayedFolder,
-    SourceV3,
-    SourceV21,
-    kept_tasks,
-    open_source,
-    renumbered,
-    side_files,
+from twinloop.dataset.exporters.played import PlayedFolder
+from twinloop.dataset.exporters.protocol import (
+    PICTURES,
+    Exported,
+    Exporter,
+    ExportOptions,
+    chosen_episodes,
+    fresh_folder,
+    wants_pictures,
 )
+from twinloop.dataset.exporters.source import EPISODE_FACTS, SourceV3, SourceV21, open_source
 from twinloop.dataset.snapshot import replace_bytes
 from twinloop.dataset.statistics import image_stats
 
@@ -41,7 +42,7 @@ CHUNK = 1000  # episodes per chunk folder, LeRobot's DEFAULT_CHUNK_SIZE
 
 def write(path: Path, output: Path, options: ExportOptions) -> Exported:
     """Write a LeRobot folder of either version as v2.1; see `Exporter.export`."""
-    source = open_source(path)
+    source = open_source(path, pictures=wants_pictures(options))
     episodes = chosen_episodes(options, source.episodes, where=path)
     with fresh_folder(output) as stage:
         exported = write_v21(source, episodes, stage)
@@ -125,4 +126,5 @@ EXPORTER = Exporter(
     lost="states, logs and side tables of twinloop/; quantiles over the whole dataset (it has none)",
     write=write,
     play=PlayedFolder,
+    settings=PICTURES,
 )

@@ -20,17 +20,19 @@ from twinloop.core.files import dumps
 from twinloop.dataset import layout
 from twinloop.dataset.edit.frames import DataFile
 from twinloop.dataset.exporters.cameras import MOST_BYTES, Camera, Counts, TableCamera
+from twinloop.dataset.exporters.carried import kept_tasks, renumbered, side_files
 from twinloop.dataset.exporters.columns import Numeric, described
-from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
-from twinloop.dataset.exporters.source import (
-    PlayedFolder,
-    SourceV3,
-    SourceV21,
-    kept_tasks,
-    open_source,
-    renumbered,
-    side_files,
+from twinloop.dataset.exporters.played import PlayedFolder
+from twinloop.dataset.exporters.protocol import (
+    PICTURES,
+    Exported,
+    Exporter,
+    ExportOptions,
+    chosen_episodes,
+    fresh_folder,
+    wants_pictures,
 )
+from twinloop.dataset.exporters.source import SourceV3, SourceV21, open_source
 from twinloop.dataset.parquet import write_groups
 from twinloop.dataset.snapshot import replace_bytes
 from twinloop.dataset.statistics import Moments, image_stats
@@ -42,7 +44,7 @@ _ROWS = 1000  # episodes per file of the episode table; our choice
 
 def write(path: Path, output: Path, options: ExportOptions) -> Exported:
     """Write a LeRobot folder of either version as v3.0; see `Exporter.export`."""
-    source = open_source(path)
+    source = open_source(path, pictures=wants_pictures(options))
     episodes = chosen_episodes(options, source.episodes, where=path)
     with fresh_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage.parent, prefix=".export-") as scratch:
         cameras = [Camera(source, key, episodes, Path(scratch)) for key in source.video_keys]
@@ -185,4 +187,5 @@ EXPORTER = Exporter(
     lost="states, logs and side tables of twinloop/ (copy or edit the dataset to keep them)",
     write=write,
     play=PlayedFolder,
+    settings=PICTURES,
 )

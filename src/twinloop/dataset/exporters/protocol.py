@@ -104,6 +104,21 @@ class Exporter:
         return self.write(Path(source), Path(output), options)
 
 
+PICTURES = {"pictures": "none leaves videos out, and takes episodes whose videos are missing; by default all"}
+
+
+def wants_pictures(options: ExportOptions) -> bool:
+    """Whether videos are taken along.
+
+    Raises:
+        InputError: neither ``all`` nor ``none``.
+    """
+    said = options.settings.get("pictures", "all")
+    if said not in ("all", "none"):
+        raise InputError(f"pictures={said}: give all or none.")
+    return said == "all"
+
+
 def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Path) -> tuple[int, ...]:
     """The source's episodes that are asked for.
 

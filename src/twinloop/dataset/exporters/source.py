@@ -14,19 +14,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.core.files import dumps, read_json
+from twinloop.core.files import read_json
 from twinloop.dataset import layout
-from twinloop.dataset.edit.frames import placed_frames, remapped_tasks
 from twinloop.dataset.edit.packets import PacketReader
-from twinloop.dataset.exporters.modality import modality
 from twinloop.dataset.parquet import read_table
-from twinloop.dataset.picture_sources import decoded_cells
 from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.snapshot import replace_bytes
 from twinloop.dataset.spec import INDEX_FEATURES
 from twinloop.dataset.video import decode
 
-RENUMBERED = ("episode_index", "index", "task_index")  # what an export counts anew
 _TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
 _PLACES = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("stats/", "data/", "videos/", "meta/episodes/")
@@ -82,8 +77,8 @@ class Source(Protocol):
         ...
 
 
-def open_source(path: Path | str) -> SourceV3 | SourceV21:
-    """A LeRobot folder of version 2 or 3.
+def open_source(path: Path | str, *, pictures: bool = True) -> SourceV3 | SourceV21:
+    """A LeRobot folder of version 2 or 3; without its videos where ``pictures`` is false.
 
     Raises:
         DatasetError: neither; says what is there.
@@ -92,8 +87,8 @@ def open_source(path: Path | str) -> SourceV3 | SourceV21:
     info = path / layout.INFO
     version = str(read_json(info).get("codebase_version", "")) if info.is_file() else ""
     if version.startswith("v2"):
-        return SourceV21(path)
-    return SourceV3(path)
+        return SourceV21(path, pictures=pictures)
+    return SourceV3(path, pictures=pictures)
 
 
 class _Folder:
@@ -140,9 +135,10 @@ class SourceV3(_Folder):
         DatasetError: not one, or damaged.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, pictures: bool = True) -> None:
         self.path, self.reader = path, DatasetReader(path)
-        self.info, self.tasks, self.absent = self.reader.info, read_tasks(path / layout.TASKS), ""
+        self.info = self.reader.info if pictures else _blind(self.reader.info)
+        self.tasks, self.absent = read_tasks(path / layout.TASKS), ""
 
     @property
     def episodes(self) -> Sequence[int]:
@@ -180,11 +176,12 @@ class SourceV21(_Folder):
         DatasetError: its metadata is damaged, or nothing that it describes is there.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, pictures: bool = True) -> None:
         self.path, self.info = path, read_json(path / layout.INFO)
         layout_keys = ("features", "fps", "data_path")
         if lacking := [key for key in layout_keys if key not in self.info]:
             raise DatasetError(f"{path / layout.INFO} lacks {', '.join(lacking)}. Restore the file.")
+        self.info = self.info if pictures else _blind(self.info)
         rows = _json_lines(path / "meta" / "tasks.jsonl")
         with layout.understood(str(path / "meta" / "tasks.jsonl")):
             self.tasks = _dense({int(row["task_index"]): str(row["task"]) for row in rows})
@@ -252,38 +249,6 @@ class SourceV21(_Folder):
         return [n for n in rest if n not in set(blind)], ", ".join(words)
 
 
-class PlayedFolder:
-    """A LeRobot folder frame by frame; episodes are counted from 0 in the folder's order."""
-
-    def __init__(self, path: Path | str) -> None:
-        self._source = open_source(path)
-        self._episodes = list(self._source.episodes)
-
-    @property
-    def lengths(self) -> list[int]:
-        """Frames of each episode."""
-        return [self._source.length(episode) for episode in self._episodes]
-
-    @property
-    def cameras(self) -> list[str]:
-        """Features with pictures."""
-        return [*self._source.video_keys, *self._source.image_keys]
-
-    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Numeric features, without those that an export counts anew."""
-        keys = [key for key in self._source.numeric_keys() if key not in RENUMBERED]
-        table = self._source.frames(self._episodes[episode], keys)
-        return {key: np.asarray(table[key][frame].as_py(), dtype=_kind(table[key].type)).reshape(-1) for key in keys}
-
-    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """One picture."""
-        number = self._episodes[episode]
-        if camera in self._source.image_keys:
-            cell = self._source.frames(number, [camera])[camera].slice(frame, 1).to_pylist()
-            return decoded_cells(cell, where=f"{self._source.path}: {camera} of episode {number}")[0]
-        return self._source.clip(number, camera).pictures([frame])[0]
-
-
 def read_tasks(path: Path) -> list[str]:
     """Task texts by index out of ``tasks.parquet``, whatever its index column is called.
 
@@ -298,15 +263,15 @@ def read_tasks(path: Path) -> list[str]:
     return _dense(dict(zip(table["task_index"].to_pylist(), map(str, table[text].to_pylist()), strict=True)))
 
 
+def _blind(info: Mapping[str, Any]) -> dict[str, Any]:
+    """``info.json`` of the same dataset without its videos."""
+    kept = {key: feature for key, feature in info["features"].items() if feature["dtype"] != "video"}
+    return {**info, "features": kept, "video_path": None}
+
+
 def _dense(tasks: Mapping[int, str]) -> list[str]:
     """Texts in order of their index; an index that nothing has gets an empty text."""
     return [tasks.get(index, "") for index in range(max(tasks, default=-1) + 1)]
-
-
-def _kind(type_: pa.DataType) -> Any:
-    while pa.types.is_nested(type_):
-        type_ = type_.value_type
-    return type_.to_pandas_dtype()
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
@@ -316,45 +281,3 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
         raise DatasetError(f"{path} is missing: a LeRobot v2 folder has it. Restore the file.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} has a line that is not JSON ({error}). Restore the file.") from error
-
-
-def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[list[str], dict[int, int]]:
-    """The tasks of some episodes, all of them where all are taken; and the new index of each old one."""
-    used = set(range(len(source.tasks)))
-    if list(episodes) != list(source.episodes):
-        columns = (source.frames(episode, ["task_index"])["task_index"] for episode in episodes)
-        used = {index for column in columns for index in column.unique().to_pylist()}
-    order = sorted(used & set(range(len(source.tasks))))
-    return [source.tasks[index] for index in order], {old: new for new, old in enumerate(order)}
-
-
-def side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
-    """Copy what says something of the whole: unit map, licence, ``modality.json`` (made where there is none)."""
-    named = [source.path / name for name in (layout.UNIT_MAP, layout.MODALITY)]
-    for path in [*named, *sorted(source.path.glob("LICENSE*"))]:
-        if path.is_file() and path.resolve().is_relative_to(source.path.resolve()):
-            replace_bytes(stage / path.relative_to(source.path), path.read_bytes())
-    if not (stage / layout.MODALITY).exists():
-        replace_bytes(stage / layout.MODALITY, (dumps(modality(source.features), indent=2) + "\n").encode())
-
-
-def renumbered(
-    source: SourceV3 | SourceV21, episode: int, *, number: int, start: int, tasks: Mapping[int, int]
-) -> pa.Table:
-    """An episode's frames as a new dataset counts them.
-
-    Args:
-        source: the dataset.
-        episode: which of its episodes.
-        number: its index in the new dataset.
-        start: the new ``index`` of its first frame.
-        tasks: the new index of each task.
-
-    Raises:
-        DatasetError: a frame names a task that the dataset's list of tasks does not have.
-    """
-    table, where = source.frames(episode), f"Episode {episode} of {source.path}"
-    named = dict(enumerate(source.tasks))
-    texts = {text: tasks[old] for old, text in named.items() if old in tasks}
-    new = remapped_tasks(table, named, texts, where=where)
-    return placed_frames(table, table.schema, index=number, start=start, tasks=new, where=where)
