@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from twinloop.cli.bench_policies import BenchPolicies
+from twinloop.cli.bench_quality import BenchQuality
 from twinloop.cli.commands import Outcome, console
 from twinloop.core.errors import InputError
 
@@ -204,6 +205,7 @@ class Bench:
         | Annotated[BenchPolicies, tyro.conf.subcommand("policies", prefix_name=False)]
         | Annotated[BenchLogs, tyro.conf.subcommand("logs", prefix_name=False)]
         | Annotated[BenchGap, tyro.conf.subcommand("gap", prefix_name=False)]
+        | Annotated[BenchQuality, tyro.conf.subcommand("quality", prefix_name=False)]
     )
 
     @property

@@ -84,12 +84,14 @@ class Measured:
 class MeasuringCheck(ABC):
     """A check in two steps: `measure` reads one episode and may run in another process; `judge` knows all figures.
 
-    Subclasses set ``name``, ``meaning`` and ``unit``. Instances are picklable.
+    Subclasses set ``name``, ``meaning`` and ``unit``. ``reads`` are the parts of a recording that figures are made of:
+    some of ``raw``, ``states`` and ``pictures``. Instances are picklable.
     """
 
     name: str
     meaning: str
     unit: str = ""
+    reads: frozenset[str] = frozenset({"raw", "states", "pictures"})
 
     @property
     def settings(self) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 LEAST = 8  # episodes of which something can be called usual: fewer have no spread to speak of
 _NORMAL = 1.4826  # median absolute deviation of a normal distribution, inverted: its standard deviation
+_LEAST_PART = 1e-3  # of the median: what is smaller is as small
 _QUARTILE = 0.6745  # of a standard deviation: the upper quartile of a normal distribution
 
 
@@ -39,7 +40,7 @@ def usual_limit(
     """The limit of a positive figure from its own good mass; None where there are too few to tell.
 
     The good mass is what lies about the median: its spread is taken from the median absolute deviation and the upper
-    quartile, of logarithms or of the figures themselves, so that up to a quarter of the episodes may be bad without
+    quartile, of logarithms or of the figures themselves, so that up to a fifth of the episodes may be bad without
     moving the limit much.
 
     Args:
@@ -55,7 +56,8 @@ def usual_limit(
     values = values[np.isfinite(values)]
     if len(values) < LEAST:
         return None
-    scaled = values if linear else np.log(np.maximum(values, np.finfo(float).tiny))
+    least = _LEAST_PART * max(floor, float(np.median(values)), float(np.finfo(float).tiny))
+    scaled = values if linear else np.log(np.maximum(values, least))
     middle = float(np.median(scaled))
     deviation = max(
         _NORMAL * float(np.median(np.abs(scaled - middle))),

@@ -37,6 +37,13 @@ class Motion:
         """Frames between which some joint moves, ``(T − 1,)``."""
         return self.speed > _STILL
 
+    @property
+    def brisk(self) -> NDArray[np.bool_]:
+        """Frames between which it moves at half of its usual speed or more, so that a camera sees it, ``(T − 1,)``."""
+        if not self.moving.any():
+            return self.moving
+        return self.speed > max(2 * _STILL, 0.5 * float(np.median(self.speed[self.moving])))
+
 
 def motion_of(recording: Recording) -> Motion:
     """How a recording moves; values that are no numbers count as standing still.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 
 from twinloop.report.figure import BLUE, GREY, INK, ORANGE, new_figure, set_layout
 
@@ -32,7 +32,7 @@ def score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure
         if points:
             figure.add_scatter(
                 x=np.clip([ratio for ratio, *_ in points], _LEAST, _MOST),
-                y=[place for _, place, _ in points] + _scatter(len(points)),
+                y=np.array([place for _, place, _ in points]) + _scatter(len(points)),
                 mode="markers",
                 name=verdict,
                 marker={"color": colour, "size": 5 if verdict == "good" else 7, "opacity": 0.75},
@@ -46,6 +46,6 @@ def score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure
     return figure
 
 
-def _scatter(count: int) -> ArrayLike:
+def _scatter(count: int) -> NDArray[np.float64]:
     """Offsets that spread points evenly, the same every time."""
-    return _WIDTH * (2 * ((np.arange(count) * 0.6180339887) % 1) - 1)
+    return np.asarray(_WIDTH * (2 * ((np.arange(count) * 0.6180339887) % 1) - 1), dtype=np.float64)

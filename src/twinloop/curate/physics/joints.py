@@ -21,6 +21,8 @@ Array = NDArray[np.float64]
 class JointCheck(UsualLimitCheck):
     """A check of moving joints, with the twin's limits where there is a twin, else what is usual."""
 
+    reads = frozenset({"raw"})
+
     def __init__(self, twins: Twins) -> None:
         self._twins = twins
 

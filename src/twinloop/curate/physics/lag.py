@@ -18,6 +18,8 @@ from twinloop.dataset.log_checks.series import prepare
 class Lag(MeasuringCheck):
     """Joints that answer their commands later or earlier than in the other episodes."""
 
+    reads = frozenset({"raw"})
+
     name = "physics/lag"
     meaning = "joints answer their commands later or earlier than in the other episodes"
     unit = "s"

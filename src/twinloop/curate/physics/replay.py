@@ -27,6 +27,8 @@ class ReplayResidual(UsualLimitCheck):
     suspect.
     """
 
+    reads = frozenset({"raw"})
+
     name = "physics/replay"
     meaning = "the twin foretells this episode far worse than the others: its dynamics were not the same"
     unit = "of the movement"

@@ -23,6 +23,8 @@ _BEFORE_MM = 30.0  # a step of a logged pose that follows steps so long is a fas
 class StateCheck(KnownLimitCheck):
     """A check of the whole world's states, made with the episode's own drawn parameters."""
 
+    reads = frozenset({"states"})
+
     def __init__(self, twins: Twins) -> None:
         self._twins = twins
 

@@ -27,6 +27,8 @@ class Torque(KnownLimitCheck):
     for more yet, and is not counted.
     """
 
+    reads = frozenset({"raw"})
+
     name = "physics/torque"
     meaning = "the motion asks for more torque than the drives have (inverse dynamics in the twin)"
     unit = "of the limit"

@@ -7,17 +7,17 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.judging import KnownLimitCheck, UsualLimitCheck, shortened
 from twinloop.curate.limits import LEAST
-from twinloop.curate.looks import looks_of
+from twinloop.curate.looks import Array, looks_of
 from twinloop.curate.motion import longest, motion_of
 from twinloop.curate.recording import Recording
-from twinloop.curate.recording_checks.frames import camera_repeats
+from twinloop.curate.recording_checks.frames import camera_repeats, seen_together
 
 _DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level below or above, and contrast below which nothing is seen
+_GONE = 0.1  # of its range, by which the fastest joint moves meanwhile: less, a camera may not see
 _MOMENT = 5  # frames: a sixth of a second at 30 Hz
 _NO_CAMERA = "The recording has no camera."
 
@@ -38,13 +38,13 @@ class FrozenCamera(KnownLimitCheck):
         return [self._camera(recording, camera) for camera in recording.cameras]
 
     def _camera(self, recording: Recording, camera: str) -> Measured:
-        motion, same = motion_of(recording), camera_repeats(recording, camera)
-        moving = motion.moving[: len(same)]
+        motion = motion_of(recording)
+        same, moving = seen_together(camera_repeats(recording, camera), motion.brisk)
         if not moving.any():
             return Measured(value=None, channel=camera, said="Nothing moves, so a frozen picture cannot be told.")
-        first, stop = longest(same & _about(moving))
-        frames = int((same & moving)[first:stop].sum())
-        if frames < 2:
+        first, stop = longest(same)
+        frames, gone = int(moving[first:stop].sum()), float(motion.speed[first:stop].sum())
+        if frames < 2 or gone < _GONE:
             return Measured(value=0.0, channel=camera, said=f"{camera} follows the robot.")
         return Measured(
             value=frames * motion.dt,
@@ -53,12 +53,6 @@ class FrozenCamera(KnownLimitCheck):
             first_frame=first,
             last_frame=stop,
         )
-
-
-def _about(moving: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Frames in motion and the pauses of up to two frames between them."""
-    wide = np.convolve(moving, np.ones(5), mode="same") > 0
-    return moving | wide
 
 
 class BlackCamera(KnownLimitCheck):
@@ -150,7 +144,7 @@ class SwappedCameras(MeasuringCheck):
 
     def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
         """See `MeasuringCheck`."""
-        groups: dict[tuple[str, ...], list[dict[str, NDArray[np.float64]]]] = defaultdict(list)
+        groups: dict[tuple[str, ...], list[dict[str, Array]]] = defaultdict(list)
         for recording, (row, *_) in zip(recordings, measured, strict=True):
             if row.value is not None:
                 groups[recording.group].append(row.facts["thumbs"])
@@ -162,9 +156,7 @@ class SwappedCameras(MeasuringCheck):
             else:
                 yield from shortened(list(self._pairs(recording, row.facts["thumbs"], others)))
 
-    def _pairs(
-        self, recording: Recording, own: dict[str, NDArray[np.float64]], others: list[dict[str, NDArray[np.float64]]]
-    ) -> Iterator[Score]:
+    def _pairs(self, recording: Recording, own: dict[str, Array], others: list[dict[str, Array]]) -> Iterator[Score]:
         usual = {camera: np.median([thumbs[camera] for thumbs in others], axis=0) for camera in own}
         for one, other in itertools.combinations(own, 2):
             kept = _far(own[one], usual[one]) + _far(own[other], usual[other])
@@ -178,10 +170,10 @@ class SwappedCameras(MeasuringCheck):
             yield self.of(recording, row, "bad" if ratio > self.ratio else "good", limit=self.ratio, reason=said)
 
 
-def _standard(thumb: NDArray[np.float64]) -> NDArray[np.float64]:
+def _standard(thumb: Array) -> Array:
     """A mean picture without light and contrast."""
     return (thumb - thumb.mean()) / max(float(thumb.std()), 1e-6)
 
 
-def _far(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def _far(one: Array, other: Array) -> float:
     return float(np.sqrt(np.mean((one - other) ** 2)))

@@ -20,6 +20,8 @@ class DeadChannel(UsualLimitCheck):
     The figure is how many times less a column moves than the widest one beside it: what never moves anywhere is usual.
     """
 
+    reads = frozenset({"raw"})
+
     name = "recording/dead_channel"
     meaning = "a column of states, commands or signals does not change, though it does in the other episodes"
     unit = "times less"
@@ -48,6 +50,8 @@ class DeadChannel(UsualLimitCheck):
 
 class Saturation(UsualLimitCheck):
     """How far joints stay behind their commands: a joint that cannot follow, or commands beyond what it can do."""
+
+    reads = frozenset({"raw"})
 
     name = "recording/saturation"
     meaning = "a joint stays far from its command for longer than usual: it cannot follow, or is told what it cannot do"

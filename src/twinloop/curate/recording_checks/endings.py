@@ -20,6 +20,8 @@ _MOST_FAIL = 0.2  # of a task's episodes: where more fail, failing is no sign of
 class StaticTail(UsualLimitCheck):
     """Seconds at the end in which neither joints nor commands move."""
 
+    reads = frozenset({"raw"})
+
     name = "recording/static_tail"
     meaning = "the episode goes on long after everything has come to rest"
     unit = "s"
@@ -50,10 +52,12 @@ class StaticTail(UsualLimitCheck):
 class Truncated(UsualLimitCheck):
     """Episodes that break off: in full motion, much earlier than others of their task, or before any success."""
 
+    reads = frozenset({"raw"})
+
     name = "recording/truncated"
     meaning = "the episode ends while moving, is much shorter than its task's others, or fails where others do not"
     unit = "times"
-    floor, spread = 1.5, 0.05
+    floor, spread, linear = 1.5, 0.05, True
 
     def key(self, recording: Recording) -> tuple[str, ...]:
         """Tasks take unlike times."""

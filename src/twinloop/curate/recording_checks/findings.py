@@ -29,6 +29,7 @@ class FindingCheck(MeasuringCheck):
     The value is the first figure that a finding of the kind gives under ``figure``, else 1; none found is 0.
     """
 
+    reads = frozenset({"raw"})
     kinds: ClassVar[frozenset[str]]
     figure: ClassVar[tuple[str, ...]] = ("count",)
     nothing: ClassVar[str]

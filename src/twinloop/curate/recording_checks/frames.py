@@ -27,6 +27,8 @@ _FEWEST_JOINTS = 2
 class DroppedFrames(UsualLimitCheck):
     """Frames that were lost: by the clock, or by joints that all go several usual steps at once."""
 
+    reads = frozenset({"raw"})
+
     name = "recording/dropped_frames"
     meaning = "frames are missing: steps of time, or of all joints at once, are several usual ones long"
     unit = "frames"
@@ -96,8 +98,7 @@ class DuplicateFrames(KnownLimitCheck):
         rows, moving = repeated_rows(recording.raw)
         made = [_repeated("", rows, moving)]
         for camera in recording.cameras:
-            still = camera_repeats(recording, camera)
-            moves = motion_of(recording).moving[: len(still)]
+            still, moves = seen_together(camera_repeats(recording, camera), motion_of(recording).brisk)
             made.append(_repeated(camera, np.flatnonzero(still & moves) + 1, int(moves.sum())))
         return made
 
@@ -105,6 +106,12 @@ class DuplicateFrames(KnownLimitCheck):
 def camera_repeats(recording: Recording, camera: str) -> NDArray[np.bool_]:
     """Between which frames a camera's picture stays the same, ``(T − 1,)``."""
     return looks_of(recording, camera).change < SAME
+
+
+def seen_together(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Two series as far as both go: a video may have more frames than the table, or fewer."""
+    common = min(len(one), len(other))
+    return one[:common], other[:common]
 
 
 def _repeated(channel: str, rows: NDArray[np.intp], moving: int) -> Measured:

@@ -63,6 +63,8 @@ def _profiles(recording: Recording) -> dict[str, Profile]:
 class _AgainstOthers(MeasuringCheck):
     """Measures profiles, and judges them against those of episodes with the same joints."""
 
+    reads = frozenset({"raw"})
+
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`."""
         raw = recording.raw

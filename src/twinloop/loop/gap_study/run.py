@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
-
-from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.pool import LocalProcesses, cores
-from twinloop.loop.gap_study.study import Study, StudyTable
-from twinloop.loop.marked import around, write_between
+from twinloop.loop.studies import Studies
 
 PLACE = "twinloop bench gap"
 # Modules of this package, each with ``TABLES``; those that take long first, so that no process is left with one alone.
@@ -31,72 +19,6 @@ AREAS: tuple[str, ...] = (
     "attribution",
 )
 
-
-def studies(only: Sequence[str] = ()) -> list[Study]:
-    """Every study, or those whose area or name is asked for.
-
-    Raises:
-        UnknownNameError: no such area or study.
-    """
-    found = {area: list(importlib.import_module(f"twinloop.loop.gap_study.{area}").TABLES) for area in AREAS}
-    names = [study.name for rows in found.values() for study in rows]
-    for word in only:
-        if word not in names and word not in found:
-            raise UnknownNameError("study", word, [*found, *names])
-    every = [(area, study) for area, rows in found.items() for study in rows]
-    return [study for area, study in every if not only or area in only or study.name in only]
-
-
-def run_bench_gap(
-    console: Console,
-    *,
-    only: Sequence[str] = (),
-    repetitions: int | None = None,
-    seed: int = 0,
-    workers: int = 1,
-    docs: Path | None = None,
-) -> dict[str, Any]:
-    """Run studies, print their tables and, with ``docs``, put each into its page of that folder.
-
-    ``workers`` 0 takes every core; figures do not depend on it.
-
-    Raises:
-        UnknownNameError: no such study.
-        InputError: fewer than one repetition, or a page without a place for its table; said before anything runs.
-    """
-    if repetitions is not None and repetitions < 1:
-        raise InputError(f"{repetitions} repetitions measure nothing. Ask for at least one.")
-    chosen = studies(only)
-    if docs is not None:
-        for study in chosen:
-            around(docs / study.page, _place(study))
-    made: dict[str, Any] = {}
-    items = [(study.name, repetitions or study.repetitions, seed) for study in chosen]
-    with LocalProcesses(workers or cores()) as engine:
-        for study, (item, (table, seconds)) in zip(chosen, engine.map(_made, items), strict=True):
-            console.print(_printed(table))
-            if table.note:
-                console.print(table.note, soft_wrap=True)
-            console.print(f"{study.name}: {seconds:.1f} s\n")
-            if docs is not None:
-                write_between(docs / study.page, _place(study), table.markdown())
-            made[study.name] = {**table.to_json(), "repetitions": item[1], "seconds": seconds}
-    return {"seed": seed, "studies": made}
-
-
-def _made(item: tuple[str, int, int]) -> tuple[StudyTable, float]:
-    """One study's table, and how many seconds it took."""
-    name, repetitions, seed = item
-    began = time.perf_counter()
-    return studies([name])[0].run(repetitions, seed), time.perf_counter() - began
-
-
-def _place(study: Study) -> str:
-    return f"{PLACE} {study.name}"
-
-
-def _printed(table: StudyTable) -> Table:
-    printed = Table(*table.head, title=table.title, title_justify="left")
-    for row in table.rows:
-        printed.add_row(*row)
-    return printed
+STUDIES = Studies(package="twinloop.loop.gap_study", areas=AREAS, place=PLACE)
+studies = STUDIES.chosen
+run_bench_gap = STUDIES.run

@@ -6,7 +6,7 @@ from twinloop.loop.studies import Studies
 
 PLACE = "twinloop bench quality"
 # Modules of this package, each with ``TABLES``; those that take long first.
-AREAS: tuple[str, ...] = ("recording", "physics")
+AREAS: tuple[str, ...] = ("recording", "physics", "learned", "demonstration")
 
 STUDIES = Studies(package="twinloop.loop.quality_study", areas=AREAS, place=PLACE)
 studies = STUDIES.chosen

@@ -91,11 +91,17 @@ class Trial:
 
 
 class Bench:
-    """Episodes of one source with what checks measure of each, so that only what is planted is measured again."""
+    """Episodes of one source with what checks measure of each, so that only what is planted is measured again.
 
-    def __init__(self, source: str, recordings: Sequence[Recording], family: str) -> None:
+    Args:
+        source: what the data are called.
+        recordings: good episodes.
+        words: families or names of checks.
+    """
+
+    def __init__(self, source: str, recordings: Sequence[Recording], *words: str) -> None:
         self.source, self.recordings = source, list(recordings)
-        opened = open_checks([family], TwinsOfEpisodes(named=TWIN))
+        opened = open_checks(words, TwinsOfEpisodes(named=TWIN))
         self.checks = [check for check in opened if isinstance(check, MeasuringCheck)]
         self.measured_good = [[check.measured(recording) for recording in self.recordings] for check in self.checks]
         self.before = self._judged(self.recordings, self.measured_good)
