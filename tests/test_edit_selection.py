@@ -332,8 +332,8 @@ def test_the_public_validators_accept_what_edits_write(ours, tmp_path):
     split(ours, tmp_path / "parts", shares={"train": 0.7, "val": 0.3}, by="task")
     merge([tmp_path / "parts" / "val", tmp_path / "parts" / "train"], tmp_path / "merged")
     retask(other, tmp_path / "retasked", task="lift")
-    one = foreign(tmp_path / "one", [90, 70], codec="libx264")
-    merge([one, foreign(tmp_path / "two", [80], first=2, codec="libx264")], tmp_path / "foreign")
+    one = foreign(tmp_path / "one", [90, 70], codec="libx264", odd=False)
+    merge([one, foreign(tmp_path / "two", [80], first=2, codec="libx264", odd=False)], tmp_path / "foreign")
     for name in ("parts/train", "parts/val", "merged", "retasked", "foreign"):
         for verdict in validate(tmp_path / name):
             assert verdict.accepted, (name, verdict.failures)

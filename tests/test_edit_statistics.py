@@ -136,6 +136,8 @@ def test_picture_statistics_of_another_program_are_pooled_and_counted(tmp_path):
     found, wanted = stats_of(tmp_path / "out")[KEY], stats_of(tmp_path / "same")[KEY]
     for name in wanted:
         np.testing.assert_allclose(found[name], wanted[name], atol=0.03 if name in QUANTILES else 1e-6)
+    ordered = [np.ravel(found[name]) for name in ("min", *QUANTILES, "max")]
+    assert (np.diff(ordered, axis=0) >= 0).all()
 
 
 @given(

@@ -97,5 +97,8 @@ class PooledPictures:
             return counted
         whole = column_stats(self.moments, {})
         pooled = {name: [[[value]] for value in whole[name]] for name in _POOLED[:4]}
-        levels = {name: counted[name] for name in QUANTILES if name in counted}
+        # Coded pixels may lie beyond those that were there before.
+        low, high = self.moments.low, self.moments.high
+        inside = {name: np.clip(np.ravel(counted[name]), low, high) for name in QUANTILES if name in counted}
+        levels = {name: [[[value]] for value in values.tolist()] for name, values in inside.items()}
         return {**pooled, **levels, "count": whole["count"]}
