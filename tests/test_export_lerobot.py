@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from fractions import Fraction
 
 import numpy as np
@@ -303,6 +304,17 @@ def test_the_command_verifies_and_says_what_it_did(tmp_path, capsys):
     assert answer["verification"]["accepted"]
     assert main(["export", "lerobot-v2", str(source), "--json"]) == 2
     assert "give --output" in json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+
+
+def test_the_command_verifies_what_came_without_videos(legacy, tmp_path, capsys):
+    part = tmp_path / "part"
+    shutil.copytree(legacy, part)
+    (part / f"videos/chunk-000/{FRONT}/episode_000000.mp4").unlink()
+    words = ["export", "lerobot", str(part), "--output", str(tmp_path / "out"), "--set", "pictures=none", "--verify"]
+    assert main([*words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert answer["episodes"] == 9
+    assert answer["verification"]["cameras"] == []
 
 
 def test_psnr_is_that_of_the_textbook():

@@ -41,9 +41,10 @@ def run_export(
         "lost": chosen.lost,
     }
     if verify:
-        order = {episode: place for place, episode in enumerate(open_source(dataset).episodes)}
+        pictures = options.settings.get("pictures") != "none"
+        order = {episode: place for place, episode in enumerate(open_source(dataset, pictures=pictures).episodes)}
         places = [order[episode] for episode in done.episodes]
-        found = verify_export(PlayedFolder(dataset), chosen.play(output), places)
+        found = verify_export(PlayedFolder(dataset, pictures=pictures), chosen.play(output), places)
         figures["verification"] = {**found.to_json(), "text": str(found)}
     return figures
 

@@ -19,8 +19,8 @@ RENUMBERED = ("episode_index", "index", "task_index")  # what an export counts a
 class PlayedFolder:
     """A LeRobot folder frame by frame; episodes are counted from 0 in the folder's order."""
 
-    def __init__(self, path: Path | str) -> None:
-        self._source = open_source(path)
+    def __init__(self, path: Path | str, *, pictures: bool = True) -> None:
+        self._source = open_source(path, pictures=pictures)
         self._episodes = list(self._source.episodes)
 
     @property
