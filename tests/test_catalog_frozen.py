@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from _labelled import child, episode_id, workspace, write_batch
 from twinloop.catalog.frozen import difference, list_hash
+from twinloop.catalog.fsck_frozen import check_frozen
 from twinloop.catalog.naming import resolve, select
 from twinloop.catalog.said_views import LINEAGE_VIEWS
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
@@ -122,6 +123,34 @@ def test_a_changed_or_missing_list_is_not_believed(made):
         ws.frozen("train")
     ws.freeze("again", ALL)  # the same list lies there again
     assert len(ws.frozen("train")) == 6
+
+
+def test_a_list_that_no_row_names_is_no_dataset(made, monkeypatch):
+    """What ends between the list's file and the row's commit leaves a file, and nothing that anybody sees."""
+    ws, _ = made
+    with monkeypatch.context() as broken:
+        broken.setattr(ws.state, "transaction", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            ws.freeze("train", ALL)
+    assert ws.query("SELECT * FROM dataset_episodes").num_rows == 0
+    assert list(check_frozen(ws.root / "catalog", ws.state)) == []
+    assert ws.freeze("train", ALL).reference == "train@1"
+
+
+def test_fsck_names_what_is_wrong_with_frozen_datasets(made):
+    ws, _ = made
+    found = ws.freeze("train", ALL)
+    ws.record_policy("a" * 64, "act", "train")
+    assert list(check_frozen(ws.root / "catalog", ws.state)) == []
+    path = ws.root / "catalog" / "datasets" / f"{found.hash}.parquet"
+    path.write_bytes(path.read_bytes()[:-1])
+    with ws.state.transaction() as connection:
+        connection.execute("INSERT INTO policy_datasets VALUES ('p', 'nowhere', 'x')")
+        connection.execute("INSERT INTO label_ends VALUES (77, 78)")
+    said = [(one.where, one.what) for one in check_frozen(ws.root / "catalog", ws.state)]
+    assert [where for where, _ in said] == ["dataset train@1", "policy p", "state.sqlite"]
+    assert "is not what was frozen" in said[0][1]
+    assert "the first number 77" in said[2][1]
 
 
 def test_which_episodes_trained_a_policy_and_which_policies_saw_an_episode(made, tmp_path):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from twinloop.catalog.parts import sync
 from twinloop.catalog.state import State, now
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import sha256_bytes, write_bytes
@@ -95,6 +96,7 @@ def freeze(ws: Workspace, name: str, sql: str, note: str = "") -> Frozen:
     data = _encoded(ids)
     if not path.is_file() or path.read_bytes() != data:
         write_bytes(path, data)
+    sync(path.parent)
     with ws.state.transaction() as connection:
         buried = _buried_among(connection.execute("SELECT episode_id FROM tombstones").fetchall(), ids)
         if buried:  # since the statement was run
