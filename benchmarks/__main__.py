@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import camera, envs, generate, gpu, path, render, scale, scenes, writer
+from benchmarks import camera, catalog, edits, envs, generate, gpu, path, render, scale, scenes, writer
 from twinloop.core.files import write_json
 from twinloop.core.pool import cores
 
@@ -19,12 +19,14 @@ def main() -> None:
         "machine": f"{platform.processor() or platform.machine()}",
         "generate": generate.run(),
         "writer": writer.run(),
+        "edits": edits.run(),
         "envs": envs.run(),
         "gpu": gpu.run(),
         "render": render.run(),
         "scenes": scenes.run(),
         "camera": camera.run(),
         "path": path.run(path.AIMED, frames=1),
+        "catalog": catalog.run(),
         "scale": scale.run([("swing", 10_000, cores())]),
     }
     made, wrote, played = figures["generate"], figures["writer"], figures["envs"]
@@ -43,6 +45,7 @@ def main() -> None:
         f"{wrote['writer_target_steps_per_s']:.0f}",
     )
     table.add_row("writer, states only, steps/s", f"{wrote['writer_states_only_steps_per_s']:.0f}", "one run", "")
+    edits.add_rows(table, figures["edits"])
     for kind, when in (("together", "no episode ending"), ("apart", "episodes ending at steps spread evenly")):
         low, high = played[f"ratio_{kind}_spread"]
         table.add_row(
@@ -96,6 +99,31 @@ def main() -> None:
             f"{low:.2f} to {high:.2f}; {row['frames_per_s']:.0f} frames/s after {row['start_s']:.1f} s",
             f"{figures['render']['target']:.2f}",
         )
+    known = figures["catalog"]
+    slowest = max(known["queries"], key=lambda row: row["median_ms"])
+    of = f"{known['episodes']:,} episodes"
+    table.add_row(
+        f"catalog of {of}, the slowest of ten queries ({slowest['name']}), ms by the clock",
+        f"{slowest['median_ms']:.0f}",
+        f"{slowest['processor_ms']:.0f} ms of processor time",
+        f"{1e3 * known['query_target_s']:.0f}",
+    )
+    busy = f"{known['open_processor_s']:.2f} s of processor time, {known['peak_mb']:.0f} MB after ten queries"
+    table.add_row(f"catalog of {of}, opening, s", f"{known['open_s']:.2f}", busy, f"{known['open_target_s']:.0f}")
+    small, large = known["commit_ms_at_1000"], known["commit_ms_at_all"]
+    table.add_row(
+        f"catalog of {of}, committing a batch of 64, ms",
+        f"{large['median']:.0f}",
+        f"{large['least']:.0f} to {large['most']:.0f}",
+        f"{small['median']:.0f} at 1,000",
+    )
+    streamed = known["statistics"]
+    table.add_row(
+        f"statistics of {streamed['frames']:,} frames, most memory, MB",
+        f"{streamed['peak_mb']:.0f}",
+        f"{streamed['statistics_s']:.0f} s",
+        f"{known['statistics_target_mb']}",
+    )
     if "skipped" in figures["gpu"]:
         table.add_row("episodes on a GPU", "none here", figures["gpu"]["skipped"], f"{figures['gpu']['target']:.2f}")
     long = figures["scale"][0]
