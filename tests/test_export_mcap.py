@@ -221,6 +221,8 @@ def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
     shapes = {entity["id"]: entity for entity in scene["entities"]}
     assert shapes["arm"]["cubes"][0]["size"] == {"x": 0.6, "y": 0.2, "z": 0.1}
     assert len(shapes["hand"]["triangles"][0]["indices"]) == 12
+    pushed = [[joint["effort"] for joint in message["joints"]] for _, _, message in found["/joints/commanded"]]
+    np.testing.assert_allclose(pushed, reader.commands(0), atol=1e-8)  # torques: rounded to float32 in the dataset
     samples = reader.side_rows("readings/feel", 0)
     rows = found["/signals/angular_velocity/feel"]
     assert [[m["x"], m["y"], m["z"]] for _, _, m in rows] == [row[:3] for row in samples["values"].to_pylist()]

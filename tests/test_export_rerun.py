@@ -108,6 +108,7 @@ def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
     np.testing.assert_allclose(found["/world/arm/shape_0"]["Boxes3D:half_sizes"][0], [[0.3, 0.1, 0.05]], rtol=1e-6)
     mesh = found["/world/hand/shape_1"]
     assert (len(mesh["Mesh3D:vertex_positions"][0]), len(mesh["Mesh3D:triangle_indices"][0])) == (4, 4)
+    assert found["/joints/turn/commanded"]["SeriesLines:names"] == [["turn commanded (N·m)"]]
     samples = reader.side_rows("readings/feel", 1)
     gyro = found["/signals/angular_velocity\\/feel"]
     assert gyro["Scalars:scalars"] == [row[:3] for row in samples["values"].to_pylist()]

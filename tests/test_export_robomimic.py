@@ -5,14 +5,25 @@ from __future__ import annotations
 import builtins
 import copy
 import json
+import shutil
 from pathlib import Path
 
 import mujoco
 import numpy as np
 import pytest
 
-from _exports import LENGTHS, UNITS, generated_dataset, picture_dataset, planted, recorded_dataset, recorded_log, times
-from twinloop.core.errors import InputError, LogError, MissingDependencyError, UnknownNameError
+from _exports import (
+    JOINTS,
+    LENGTHS,
+    UNITS,
+    generated_dataset,
+    picture_dataset,
+    planted,
+    recorded_dataset,
+    recorded_log,
+    times,
+)
+from twinloop.core.errors import InputError, LogError, MissingDependencyError, UnitsError, UnknownNameError
 from twinloop.core.files import sha256_file
 from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
@@ -184,6 +195,21 @@ def test_a_recorded_log_has_no_states_and_says_so(tmp_path):
     for name in ("time", "action", "state"):
         assert getattr(episode, name).tobytes() == getattr(log, name).tobytes()
     assert (episode.units, episode.task, episode.simulation, episode.source) == (UNITS, "wave", None, "real")
+
+
+def test_a_foreign_folder_is_exported_in_its_own_numbers(pictured, tmp_path):
+    folder = shutil.copytree(pictured, tmp_path / "foreign")
+    shutil.rmtree(folder / "twinloop")
+    done = EXPORTER.export(folder, tmp_path / "demos.hdf5")
+    assert done.notes == (
+        "joint units unknown: obs/state holds the dataset's numbers, and there is no robot0_joint_pos",
+        "no simulator's states: states is empty, and there is no model_file",
+    )
+    with pytest.raises(UnitsError, match="demos.hdf5 does not say its units"):
+        load_log(done.output)
+    episode = load_log(done.output, units="deg")[2]
+    np.testing.assert_array_equal(episode.state, planted(2).observation.astype(np.float32))
+    assert (episode.joints, episode.units.joints[0].unit) == (JOINTS, "deg")
 
 
 def test_a_planted_dataset_has_states_and_no_model(pictured, tmp_path):

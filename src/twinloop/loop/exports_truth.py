@@ -73,7 +73,7 @@ def truth_of(reader: DatasetReader) -> Truth | None:
         was = f"{twin.name} is {twin.hash[:12]} now and was {reader.spec.twin_hash[:12]}"
         return Truth(notes=(f"the twin has changed since ({was}), so without models and poses",))
     known = _Generated(reader, twin)
-    return Truth(simulation=known.simulation, bodies=known.bodies)
+    return Truth(simulation=known.simulation, bodies=known.bodies, command=twin.robot.control)
 
 
 class _Generated:

@@ -51,7 +51,7 @@ def entries(
     found = [
         _log(streams, truth, zero),
         *(_numbers(DATASET + channel.name, channel, zero) for channel in streams.features()),
-        *(_joints(channel, zero) for channel in streams.joints_si()),
+        *(_joints(channel, zero) for channel in streams.joints_si(truth.command)),
         *(_numbers(SIGNALS + channel.name, channel, zero) for channel in streams.signals()),
     ]
     if not any(True for _ in streams.joints_si()):
@@ -85,8 +85,9 @@ def _numbers(topic: str, channel: Channel, zero: int) -> Iterator[Entry]:
 
 
 def _joints(channel: Channel, zero: int) -> Iterator[Entry]:
+    quantity = "position" if channel.units[0] in ("rad", "m") else "effort"
     for at, row in zip((nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
-        message = messages.joint_states(at, channel.columns, row)
+        message = messages.joint_states(at, channel.columns, row, quantity)
         yield _foxglove(at, JOINTS + channel.name, "foxglove.JointStates", message)
 
 

@@ -84,7 +84,7 @@ _ENTITY = _object(
     title="foxglove.SceneEntity",
 )
 _DELETION = _object({"timestamp": TIME, "type": _INTEGER, "id": _TEXT})
-_JOINT = _object({"name": _TEXT, "position": _MAYBE}, dict.fromkeys(("velocity", "acceleration", "effort"), _MAYBE))
+_JOINT = _object({"name": _TEXT}, dict.fromkeys(("position", "velocity", "acceleration", "effort"), _MAYBE))
 _TRANSFORM = _object(
     {"timestamp": TIME, "parent_frame_id": _TEXT, "child_frame_id": _TEXT, "translation": _VECTOR, "rotation": _TURN}
 )
@@ -170,10 +170,10 @@ def numbers(at: int, fields: Sequence[str], values: Sequence[float]) -> Message:
     return {"timestamp": stamp(at), **dict(zip(fields, finite(values), strict=True))}
 
 
-def joint_states(at: int, joints: Sequence[str], values: Sequence[float]) -> Message:
-    """Joint positions in rad or m."""
+def joint_states(at: int, joints: Sequence[str], values: Sequence[float], quantity: str) -> Message:
+    """Joint positions in rad or m, or efforts in N·m or N."""
     pairs = zip(joints, finite(values), strict=True)
-    return {"timestamp": stamp(at), "joints": [{"name": name, "position": value} for name, value in pairs]}
+    return {"timestamp": stamp(at), "joints": [{"name": name, quantity: value} for name, value in pairs]}
 
 
 def log(at: int, event: Event) -> Message:

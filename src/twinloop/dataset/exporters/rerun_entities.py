@@ -1,7 +1,7 @@
 """What an episode's streams say, as Rerun's entities; a stream is one chunk of columns, not a call per frame.
 
 =========================  ==========================================================================
-``joints/NAME/commanded``  and ``measured``: rad or m
+``joints/NAME/commanded``  and ``measured``: rad or m, or commanded torques
 ``dataset/FEATURE``        every number as the dataset has it, a line per column
 ``signals/NAME``           what was sampled at times of its own, a line per column
 ``cameras/NAME``           video or pictures
@@ -39,7 +39,7 @@ def log_episode(
     notes: list[str] = []
     logger.about()
     logger.events(truth)
-    joints = list(streams.joints_si())
+    joints = list(streams.joints_si(truth.command))
     for channel in joints:
         for one in channel.each():
             (name,) = one.columns

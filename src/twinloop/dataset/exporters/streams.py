@@ -105,12 +105,13 @@ def _no_events(_index: int) -> Sequence[Event]:
 class Truth:
     """What the simulator, and whoever labels episodes, know of them beyond the dataset; each is asked when needed.
 
-    ``notes`` are said with every export.
+    ``command`` is what the twin takes, ``position`` or ``torque``. ``notes`` are said with every export.
     """
 
     simulation: Callable[[int], StoredSimulation | None] = _nothing
     bodies: Callable[[int], Bodies | None] = _nothing
     events: Callable[[int], Sequence[Event]] = _no_events
+    command: str = "position"
     notes: tuple[str, ...] = ()
 
 
@@ -172,18 +173,26 @@ class EpisodeStreams:
             units = feature_units(self.reader, key, values.shape[1])
             yield Channel(name=key, time=self.time, values=values, columns=columns, units=units)
 
-    def joints_si(self) -> Iterator[Channel]:
-        """Joint positions commanded and measured in rad or m; none where the dataset does not tell the unit."""
+    def joints_si(self, command: str = "position") -> Iterator[Channel]:
+        """Joints commanded and measured in SI; none where the dataset does not tell the unit.
+
+        Args:
+            command: what the twin takes, where the episode itself does not say: ``position`` or ``torque``.
+        """
         map_ = self.units
         if map_ is None or not map_.known:
             return
-        units = tuple("m" if unit.unit in ("m", "cm", "mm") else "rad" for unit in map_.joints)
-        said = self.provenance.get("extra", {}).get("command", "position")
+        command = self.provenance.get("extra", {}).get("command", command)
+        slides = [unit.unit in ("m", "cm", "mm") for unit in map_.joints]
+        lengths, forces = (tuple(np.where(slides, *pair).tolist()) for pair in (("m", "rad"), ("N", "N·m")))
         for name, key in (("commanded", ACTION), ("measured", STATE)):
-            if name == "commanded" and said != "position":
+            if name == "commanded" and command == "none":
                 continue
+            torque = name == "commanded" and command == "torque"
             values = self.exact(key)[:, : len(map_.names)]
-            yield Channel(name=name, time=self.time, values=map_.to_si(values), columns=map_.names, units=units)
+            values = values if torque and self.recorded else map_.to_si(values)  # a log's torques are SI
+            units = forces if torque else lengths
+            yield Channel(name=name, time=self.time, values=values, columns=map_.names, units=units)
 
     def signals(self) -> Iterator[Channel]:
         """What was measured at times of its own, by our names (``wrench/SITE``), in SI."""
