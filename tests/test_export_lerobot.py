@@ -290,6 +290,20 @@ def test_paths_that_leave_a_foreign_folder_are_refused(legacy, tmp_path):
         exporter(LEROBOT).export(evil, tmp_path / "out")
 
 
+@pytest.mark.parametrize("key", ["../../x", "..", "a/b", "a\\b"])
+def test_features_named_like_paths_are_refused(ours, legacy, tmp_path, key):
+    for source in (ours, legacy):
+        evil = tmp_path / f"evil-{source.name}"
+        shutil.copytree(source, evil)
+        info = json.loads((evil / "meta/info.json").read_text())
+        info["features"][key] = info["features"].pop(FRONT)
+        (evil / "meta/info.json").write_text(json.dumps(info))
+        before = sorted(path.name for path in tmp_path.iterdir())
+        with pytest.raises(DatasetError, match="cannot name a feature"):
+            exporter(LEROBOT).export(evil, tmp_path / "out")
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
 def test_the_same_export_has_the_same_bytes(legacy, back, tmp_path):
     exporter(LEROBOT).export(legacy, tmp_path / "v30")
     assert sha256_tree(tmp_path / "v30") == sha256_tree(back)

@@ -137,6 +137,7 @@ class SourceV3(_Folder):
 
     def __init__(self, path: Path, *, pictures: bool = True) -> None:
         self.path, self.reader = path, DatasetReader(path)
+        check_features(self.reader.info, where=path / layout.INFO)
         self.info = self.reader.info if pictures else _blind(self.reader.info)
         self.tasks, self.absent = read_tasks(path / layout.TASKS), ""
 
@@ -181,6 +182,7 @@ class SourceV21(_Folder):
         layout_keys = ("features", "fps", "data_path")
         if lacking := [key for key in layout_keys if key not in self.info]:
             raise DatasetError(f"{path / layout.INFO} lacks {', '.join(lacking)}. Restore the file.")
+        check_features(self.info, where=path / layout.INFO)
         self.info = self.info if pictures else _blind(self.info)
         rows = _json_lines(path / "meta" / "tasks.jsonl")
         with layout.understood(str(path / "meta" / "tasks.jsonl")):
@@ -247,6 +249,25 @@ class SourceV21(_Folder):
         if blind:
             words.append(f"{len(blind)} have a table and lack a video")
         return [n for n in rest if n not in set(blind)], ", ".join(words)
+
+
+def check_features(info: Mapping[str, Any], *, where: Path) -> None:
+    """Refuse features that say no type, and names that would become a path of their own: they name folders of videos.
+
+    Raises:
+        DatasetError: names the feature.
+    """
+    features = info.get("features")
+    if not isinstance(features, Mapping):
+        raise DatasetError(f"{where} has no table of features. Restore the file.")
+    for key, feature in features.items():
+        if not isinstance(feature, Mapping) or "dtype" not in feature:
+            raise DatasetError(f"{where}: the feature {key} says no dtype. Restore the file.")
+        if "/" in key or "\\" in key or key.startswith("."):
+            raise DatasetError(
+                f"{where}: {key!r} cannot name a feature, LeRobot allows no '/' there, and it would lead out of the "
+                "folder. Rename it."
+            )
 
 
 def read_tasks(path: Path) -> list[str]:
