@@ -1,9 +1,9 @@
 """Whether a demonstration does in a state what the others do in like states: a learner cannot follow both.
 
-What an action is: how far the commands of the next half second lie from where the arm is. Like states are the nearest
-ones, by position and velocity of all joints, among sampled frames of the task's other episodes. The figure is how far
-an action lies from the middle of theirs, in standard deviations of all actions (local action variance, as in Belkhale,
-Cui & Sadigh, "Data quality in imitation learning", NeurIPS 2023, but told of single episodes).
+What an action is: how far the command lies from where the arm is, and how far those of the next half second do. Like
+states are the nearest ones, by position and velocity of all joints, among sampled frames of the task's other episodes.
+The figure is how far an action lies from the middle of theirs, in standard deviations of all actions (local action
+variance, as in Belkhale, Cui & Sadigh, "Data quality in imitation learning", NeurIPS 2023, but of single episodes).
 """
 
 from __future__ import annotations
@@ -89,13 +89,14 @@ def conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]
 
 
 def _sampled(motion: Movement, command: Array) -> tuple[Array, Array, NDArray[np.intp]]:
-    """States ``(m, 2 n)``, actions ``(m, n)`` and their frames."""
+    """States ``(m, 2 n)``, actions ``(m, 2 n)`` and their frames."""
     ahead = max(1, round(_AHEAD_S * motion.rate_hz))
     last = max(1, len(motion) - ahead)
     frames = np.unique(np.linspace(0, last - 1, _FRAMES).round().astype(np.intp))
     sums = np.concatenate([np.zeros((1, command.shape[1])), np.cumsum(command, axis=0)])
     ends = np.minimum(frames + ahead, len(motion))
-    actions = (sums[ends] - sums[frames]) / (ends - frames)[:, None] - motion.position[frames]
+    chunk = (sums[ends] - sums[frames]) / (ends - frames)[:, None] - motion.position[frames]
+    actions = np.concatenate([command[frames] - motion.position[frames], chunk], axis=1)
     before = np.maximum(frames - 2, 0)
     span = np.maximum(frames - before, 1)[:, None] / motion.rate_hz
     velocity = (motion.position[frames] - motion.position[before]) / span

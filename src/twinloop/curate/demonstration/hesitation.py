@@ -8,11 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.curate.check import Measured
-from twinloop.curate.demonstration.movement import Movement, movement, still
+from twinloop.curate.demonstration.movement import PAUSE_S, Movement, movement, still, stretches
 from twinloop.curate.demonstration.peers import AmongPeers, Kind
 from twinloop.curate.recording import Recording
 
-_PAUSE_S = 0.3  # a glance and a decision: simple reaction times are 0.2 to 0.3 s
 _GRIP_S = 0.5  # standing still while the gripper moves, and so long about it, is no hesitation
 _ENDS = 0.02  # of the way: what lies before and after is the beginning and the end, and no middle (our choice)
 TIME, COUNT = "", "pauses"
@@ -51,8 +50,7 @@ def pauses(motion: Movement) -> list[tuple[int, int]]:
     """First and last frame of every pause between the first and the last fiftieth of the way."""
     way = np.cumsum(motion.speed) / np.sum(motion.speed)
     paused = still(motion) & ~_gripping(motion) & (way > _ENDS) & (way < 1.0 - _ENDS)
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], paused, [0]]).astype(np.int8)))
-    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2) if b - a >= _PAUSE_S * motion.rate_hz]
+    return stretches(paused, PAUSE_S * motion.rate_hz)
 
 
 def _gripping(motion: Movement) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ LEAST_FRAMES = 8  # as for a clip: three differences, and a spectrum of a few li
 # Slower than so much of the 90th percentile of one's own speed is standing still: onsets and ends of movements are
 # put at 5 % of the peak speed (the usual mark in studies of reaching; Balasubramanian et al. 2015, "Methods").
 STILL = 0.05
+PAUSE_S = 0.3  # a glance and a decision: simple reaction times are 0.2 to 0.3 s
 _LEAST_S = 0.4  # the quickest reach of a person lasts about so long; what is shorter is a twitch
 _UNEVEN = 0.1  # of a step: steps that differ by more are put on an even grid
 
@@ -108,7 +109,15 @@ def still(motion: Movement) -> NDArray[np.bool_]:
     return speed < STILL * float(np.quantile(moving, 0.9)) if len(moving) else np.ones(len(speed), dtype=bool)
 
 
+def stretches(flags: NDArray[np.bool_], least: float) -> list[tuple[int, int]]:
+    """First place and end of each run of at least so many that are true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags, [0]]).astype(np.int8)))
+    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2) if b - a >= least]
+
+
 def movements(motion: Movement) -> list[tuple[int, int]]:
-    """First frame and end of each stretch between two standstills, as slices of velocities."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[0], ~still(motion), [0]]).astype(np.int8)))
-    return [(int(a), int(b)) for a, b in edges.reshape(-1, 2) if b - a >= max(4, _LEAST_S * motion.rate_hz)]
+    """First frame and end of each stretch between two pauses, as slices of velocities."""
+    moving = np.ones(len(motion) - 1, dtype=bool)
+    for begin, end in stretches(still(motion), PAUSE_S * motion.rate_hz):
+        moving[begin:end] = False
+    return stretches(moving, max(4, _LEAST_S * motion.rate_hz))

@@ -26,7 +26,10 @@ from twinloop.stats.interval import Interval
 from twinloop.stats.logistic import CrossValidated, Logistic, cross_validated_logistic
 
 LEAST_LABELS, LEAST_OF_EACH = 20, 8  # fewer give no interval of the area under the curve worth the name (our choice)
-LIMIT = 0.1  # chance of the outcome that is stated, by those of other episodes: less is suspect (our choice)
+# A stated outcome is suspect where its chance, by other episodes, is below this, or below what the other outcome's own
+# episodes have on average, which outcomes that are wrong drive up (as in confident learning: Northcutt, Jiang & Chuang,
+# J. Artif. Intell. Res. 70, 2021), up to the second one. Both are our choice.
+LIMIT, _MOST = 0.1, 0.15
 _BAD = 0.02
 
 
@@ -73,6 +76,15 @@ class OutcomePrediction:
             f"the mean {self.model.mean[i]:.3g}"
             for i in chosen
         )
+
+    def limit(self, success: bool) -> float:
+        """The chance of a stated outcome below which it is suspect: see `LIMIT`."""
+        other = [
+            float(chance if success else 1.0 - chance)
+            for chance, label in zip(self.probability, self.labels, strict=True)
+            if label is not None and label is not success and np.isfinite(chance)
+        ]
+        return LIMIT if not other else float(np.clip(np.mean(other), LIMIT, _MOST))
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
@@ -182,14 +194,14 @@ class OutcomeFits(MeasuringCheck):
             return self.of(recording, Measured(value=None, said=f"Not judged: {made.refused}."), "unknown")
         label, chance = made.labels[here], float(made.probability[here])
         stated = True if label is None else label
-        fits = chance if stated else 1.0 - chance
-        verdict = "bad" if label is not None and fits < _BAD else "suspect" if fits < LIMIT else "good"
+        fits, limit = chance if stated else 1.0 - chance, made.limit(stated)
+        verdict = "bad" if label is not None and fits < _BAD else "suspect" if fits < limit else "good"
         word = "success" if stated else "failure"
         what = f"No outcome is stated; the chance of {word}" if label is None else f"Stated is {word}, the chance of it"
         why = made.because(here, success=stated) if verdict != "good" else ""
         ranked = f"{100 * float(made.auc.low):.0f}–{100 * float(made.auc.high):.0f} % of pairs are ranked right"
         reason = f"{what} is {fits:.2f}{': ' + why if why else ''} (held out, {ranked})."
-        return self.of(recording, Measured(value=fits), verdict, limit=LIMIT, reason=reason)
+        return self.of(recording, Measured(value=fits), verdict, limit=limit, reason=reason)
 
 
 def _refused(outcome: NDArray[np.bool_]) -> str:

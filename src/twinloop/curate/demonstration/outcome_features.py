@@ -35,7 +35,7 @@ def _course(motion: Movement) -> tuple[OutcomeFeature, ...]:
     parts = movements(motion)
     arc = [float(spectral_arc_length(speed[a:b], rate)) for a, b in parts] or [np.nan]
     jerk = [min(float(log_dimensionless_jerk(motion.velocity[a:b], rate)), 0.0) for a, b in parts] or [np.nan]
-    straight, taken, _ = path_pieces(motion.position[:, motion.arm], [], rate)
+    straight, taken, _ = path_pieces(motion.position[:, motion.arm], [], rate, norm=1)
     stops = pauses(motion) if speed.max() > 0 else []
     end = speed[-max(1, round(_END_S * rate)) :]
     unit = "rad" if motion.si else "u"

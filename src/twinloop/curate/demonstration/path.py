@@ -1,9 +1,15 @@
-"""How directly a demonstration goes where it goes: straight way over way taken, between what the gripper does."""
+"""How directly a demonstration goes where it goes: straight way over way taken, between what the gripper does.
+
+Of the hand both are lengths in space. Of the joints they are sums over joints of how far each turns: joints that turn
+at different times, as those of many arms do, bend the way in joint space and are no detour, but a joint that turns back
+is one.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +23,15 @@ from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
 
 _STEP_S = 0.2  # the way is measured between points so far apart, so that noise and tremor do not lengthen it
+_RETURNS = 0.3  # of its furthest: a piece that ends nearer to its beginning went there and came back (our choice)
 JOINTS, HAND = "joints", "hand"
 
 
 class PathEfficiency(AmongPeers):
     """Straight way over way taken, in joint space and, with a twin, of the hand.
 
-    The way is cut where the gripper closes or opens, and each piece where it is furthest from its beginning, because
-    an episode often ends where it began; straight ways are summed over the pieces.
+    The way is cut where the gripper closes or opens, and a piece that ends where it began where it is furthest from
+    there; straight ways are summed over the pieces.
 
     Args:
         twins: whose kinematics say where the hand is; without them joints alone are judged.
@@ -48,27 +55,33 @@ class PathEfficiency(AmongPeers):
         return found if hand is None else [*found, _of(HAND, hand, cuts, motion.rate_hz)]
 
 
-def path_pieces(points: Array, cuts: Sequence[int], rate_hz: float) -> tuple[Array, Array, NDArray[np.intp]]:
-    """Straight ways and ways taken of the pieces of a path ``(T, k)``, and the first frame of each and the last."""
+def path_pieces(
+    points: Array, cuts: Sequence[int], rate_hz: float, *, norm: Literal[1, 2] = 2
+) -> tuple[Array, Array, NDArray[np.intp]]:
+    """Straight ways and ways taken of the pieces of a path ``(T, k)``, and the first frame of each and the last.
+
+    ``norm`` is 2 for lengths in space and 1 for sums over columns.
+    """
     last = len(points) - 1
     ends = sorted({0, last, *(cut for cut in cuts if 0 < cut < last)})
     pieces: list[int] = [0]
     for a, b in itertools.pairwise(ends):
-        far = a + int(np.argmax(np.linalg.norm(points[a : b + 1] - points[a], axis=1)))
-        pieces += [far] * (a < far < b) + [b]
+        away = np.linalg.norm(points[a : b + 1] - points[a], ord=norm, axis=1)
+        returns = bool(away[-1] < _RETURNS * away.max())
+        pieces += [a + int(np.argmax(away))] * returns + [b]
     bounds = np.array(pieces, dtype=np.intp)
     step = max(1, round(_STEP_S * rate_hz))
-    taken = np.array([_way(points[a : b + 1], step) for a, b in itertools.pairwise(bounds)])
-    return np.linalg.norm(np.diff(points[bounds], axis=0), axis=1), taken, bounds
+    taken = np.array([_way(points[a : b + 1], step, norm) for a, b in itertools.pairwise(bounds)])
+    return np.linalg.norm(np.diff(points[bounds], axis=0), ord=norm, axis=1), taken, bounds
 
 
-def _way(points: Array, step: int) -> float:
+def _way(points: Array, step: int, norm: Literal[1, 2]) -> float:
     coarse = np.concatenate([points[:-1:step], points[-1:]])
-    return float(np.linalg.norm(np.diff(coarse, axis=0), axis=1).sum())
+    return float(np.linalg.norm(np.diff(coarse, axis=0), ord=norm, axis=1).sum())
 
 
 def _of(channel: str, points: Array, cuts: Sequence[int], rate_hz: float) -> Measured:
-    straight, taken, bounds = path_pieces(points, cuts, rate_hz)
+    straight, taken, bounds = path_pieces(points, cuts, rate_hz, norm=2 if channel == HAND else 1)
     if taken.sum() <= 0:
         return Measured(value=None, channel=channel, said="It does not move.")
     worst = int(np.argmax(taken - straight))
