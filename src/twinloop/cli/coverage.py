@@ -21,7 +21,8 @@ class Sides:
     sim: tuple[str, ...] = ()
     """Simulated episodes: dataset folders. The first that was generated says which parameters were drawn."""
     workspace: Path | None = None
-    """Take both from this workspace instead, where embeddings are kept so that only new episodes are encoded."""
+    """Take both from this workspace instead, which keeps embeddings so that only new episodes are encoded; by default
+    the nearest upwards, where nothing is named."""
     real_where: str = "source = 'real'"
     """Which of its episodes are real: a condition in SQL over the view episodes."""
     sim_where: str = "source = 'sim'"
@@ -52,10 +53,23 @@ class Sides:
     """Of resamples, relabellings and maps."""
 
     def options(self, **more: Any) -> Any:
-        """The same as the loop takes them."""
+        """The same as the loop takes them; where nothing is named, the nearest workspace upwards.
+
+        Raises:
+            InputError: nothing is named, and there is no workspace.
+        """
         from twinloop.loop.coverage_measured import CoverageOptions
 
         plain = {key: value for key, value in vars(self).items() if key != "clip"}
+        if not (self.real or self.sim or self.workspace):
+            from twinloop.catalog import Workspace
+
+            plain["workspace"] = Workspace.find(Path.cwd())
+            if plain["workspace"] is None:
+                raise InputError(
+                    "Nothing was named, and there is no workspace here. Give --real LOG --sim DATASET, or --workspace "
+                    "DIR; or a generated dataset alone, DIR, for its own parameter space."
+                )
         return CoverageOptions(**plain, clip_s=self.clip, **more)
 
 

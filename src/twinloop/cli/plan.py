@@ -7,7 +7,6 @@ from pathlib import Path
 
 from twinloop.cli.commands import Outcome, console
 from twinloop.cli.coverage import Sides
-from twinloop.core.errors import InputError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +27,6 @@ class Plan:
 
     def run(self) -> Outcome:
         """Plan."""
-        if not (self.sides.real or self.sides.sim or self.sides.workspace):
-            raise InputError("Nothing was named. Give --real LOG --sim DATASET, or --workspace DIR.")
         from twinloop.loop.next_plan import run_plan
 
         return run_plan(

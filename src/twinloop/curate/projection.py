@@ -56,7 +56,9 @@ class Whitening:
         }
 
 
-def fit_whitening(rows: Array, *, fitted: str, share: float = SHARE, most: int = MOST) -> Whitening:
+def fit_whitening(
+    rows: Array, *, fitted: str, share: float = SHARE, most: int = MOST, resolution: Array | None = None
+) -> Whitening:
     """The whitening of rows ``(n, d)``; columns that never change are left out.
 
     Args:
@@ -64,6 +66,7 @@ def fit_whitening(rows: Array, *, fitted: str, share: float = SHARE, most: int =
         fitted: whose rows they are, in words.
         share: of the variance that is kept.
         most: components that are kept at most.
+        resolution: ``(d,)``, the spread below which a column holds noise, which is not made as large as the rest.
 
     Raises:
         InputError: fewer than two rows, or no column that changes.
@@ -74,7 +77,7 @@ def fit_whitening(rows: Array, *, fitted: str, share: float = SHARE, most: int =
     varies = scale > _FLAT * np.maximum(np.abs(rows).max(axis=0), 1e-12)
     if not varies.any():
         raise InputError(f"All {len(rows)} clips of {fitted} are the same in every number. Is the log frozen?")
-    scale = np.where(varies, scale, 1.0)
+    scale = np.where(varies, scale if resolution is None else np.maximum(scale, resolution), 1.0)
     standard = np.where(varies, (rows - centre) / scale, 0.0)
     _, size, directions = np.linalg.svd(standard, full_matrices=False)
     variance = size**2

@@ -5,6 +5,7 @@ Every number is of one clip alone; see `encoders.clips`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +20,8 @@ from twinloop.encoders.trajectory import clip_features
 Array = NDArray[np.float64]
 Needs = Literal["motion", "pictures"]
 _SECTIONS = 8  # waypoints of a clip: four a second in clips of 2 s, above what an arm's servos pass (our choice)
+# A joint that moves less is held: a degree is the play of a hobby servo's gears, 1 of ±100 likewise (our choice).
+_RESOLUTION = {"rad": 0.02, "m": 0.002, "u": 1.0}
 _KERNELS = 256  # random kernels, two numbers each (our choice: 10,000 in the paper, for classifiers)
 _LENGTHS = (7, 9, 11)  # taps of a kernel (Dempster et al., section 3.1)
 
@@ -36,23 +39,25 @@ class TrajectoryEncoder:
 
 
 class WaypointEncoder:
-    """Where the joints are along the clip: mean positions in 8 equal sections, and the speed's root mean square.
+    """Where the joints are along the clip: mean positions in 8 equal sections, and the steps from one to the next.
 
     Noise and quantization hardly move it, so real and simulated clips of the same motion lie close together.
     """
 
     name = "waypoints"
     needs: Needs = "motion"
-    hash = sha256_json({"kind": "waypoints", "version": 1, "sections": _SECTIONS})
+    hash = sha256_json({"kind": "waypoints", "version": 2, "sections": _SECTIONS})
 
     def encode(self, clips: ClipBatch) -> Array:
-        """See `ClipEncoder`: ``(nclip, 9 n)`` for ``n`` channels."""
-        motion = clips.motion
-        parts = np.array_split(motion.position, _SECTIONS, axis=1)
+        """See `ClipEncoder`: ``(nclip, 9 n)`` for ``n`` channels; the last ``n`` are root mean squares of steps."""
+        parts = np.array_split(clips.motion.position, _SECTIONS, axis=1)
         means = np.stack([part.mean(axis=1) for part in parts], axis=1)
-        smooth = np.diff(means, axis=1) * (motion.rate_hz * _SECTIONS / motion.position.shape[1])
-        speed = np.sqrt(np.mean(smooth**2, axis=1))
-        return np.concatenate([means.reshape(len(means), -1), speed], axis=1)
+        steps = np.sqrt(np.mean(np.diff(means, axis=1) ** 2, axis=1))
+        return np.concatenate([means.reshape(len(means), -1), steps], axis=1)
+
+    def resolution(self, units: Sequence[str]) -> Array:
+        """What is no motion yet, a number per column: `fit_whitening` does not blow it up."""
+        return np.tile([_RESOLUTION[unit] for unit in units], _SECTIONS + 1)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from twinloop.curate.holes import FAILURE_WEIGHT, Hole, find_holes
 from twinloop.curate.parameters import MOST_AXES
 from twinloop.curate.projection import Projection, Whitening, fit_whitening, fitted_hash, project
 from twinloop.encoders.clips import open_clip_encoder
+from twinloop.encoders.motion import WaypointEncoder
 from twinloop.loop.coverage_clips import ClipSettings, agree, by_episode, encode_sides
 from twinloop.loop.coverage_params import Generated, ParameterSpace, generated_from, parameter_space
 from twinloop.loop.coverage_sides import Side, folder_side, workspace_side
@@ -193,12 +194,12 @@ def _clip_rows(
     ranges = None if options.ranges is None else load_twin(options.ranges)
     settings, said = agree(real, sim, clip_s=options.clip_s, ranges=ranges, camera=options.camera)
     raw_real, raw_sim, figures = encode_sides(real, sim, encoder, settings, workspace)
-    if options.fit == "real":
-        whitening = fit_whitening(raw_real.rows, fitted="the real clips")
-    else:
-        whitening = fit_whitening(
-            np.vstack([raw_real.rows, raw_sim.rows]), fitted="the real and simulated clips together"
-        )
+    both = np.vstack([raw_real.rows, raw_sim.rows])
+    fitted, rows_of = ("the real clips", raw_real.rows)
+    if options.fit == "union":
+        fitted, rows_of = "the real and simulated clips together", both
+    resolution = encoder.resolution(settings.units) if isinstance(encoder, WaypointEncoder) else None
+    whitening = fit_whitening(rows_of, fitted=fitted, resolution=resolution)
     rows = [
         ClipRows(rows=whitening(side.rows), episode=side.episode, first=side.first, success=side.success)
         for side in (raw_real, raw_sim)

@@ -10,10 +10,10 @@ import numpy as np
 
 from twinloop.catalog import Workspace
 from twinloop.core.errors import InputError
+from twinloop.core.files import read_json
 from twinloop.core.records import Episode
 from twinloop.curate.recording import Recording, open_recordings
 from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
 from twinloop.loop.logs import open_log
 
 MOST_EPISODES = 20_000  # of a side: more are thinned by chance, because every pair of clips is compared
@@ -123,8 +123,6 @@ def _members(reference: str) -> list[Member]:
 
 
 def _current(path: Path) -> bool:
-    from twinloop.core.files import read_json
-
     return str(read_json(path / layout.INFO).get("codebase_version", "")).startswith("v3")
 
 
@@ -151,13 +149,17 @@ def _located(
     success: Mapping[str, bool],
     params: Mapping[str, Mapping[str, float]],
 ) -> list[Member]:
-    readers: dict[Path, DatasetReader] = {}
+    wanted = set(names)
+    places: dict[str, tuple[str, int]] = {}
+    for row in workspace.query("SELECT episode_id, batch, episode_index FROM places").to_pylist():
+        if row["episode_id"] in wanted:
+            places.setdefault(row["episode_id"], (row["batch"], row["episode_index"]))
+    readers = {batch: workspace.reader(batch) for batch in dict.fromkeys(batch for batch, _ in places.values())}
     members = []
     for name in names:
-        place = workspace.locate(name)
-        reader = readers.setdefault(place.folder, DatasetReader(place.folder))
-        recording = open_recordings(reader, [place.index], batch=place.batch, episode_ids=[name], successes=success)[0]
-        members.append(_of(recording, place.folder, params.get(name, {})))
+        batch, index = places[name]
+        made = open_recordings(readers[batch], [index], batch=batch, episode_ids=[name], successes=success)
+        members.append(_of(made[0], readers[batch].path, params.get(name, {})))
     return members
 
 

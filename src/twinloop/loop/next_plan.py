@@ -63,6 +63,8 @@ def run_plan(
     figures: dict[str, Any] = {
         "schema": 1,
         "verb": "plan",
+        "figures": measured.coverage.to_json(),
+        "holes": [hole.to_json() for hole in measured.holes],
         "findings": findings(measured),
         "targets": [target.to_json() for target in targets],
     }
