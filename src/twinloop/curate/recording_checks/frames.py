@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.curate.check import Measured
-from twinloop.curate.judging import KnownLimitCheck, UsualLimitCheck
+from twinloop.curate.judging import LIMIT, KnownLimitCheck, UsualLimitCheck
+from twinloop.curate.limits import Limit
 from twinloop.curate.looks import looks_of
 from twinloop.curate.motion import Motion, motion_of
 from twinloop.curate.recording import Recording
@@ -49,11 +50,14 @@ class DroppedFrames(UsualLimitCheck):
         return rows
 
 
+_BY_CLOCK = Limit(value=0.5, bad=2.5, source="a clock that is logged counts them")
+
+
 def _row(channel: str, lost: Array, dt: float, how: str) -> Measured:
-    at = np.flatnonzero(lost)
+    at, facts = np.flatnonzero(lost), {LIMIT: _BY_CLOCK} if channel == "clock" else {}
     total = float(lost.sum())
     if not len(at):
-        return Measured(value=0.0, channel=channel, said=f"No frame is missing {how}.")
+        return Measured(value=0.0, channel=channel, said=f"No frame is missing {how}.", facts=facts)
     return Measured(
         value=total,
         channel=channel,
@@ -61,6 +65,7 @@ def _row(channel: str, lost: Array, dt: float, how: str) -> Measured:
         f"({lost[at[0]] * dt:.2f} s).",
         first_frame=int(at[0]),
         last_frame=int(at[-1] + 1),
+        facts=facts,
     )
 
 

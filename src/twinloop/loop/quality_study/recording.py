@@ -6,7 +6,7 @@ from twinloop.curate.planted.recording import RECORDING
 from twinloop.loop.gap_study.study import Study, StudyTable
 from twinloop.loop.quality_study.study import Bench, Trial, alarms_table, defects_table, recorded, simulated
 
-_EPISODES = 20  # of simulated data, with pictures
+_EPISODES = 24  # of simulated data, with pictures
 _NOTE = (
     "Recall: episodes in which a check that names the defect finds it, with Wilson's 95 % interval; noticed: by any "
     "check of the recording. Precision: episodes with the defect among all that are newly called suspect or bad. Data "
@@ -36,6 +36,6 @@ def alarms_study(repetitions: int, seed: int) -> StudyTable:
 
 
 TABLES = (
-    Study(name="recording", page="quality.md", repetitions=5, run=recording_study),
+    Study(name="recording", page="quality.md", repetitions=4, run=recording_study),
     Study(name="recording_alarms", page="quality.md", repetitions=24, run=alarms_study),
 )
