@@ -7,19 +7,19 @@ token is the one that ``huggingface_hub`` finds (``HF_TOKEN``, or ``hf auth logi
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
-from twinloop.core.files import read_json, sha256_file
+from twinloop.core.files import read_json
 from twinloop.dataset import layout
+from twinloop.dataset.hub_files import HubFile, listed_file, refuse_outside, remove_others, verify_files
 from twinloop.dataset.snapshot import FolderLock, writing_to
 
 _INSTALL = "pip install 'twinloop[hub]'"
@@ -53,16 +53,6 @@ class Pulled:
     output: Path
     files: int
     bytes: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class _File:
-    """A file of a commit: path, size in bytes, and SHA-256 of its content, or the SHA-1 that git names it by."""
-
-    path: str
-    size: int
-    sha256: str
-    blob: str
 
 
 def push_dataset(
@@ -162,10 +152,13 @@ def pull_dataset(
         hub.utils.validate_repo_id(repo_id)
         api = hub.HfApi(endpoint=os.environ.get(_ENDPOINT))
         commit = str(api.repo_info(repo_id, revision=revision, repo_type=_REPO).sha)
-        tree = [_file(entry) for entry in api.list_repo_tree(repo_id, recursive=True, revision=commit, repo_type=_REPO)]
+        tree = [
+            listed_file(entry)
+            for entry in api.list_repo_tree(repo_id, recursive=True, revision=commit, repo_type=_REPO)
+        ]
     files = [file for file in tree if file is not None and _passes(file.path, allow, ignore)]
     for file in files:
-        _refuse_outside(file.path, repo_id)
+        refuse_outside(file.path, repo_id)
     if not any(file.path == layout.INFO for file in files):
         raise DatasetError(f"{repo_id} at {commit[:12]} has no {layout.INFO}: it is no LeRobot dataset, or left out.")
     _bring(api, repo_id, commit, files, output)
@@ -174,7 +167,7 @@ def pull_dataset(
     )
 
 
-def _bring(api: Any, repo_id: str, commit: str, files: Sequence[_File], output: Path) -> None:
+def _bring(api: Any, repo_id: str, commit: str, files: Sequence[HubFile], output: Path) -> None:
     """Download into a sibling folder, verify, and rename."""
     lock, stage = FolderLock(output), output.parent / f".{output.name}.pull"
     try:
@@ -184,10 +177,10 @@ def _bring(api: Any, repo_id: str, commit: str, files: Sequence[_File], output: 
                 brought = [pool.submit(_download, api, repo_id, commit, file.path, stage) for file in files]
                 for each in brought:
                     each.result()
-        _verify(stage, files, repo_id)
+        verify_files(stage, files, repo_id)
         with writing_to(output):
             shutil.rmtree(stage / ".cache", ignore_errors=True)
-            _remove_others(stage, {file.path for file in files})
+            remove_others(stage, {file.path for file in files})
             if output.exists():
                 output.rmdir()
             stage.rename(output)
@@ -197,56 +190,6 @@ def _bring(api: Any, repo_id: str, commit: str, files: Sequence[_File], output: 
 
 def _download(api: Any, repo_id: str, commit: str, name: str, stage: Path) -> None:
     api.hf_hub_download(repo_id, name, repo_type=_REPO, revision=commit, local_dir=stage)
-
-
-def _verify(stage: Path, files: Sequence[_File], repo_id: str) -> None:
-    for file in files:
-        path = stage / file.path
-        if path.is_symlink() or not path.resolve().is_relative_to(stage.resolve()):
-            raise DatasetError(f"{file.path} of {repo_id} is a link out of the folder. Nothing was kept.")
-        if path.stat().st_size == file.size and _digest(path, file) == (file.sha256 or file.blob):
-            continue
-        path.unlink()
-        raise DatasetError(
-            f"{file.path} of {repo_id} arrived damaged: its content is not what its hash says. It was removed; pull "
-            "again, and only what is missing is downloaded."
-        )
-
-
-def _digest(path: Path, file: _File) -> str:
-    """The hash by which the Hub knows a file: SHA-256 of large ones, git's SHA-1 of others."""
-    if file.sha256:
-        return sha256_file(path)
-    data = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
-def _remove_others(stage: Path, names: set[str]) -> None:
-    """Remove what an earlier pull of another commit left."""
-    for path in sorted(stage.rglob("*"), reverse=True):
-        if path.is_file() and path.relative_to(stage).as_posix() not in names:
-            path.unlink()
-        elif path.is_dir() and not any(path.iterdir()):
-            path.rmdir()
-
-
-def _file(entry: Any) -> _File | None:
-    """A file of the Hub's listing; None for a folder."""
-    if not hasattr(entry, "blob_id"):
-        return None
-    large = getattr(entry, "lfs", None)
-    return _File(
-        path=str(entry.path), size=int(entry.size), sha256=str(large.sha256) if large else "", blob=str(entry.blob_id)
-    )
-
-
-def _refuse_outside(name: str, repo_id: str) -> None:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in path.parts[0] or path.parts[0] == ".cache":
-        raise DatasetError(
-            f"{repo_id} names the file {name!r}, which leaves the dataset's folder or hides in it. Nothing was "
-            "downloaded; tell its owner."
-        )
 
 
 def _chosen(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[str]:
