@@ -1,8 +1,11 @@
-"""A workspace with nine small episodes, three of which were made from others."""
+"""A workspace with six small episodes, and episodes that were made from others."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import shutil
+import tempfile
 from pathlib import Path
 
 from test_dataset_writer import SPEC, planted
@@ -11,6 +14,7 @@ from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.tables import content_hash
 
 
+@functools.cache
 def episode_id(number: int) -> str:
     return content_hash(planted(number))
 
@@ -32,6 +36,15 @@ def write_batch(folder: Path, episodes) -> Path:
 
 def workspace(folder: Path) -> tuple[Workspace, list[str]]:
     """The workspace, and the ids of the episodes 0 to 5 of its batch ``first``; episode i has 35 + i frames."""
-    made = Workspace.create(folder)
-    made.add(write_batch(folder / "data" / "first", [planted(number) for number in range(6)]))
-    return made, [episode_id(number) for number in range(6)]
+    shutil.copytree(Path(_template().name) / "cell", folder)
+    return Workspace.open(folder), [episode_id(number) for number in range(6)]
+
+
+@functools.cache
+def _template() -> tempfile.TemporaryDirectory[str]:
+    """Made once: tests get copies."""
+    made = tempfile.TemporaryDirectory(prefix="twinloop-labelled-")
+    folder = Path(made.name) / "cell"
+    with Workspace.create(folder) as ws:
+        ws.add(write_batch(folder / "data" / "first", [planted(number) for number in range(6)]))
+    return made

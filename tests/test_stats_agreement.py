@@ -60,7 +60,7 @@ def test_kappa_of_a_worked_example():
     assert float(found.high) == pytest.approx(0.4 + 1.96 * 0.127, abs=0.06)
 
 
-@settings(max_examples=40)
+@settings(max_examples=15)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 4), st.sampled_from(["nominal", "interval"]))
 def test_fast_sums_equal_the_definition(seed, observers, metric):
     rng = np.random.default_rng(seed)
@@ -135,7 +135,7 @@ def test_moments_match_as_often_as_they_can():
     assert match_moments([1], [], 1).f1 == 0.0
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.lists(st.integers(0, 12), max_size=5).map(sorted),
     st.lists(st.integers(0, 12), max_size=5).map(sorted),
