@@ -160,7 +160,7 @@ def _frames(number: int, index: int, start: int, length: int, scale: float, *, i
         "observation.state": pa.array((action + rng.normal(size=action.shape)).tolist(), pa.list_(pa.float64())),
         "observation.grid": pa.array(rng.normal(size=(length, 2, 3)).tolist(), pa.list_(pa.list_(pa.float32()))),
         "observation.count": pa.array(rng.integers(-9, 9, length), pa.int64()),
-        "observation.note": pa.array([f"{number}/{t}" for t in frame]),
+        "observation.note": pa.array([f"{number}/{t}" for t in frame], pa.string()),
         "timestamp": pa.array((frame / 30).astype(np.float32)),
         "frame_index": pa.array(frame),
         "episode_index": pa.array(np.full(length, index)),

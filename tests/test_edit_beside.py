@@ -58,6 +58,7 @@ def write_all_of(path, numbers, table=None):
     return path
 
 
+@pytest.mark.slow
 def test_tables_that_differ_in_type_are_refused_with_the_remedy(tmp_path):
     one = write_tables(tmp_path / "one", kept={0: [0, 1]})
     other = pa.table({"number": pa.array([2], pa.int64()), "frame_index": ["third"]})
@@ -69,6 +70,7 @@ def test_tables_that_differ_in_type_are_refused_with_the_remedy(tmp_path):
     assert merge([one.path, two], tmp_path / "out", settings=Settings(leave_out=(NAME,))).episodes == 3
 
 
+@pytest.mark.slow
 def test_columns_of_drawn_parameters_are_united(tmp_path):
     one, two = write_all_of(tmp_path / "one", [0, 1]), write_all_of(tmp_path / "two", [2])
     path = two / "meta/episodes/chunk-000/file-000.parquet"
@@ -106,6 +108,7 @@ def runs(value, tmp_path_factory):
     return root / "one", root / "two"
 
 
+@pytest.mark.slow
 def test_episodes_of_merged_and_split_runs_replay_bit_for_bit(runs, tmp_path):
     merge(runs, tmp_path / "all")
     reader = DatasetReader(tmp_path / "all")
@@ -122,6 +125,7 @@ def test_episodes_of_merged_and_split_runs_replay_bit_for_bit(runs, tmp_path):
     assert "generate" in root_config(DatasetReader(tmp_path / "parts" / "b"))
 
 
+@pytest.mark.slow
 def test_set_aside_attempts_come_with_whole_folders_and_stay_with_parts(runs, tmp_path):
     wanted = [number for run in runs for number in aside_numbers(run)]
     assert wanted

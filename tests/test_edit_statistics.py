@@ -65,7 +65,7 @@ def test_rows_of_episodes_have_their_own_statistics(folder, tmp_path):
     assert rows["stats/episode_index/max"] == [1.0]
 
 
-@settings(max_examples=6)
+@settings(max_examples=2)
 @given(cut=st.permutations(range(6)), at=st.integers(1, 5))
 def test_splitting_and_merging_gives_the_same_back(folder, cut, at):
     with tempfile.TemporaryDirectory() as scratch:
@@ -101,6 +101,7 @@ def test_merging_is_associative(folder, tmp_path):
             np.testing.assert_allclose(left[key][name], right[key][name], **EXACT)
 
 
+@pytest.mark.slow
 def test_ids_and_statistics_of_ours_come_back_after_a_split(tmp_path):
     ours = write_all(tmp_path / "ours", SPEC_VIDEO)
     parts = split(ours, tmp_path / "parts", lists={"a": "0:5", "b": "5:"})
@@ -115,6 +116,7 @@ def test_ids_and_statistics_of_ours_come_back_after_a_split(tmp_path):
             np.testing.assert_allclose(after[key][name], value, **near, err_msg=f"{key} {name}")
 
 
+@pytest.mark.slow
 def test_picture_statistics_of_whole_datasets_are_their_pixels_together(tmp_path):
     ours = write_all(tmp_path / "ours", SPEC_VIDEO)
     retask(ours, tmp_path / "again", task="lift")
@@ -140,6 +142,7 @@ def test_picture_statistics_of_another_program_are_pooled_and_counted(tmp_path):
     assert (np.diff(ordered, axis=0) >= 0).all()
 
 
+@settings(max_examples=25)
 @given(
     values=st.one_of(
         arrays(np.float64, st.tuples(st.integers(1, 40), st.just(2)), elements=st.floats(-1e300, 1e300)),
@@ -165,6 +168,7 @@ def test_quantiles_of_many_columns_are_found_in_smaller_steps():
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
 
 
+@settings(max_examples=40)
 @given(count=st.integers(0, 300), weights=st.lists(st.floats(0.01, 1), min_size=1, max_size=6))
 def test_largest_remainders_sum_to_the_whole_and_are_off_by_less_than_one(count, weights):
     shares = [weight / sum(weights) for weight in weights]
@@ -173,6 +177,7 @@ def test_largest_remainders_sum_to_the_whole_and_are_off_by_less_than_one(count,
     assert all(abs(n - count * share) < 1 for n, share in zip(found, shares, strict=True))
 
 
+@settings(max_examples=40)
 @given(
     groups=st.lists(st.sampled_from("abcd"), min_size=1, max_size=80),
     weights=st.lists(st.floats(0.05, 1), min_size=1, max_size=4),
@@ -190,6 +195,7 @@ def test_parts_are_disjoint_exact_altogether_and_alike_in_every_group(groups, we
     assert parted(groups, shares, seed=seed) == parts
 
 
+@settings(max_examples=40)
 @given(groups=st.lists(st.sampled_from("abc"), min_size=1, max_size=60), seed=st.integers(0, 9), repeat=st.booleans())
 def test_balanced_groups_are_equal_and_only_repeat_when_asked(groups, seed, repeat):
     times = balanced(groups, None, seed=seed, repeat=repeat)

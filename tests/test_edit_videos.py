@@ -99,6 +99,7 @@ def test_encoding_anew_makes_children_with_the_pictures_that_were_there(tmp_path
         assert PacketReader(path).cut(start / 30, length, Fraction(30)) is not None
 
 
+@pytest.mark.slow
 def test_our_pictures_in_another_size_say_so_everywhere(tmp_path):
     ours = write_all(tmp_path / "in", SPEC_VIDEO)
     reencode(ours, tmp_path / "out", Encoding(codec="h264", crf=10, height=32, width=32))
@@ -131,6 +132,18 @@ def test_a_damaged_or_short_video_is_named(tmp_path):
     with pytest.raises(DatasetError, match=r"file-000\.mp4 cannot be read as a video .*No such file"):
         select(source, tmp_path / "out", "0")
     assert sorted(item.name for item in tmp_path.iterdir()) == ["in", "short"]
+
+
+def test_a_file_behind_a_link_is_shared_itself(tmp_path):
+    """As in the Hub's cache, where files are links to others."""
+    source = foreign(tmp_path / "in", [14, 9], codec="libx264")
+    path = source / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
+    kept = path.rename(source / "blob")
+    path.symlink_to(kept)
+    select(source, tmp_path / "out", "0:2")
+    made = tmp_path / "out" / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
+    assert not made.is_symlink()
+    assert made.stat().st_ino == kept.stat().st_ino
 
 
 def test_settings_that_no_encoder_has_are_refused(tmp_path):

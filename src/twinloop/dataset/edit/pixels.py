@@ -38,7 +38,7 @@ def known_counts(key: str, items: Sequence[Item]) -> list[CameraSum] | None:
         if sorted(indices) != list(range(len(source))) or not path.is_file():
             return None
         counts = Progress.load(source.path).cameras.get(key.removeprefix("observation.images."))
-        if counts is None:
+        if counts is None or not counts.sampled:
             return None
         found.append(counts)
     return found

@@ -92,7 +92,7 @@ class PooledPictures:
 
     def stats(self) -> dict[str, Any]:
         """The camera's entry of ``stats.json``."""
-        counted = image_stats(self.pixels.histogram, self.pixels.sampled) if self.pixels else {}
+        counted = image_stats(self.pixels.histogram, self.pixels.sampled) if self.pixels and self.pixels.sampled else {}
         if self.moments is None or not self.complete:
             return counted
         whole = column_stats(self.moments, {})

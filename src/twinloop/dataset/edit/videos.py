@@ -204,7 +204,7 @@ class _Camera:
                 )
         target = self._target()
         target.parent.mkdir(parents=True, exist_ok=True)
-        link_or_copy(path, target, link=self._pixels.link)
+        link_or_copy(path.resolve(), target, link=self._pixels.link)
         self.result.places += [Place(file=self._number, start_s=self._start(i)) for i in range(at, at + count)]
         self.result.coding, self.result.linked = reader.coding, self.result.linked + count
         self._number += 1

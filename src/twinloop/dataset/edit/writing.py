@@ -183,6 +183,8 @@ def _checked(items: Sequence[Item], settings: Settings, name: str) -> list[Item]
     kept = []
     for item in items:
         item.source.reader.row(item.index)  # names the folder and how many it has
+        if item.length < 1:
+            raise InputError(f"{item.where[0].upper()}{item.where[1:]} has no frames. Leave it out.")
         what = item.source.ids[item.index] or f"{item.source.path.resolve()}#{item.index}"
         key = (what, dumps([dict(one) for one in item.transforms]))
         if key not in seen:
