@@ -30,7 +30,7 @@ from twinloop.dataset.exporters.mcap_messages import fields_of, stamp
 from twinloop.dataset.exporters.mcap_play import decoded
 from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.streams import Event, Truth
+from twinloop.dataset.exporters.truth import Event, Truth
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.recorded import write_log_dataset

@@ -12,7 +12,7 @@ from twinloop.core.errors import InputError, MissingDependencyError, UnknownName
 from twinloop.dataset.exporters.played import PlayedFolder
 from twinloop.dataset.exporters.protocol import ExportOptions
 from twinloop.dataset.exporters.rerun import EXPORTER, export_rerun
-from twinloop.dataset.exporters.streams import Event, Truth
+from twinloop.dataset.exporters.truth import Event, Truth
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.reader import DatasetReader
 from twinloop.loop.exports_truth import truth_of

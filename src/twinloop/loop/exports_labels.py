@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.catalog import Workspace
-from twinloop.dataset.exporters.streams import EpisodeStreams, Event
+from twinloop.dataset.exporters.streams import EpisodeStreams
+from twinloop.dataset.exporters.truth import Event
 from twinloop.dataset.reader import DatasetReader
 
 _LABELS = """

@@ -19,7 +19,8 @@ from twinloop.dataset.exporters.mcap import export_mcap
 from twinloop.dataset.exporters.protocol import Exporter
 from twinloop.dataset.exporters.rerun import export_rerun
 from twinloop.dataset.exporters.robomimic import export_robomimic
-from twinloop.dataset.exporters.streams import NOTHING, Bodies, Shape, Truth, open_reader
+from twinloop.dataset.exporters.streams import open_reader
+from twinloop.dataset.exporters.truth import NOTHING, Bodies, Shape, Truth
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.simulation_table import TABLE, stored_simulation
 from twinloop.generate.config import GenerateConfig, load_plan

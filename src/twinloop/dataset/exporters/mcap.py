@@ -20,14 +20,8 @@ from twinloop.dataset.exporters import mcap_messages as messages
 from twinloop.dataset.exporters.mcap_entries import Entry, entries, nanoseconds
 from twinloop.dataset.exporters.mcap_play import FEATURES, METADATA, UNIT_MAP, play
 from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
-from twinloop.dataset.exporters.streams import (
-    NOTHING,
-    EpisodeStreams,
-    Truth,
-    chosen_cameras,
-    open_reader,
-    require_absent,
-)
+from twinloop.dataset.exporters.streams import EpisodeStreams, chosen_cameras, open_reader, require_absent
+from twinloop.dataset.exporters.truth import NOTHING, Truth
 from twinloop.dataset.reader import DatasetReader
 
 _SETTINGS = {

@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from twinloop.dataset.annotations import PREFIX
 from twinloop.dataset.exporters import mcap_messages as messages
 from twinloop.dataset.exporters import video_samples as video
-from twinloop.dataset.exporters.streams import Bodies, Channel, EpisodeStreams, Truth
+from twinloop.dataset.exporters.mcap_schemas import SCHEMAS
+from twinloop.dataset.exporters.streams import Channel, EpisodeStreams
+from twinloop.dataset.exporters.truth import Bodies, Truth
 
 DATASET, JOINTS, SIGNALS, CAMERA = "/dataset/", "/joints/", "/signals/", "/camera/"
 _CONTACTS = ["frame_index", "body1", "body2", "geom1", "geom2", "position", "normal", "distance", "force", "torque"]
@@ -66,7 +68,7 @@ def entries(
 
 
 def _foxglove(at: int, topic: str, schema: str, message: messages.Message) -> Entry:
-    return Entry(at=at, topic=topic, schema=schema, definition=messages.SCHEMAS[schema], message=message)
+    return Entry(at=at, topic=topic, schema=schema, definition=SCHEMAS[schema], message=message)
 
 
 def _log(streams: EpisodeStreams, truth: Truth, zero: int) -> Iterator[Entry]:

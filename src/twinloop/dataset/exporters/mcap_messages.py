@@ -1,8 +1,7 @@
-"""Messages that Foxglove shows without extensions, as JSON, and the JSON Schema of each.
+"""Messages that Foxglove shows without extensions, as JSON; `mcap_schemas` has the schema of each.
 
-Names and fields are those of Foxglove's documented message schemas (docs.foxglove.dev/docs/sdk/schemas), which the
-program recognises by name; times are seconds and nanoseconds, bytes are base64. Numbers that have no schema there are
-flat objects with a field per column. What is not finite is null, because JSON has no word for it.
+Numbers that have no schema in Foxglove are flat objects with a field per column. What is not finite is null, because
+JSON has no word for it.
 """
 
 from __future__ import annotations
@@ -17,116 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.exporters.streams import ARROW_M_PER_N, Bodies, Channel, Event, Shape
+from twinloop.dataset.exporters.mcap_schemas import MAYBE, TIME, object_schema
+from twinloop.dataset.exporters.streams import ARROW_M_PER_N, Channel
+from twinloop.dataset.exporters.truth import Bodies, Event, Shape
 
 Message = dict[str, Any]
 WORLD = "world"
 _LEVELS = {"info": 2, "warning": 3, "error": 4}  # of foxglove.Log
 _NS = 1_000_000_000
 _RED = (0.9, 0.2, 0.1, 0.9)
-
-
-def _object(required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, **more: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required), **more}
-
-
-def _list(items: Mapping[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": dict(items)}
-
-
-_INTEGER, _NUMBER, _TEXT, _BOOLEAN = ({"type": kind} for kind in ("integer", "number", "string", "boolean"))
-_MAYBE = {"type": ["number", "null"]}
-_BYTES = {"type": "string", "contentEncoding": "base64"}
-_PART = {"type": "integer", "minimum": 0}
-TIME = _object({"sec": _PART, "nsec": _PART}, title="time")
-_DURATION = _object({"sec": _INTEGER, "nsec": _PART}, title="duration")
-_VECTOR = _object(dict.fromkeys("xyz", _NUMBER), title="foxglove.Vector3")
-_POINT = _object(dict.fromkeys("xyz", _NUMBER), title="foxglove.Point3")
-_TURN = _object(dict.fromkeys("xyzw", _NUMBER), title="foxglove.Quaternion")
-_COLOR = _object(dict.fromkeys("rgba", _NUMBER), title="foxglove.Color")
-_POSE = _object({"position": _VECTOR, "orientation": _TURN}, title="foxglove.Pose")
-_SOLID = {"pose": _POSE, "size": _VECTOR, "color": _COLOR}
-_ENTITY = _object(
-    {
-        "timestamp": TIME,
-        "frame_id": _TEXT,
-        "id": _TEXT,
-        "lifetime": _DURATION,
-        "frame_locked": _BOOLEAN,
-        "metadata": _list(_object({"key": _TEXT, "value": _TEXT})),
-        "arrows": _list(
-            _object(
-                {
-                    "pose": _POSE,
-                    **dict.fromkeys(("shaft_length", "shaft_diameter", "head_length", "head_diameter"), _NUMBER),
-                    "color": _COLOR,
-                }
-            )
-        ),
-        "cubes": _list(_object(_SOLID)),
-        "spheres": _list(_object(_SOLID)),
-        "cylinders": _list(_object({**_SOLID, "bottom_scale": _NUMBER, "top_scale": _NUMBER})),
-        "lines": _list({}),
-        "triangles": _list(
-            _object(
-                {
-                    "pose": _POSE,
-                    "points": _list(_POINT),
-                    "color": _COLOR,
-                    "colors": _list(_COLOR),
-                    "indices": _list(_INTEGER),
-                }
-            )
-        ),
-        "texts": _list({}),
-        "models": _list({}),
-    },
-    title="foxglove.SceneEntity",
-)
-_DELETION = _object({"timestamp": TIME, "type": _INTEGER, "id": _TEXT})
-_JOINT = _object({"name": _TEXT}, dict.fromkeys(("position", "velocity", "acceleration", "effort"), _MAYBE))
-_TRANSFORM = _object(
-    {"timestamp": TIME, "parent_frame_id": _TEXT, "child_frame_id": _TEXT, "translation": _VECTOR, "rotation": _TURN}
-)
-
-SCHEMAS: dict[str, dict[str, Any]] = {
-    "foxglove.CompressedVideo": _object({"timestamp": TIME, "frame_id": _TEXT, "data": _BYTES, "format": _TEXT}),
-    "foxglove.CompressedImage": _object({"timestamp": TIME, "frame_id": _TEXT, "data": _BYTES, "format": _TEXT}),
-    "foxglove.CameraCalibration": _object(
-        {
-            "timestamp": TIME,
-            "frame_id": _TEXT,
-            "width": _INTEGER,
-            "height": _INTEGER,
-            "distortion_model": _TEXT,
-            **dict.fromkeys("DKRP", _list(_NUMBER)),
-        }
-    ),
-    "foxglove.FrameTransforms": _object({"transforms": _list(_TRANSFORM)}),
-    "foxglove.JointStates": _object({"timestamp": TIME, "joints": _list(_JOINT)}),
-    "foxglove.Log": _object(
-        {"timestamp": TIME, "level": _INTEGER, "message": _TEXT, "name": _TEXT, "file": _TEXT, "line": _INTEGER}
-    ),
-    "foxglove.SceneUpdate": _object({"deletions": _list(_DELETION), "entities": _list(_ENTITY)}),
-    "twinloop.Contacts": _object(
-        {
-            "timestamp": TIME,
-            "contacts": _list(
-                _object(
-                    {
-                        "body1": _TEXT,
-                        "body2": _TEXT,
-                        "geom1": _TEXT,
-                        "geom2": _TEXT,
-                        "distance": _MAYBE,
-                        **dict.fromkeys(("position", "normal", "force", "torque"), _list(_MAYBE)),
-                    }
-                )
-            ),
-        },
-        description="Contacts with what body 1 does to body 2: m, N and N·m in the world's axes.",
-    ),
-}
 
 
 def encoded(message: Message) -> bytes:
@@ -154,11 +52,11 @@ def fields_of(columns: Sequence[str]) -> list[str]:
 def numbers_schema(channel: Channel) -> dict[str, Any]:
     """The schema of a channel of plain numbers: each field says its column and unit."""
     pairs = zip(fields_of(channel.columns), channel.columns, channel.units, strict=True)
-    return _object(
+    return object_schema(
         {
             "timestamp": TIME,
             **{
-                name: {**_MAYBE, "description": f"{column}, {unit}" if unit else f"{column}, unit unknown"}
+                name: {**MAYBE, "description": f"{column}, {unit}" if unit else f"{column}, unit unknown"}
                 for name, column, unit in pairs
             },
         }

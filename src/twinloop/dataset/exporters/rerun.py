@@ -19,14 +19,8 @@ from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOption
 from twinloop.dataset.exporters.rerun_blueprint import blueprint
 from twinloop.dataset.exporters.rerun_entities import log_episode
 from twinloop.dataset.exporters.rerun_play import APPLICATION, play
-from twinloop.dataset.exporters.streams import (
-    NOTHING,
-    EpisodeStreams,
-    Truth,
-    chosen_cameras,
-    open_reader,
-    require_absent,
-)
+from twinloop.dataset.exporters.streams import EpisodeStreams, chosen_cameras, open_reader, require_absent
+from twinloop.dataset.exporters.truth import NOTHING, Truth
 from twinloop.dataset.reader import DatasetReader
 
 _SETTINGS = {

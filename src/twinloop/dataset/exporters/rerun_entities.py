@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from twinloop.core.files import dumps
 from twinloop.dataset.annotations import PREFIX
 from twinloop.dataset.exporters import video_samples as video
-from twinloop.dataset.exporters.streams import ARROW_M_PER_N, Bodies, Channel, EpisodeStreams, Shape, Truth
+from twinloop.dataset.exporters.streams import ARROW_M_PER_N, Channel, EpisodeStreams
+from twinloop.dataset.exporters.truth import Bodies, Shape, Truth
 
 WORLD, CAMERAS, JOINTS, DATASET, SIGNALS = "world", "cameras", "joints", "dataset", "signals"
 LOG, ABOUT, FEATURES = "log", "about", "features"

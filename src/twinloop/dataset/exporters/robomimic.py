@@ -23,17 +23,16 @@ from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOption
 from twinloop.dataset.exporters.robomimic_play import play
 from twinloop.dataset.exporters.streams import (
     ACTION,
-    NOTHING,
     PICTURES,
     REWARD,
     SUCCESS,
     Channel,
     EpisodeStreams,
-    Truth,
     chosen_cameras,
     open_reader,
     require_absent,
 )
+from twinloop.dataset.exporters.truth import NOTHING, Truth
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import STATE
 

@@ -7,10 +7,10 @@ LeRobot's nominal ``frame / fps``.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import read_json
-from twinloop.core.records import Signal, StoredSimulation
+from twinloop.core.records import Signal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.exporters.source import Clip
+from twinloop.dataset.exporters.truth import Event
 from twinloop.dataset.generated_signals import generated_signals
 from twinloop.dataset.importers.options import frame_times
 from twinloop.dataset.layout import INFO, inside
@@ -55,67 +56,6 @@ class Channel:
         for i, (column, unit) in enumerate(zip(self.columns, self.units, strict=True)):
             values = self.values[:, i : i + 1]
             yield Channel(name=self.name, time=self.time, values=values, columns=(column,), units=(unit,))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Event:
-    """Something to read at a time of the episode, in s."""
-
-    time: float
-    text: str
-    level: Literal["info", "warning", "error"] = "info"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Shape:
-    """What a body looks like: ``size`` as MuJoCo has it for its kind, placed in the body's frame; colours 0 to 1.
-
-    A ``mesh`` has ``vertices`` ``(n, 3)`` in m and ``faces`` ``(m, 3)``.
-    """
-
-    body: str
-    kind: Literal["box", "sphere", "ellipsoid", "capsule", "cylinder", "mesh"]
-    size: tuple[float, float, float]
-    position: tuple[float, float, float]
-    quaternion: tuple[float, float, float, float]
-    rgba: tuple[float, float, float, float]
-    vertices: NDArray[np.float32] | None = None
-    faces: NDArray[np.int32] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bodies:
-    """Where every body is at every frame, in the world: ``position`` ``(T, n, 3)``, ``quaternion`` wxyz."""
-
-    names: tuple[str, ...]
-    position: Array
-    quaternion: Array
-    shapes: tuple[Shape, ...] = ()
-
-
-def _nothing(_index: int) -> None:
-    return None
-
-
-def _no_events(_index: int) -> Sequence[Event]:
-    return ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Truth:
-    """What the simulator, and whoever labels episodes, know of them beyond the dataset; each is asked when needed.
-
-    ``command`` is what the twin takes, ``position`` or ``torque``. ``notes`` are said with every export.
-    """
-
-    simulation: Callable[[int], StoredSimulation | None] = _nothing
-    bodies: Callable[[int], Bodies | None] = _nothing
-    events: Callable[[int], Sequence[Event]] = _no_events
-    command: str = "position"
-    notes: tuple[str, ...] = ()
-
-
-NOTHING = Truth()
 
 
 class EpisodeStreams:
