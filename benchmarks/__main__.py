@@ -110,7 +110,7 @@ def main() -> None:
     )
     busy = f"{known['open_processor_s']:.2f} s of processor time, {known['peak_mb']:.0f} MB after ten queries"
     table.add_row(f"catalog of {of}, opening, s", f"{known['open_s']:.2f}", busy, f"{known['open_target_s']:.0f}")
-    small, large = known["commit_ms_at_1000"], known["commit_ms_at_all"]
+    small, large = known["commit_ms"]["small"], known["commit_ms"]["large"]
     table.add_row(
         f"catalog of {of}, committing a batch of 64, ms",
         f"{large['median']:.0f}",

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import duckdb
 import numpy as np
@@ -17,7 +18,10 @@ from test_catalog_workspace import NUMBERS, score
 from test_dataset_writer import JOINTS, SPEC, planted, write_all
 from twinloop.catalog import Workspace
 from twinloop.catalog.questions import QUESTIONS
+from twinloop.catalog.reference import filled
+from twinloop.catalog.schema import TABLES
 from twinloop.catalog.shown import newest, once
+from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.catalog.views import NAMES
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
@@ -145,13 +149,14 @@ def test_another_process_sees_what_is_committed_at_once(cell):
         assert other.query("SELECT count(*) AS n FROM score_history")["n"][0].as_py() == before + 1
 
 
-def test_the_newest_verdicts_are_those_that_sql_finds():
+@pytest.mark.parametrize("hashed", [False, True])
+def test_the_newest_verdicts_are_those_that_sql_finds(hashed):
     rng = np.random.default_rng(0)
     size = 4000
     history = (
         pa.table(
             {
-                "episode_id": [f"e{i}" for i in rng.integers(0, 60, size)],
+                "episode_id": [f"{i:064x}" if hashed else f"e{i}" for i in rng.integers(0, 60, size)],
                 "check": pa.array([f"c{i}" for i in rng.integers(0, 3, size)]).dictionary_encode(),
                 "channel": pa.array(["", "left"]).take(pa.array(rng.integers(0, 2, size))),
                 "run_id": pa.array([f"{i:02d}" for i in rng.permutation(size) % 50]).dictionary_encode(),
@@ -168,10 +173,16 @@ def test_the_newest_verdicts_are_those_that_sql_finds():
     assert sorted(rows) == sorted(tuple(row.values()) for row in slow.to_pylist())
 
 
-def test_an_episode_is_shown_once_unless_it_is_buried():
-    places = pa.table({"episode_id": ["b", "a", "b", "c", "a"], "batch": ["1", "1", "2", "2", "3"]})
-    assert once(places, frozenset()).to_pydict() == {"episode_id": ["b", "a", "c"], "batch": ["1", "1", "2"]}
-    assert once(places, frozenset({"b"})).to_pydict() == {"episode_id": ["a", "c"], "batch": ["1", "2"]}
+@pytest.mark.parametrize("width", [1, 64])
+def test_an_episode_is_shown_once_unless_it_is_buried(width):
+    names = [name * width for name in "babca"]
+    places = pa.table({"episode_id": names, "batch": ["1", "1", "2", "2", "3"]})
+    first = {"episode_id": [name * width for name in "bac"], "batch": ["1", "1", "2"]}
+    assert once(places, frozenset()).to_pydict() == first
+    rest = {"episode_id": [name * width for name in "ac"], "batch": ["1", "2"]}
+    assert once(places, frozenset({"b" * width})).to_pydict() == rest
+    several = pa.table({"episode_id": [f"{i:064x}" for i in range(9)], "batch": ["1"] * 9})
+    assert once(several, frozenset()) is several
 
 
 def test_a_damaged_part_is_named(tmp_path):
@@ -193,6 +204,13 @@ def test_parts_say_of_themselves_what_they_are(cell):
     about = json.loads(pq.read_schema(cell.parts.path("params", part.part)).metadata[b"twinloop"])
     assert (about["table"], about["batch"], about["revision"], about["commit"]["parts"]) == ("params", "planted", 1, 2)
     assert about["batch_record"]["path"] == "data/planted"
+
+
+def test_the_page_says_what_is_declared():
+    page = Path(__file__).parent.parent / "docs" / "catalog.md"
+    command = "python -m twinloop.catalog.reference docs/catalog.md"
+    assert page.read_text() == filled(page.read_text()), f"docs/catalog.md is out of date. Run: {command}"
+    assert all(f"### {name}" in page.read_text() for name in (*TABLES, *STATE_TABLES))
 
 
 def ask(capfd, *words: str) -> tuple[int, str, str]:

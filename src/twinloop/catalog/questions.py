@@ -53,7 +53,7 @@ FROM episodes e JOIN batches b USING (batch) WHERE e.twin IS NOT NULL GROUP BY A
         question="Which episodes trained this policy, and how many are real?",
         sql="""
 SELECT e.source, count(*) AS episodes, sum(e.frames) AS frames
-FROM policy_episodes p JOIN episodes e USING (episode_id) WHERE p.policy = $policy
+FROM (SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = $policy) p JOIN episodes e USING (episode_id)
 GROUP BY e.source ORDER BY e.source""",
         example={"policy": "champion"},
     ),

@@ -18,6 +18,9 @@ from twinloop.core.errors import DatasetError
 
 # Texts that many rows share are held once; what tells rows apart is held as it is.
 _OWN = {"episode_id", "reason", "extra", "parents", "cameras"}
+_HEX = 64  # letters of a SHA-256
+# Odd multipliers that mix the four words of 32 letters: the primes of xxHash64, and the golden ratio in 64 bits.
+_ODD = np.array([0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0x9E3779B97F4A7C15], np.uint64)
 _GROWING = "label_history"  # never changes but by longer
 
 
@@ -76,7 +79,9 @@ def read_part(parts: Parts, table: str, name: str) -> pa.Table:
     path = parts.path(table, name)
     shared = [c.name for c in TABLES[table].columns if c.type == pa.string() and c.name not in _OWN]
     try:
-        return pq.read_table(path, read_dictionary=shared).replace_schema_metadata()
+        # `read_table` would load pyarrow.dataset, and with it pandas: longer than reading takes.
+        with pq.ParquetFile(path, read_dictionary=shared) as file:
+            return file.read().replace_schema_metadata()
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(
@@ -86,14 +91,22 @@ def read_part(parts: Parts, table: str, name: str) -> pa.Table:
 
 def once(places: pa.Table, buried: frozenset[str]) -> pa.Table:
     """The first copy of each episode that is not buried."""
-    if not len(places):
-        return places
-    codes = places["episode_id"].combine_chunks().dictionary_encode().indices.to_numpy()
-    keep = np.diff(np.maximum.accumulate(codes), prepend=-1) > 0
+    keep = _first(places["episode_id"])
     if buried:
         hidden = pc.is_in(places["episode_id"], value_set=pa.array(sorted(buried)))
         keep &= ~hidden.to_numpy(zero_copy_only=False)
     return places if keep.all() else places.filter(pa.array(keep))
+
+
+def _first(names: pa.ChunkedArray) -> NDArray[np.bool_]:
+    """Where a name comes for the first time."""
+    digests = _digests(names)
+    if digests is not None and len(np.unique(digests)) == len(digests):
+        return np.ones(len(digests), dtype=bool)
+    if not len(names):
+        return np.zeros(0, dtype=bool)
+    codes = names.combine_chunks().dictionary_encode().indices.to_numpy()
+    return np.diff(np.maximum.accumulate(codes), prepend=-1) > 0
 
 
 def newest(history: pa.Table) -> pa.Table:
@@ -101,17 +114,58 @@ def newest(history: pa.Table) -> pa.Table:
     runs = _codes(history, "run_id")
     if not len(history) or not (runs != runs[0]).any():
         return history
-    names = history["run_id"].combine_chunks().dictionary.to_pylist()
-    rank = np.argsort(np.argsort(names))[runs]
-    key = _codes(history, "episode_id")
-    for column in ("check", "channel"):
-        codes = _codes(history, column)
-        key = key * (int(codes.max()) + 1) + codes
-    order = np.lexsort((rank, key))
-    last = np.append(np.diff(key[order]) != 0, [True])
+    names = history["run_id"].combine_chunks()
+    names = names.dictionary if pa.types.is_dictionary(names.type) else names.dictionary_encode().dictionary
+    by_run = np.argsort(np.argsort(np.argsort(names.to_pylist()))[runs], kind="stable")
+    key = _digests(history["episode_id"])
+    # Digests tell episodes apart unless two fall together, which is looked for among the rows that seem alike.
+    order = by_run[np.argsort(_key(history, key)[by_run], kind="stable")] if key is not None else None
+    if order is None or not _alike_are_same(history, key, order):
+        key = _codes(history, "episode_id").astype(np.uint64)
+        order = by_run[np.argsort(_key(history, key)[by_run], kind="stable")]
+    ordered = _key(history, key)[order]
     keep = np.zeros(len(history), dtype=bool)
-    keep[order[last]] = True
+    keep[order[np.append(ordered[1:] != ordered[:-1], [True])]] = True
     return history.filter(pa.array(keep))
+
+
+def _key(history: pa.Table, episodes: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
+    """A number for each episode, check and channel."""
+    key = np.zeros(len(history), np.uint64) if episodes is None else episodes.copy()
+    for column in ("check", "channel"):
+        codes = _codes(history, column).astype(np.uint64)
+        key = key * (codes.max() + np.uint64(1)) + codes
+    return key
+
+
+def _alike_are_same(history: pa.Table, key: NDArray[np.uint64] | None, order: NDArray[np.int64]) -> bool:
+    """Whether neighbours of one key are of one episode, check and channel."""
+    ordered = _key(history, key)[order]
+    same = np.flatnonzero(ordered[1:] == ordered[:-1])
+    one, other = pa.array(order[same]), pa.array(order[same + 1])
+    columns = (history[name].combine_chunks() for name in ("episode_id", "check", "channel"))
+    return all(
+        pc.all(pc.equal(_plain(column.take(one)), _plain(column.take(other)))).as_py() is not False
+        for column in columns
+    )
+
+
+def _plain(column: pa.Array) -> pa.Array:
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+
+
+def _digests(names: pa.ChunkedArray) -> NDArray[np.uint64] | None:
+    """64 bits of each name, where all are SHA-256 in hex: other numbers are other names. None for other names."""
+    array = names.combine_chunks()
+    if not len(array) or array.null_count or array.type != pa.string():
+        return None
+    _, offsets, data = array.buffers()
+    ends = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    if data is None or (np.diff(ends) != _HEX).any():
+        return None
+    letters = np.frombuffer(data, np.uint8)[ends[0] : ends[-1]].reshape(len(array), _HEX)
+    words = np.ascontiguousarray(letters[:, :32]).view("<u8")
+    return (words * _ODD).sum(axis=1, dtype=np.uint64)
 
 
 def _codes(table: pa.Table, column: str) -> NDArray[np.int64]:
