@@ -45,13 +45,13 @@ def test_a_planted_hole_is_ranked_first_and_the_next_run_closes_it(sides, tmp_pa
     assert np.mean(inside) > 0.9
     assert first["mass"] > 3 * max((hole["mass"] for hole in others), default=0.0)
     assert f"The largest is {first['mass']:.1%} of reality" in said
-    assert "Clips reach it with" in said
+    assert "% told): the map's middle distance to it falls from" in said
     assert "Taken out: the constraint" in said
 
     text = (tmp_path / "next.yaml").read_text()
     value = yaml.safe_load(text)
     assert "# Made by `twinloop plan`" in text
-    assert "40 episodes of the next run" in text
+    assert "- episodes: 40" in text
     (box,) = value["randomization"]["boxes"]
     assert Y in box["params"]
     assert MASS not in box["params"]  # it moves nothing

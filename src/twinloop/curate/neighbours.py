@@ -23,6 +23,7 @@ from twinloop.curate.projection import fit_whitening
 
 _FOLDER = "cache"  # in the catalog's folder; whatever lies there can be made again
 _SCHEMA = 1
+_ARRAYS = ("rows", "squares", "names", "episode", "first", "last")
 _MOST = 128  # whitened components: distances are exact in them
 _SHARE = 0.99
 
@@ -39,11 +40,15 @@ class Neighbour:
 
 @dataclass(frozen=True, kw_only=True)
 class ClipIndex:
-    """Rows ``(n, d)`` float32 with their squared lengths, and what clips they are of."""
+    """Rows ``(n, d)`` float32 with their squared lengths, and what clips they are of.
+
+    ``names`` are the episodes' in order, ``episode`` ``(n,)`` says which of them a row is of.
+    """
 
     rows: NDArray[np.float32]
     squares: NDArray[np.float32]
     names: NDArray[np.bytes_]
+    episode: NDArray[np.int32]
     first: NDArray[np.int64]
     last: NDArray[np.int64]
 
@@ -56,13 +61,9 @@ class ClipIndex:
     ) -> ClipIndex:
         """An index in memory."""
         rows = np.ascontiguousarray(rows, dtype=np.float32)
-        return cls(
-            rows=rows,
-            squares=np.einsum("nd,nd->n", rows, rows),
-            names=np.array(names, dtype="S"),
-            first=first,
-            last=last,
-        )
+        known, episode = np.unique(np.array(names, dtype="S"), return_inverse=True)
+        squares = np.einsum("nd,nd->n", rows, rows)
+        return cls(rows=rows, squares=squares, names=known, episode=episode.astype(np.int32), first=first, last=last)
 
     def find(self, episode_id: str, first_frame: int) -> int:
         """The row of a clip: the one that holds the frame.
@@ -71,11 +72,11 @@ class ClipIndex:
             UnknownNameError: no clip of that episode.
             InputError: the episode has no clip there.
         """
-        mine = np.flatnonzero(self.names == episode_id.encode())
-        if not len(mine):
-            raise UnknownNameError(
-                "episode", episode_id, [name.decode() for name in np.unique(self.names)[:3]], where="its embeddings"
-            )
+        place = int(np.searchsorted(self.names, np.bytes_(episode_id.encode())))
+        if place == len(self.names) or self.names[place] != episode_id.encode():
+            shown = [name.decode() for name in self.names[:3]]
+            raise UnknownNameError("episode", episode_id, shown, where="its embeddings")
+        mine = np.flatnonzero(self.episode == place)
         holding = mine[(self.first[mine] <= first_frame) & (first_frame <= self.last[mine])]
         if not len(holding):
             raise InputError(
@@ -88,7 +89,7 @@ class ClipIndex:
         """The ``k`` nearest clips of other episodes, the nearest first."""
         query = np.array(self.rows[row])
         squares = self.squares - 2.0 * (self.rows @ query)
-        squares[self.names == self.names[row]] = np.inf
+        squares[self.episode == self.episode[row]] = np.inf
         few = min(k, len(squares))
         chosen = np.argpartition(squares, few - 1)[:few]
         # Differences of large numbers lose digits: the few that are told are measured again.
@@ -96,7 +97,7 @@ class ClipIndex:
         order = np.argsort(distance, kind="stable")
         return [
             Neighbour(
-                episode_id=self.names[i].decode(),
+                episode_id=self.names[self.episode[i]].decode(),
                 first_frame=int(self.first[i]),
                 last_frame=int(self.last[i]),
                 distance=float(d),
@@ -162,10 +163,10 @@ def clip_index(workspace: Workspace, encoder_hash: str) -> ClipIndex:
     if there not in _OPEN:
         folder = workspace.root / "catalog" / _FOLDER / f"neighbours-{key}"
         if not folder.is_dir():
-            _write(folder, _read(workspace, encoder_hash), encoder_hash)
+            written(folder, _read(workspace, encoder_hash), encoder_hash)
         for old in [known for known in _OPEN if known[0] == workspace.root]:
             del _OPEN[old]
-        _OPEN[there] = _mapped(folder) if folder.is_dir() else _read(workspace, encoder_hash)
+        _OPEN[there] = mapped(folder) if folder.is_dir() else _read(workspace, encoder_hash)
     return _OPEN[there]
 
 
@@ -183,7 +184,7 @@ def _read(workspace: Workspace, encoder_hash: str) -> ClipIndex:
     return ClipIndex.of(whitened.astype(np.float32), table["episode_id"].to_pylist(), first, last)
 
 
-def _write(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
+def written(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
     """Put the index where it will be mapped, whole or not at all; a folder that cannot be written goes without."""
     try:
         folder.parent.mkdir(exist_ok=True)
@@ -191,7 +192,7 @@ def _write(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
     except OSError:
         return
     try:
-        for name in ("rows", "squares", "names", "first", "last"):
+        for name in _ARRAYS:
             np.save(made / f"{name}.npy", getattr(index, name), allow_pickle=False)
         (made / "encoder").write_text(encoder_hash)
         for old in folder.parent.glob("neighbours-*"):
@@ -202,9 +203,7 @@ def _write(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def _mapped(folder: Path) -> ClipIndex:
-    parts = {
-        name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False)
-        for name in ("rows", "squares", "names", "first", "last")
-    }
+def mapped(folder: Path) -> ClipIndex:
+    """The index that lies in a folder, as maps of its files."""
+    parts = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
     return ClipIndex(**parts)
