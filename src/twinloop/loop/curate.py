@@ -31,6 +31,7 @@ from twinloop.report import Report
 
 _SHOWN = 12  # episodes in the printed table
 _FEW = 32  # recordings from which on another process is worth its start
+_COUNTS = 45  # columns of the console that the counts by verdict take, with the lines between them
 _TONES = {"bad": "red", "suspect": "yellow"}
 
 
@@ -213,9 +214,12 @@ def _settled(held: Workspace, scores: Sequence[Score]) -> list[Score]:
 def _print(console: Console, curated: Curated, *, stored: bool) -> None:
     counts = ", ".join(f"{count} {verdict}" for verdict, count in curated.by_verdict.items() if count)
     console.print(f"{len(curated.recordings)} episodes of {curated.label}, {len(curated.checks)} checks: {counts}")
+    width = max(len(check.name) for check in curated.checks)
     checks = Table(
-        Column("check", no_wrap=True), *VERDICTS, Column("looks for", no_wrap=True, overflow="ellipsis"),
-    )  # fmt: skip
+        Column("check", no_wrap=True),
+        *(Column(name, justify="right", no_wrap=True) for name in VERDICTS),
+        Column("looks for", no_wrap=True, overflow="ellipsis", max_width=max(20, console.width - width - _COUNTS)),
+    )
     for check in curated.checks:
         mine = worst(score for score in curated.scores if score.check == check.name)
         verdicts = Counter(score.verdict for score in mine.values())
