@@ -75,7 +75,7 @@ def work(what: str, root: Path) -> None:
         elif what == "freeze":
             freeze(ws, "all", "SELECT episode_id FROM episodes")
         elif what == "bury":
-            ws.bury(ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist()[:1], "why", "who")
+            ws.bury(ws.query("SELECT min(episode_id) AS n FROM places")["n"].to_pylist(), "why", "who")
         elif what == "compact":
             compact(ws.parts, least=1)
         elif what == "rewrite":
