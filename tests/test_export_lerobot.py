@@ -304,6 +304,36 @@ def test_features_named_like_paths_are_refused(ours, legacy, tmp_path, key):
         assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"fps": 0}, "fps is 0"),
+        ({"fps": "thirty"}, "fps is 'thirty'"),
+        ({"chunks_size": 0}, "chunks_size is 0"),
+        ({"video_path": None}, "no video_path"),
+        ({"features": [1]}, "no table of features"),
+        ({"+": {"far": {"dtype": "float32", "shape": [1], "names": None}}}, "has no column far"),
+        ({"+": {"far": {"dtype": "float32", "shape": "x"}}}, "has the shape 'x'"),
+        ({"+": {"far": {"shape": [1]}}}, "the feature far says no dtype"),
+        ({"-": "index"}, "has no feature index"),
+        ({"tasks": '{"task_index": 5000000000, "task": "x"}'}, "numbers tasks from 5000000000"),
+        ({"tasks": '{"task": "x"}'}, r"tasks\.jsonl is damaged"),
+    ],
+)
+def test_metadata_that_cannot_be_is_named(legacy, tmp_path, change, message):
+    evil = tmp_path / "evil"
+    shutil.copytree(legacy, evil)
+    info = json.loads((evil / "meta/info.json").read_text())
+    info["features"].update(change.pop("+", {}))
+    info["features"].pop(change.pop("-", ""), None)
+    if "tasks" in change:
+        (evil / "meta/tasks.jsonl").write_text(change.pop("tasks"))
+    (evil / "meta/info.json").write_text(json.dumps({**info, **change}))
+    with pytest.raises(DatasetError, match=message):
+        exporter(LEROBOT).export(evil, tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["evil"]
+
+
 def test_the_same_export_has_the_same_bytes(legacy, back, tmp_path):
     exporter(LEROBOT).export(legacy, tmp_path / "v30")
     assert sha256_tree(tmp_path / "v30") == sha256_tree(back)

@@ -12,6 +12,7 @@ from twinloop.dataset import layout
 from twinloop.dataset.edit.frames import placed_frames, remapped_tasks
 from twinloop.dataset.exporters.modality import modality
 from twinloop.dataset.exporters.source import SourceV3, SourceV21
+from twinloop.dataset.parquet import require_columns
 from twinloop.dataset.snapshot import replace_bytes
 
 
@@ -51,6 +52,8 @@ def renumbered(
         DatasetError: a frame names a task that the dataset's list of tasks does not have.
     """
     table, where = source.frames(episode), f"Episode {episode} of {source.path}"
+    stored = [key for key, feature in source.features.items() if feature["dtype"] != "video"]
+    require_columns(stored, table.column_names, where=where)
     named = dict(enumerate(source.tasks))
     texts = {text: tasks[old] for old, text in named.items() if old in tasks}
     new = remapped_tasks(table, named, texts, where=where)

@@ -22,6 +22,7 @@ from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import INDEX_FEATURES
 from twinloop.dataset.video import decode
 
+_MOST_TASKS = 1_000_000  # more than a person names; a hostile index would fill the memory. Our choice
 _TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
 _PLACES = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("stats/", "data/", "videos/", "meta/episodes/")
@@ -137,7 +138,7 @@ class SourceV3(_Folder):
 
     def __init__(self, path: Path, *, pictures: bool = True) -> None:
         self.path, self.reader = path, DatasetReader(path)
-        check_features(self.reader.info, where=path / layout.INFO)
+        check_info(self.reader.info, where=path / layout.INFO)
         self.info = self.reader.info if pictures else _blind(self.reader.info)
         self.tasks, self.absent = read_tasks(path / layout.TASKS), ""
 
@@ -182,11 +183,12 @@ class SourceV21(_Folder):
         layout_keys = ("features", "fps", "data_path")
         if lacking := [key for key in layout_keys if key not in self.info]:
             raise DatasetError(f"{path / layout.INFO} lacks {', '.join(lacking)}. Restore the file.")
-        check_features(self.info, where=path / layout.INFO)
+        check_info(self.info, where=path / layout.INFO)
         self.info = self.info if pictures else _blind(self.info)
         rows = _json_lines(path / "meta" / "tasks.jsonl")
-        with layout.understood(str(path / "meta" / "tasks.jsonl")):
-            self.tasks = _dense({int(row["task_index"]): str(row["task"]) for row in rows})
+        tasks_file = path / "meta" / "tasks.jsonl"
+        with layout.understood(str(tasks_file)):
+            self.tasks = _dense({int(row["task_index"]): str(row["task"]) for row in rows}, tasks_file)
         described = _json_lines(path / "meta" / "episodes.jsonl")
         with layout.understood(str(path / "meta" / "episodes.jsonl")):
             self._rows = {int(row["episode_index"]): row for row in described}
@@ -251,23 +253,35 @@ class SourceV21(_Folder):
         return [n for n in rest if n not in set(blind)], ", ".join(words)
 
 
-def check_features(info: Mapping[str, Any], *, where: Path) -> None:
-    """Refuse features that say no type, and names that would become a path of their own: they name folders of videos.
+def check_info(info: Mapping[str, Any], *, where: Path) -> None:
+    """Refuse what cannot be: rates, chunks and shapes that are none, and features named like paths, which name folders.
 
     Raises:
-        DatasetError: names the feature.
+        DatasetError: names the key.
     """
+    rate, chunk = info.get("fps"), info.get("chunks_size", layout.FILES_PER_CHUNK)
+    if not isinstance(rate, int | float) or not 0 < rate < float("inf"):
+        raise DatasetError(f"{where}: fps is {rate!r}, and frames have no times without a positive rate. Correct it.")
+    if not isinstance(chunk, int) or chunk < 1:
+        raise DatasetError(f"{where}: chunks_size is {chunk!r}; a chunk has at least one file. Correct it.")
     features = info.get("features")
     if not isinstance(features, Mapping):
         raise DatasetError(f"{where} has no table of features. Restore the file.")
     for key, feature in features.items():
         if not isinstance(feature, Mapping) or "dtype" not in feature:
             raise DatasetError(f"{where}: the feature {key} says no dtype. Restore the file.")
+        shape = feature.get("shape") or [1]
+        if not isinstance(shape, list | tuple) or not all(isinstance(size, int) and size > 0 for size in shape):
+            raise DatasetError(f"{where}: the feature {key} has the shape {shape!r}, which is none. Correct it.")
         if "/" in key or "\\" in key or key.startswith("."):
             raise DatasetError(
                 f"{where}: {key!r} cannot name a feature, LeRobot allows no '/' there, and it would lead out of the "
                 "folder. Rename it."
             )
+    if missing := [key for key in INDEX_FEATURES if key not in features]:
+        raise DatasetError(f"{where} has no feature {', '.join(missing)}, which every LeRobot dataset has. Restore it.")
+    if any(feature["dtype"] == "video" for feature in features.values()) and not info.get("video_path"):
+        raise DatasetError(f"{where} has videos and no video_path that says where. Restore it.")
 
 
 def read_tasks(path: Path) -> list[str]:
@@ -281,7 +295,7 @@ def read_tasks(path: Path) -> list[str]:
     if "task_index" not in table.column_names or not texts:
         raise DatasetError(f"{path} has the columns {', '.join(table.column_names)}; expected task_index and the text.")
     text = next((name for name in ("__index_level_0__", "task") if name in texts), texts[0])
-    return _dense(dict(zip(table["task_index"].to_pylist(), map(str, table[text].to_pylist()), strict=True)))
+    return _dense(dict(zip(table["task_index"].to_pylist(), map(str, table[text].to_pylist()), strict=True)), path)
 
 
 def _blind(info: Mapping[str, Any]) -> dict[str, Any]:
@@ -290,8 +304,13 @@ def _blind(info: Mapping[str, Any]) -> dict[str, Any]:
     return {**info, "features": kept, "video_path": None}
 
 
-def _dense(tasks: Mapping[int, str]) -> list[str]:
+def _dense(tasks: Mapping[int, str], where: Path) -> list[str]:
     """Texts in order of their index; an index that nothing has gets an empty text."""
+    if tasks and not (min(tasks) >= 0 and max(tasks) < _MOST_TASKS):
+        raise DatasetError(
+            f"{where} numbers tasks from {min(tasks)} to {max(tasks)}; they count from 0 and below {_MOST_TASKS}. "
+            "Number them anew."
+        )
     return [tasks.get(index, "") for index in range(max(tasks, default=-1) + 1)]
 
 
