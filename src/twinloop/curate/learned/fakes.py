@@ -45,12 +45,12 @@ def clip_files() -> list[str]:
 class Fakes(MeasuringCheck):
     """Simulated episodes that a discriminator tells from real ones, with the features that give them away.
 
-    ``suspect`` are those that look unlike real ones; ``bad`` those of which that is certain and that a single feature
-    gives away: in half of their clips it lies where no real clip does.
+    Looking simulated is a difference, no fault: it may be another task. So the worst verdict is ``suspect``. Its reason
+    says whether a single feature gives an episode away: in half of its clips it lies where no real clip does.
 
     Args:
         twins: whose joint ranges stand in where a real log has no calibration.
-        level: share of false alarms among alarms.
+        level: share of false alarms among those that stand out for certain.
     """
 
     name = "learned/fake"
@@ -104,16 +104,14 @@ class Fakes(MeasuringCheck):
         for here, place in enumerate(names):
             rows = np.flatnonzero(of == here)
             measured = Measured(value=float(score[here]))
-            certain = p[here] <= self.level
-            if not certain and score[here] <= limit:
+            if p[here] > self.level and score[here] <= limit:
                 reason = f"It does not stand out from real episodes (adjusted p = {p[here]:.2g}; {ranked})."
                 yield self.of(recordings[place], measured, "good", limit=limit, reason=reason)
                 continue
             words, alone = given_away(real, sim, found, rows)
             by = "one feature alone gives it away" if alone else "what gives it away"
             reason = f"It looks simulated, {by}: {words} (adjusted p = {p[here]:.2g}; {ranked})."
-            verdict = "bad" if alone and certain else "suspect"
-            yield self.of(recordings[place], measured, verdict, limit=limit, reason=reason)
+            yield self.of(recordings[place], measured, "suspect", limit=limit, reason=reason)
 
 
 def given_away(real: ClipNumbers, sim: ClipNumbers, found: CrossFit, rows: NDArray[np.intp]) -> tuple[str, bool]:

@@ -1,9 +1,11 @@
 """Which episodes no real data supports: far from every real clip, by neighbours and by density.
 
 P-values are conformal, of whole episodes against held-out real ones (`stats.novelty`), and adjusted over all episodes
-that are judged: of those called ``bad`` no more than the stated share are like real ones in truth. With n real
-episodes no p-value is below 1 / (n + 1), so that one odd episode among m can be certified from m / level − 1 real ones
-on; one that lies beyond the fence of real episodes' own distances is called ``suspect`` without that promise.
+that are judged: of those whose adjusted p-value is at most the level, no more than that share are like real ones in
+truth. With n real episodes no p-value is below 1 / (n + 1), so that one odd episode among m can be certified from
+m / level − 1 real ones on; one that lies beyond the fence of real episodes' own distances is flagged without that
+promise. To lie where nobody has recorded yet is no fault, so that the worst verdict is ``suspect``; the reason says
+which of the two it is.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Support(MeasuringCheck):
 
     Args:
         twins: whose joint ranges stand in where a real log has no calibration.
-        level: share of false alarms among those called bad, of each of the two measures half of it.
+        level: share of false alarms among those called certain, of each of the two measures half of it.
     """
 
     name = "learned/support"
@@ -91,18 +93,18 @@ class Support(MeasuringCheck):
             return
         adjusted = np.minimum(benjamini_hochberg(found.p_values), 1.0)
         for here, place in enumerate(found.names):
-            bad = adjusted[here] <= self.level / len(_WORDS)
-            beyond = float(found.scores[here]) > usual.high
-            verdict = "bad" if bad else "suspect" if beyond else "good"
+            certain = adjusted[here] <= self.level / len(_WORDS)
+            odd = certain or float(found.scores[here]) > usual.high
             far = np.exp(found.scores[here] - usual.median)
             promise = f"p = {found.p_values[here]:.2g}, {adjusted[here]:.2g} adjusted for {len(found.names)} episodes"
             reason = f"Its {_WORDS[kind]} is {far:.2f} times the usual one of held-out real episodes ({promise})."
             first = None
-            if verdict != "good":
+            if odd:
                 first, nearest = _nearest(recordings, known, given, found, int(place), scale)
-                reason = f"No real data supports it: {reason[0].lower()}{reason[1:-1]}; {nearest}."
+                sure = "No real data supports it" if certain else "Hardly any real data supports it"
+                reason = f"{sure}: {reason[0].lower()}{reason[1:-1]}; {nearest}."
             measured = Measured(value=float(found.scores[here]), channel=kind, first_frame=first)
-            yield self.of(recordings[place], measured, verdict, limit=usual.high, reason=reason)
+            yield self.of(recordings[place], measured, "suspect" if odd else "good", limit=usual.high, reason=reason)
 
     def _of_real(self, recording: Recording, value: float, usual: Fence, kind: Kind) -> Score:
         far = np.exp(value - usual.median)
