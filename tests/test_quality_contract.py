@@ -219,15 +219,19 @@ def test_scores_do_not_depend_on_processes(dataset):
         assert score_all(recordings, checks, engine) == alone
 
 
-def test_what_is_no_longer_wrong_is_settled_in_the_workspace(dataset, tmp_path):
+def test_a_finding_that_is_mended_is_gone_with_the_next_run_and_stays_in_the_history(dataset, tmp_path):
     with Workspace.create(tmp_path / "ws") as held:
         held.add(dataset)
-        name = open_recordings(dataset)[0].episode_id
+        first, other = (recording.episode_id for recording in open_recordings(dataset, [0, 1]))
         check = open_checks(["recording/truncated"], NO_TWIN)
-        wrong = [Score(episode_id=name, check="recording/truncated", channel="end", verdict="bad", reason="Once.")]
+        wrong = [Score(episode_id=name, check="recording/truncated", channel="end", verdict="bad", reason="Once.")
+                 for name in (first, other)]  # fmt: skip
         held.append("scores", scores_table(wrong, check, "0"), run_id="0")
-    curate(None, workspace=tmp_path / "ws", only=["recording/truncated"])
+    where = f"episode_id = '{first}'"
+    curate(None, workspace=tmp_path / "ws", only=["recording/truncated"], where=where)
     with Workspace.open(tmp_path / "ws") as held:
-        rows = held.query("SELECT channel, verdict FROM scores WHERE episode_id = ?", [name]).to_pylist()
-        assert {row["verdict"] for row in rows} == {"good"}
-        assert "end" in {row["channel"] for row in rows}
+        rows = held.query("SELECT episode_id, verdict FROM scores").to_pylist()
+        assert {row["verdict"] for row in rows if row["episode_id"] == first} == {"good"}
+        assert [row["verdict"] for row in rows if row["episode_id"] == other] == ["bad"]  # the run did not look at it
+        history = held.query("SELECT verdict FROM score_history WHERE episode_id = ?", [first]).to_pylist()
+        assert "bad" in {row["verdict"] for row in history}

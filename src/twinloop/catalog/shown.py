@@ -110,13 +110,14 @@ def _first(names: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def newest(history: pa.Table) -> pa.Table:
-    """Of the rows that one check gave of one channel of one episode, those of the newest run."""
+    """All rows that a check gave of an episode in the newest run in which it spoke of it."""
     runs = _codes(history, "run_id")
     if not len(history) or not (runs != runs[0]).any():
         return history
     names = history["run_id"].combine_chunks()
     names = names.dictionary if pa.types.is_dictionary(names.type) else names.dictionary_encode().dictionary
-    by_run = np.argsort(np.argsort(np.argsort(names.to_pylist()))[runs], kind="stable")
+    rank = np.argsort(np.argsort(names.to_pylist()))[runs]
+    by_run = np.argsort(rank, kind="stable")
     key = _digests(history["episode_id"])
     # Digests tell episodes apart unless two fall together, which is looked for among the rows that seem alike.
     order = by_run[np.argsort(_key(history, key)[by_run], kind="stable")] if key is not None else None
@@ -124,26 +125,26 @@ def newest(history: pa.Table) -> pa.Table:
         key = _codes(history, "episode_id").astype(np.uint64)
         order = by_run[np.argsort(_key(history, key)[by_run], kind="stable")]
     ordered = _key(history, key)[order]
+    last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], [True]))
+    latest = np.repeat(rank[order[last]], np.diff(last, prepend=-1))
     keep = np.zeros(len(history), dtype=bool)
-    keep[order[np.append(ordered[1:] != ordered[:-1], [True])]] = True
+    keep[order] = rank[order] == latest
     return history.filter(pa.array(keep))
 
 
 def _key(history: pa.Table, episodes: NDArray[np.uint64] | None) -> NDArray[np.uint64]:
-    """A number for each episode, check and channel."""
-    key = np.zeros(len(history), np.uint64) if episodes is None else episodes.copy()
-    for column in ("check", "channel"):
-        codes = _codes(history, column).astype(np.uint64)
-        key = key * (codes.max() + np.uint64(1)) + codes
-    return key
+    """A number for each episode and check."""
+    key = np.zeros(len(history), np.uint64) if episodes is None else episodes
+    codes = _codes(history, "check").astype(np.uint64)
+    return key * (codes.max() + np.uint64(1)) + codes
 
 
 def _alike_are_same(history: pa.Table, key: NDArray[np.uint64] | None, order: NDArray[np.int64]) -> bool:
-    """Whether neighbours of one key are of one episode, check and channel."""
+    """Whether neighbours of one key are of one episode and check."""
     ordered = _key(history, key)[order]
     same = np.flatnonzero(ordered[1:] == ordered[:-1])
     one, other = pa.array(order[same]), pa.array(order[same + 1])
-    columns = (history[name].combine_chunks() for name in ("episode_id", "check", "channel"))
+    columns = (history[name].combine_chunks() for name in ("episode_id", "check"))
     return all(
         pc.all(pc.equal(_plain(column.take(one)), _plain(column.take(other)))).as_py() is not False
         for column in columns

@@ -10,12 +10,12 @@ from twinloop.catalog.said_views import DATASET_VIEWS, LABEL_VIEWS, LINEAGE_VIEW
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state_schema import STATE_TABLES
 
-# The newest verdict of each check on each channel of an episode: names of runs sort by time.
+# What each check said of an episode in its newest run, so that what it no longer names is no longer wrong: names of
+# runs sort by time.
 _SCORES = """
     SELECT * EXCLUDE (newest) FROM (
-        SELECT *, row_number() OVER (PARTITION BY episode_id, "check", channel ORDER BY run_id DESC) AS newest
-        FROM score_history
-    ) WHERE newest = 1
+        SELECT *, max(run_id) OVER (PARTITION BY episode_id, "check") AS newest FROM score_history
+    ) WHERE run_id = newest
 """
 
 # Views that are made of others, as SQL, each after those it is made of.

@@ -189,26 +189,7 @@ def _remember(
     short = {key: value for key, value in figures.items() if key not in ("scores", "headline")}
     arguments = ["--checks", *(check.name for check in curated.checks), "--where", curated.where]
     run_id = held.record_run("curate", output, short, started, datetime.now(UTC), arguments)
-    scores = [*curated.scores, *_settled(held, curated.scores)]
-    held.append("scores", scores_table(scores, curated.checks, run_id), run_id=run_id)
-
-
-def _settled(held: Workspace, scores: Sequence[Score]) -> list[Score]:
-    """Channels that an earlier run called suspect or bad and this one does not speak of: they are good now.
-
-    The catalog shows the newest verdict of each channel, and a check names only channels that are wrong.
-    """
-    scored = {(score.episode_id, score.check) for score in scores}
-    named = {(score.episode_id, score.check, score.channel) for score in scores}
-    rows = held.query(
-        "SELECT episode_id, \"check\", channel FROM scores WHERE verdict IN ('suspect', 'bad')"
-    ).to_pylist()
-    before = [(str(row["episode_id"]), str(row["check"]), str(row["channel"])) for row in rows]
-    return [
-        Score(episode_id=name, check=check, channel=channel, reason="Nothing is wrong with it any more.")
-        for name, check, channel in before
-        if (name, check) in scored and (name, check, channel) not in named
-    ]
+    held.append("scores", scores_table(curated.scores, curated.checks, run_id), run_id=run_id)
 
 
 def _print(console: Console, curated: Curated, *, stored: bool) -> None:
