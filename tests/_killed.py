@@ -1,14 +1,21 @@
 """A process that is ended at its n-th write to the disk: what the fault tests run, apart from them.
 
 `killed_at` counts every step by which data become lasting (flushing a file, renaming it, each statement that SQLite
-is given within a transaction, its commit) and kills its process with SIGKILL at the N-th.
+is given within a transaction, its commit) and kills its process with SIGKILL at the N-th. `Forks` runs it many times:
+a process that has everything loaded, and a fork of it for each time.
 """
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import sqlite3
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 _LEFT = -1
@@ -96,3 +103,57 @@ def killed_at(step_: int, root: Path, what: str) -> None:
     global _LEFT
     _LEFT = step_
     work(what, root)
+
+
+def serve() -> None:
+    """Fork for each line ``[step, root, what]`` that comes, and answer with what the child ended with."""
+    import duckdb  # noqa: F401 - loaded once, for all children
+    import pyarrow.compute  # noqa: F401
+    import pyarrow.parquet  # noqa: F401
+
+    import test_catalog_workspace  # noqa: F401
+    import twinloop.catalog.compaction  # noqa: F401
+
+    for line in sys.stdin:
+        at, root, what = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                killed_at(at, Path(root), what)
+                code = 0
+            except BaseException:
+                traceback.print_exc()
+            os._exit(code)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+
+class Forks:
+    """Runs operations that are ended on the way, each in a process of its own."""
+
+    def __init__(self, server: subprocess.Popen[str]) -> None:
+        self._server = server
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(cls) -> Iterator[Forks]:
+        """One that ends with the block."""
+        command = [sys.executable, "-c", "import _killed; _killed.serve()"]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+        pipe = subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as server:
+            try:
+                yield cls(server)
+            finally:
+                assert server.stdin is not None
+                server.stdin.close()
+
+    def run(self, at: int, root: Path, what: str) -> int:
+        """The exit code of ``what``, ended at its ``at``-th write point if it has so many."""
+        assert self._server.stdin is not None
+        assert self._server.stdout is not None
+        self._server.stdin.write(json.dumps([at, str(root), what]) + "\n")
+        self._server.stdin.flush()
+        code = int(self._server.stdout.readline())
+        assert code in (0, -signal.SIGKILL)
+        return code

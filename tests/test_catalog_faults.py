@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from _killed import killed_at
+from _killed import Forks
 from test_catalog_workspace import score
 from test_dataset_writer import SPEC, commit, planted, write_all
 from twinloop.catalog import Workspace
@@ -63,8 +63,10 @@ def without_times(seen: dict[str, object]) -> str:
     return str({name: len(rows) if name in with_times else rows for name, rows in seen.items()})
 
 
-def run_until(step: int, root: Path, what: str) -> int:
-    return exit_code(killed_at, step, root, what)
+@pytest.fixture(name="forks", scope="module")
+def fork_server():
+    with Forks.open() as forks:
+        yield forks
 
 
 def exit_code(target, *given) -> int:
@@ -77,8 +79,8 @@ def exit_code(target, *given) -> int:
     return process.exitcode
 
 
-def walk(made: Path, folder: Path, what: str, *, stride: int) -> int:
-    """Kill ``what`` at every ``stride``-th write point, and then let it end; how many times it was killed."""
+def walk(forks: Forks, made: Path, folder: Path, what: str) -> int:
+    """Kill ``what`` at every write point, and then let it end; how many times it was killed."""
 
     def prepared(name: str) -> Path:
         root = shutil.copytree(made, folder / name)
@@ -90,27 +92,27 @@ def walk(made: Path, folder: Path, what: str, *, stride: int) -> int:
 
     before = without_times(committed(prepared("before")))
     finished = prepared("finished")
-    assert run_until(10_000, finished, what) == 0
+    assert forks.run(10_000, finished, what) == 0
     after = without_times(committed(finished))
-    for step in range(0, 10_000, stride):
+    for step in range(10_000):
         root = prepared(f"step-{step}")
-        code = run_until(step, root, what)
+        code = forks.run(step, root, what)
         found = without_times(committed(root))
         assert found in ((after,) if code == 0 else (before, after)), (what, step)
-        assert run_until(10_000, root, what) == 0
+        assert forks.run(10_000, root, what) == 0
         if what != "append":  # appending again appends again
             assert without_times(committed(root)) == after
         shutil.rmtree(root)
         if code == 0:
-            return step // stride
+            return step
     raise AssertionError
 
 
-def test_an_addition_that_is_killed_happened_or_did_not(root):
+def test_an_addition_that_is_killed_happened_or_did_not(forks, root):
     """Three of the points that the slow test walks through."""
     before = without_times(committed(root))
     for step in (3, 8, 14):
-        assert run_until(step, root, "add") == -signal.SIGKILL
+        assert forks.run(step, root, "add") == -signal.SIGKILL
         assert without_times(committed(root)) == before
     with Workspace.open(root) as ws:
         assert ws.add(root / "data" / "second").new == 2
@@ -118,9 +120,11 @@ def test_an_addition_that_is_killed_happened_or_did_not(root):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["add", "append", "freeze", "bury", "compact", "rewrite"])
-def test_no_write_point_leaves_half_of_anything(made, tmp_path, what):
+def test_no_write_point_leaves_half_of_anything(forks, made, tmp_path, what):
     least = {"add": 15, "append": 10, "freeze": 4, "bury": 3, "compact": 15, "rewrite": 15}
-    assert walk(made, tmp_path, what, stride=1) >= least[what]
+    points = walk(forks, made, tmp_path, what)
+    print(f"{what}: killed at {points} points")
+    assert points >= least[what]
 
 
 @pytest.mark.parametrize("full_at", [0, 1, 2])
