@@ -61,7 +61,7 @@ class Engine:
         self.show_sql(name, f"SELECT * FROM {parquet(files)}")  # noqa: S608 - our own
 
     def query(self, sql: str, parameters: Parameters = ()) -> pa.Table:
-        """Run one statement that reads.
+        """Run one statement that reads; a name that several columns have is counted on, as ``episode_id_2``.
 
         Raises:
             UnknownNameError: no such view or column.
@@ -70,7 +70,7 @@ class Engine:
         """
         with self._lock, explained(self.columns):
             require_reading(self._connection.extract_statements(sql))
-            return self._connection.sql(sql, params=parameters or None).to_arrow_table()
+            return _told_apart(self._connection.sql(sql, params=parameters or None).to_arrow_table())
 
     def columns(self) -> Mapping[str, list[str]]:
         """The columns of every view."""
@@ -83,6 +83,19 @@ class Engine:
     def close(self) -> None:
         """Let go of everything."""
         self._connection.close()
+
+
+def _told_apart(answer: pa.Table) -> pa.Table:
+    """Give every column a name of its own: rows as dictionaries, JSON and Parquet would lose all but one."""
+    names = list[str]()
+    taken = set(answer.column_names)
+    for name in answer.column_names:
+        own, count = name, 1
+        while own in names or (count > 1 and own in taken):
+            count += 1
+            own = f"{name}_{count}"
+        names.append(own)
+    return answer if names == answer.column_names else answer.rename_columns(names)
 
 
 def parquet(files: Sequence[Path]) -> str:

@@ -104,6 +104,8 @@ def _value(label: Label) -> str:
         if not math.isfinite(number):
             raise InputError(f"The label {label.where} is not a finite number.")
         return repr(number)
+    if label.kind in ("subtask", "tag") and not value.isprintable():
+        raise InputError(f"The label {label.where} has a line break or another control character. Write a word.")
     return value
 
 
@@ -112,7 +114,9 @@ def _require_range(label: Label, value: str) -> None:
     if (first is None) != (last is None):
         raise InputError(f"The label {label.where} names one end of its frames. Give first and last, or neither.")
     if first is not None and last is not None and not 0 <= first <= last:
-        raise InputError(f"The label {label.where} has the frames {first} to {last}. The first is 0 or later.")
+        raise InputError(
+            f"The label {label.where} has the frames {first} to {last}. Count from 0, the first frame first."
+        )
     if label.kind == "subtask" and value != UNKNOWN and first is None:
         raise InputError(f"The label {label.where} names no frames. Write {value}:FIRST-LAST.")
     if first is not None and label.kind not in ("subtask", "language", "tag"):

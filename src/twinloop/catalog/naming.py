@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _LEAST = 4  # characters of an id
 _SHOWN = 4
+_SHORT = 12
 
 
 def resolve(ws: Workspace, words: Iterable[str], *, buried: bool = False) -> list[str]:
@@ -78,7 +79,8 @@ class _Known:
             raise InputError(f"{word!r} is too short to name an episode. Give {_LEAST} characters of its id or more.")
         found: Sequence[str] = sorted(set(self._ids.filter(pc.starts_with(self._ids, word)).to_pylist()))
         if not found:
-            raise UnknownNameError("episode", word, set(self._ids.to_pylist()), where=self._where)
+            short = {name[:_SHORT] for name in self._ids.to_pylist()}
+            raise UnknownNameError("episode", word, short, where=f"{self._where}, which has {len(short)}")
         if len(found) > 1:
             shown = ", ".join(name[: len(word) + 6] for name in found[:_SHOWN])
             raise InputError(f"{word} begins the ids of {len(found)} episodes ({shown}, …). Give more of it.")

@@ -15,6 +15,8 @@ _COLUMN = re.compile(
     r"Referenced column \"(?P<name>.+?)\" (?:was )?not found|does not have a column named \"(?P<of>.+?)\""
 )
 _FUNCTION = re.compile(r"(?:Function with name|function) \"?(?P<name>\w+)\"? does not exist")
+_MISSING = re.compile(r"Values were not provided for the following parameters: (?P<names>.+)")
+_EXCESS = re.compile(r"identifiers of the excess parameters: (?P<names>.+)")
 _BLOCKED = ("file system operations are disabled", "disabled by configuration", "has been locked")
 
 
@@ -57,6 +59,11 @@ def _ours(error: Exception, columns: Mapping[str, list[str]]) -> Exception:
     first = text.splitlines()[0] if text else type(error).__name__
     if function:
         return InputError(f"There is no function {function['name']} in DuckDB's SQL. {_hint(text)}".strip())
+    missing, excess = _MISSING.search(first), _EXCESS.search(first)
+    if missing:
+        return InputError(_without_value(missing["names"].split(", ")))
+    if excess:
+        return InputError(f"The statement has no parameter {excess['names']}. A value goes where it says $NAME or ?.")
     if any(sign in text for sign in _BLOCKED):
         return InputError(
             f"A statement reads the catalog's views and nothing else, no files and no settings ({first}). "
@@ -70,6 +77,16 @@ def _ours(error: Exception, columns: Mapping[str, list[str]]) -> Exception:
     if ".parquet" in text:
         return DatasetError(f"A file that the statement reads is damaged or gone ({first}). Run `twinloop fsck`.")
     return InputError(f"{first} {_line(text)}".strip())
+
+
+def _without_value(names: Sequence[str]) -> str:
+    if names[0].isdigit():
+        return (
+            f"There are no values for {len(names)} question marks of the statement. Give as many parameters; to "
+            "`twinloop query` write $NAME in their place and --params NAME=VALUE."
+        )
+    wanted, given = ", ".join(f"${name}" for name in names), " ".join(f"{name}=VALUE" for name in names)
+    return f"There is no value for {wanted} of the statement. Give it as a parameter: --params {given}."
 
 
 def _hint(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -39,6 +41,7 @@ from twinloop.loop.runs import finite
 _INTERRUPTED = 130
 _UNHEARD = 141  # as a program that SIGPIPE ends
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+_FRAME = {ord(mark): " " for mark in "╭╮╰╯│─"}  # drawn around what the parser says
 _RESUME = " What was finished is whole; the same command with --resume goes on from there."
 _DESCRIPTION = "Closes the loop between robots and their simulations: identify, randomize, simulate, verify."
 
@@ -82,9 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words == ["--version"]:
         print(f"twinloop {__version__}")
         return 0
-    command: Command = tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
-        _Commands, prog="twinloop", args=labelled(said(words)), description=_DESCRIPTION, config=_STYLE
-    )
+    command = _parsed(words) if "--json" not in words else _parsed_for_programs(words)
     started = datetime.now(UTC)
     try:
         figures, code = command.run()
@@ -98,6 +99,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if command.json:
         print(dumps(finite(figures)))
     return code
+
+
+def _parsed(words: Sequence[str]) -> Command:
+    return tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
+        _Commands, prog="twinloop", args=labelled(said(words)), description=_DESCRIPTION, config=_STYLE
+    )
+
+
+def _parsed_for_programs(words: Sequence[str]) -> Command:
+    """The same, and a line of JSON on standard output where the words are not understood."""
+    heard = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(heard):
+            return _parsed(words)
+    except SystemExit as end:
+        sys.stderr.write(heard.getvalue())
+        if end.code:
+            message = " ".join(heard.getvalue().translate(_FRAME).split())
+            print(dumps({"error": "UsageError", "message": message}))
+        raise
 
 
 def _remember(words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime) -> None:

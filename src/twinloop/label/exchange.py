@@ -70,8 +70,10 @@ def read_labels(path: Path) -> list[LabelLine]:
         if path.stat().st_size > _MOST_BYTES:
             raise InputError(f"{path} has more than {_MOST_BYTES // 1024**2} MB. Give it in parts.")
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}). Name a file of labels.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is no UTF-8 ({error}). Save it as UTF-8.") from error
     rows = _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(path, text)
     lines, wrong = list[LabelLine](), list[str]()
     for number, row in rows:

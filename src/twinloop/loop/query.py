@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -16,11 +16,15 @@ from rich.table import Table
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.questions import QUESTIONS
+from twinloop.catalog.workspace import FILE
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.loop.runs import finite
 
 Format = Literal["table", "json", "parquet", "arrow"]
+
+_BY_SUFFIX: Mapping[str, Format] = {".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json"}
+_KEPT = ("catalog", "data", "twins")  # folders of a workspace whose files its own commands alone write
 
 _SHOWN = 50  # rows of a table for people; files hold all
 _WIDTH = 40  # characters of a cell for people
@@ -31,7 +35,7 @@ def run_query(
     sql: str,
     *,
     params: Sequence[str],
-    format: Format,  # noqa: A002 - as the option is called
+    format: Format | None,  # noqa: A002 - as the option is called
     output: Path | None,
     workspace: Path | None,
     console: Console,
@@ -42,7 +46,7 @@ def run_query(
     Args:
         sql: a statement, or the name of one of the written questions.
         params: ``NAME=VALUE`` for each ``$NAME`` in it, values as YAML.
-        format: of the answer.
+        format: of the answer; None takes what the output's name ends in, else a table.
         output: file for it; else standard output.
         workspace: folder of the workspace; by default the nearest upwards.
         console: for people.
@@ -50,11 +54,14 @@ def run_query(
 
     Raises:
         UnknownNameError: no such table, column or question.
-        InputError: what cannot be asked, or a binary answer without a file to go to.
+        InputError: what cannot be asked, a binary answer without a file to go to, or an output over the workspace's
+            own files.
     """
+    format = format or (_BY_SUFFIX.get(output.suffix, "table") if output else "table")  # noqa: A001
     if format in ("parquet", "arrow") and output is None and (quiet or sys.stdout.isatty()):
         raise InputError(f"--format {format} is not for reading. Name a file with --output.")
     with Workspace.open(workspace) as opened:
+        _require_outside(output, opened.root)
         answer = opened.query(statement(sql), given(params))
     figures = {"schema": 1, "verb": "query", "rows": len(answer), "columns": answer.column_names}
     if output is not None:
@@ -104,6 +111,16 @@ def given(params: Sequence[str]) -> dict[str, Any]:
         except yaml.YAMLError:
             values[name] = value
     return values
+
+
+def _require_outside(output: Path | None, root: Path) -> None:
+    """Refuse to write over what the workspace is made of."""
+    if output is None:
+        return
+    place = output.resolve()
+    for kept in (root / FILE, *(root / name for name in _KEPT)):
+        if place.is_relative_to(kept.resolve()):
+            raise InputError(f"{output} lies in {kept}, which the workspace keeps itself. Choose a file elsewhere.")
 
 
 def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A002 - as the option is called

@@ -1,0 +1,103 @@
+"""What is wrong in the words and files of the commands on data is refused in one line that says what to do."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+
+from _labelled import workspace
+from twinloop.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory):
+    """A workspace with six episodes in the batch ``first``, which all that is refused leaves as it is."""
+    folder = tmp_path_factory.mktemp("errors") / "cell"
+    ws, _ = workspace(folder)
+    ws.close()
+    before = _files(folder / "data")
+    yield folder
+    assert _files(folder / "data") == before
+    assert main(["fsck", "--workspace", str(folder)]) == 0
+
+
+def _files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(autouse=True)
+def inside(cell, monkeypatch):
+    """Commands run in the workspace."""
+    monkeypatch.chdir(cell)
+
+
+def refused(capsys, words: list[str], code: int = 2) -> str:
+    """What a command says when it refuses; asserts one line for people, and one of JSON for programs."""
+    assert main(words) == code
+    message = capsys.readouterr().err.strip()
+    assert message.startswith("twinloop: ")
+    assert main([*words, "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["message"] == message.removeprefix("twinloop: ")
+    return message
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (
+            ["query", "range"],
+            "no value for $high, $low, $name of the statement. Give it as a parameter: --params high=",
+        ),
+        (["query", "SELECT $a", "--params", "a=1", "b=2"], "has no parameter b. A value goes where it says $NAME or ?"),
+        (["query", "SELECT 1", "--output", "catalog/state.sqlite"], "which the workspace keeps itself"),
+        (["query", "SELECT 1", "--output", "data/first/meta/info.json"], "Choose a file elsewhere"),
+        (["query", "SELECT 1", "--output", "runs/../twinloop.yaml"], "twinloop.yaml, which the workspace keeps"),
+        (["query", "COPY episodes TO 'x.csv'"], "COPY does more than read"),
+        (["query", "SELECT 1; DROP TABLE episodes"], "this text has 2. Give one SELECT"),
+        (["query", "SELECT * FROM read_csv('/etc/passwd')"], "no files and no settings"),
+        (["label", "--where", "true) UNION SELECT content FROM read_text('/etc/passwd') --", "--tag", "x"], "syntax"),
+        (["label", "--where", "(SELECT count(*) FROM read_text('/etc/passwd')) > 0", "--tag", "x"], "no files and no"),
+        (["label", "zzzz", "--success", "yes"], "Unknown episode 'zzzz'"),
+        (["label", "first:0", "--subtask", "reach:9-3"], "frames 9 to 3. Count from 0, the first frame first"),
+        (["label", "first:0", "--tag", "two\nlines"], "has a line break or another control character. Write a word"),
+        (["label", "--from", "nowhere.csv"], "nowhere.csv cannot be read (No such file or directory). Name a file"),
+    ],
+)
+def test_a_wrong_word_is_named_with_what_to_do(capsys, words, answer):
+    assert answer in refused(capsys, words)
+
+
+def test_an_unknown_episode_is_not_answered_with_a_wall_of_ids(capsys):
+    message = refused(capsys, ["label", "zzzz", "--success", "yes"])
+    assert "which has 6. Existing: " in message
+    assert all(len(word.strip(".,")) == 12 for word in message.split("Existing: ")[1].split())
+
+
+def test_columns_of_one_name_are_told_apart(capsys, tmp_path):
+    assert main(["query", "SELECT 1 AS a, 2 AS a, 3 AS a_2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answer"] == [{"a": 1, "a_3": 2, "a_2": 3}]
+    joined = "SELECT p.episode_id, e.episode_id FROM places p JOIN episodes e USING (episode_id)"
+    assert main(["query", joined, "--output", str(tmp_path / "x.parquet")]) == 0
+    table = pq.read_table(tmp_path / "x.parquet")
+    assert table.column_names == ["episode_id", "episode_id_2"]
+    assert table["episode_id"].to_pylist() == table["episode_id_2"].to_pylist()
+
+
+def test_the_name_of_a_file_says_its_format(capsys, tmp_path):
+    assert main(["query", "SELECT 7 AS seven", "--output", str(tmp_path / "x.jsonl")]) == 0
+    assert json.loads((tmp_path / "x.jsonl").read_text()) == {"seven": 7}
+    assert main(["query", "SELECT 7 AS seven", "--format", "table", "--output", str(tmp_path / "y.json")]) == 0
+    assert "seven" in (tmp_path / "y.json").read_text().splitlines()[1]
+
+
+@pytest.mark.parametrize("words", [["query"], ["datasets", "nope"], ["label", "show"], ["curate", "--nope", "3"]])
+def test_words_that_no_command_has_are_answered_to_programs_too(capsys, words):
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--json"])
+    told = capsys.readouterr()
+    assert end.value.code == 2
+    assert json.loads(told.out)["error"] == "UsageError"
+    assert told.err
+    assert "│" not in json.loads(told.out)["message"]
