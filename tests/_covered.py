@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from twinloop.core.params import ParamTable
-from twinloop.core.records import Provenance, SimEpisode
+from twinloop.core.records import Provenance, SimEpisode, Source
+from twinloop.core.units import NORMALIZED, UnitMap
 from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.generate.config import make_plan, resolve
@@ -55,26 +57,30 @@ def write_generated(
     episodes: int,
     seed: int,
     succeeds: Callable[[Mapping[str, float]], bool] = lambda params: True,
+    bare: bool = False,
 ) -> Path:
-    """A dataset as if it had been generated from a file."""
+    """A dataset as if it had been generated from a file; ``bare``: as a real log in ±100 without a calibration."""
     twin = arm()
     config = resolve(dict(value), where="test", folder=folder.parent, episodes=episodes, seed=seed, keep="all")
     table = make_plan(config, twin).draw(range(episodes))
-    units = twin.unit_map(["rad"] * 6)
+    units = twin.unit_map([NORMALIZED if bare else "rad"] * 6)
+    scaled = units.from_si if bare else np.asarray
+    told = UnitMap(joints=tuple(replace(unit, scale=None, offset=None) for unit in units.joints), source="log header")
     spec = DatasetSpec(
         name="covered",
         robot_type="so101_follower",
         fps=30,
         joints=tuple(twin.robot.joints),
-        units=units,
+        units=told if bare else units,
         block_size=episodes,
-        config={"generate": config.model_dump(mode="json")},
+        config={} if bare else {"generate": config.model_dump(mode="json")},
         twin_hash=twin.hash,
     )
+    source: Source = "real" if bare else "sim"
     with DatasetWriter.open(folder, spec) as writer:
         writer.commit_block(
             0,
-            [_episode(n, table, units, twin, seed, succeeds) for n in range(episodes)],
+            [_episode(n, table, spec, seed, succeeds, source, scaled) for n in range(episodes)],
             outcome={"attempted": episodes},
         )
         writer.finish({})
@@ -82,22 +88,28 @@ def write_generated(
 
 
 def _episode(
-    number: int, table: ParamTable, units: Any, twin: Twin, seed: int, succeeds: Callable[[Mapping[str, float]], bool]
+    number: int,
+    table: ParamTable,
+    spec: DatasetSpec,
+    seed: int,
+    succeeds: Callable[[Mapping[str, float]], bool],
+    source: Source,
+    scaled: Callable[[np.ndarray], np.ndarray],
 ) -> SimEpisode:
     params = table.row(number)
-    state = motion(params, 1000 * seed + number)
+    state = scaled(motion(params, 1000 * seed + number))
     success = succeeds(params)
     record = Provenance(
-        source="sim",
-        twin=twin.name,
-        twin_hash=twin.hash,
+        source=source,
+        twin=arm().name,
+        twin_hash=spec.twin_hash,
         config_hash="c" * 64,
-        params={name: params[name] for name in RANGES},
+        params={} if source == "real" else {name: params[name] for name in RANGES},
         seed_path=(seed, number, 0),
         versions={},
         actor="planted",
         task="pick",
-        units=units.to_json(),
+        units=spec.units.to_json(),
         success=success,
         success_version="1",
     )

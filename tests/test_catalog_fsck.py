@@ -70,6 +70,17 @@ def test_a_whole_workspace_has_no_findings(root, capfd):
     assert fsck(root, capfd)[1]["findings"] == []
 
 
+def test_what_is_kept_to_be_faster_is_no_finding(root, capfd):
+    """Whatever lies in catalog/cache can be made again: nobody lists it, and it may be cut off."""
+    cache = root / "catalog" / "cache" / "neighbours-0"
+    cache.mkdir(parents=True)
+    (cache / "rows.npy").write_bytes(b"half")
+    (cache.parent / "part-ZZZ.parquet").write_bytes(b"half")
+    for words in ((), ("--deep",), ("--repair",)):
+        assert fsck(root, capfd, *words)[1]["findings"] == []
+    assert (cache / "rows.npy").read_bytes() == b"half"
+
+
 @pytest.mark.parametrize("table", ["episodes", "params", "scores"])
 @pytest.mark.parametrize("harm", ["flip", "cut", "remove"])
 def test_a_damaged_part_is_found_by_name_and_read_again_where_its_dataset_is_there(root, capfd, table, harm):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from twinloop.curate.scan import scan
 
@@ -41,6 +42,7 @@ def test_two_bands_are_found_one_after_the_other():
     assert {box.axes for box in found[:2]} == {(0,), (1,)}
 
 
+@pytest.mark.slow
 def test_where_nothing_is_planted_a_box_is_told_as_rarely_as_claimed():
     """5 % of 40: more than 6 would have a chance of 0.3 %."""
     alarms = sum(

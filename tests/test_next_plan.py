@@ -34,6 +34,7 @@ def in_hole(params) -> bool:
     return params[Y] > 0.03
 
 
+@pytest.mark.slow
 def test_a_planted_hole_is_ranked_first_and_the_next_run_closes_it(sides, tmp_path, capsys):
     real, sim = sides
     words = ("--real", real, "--sim", sim)
@@ -83,6 +84,7 @@ def test_in_the_parameter_space_the_box_is_the_hole_itself(sides, capsys, tmp_pa
     assert "- episodes: 128" in said
 
 
+@pytest.mark.slow
 def test_a_place_where_simulation_fails_is_planned_by_how_much_of_reality_is_there(sides, capsys, tmp_path):
     real, _ = sides
     sim = write_generated(
@@ -104,6 +106,7 @@ def test_a_place_where_simulation_fails_is_planned_by_how_much_of_reality_is_the
     assert target["weight"] == pytest.approx(target["mass"] * target["failure"])
 
 
+@pytest.mark.slow
 def test_where_nothing_is_missing_nothing_is_planned(sides, capsys, tmp_path):
     real, _ = sides
     sim = write_generated(tmp_path / "alike", generate_file(), episodes=150, seed=9)
@@ -113,7 +116,7 @@ def test_where_nothing_is_missing_nothing_is_planned(sides, capsys, tmp_path):
     assert code == 0
     assert "Nothing is planned: there is no hole of three episodes or more" in said
     assert plan["output"] is None
-    assert not (tmp_path / "a.yaml").exists()
+    assert not (tmp_path / "next.yaml").exists()
 
 
 def test_what_cannot_be_planned_is_said(sides, capsys, tmp_path):

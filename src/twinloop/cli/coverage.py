@@ -35,7 +35,8 @@ class Sides:
     camera: str | None = None
     """Camera of the pictures; by default each episode's first."""
     ranges: str | None = None
-    """A twin whose joint ranges stand in for the calibration of a log that has none."""
+    """A twin whose joint ranges stand in for the calibration of a log that has none; in a workspace by default its
+    twin."""
     real_params: Path | None = None
     """What is known of the real episodes' parameters: a CSV file (a column episode, one per parameter, in SI), or the
     folder of an identify run."""
@@ -75,7 +76,7 @@ class Sides:
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """What simulation covers: of reality (--real, --sim or --workspace), or of its own parameter space (DIR)."""
+    """What simulation covers: of reality (--real and --sim, or a workspace), or of its own parameter space (DIR)."""
 
     dataset: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="DIR")]] = None
     """A generated dataset alone: each of its parameters, pairs of them, the largest hole."""
@@ -86,8 +87,9 @@ class Coverage:
     """The map of clips on the page."""
     fail_if: tuple[str, ...] = ()
     """Exit with 1 where this holds, such as 'coverage < 0.9' or 'largest_hole > 0.05'."""
-    like: str | None = None
-    """Instead: the clips of the workspace nearest to this one, EPISODE or EPISODE:FRAME."""
+    like: Annotated[str | None, tyro.conf.arg(metavar="EPISODE[:FRAME]")] = None
+    """Instead: the clips of the workspace nearest to this one, EPISODE or EPISODE:FRAME; an episode is named by the
+    beginning of its id or by BATCH:INDEX."""
     most: int = 5
     """How many of them."""
     triples: bool = False
@@ -112,10 +114,6 @@ class Coverage:
             from twinloop.loop.coverage import run_coverage
 
             return run_coverage(self.dataset, output=self.output, triples=self.triples, console=out), 0
-        if not (sides.real or sides.sim or sides.workspace):
-            raise InputError(
-                "Nothing was named. Give --real LOG --sim DATASET, or --workspace DIR, or a generated DIR."
-            )
         from twinloop.loop.coverage_reality import run_coverage_of_reality
 
         return run_coverage_of_reality(

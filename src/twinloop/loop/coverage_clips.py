@@ -57,7 +57,7 @@ def agree(
     Raises:
         LogError, UnitsError: they cannot be compared; says why.
     """
-    shown = [[_calibrated(member.load(), ranges) for member in _examples(side)] for side in (real, sim)]
+    shown = [[_calibrated(member.load(), ranges) for member in side.examples] for side in (real, sim)]
     matched = match(shown[0], shown[1], clip_s=clip_s)
     clips = matched.real
     settings = ClipSettings(
@@ -70,14 +70,7 @@ def agree(
         camera=camera,
         ranges=ranges,
     )
-    said = () if ranges is None else (f"Where a log has no calibration the joint ranges of {ranges.name} stand in.",)
-    return settings, (*matched.notes, *said)
-
-
-def _examples(side: Side) -> list[Member]:
-    """One member of each folder, and of what lies in none."""
-    first = {member.folder: member for member in reversed(side.members)}
-    return list(first.values())
+    return settings, matched.notes
 
 
 def clips_of(member: Member, settings: ClipSettings) -> ClipBatch | None:

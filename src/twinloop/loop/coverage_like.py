@@ -9,10 +9,28 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.catalog import Workspace
+from twinloop.catalog.naming import resolve
 from twinloop.core.errors import InputError
 from twinloop.curate.neighbours import clip_index, nearest, usual_encoder
 
 _DEFAULT = "waypoints"
+
+
+def clip_named(workspace: Workspace, like: str) -> tuple[str, int]:
+    """The episode and the frame of ``EPISODE`` or ``EPISODE:FRAME``.
+
+    An episode is the beginning of its id or ``BATCH:INDEX``, as for labels. A number behind the name of a batch is an
+    index, behind anything else a frame.
+
+    Raises:
+        InputError, UnknownNameError: what is written is neither, or there is no such episode.
+    """
+    head, colon, tail = like.rpartition(":")
+    if colon and not tail.isdigit():
+        raise InputError(f"--like {like}: {tail!r} is no frame. Write EPISODE or EPISODE:FRAME, such as {head}:60.")
+    batch = workspace.query("SELECT 1 FROM places WHERE batch = ? LIMIT 1", [head]).num_rows
+    name, frame = (head, int(tail)) if colon and not batch else (like, 0)
+    return resolve(workspace, [name])[0], frame
 
 
 def run_like(path: Path | None, like: str, *, most: int, embedding: str, console: Console) -> dict[str, Any]:
@@ -20,7 +38,7 @@ def run_like(path: Path | None, like: str, *, most: int, embedding: str, console
 
     Args:
         path: of the workspace; None: the nearest upwards.
-        like: ``EPISODE`` or ``EPISODE:FRAME``.
+        like: the clip, see `clip_named`.
         most: how many.
         embedding: by which encoder; its default stands for the embedding with the most clips.
         console: where they are printed.
@@ -29,13 +47,11 @@ def run_like(path: Path | None, like: str, *, most: int, embedding: str, console
         InputError, UnknownNameError: there are no embeddings, or no such clip.
     """
     workspace = Workspace.open(path)
-    name, _, frame = like.partition(":")
-    if frame and not frame.isdigit():
-        raise InputError(f"--like {like}: write EPISODE or EPISODE:FRAME, such as {name}:60.")
+    episode, frame = clip_named(workspace, like)
     encoder_hash, encoder = usual_encoder(workspace, None if embedding == _DEFAULT else embedding)
     clips = len(clip_index(workspace, encoder_hash))
     began = time.perf_counter()
-    found = nearest(workspace, name, int(frame or 0), most, encoder_hash=encoder_hash)
+    found = nearest(workspace, episode, frame, most, encoder_hash=encoder_hash)
     took = time.perf_counter() - began
     console.print(f"Of {clips} clips by {encoder}, in {1e3 * took:.1f} ms:")
     rows = []
@@ -47,4 +63,5 @@ def run_like(path: Path | None, like: str, *, most: int, embedding: str, console
             soft_wrap=True,
         )
         rows.append({**vars(row), "batch": place.batch, "episode_index": place.index})
-    return {"schema": 1, "verb": "coverage", "like": like, "encoder": encoder, "clips": clips, "nearest": rows}
+    asked = {"like": like, "episode_id": episode, "frame": frame}
+    return {"schema": 1, "verb": "coverage", **asked, "encoder": encoder, "clips": clips, "nearest": rows}

@@ -19,8 +19,8 @@ from twinloop.encoders.clips import open_clip_encoder
 from twinloop.encoders.motion import WaypointEncoder
 from twinloop.loop.coverage_clips import ClipSettings, agree, by_episode, encode_sides
 from twinloop.loop.coverage_params import Generated, ParameterSpace, generated_from, parameter_space
+from twinloop.loop.coverage_ranges import stand_in
 from twinloop.loop.coverage_sides import Side, folder_side, workspace_side
-from twinloop.twin import load_twin
 
 PARAMETERS = "parameters"
 
@@ -30,7 +30,8 @@ class CoverageOptions:
     """What is compared, and how.
 
     ``real`` and ``sim`` are logs and folders; with ``workspace`` they are chosen by conditions instead. ``embedding``
-    is an encoder of clips or ``parameters``. ``fit`` says whose clips whitening is fitted on.
+    is an encoder of clips or ``parameters``. ``fit`` says whose clips whitening is fitted on. ``ranges`` names the twin
+    of `loop.coverage_ranges`.
     """
 
     real: tuple[str, ...] = ()
@@ -191,7 +192,7 @@ def _clip_rows(
     options: CoverageOptions, real: Side, sim: Side, workspace: Workspace | None
 ) -> tuple[ClipRows, ClipRows, Whitening, ClipSettings, dict[str, Any], list[str]]:
     encoder = open_clip_encoder(options.embedding)
-    ranges = None if options.ranges is None else load_twin(options.ranges)
+    ranges, calibrated = stand_in(options.ranges, workspace, [*real.examples, *sim.examples])
     settings, said = agree(real, sim, clip_s=options.clip_s, ranges=ranges, camera=options.camera)
     raw_real, raw_sim, figures = encode_sides(real, sim, encoder, settings, workspace)
     both = np.vstack([raw_real.rows, raw_sim.rows])
@@ -211,4 +212,4 @@ def _clip_rows(
         "rate_hz": settings.rate_hz,
         "space_hash": fitted_hash(figures["hash"], whitening),
     }
-    return rows[0], rows[1], whitening, settings, info, list(said)
+    return rows[0], rows[1], whitening, settings, info, [*said, *calibrated]

@@ -50,6 +50,11 @@ class Side:
         return list(dict.fromkeys(member.folder for member in self.members if member.folder is not None))
 
     @property
+    def examples(self) -> list[Member]:
+        """One member of each folder, and of what lies in none."""
+        return list({member.folder: member for member in reversed(self.members)}.values())
+
+    @property
     def success(self) -> np.ndarray:
         """Outcomes ``(n,)``: 1, 0, NaN where none is known."""
         return np.array([np.nan if m.success is None else float(m.success) for m in self.members])

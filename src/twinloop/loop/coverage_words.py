@@ -93,9 +93,10 @@ def parameter_lines(measured: Measured) -> list[str]:
     assert space is not None  # noqa: S101 - asked for only where there is one
     lines = []
     if space.known:
-        nreal = len(space.real)
+        drawn = len(space.real) != len(measured.real.members)
+        what = f"{len(space.real)} {'draws of what reality may be' if drawn else 'real episodes'}"
         lines += [
-            f"Of {nreal} real episodes {box.cases} and of {len(space.sim)} simulated ones {box.controls} have "
+            f"Of {what} {box.cases} and of {len(space.sim)} simulated ones {box.controls} have "
             f"{box_words(space.axes, box)} (p = {box.p_value:.2g})."
             for box in space.holes
         ]
