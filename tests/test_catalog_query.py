@@ -70,14 +70,42 @@ def test_frames_come_with_the_names_of_their_episodes(cell):
     assert cell.query("SELECT sum(frames) AS n FROM episodes")["n"].to_pylist() == [sum(widths["frames"].to_pylist())]
 
 
-def test_a_frames_view_says_which_folder_is_gone(tmp_path):
+def test_frames_leave_out_a_batch_whose_folder_is_gone_and_say_so(tmp_path, caplog):
     with Workspace.create(tmp_path / "cell") as ws:
         folder = write_all(ws.root / "data" / "planted")
         ws.add(folder)
+        with DatasetWriter.open(ws.root / "data" / "other", SPEC) as writer:
+            writer.commit_block(0, [dataclasses.replace(planted(50), number=0)])
+        ws.add(ws.root / "data" / "other")
         shutil.rmtree(folder)
-        assert len(ws.query("SELECT frames FROM episodes")) == len(NUMBERS)
+        assert len(ws.query("SELECT frames FROM episodes")) == len(NUMBERS) + 1
+        assert not caplog.messages
+        assert ws.query("SELECT DISTINCT batch FROM frames")["batch"].to_pylist() == ["other"]
+        [message] = caplog.messages
+        assert "Left out of the view frames: Batch planted is no longer at" in message
+        assert "`twinloop add`" in message
+        shutil.rmtree(ws.root / "data" / "other")
         with pytest.raises(DatasetError, match=r"Batch planted is no longer at .*data/planted"):
             ws.query("SELECT * FROM frames")
+
+
+def test_sums_of_integers_are_integers_in_every_format(cell, capfd):
+    sql = (
+        "SELECT sum(frames) AS frames, 1.5 AS half, sum(frames) * 100000000000000000000::HUGEINT AS huge FROM episodes"
+    )
+    answer = cell.query(sql)
+    assert [field.type for field in answer.schema][:2] == [pa.int64(), pa.float64()]
+    [row] = answer.to_pylist()
+    assert (type(row["frames"]), row["half"], row["huge"]) == (int, 1.5, row["frames"] * 10**20)
+    more = "now() AS at, 'a'::BLOB AS data, {'n': sum(frames)} AS nested, INTERVAL 1 DAY AS span"
+    for words in (("--format", "json"), ("--json",)):
+        code, out, _ = ask(
+            capfd, f"SELECT {more}, {sql.removeprefix('SELECT ')}", "--workspace", str(cell.root), *words
+        )
+        said = json.loads(out)
+        said = said["answer"][0] if "answer" in said else said
+        assert (code, said["frames"], said["huge"], said["half"]) == (0, row["frames"], row["frames"] * 10**20, 1.5)
+        assert (said["nested"], said["data"]) == ({"n": row["frames"]}, "61")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from twinloop.catalog.batch_commit import key_of
 from twinloop.catalog.fsck_batches import check_batch
+from twinloop.catalog.kept import damaged
 from twinloop.catalog.parts import PATTERN, Part, Parts
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
 from twinloop.catalog.state import State
@@ -52,6 +53,19 @@ def check_parts(parts: Parts) -> Iterator[Finding]:
         for part in listed.values():
             yield from _check_part(parts, part)
         yield from _unlisted(parts, table, set(listed))
+
+
+def check_kept(parts: Parts) -> Iterator[Finding]:
+    """What was kept for quick opening against the hash in its name."""
+    for path in damaged(parts.folder):
+        where = path.relative_to(parts.folder.parent).as_posix()
+        yield Finding(
+            kind="kept",
+            where=where,
+            what=f"{where}, which makes opening quick, has other bytes than those written.",
+            remedy="Nothing is lost: --repair removes it, and the next query makes it again.",
+            repair="forget",
+        )
 
 
 def check_index(parts: Parts) -> Iterator[Finding]:

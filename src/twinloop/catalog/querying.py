@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from twinloop.catalog.answers import numbers
 from twinloop.catalog.engine import Engine, Parameters
 from twinloop.catalog.frames import data_files, view_sql
 from twinloop.catalog.frozen import LISTS, lists
+from twinloop.catalog.kept import Kept
 from twinloop.catalog.parts import Part, Parts
 from twinloop.catalog.schema import EPISODES, SCORES
 from twinloop.catalog.shown import Cache, newest, once
@@ -21,6 +24,7 @@ from twinloop.core.errors import DatasetError, UnknownNameError
 MOST_IN_MEMORY = 4_000_000  # rows of scores that are held, some 150 bytes each; beyond that they are read each time
 _HELD = {"episodes", "places"}
 _TRIES = 3
+_LOGGER = logging.getLogger(__name__)
 
 
 class Queries:
@@ -34,7 +38,7 @@ class Queries:
 
     def __init__(self, parts: Parts, folder_of: Callable[[str], Path], settings: Mapping[str, Any]) -> None:
         self._parts, self._folder_of, self._settings = parts, folder_of, settings
-        self._cache = Cache()
+        self._cache = Cache(Kept(parts.folder))
         self._engine: Engine | None = None
         self._at: tuple[int, int] = (-1, -1)
 
@@ -44,7 +48,7 @@ class Queries:
         tries = 0
         while True:
             try:
-                return self._ready(wanted).query(sql, parameters)
+                return numbers(self._ready(wanted).query(sql, parameters))
             except UnknownNameError as error:
                 # Frames are also a column of episodes: what names the view is what DuckDB looks for as a table.
                 if error.name not in FRAME_VIEWS or error.name in wanted:
@@ -105,8 +109,8 @@ class Queries:
         elif name in PART_VIEWS:
             self._show_parts(engine, name)
         elif name == "scores" and self._few_scores():
-            history = self._scores()
-            engine.show(name, self._cache.made("scores", history, newest))
+            self._scores()
+            engine.show(name, self._cache.made("scores", SCORES.name, newest))
         elif name in DERIVED:
             engine.show_sql(name, DERIVED[name])
 
@@ -124,7 +128,7 @@ class Queries:
         """Every copy, and each episode once: its first copy, unless it is buried."""
         places = self._cache.read(self._parts, EPISODES.name, self._parts.listed(EPISODES.name))
         buried = frozenset(row["episode_id"] for row in self._parts.state.rows("SELECT episode_id FROM tombstones"))
-        return {"places": places, "episodes": self._cache.made("episodes", places, once, buried)}
+        return {"places": places, "episodes": self._cache.made("episodes", EPISODES.name, once, buried)}
 
     def _scores(self) -> pa.Table:
         return self._cache.read(self._parts, SCORES.name, self._parts.listed(SCORES.name))
@@ -134,8 +138,23 @@ class Queries:
         return sum(part.rows for part in listed) <= MOST_IN_MEMORY
 
     def _frames(self, view: str) -> dict[str, list[Path]]:
-        batches = self._parts.state.rows("SELECT batch FROM batches ORDER BY added, batch")
-        return {row["batch"]: data_files(view, self._folder_of(row["batch"])) for row in batches}
+        """The files behind a view of frames; batches whose folder is gone or another are left out, which is said.
+
+        Raises:
+            DatasetError: that goes for every batch.
+        """
+        found: dict[str, list[Path]] = {}
+        problems = list[DatasetError]()
+        for row in self._parts.state.rows("SELECT batch FROM batches ORDER BY added, batch"):
+            try:
+                found[row["batch"]] = data_files(view, self._folder_of(row["batch"]))
+            except DatasetError as error:
+                problems.append(error)
+        if problems and not found:
+            raise problems[0]
+        for problem in problems:
+            _LOGGER.warning("Left out of the view %s: %s", view, problem)
+        return found
 
 
 def _order(name: str) -> tuple[int, str]:

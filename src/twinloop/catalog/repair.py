@@ -48,6 +48,9 @@ def repair(parts: Parts, findings: Sequence[Finding]) -> dict[Finding, str]:
 def _repair_one(parts: Parts, finding: Finding) -> str:
     if finding.repair == "sweep":
         return _sweep(parts, finding)
+    if finding.repair == "forget":
+        (parts.folder.parent / finding.where).unlink(missing_ok=True)
+        return "Removed."
     if finding.repair == "find" and finding.batch is not None:
         return _find(parts, finding.batch)
     if finding.repair == "add" and finding.batch is not None:

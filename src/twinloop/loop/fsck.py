@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.catalog.compaction import compact
-from twinloop.catalog.fsck import Finding, check_batches, check_index, check_parts, check_state
+from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts, check_state
 from twinloop.catalog.fsck_frozen import check_frozen
 from twinloop.catalog.parts import Parts
 from twinloop.catalog.repair import repair, repair_state
@@ -44,7 +44,7 @@ def run_fsck(
     if not any(finding.kind == "state" and finding not in done for finding in found):
         parts = Parts(root / "catalog", State(at))
         lists = check_frozen(parts.folder, parts.state)
-        more = [*check_parts(parts), *check_index(parts), *check_batches(parts, deep=deep), *lists]
+        more = [*check_parts(parts), *check_kept(parts), *check_index(parts), *check_batches(parts, deep=deep), *lists]
         found += more
         if mend:
             done |= _mended(root, parts, more)

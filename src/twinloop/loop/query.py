@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
+from twinloop.catalog.answers import plain
 from twinloop.catalog.questions import QUESTIONS
 from twinloop.catalog.workspace import FILE
 from twinloop.core.errors import InputError, UnknownNameError
@@ -70,7 +71,7 @@ def run_query(
         console.print(f"{len(answer)} rows: {output}")
         return {**figures, "output": str(output)}
     if quiet:
-        return {**figures, "answer": finite(answer.to_pylist())}
+        return {**figures, "answer": finite(plain(answer.to_pylist()))}
     if format == "table":
         console.print(_table(answer))
         more = f" (the first {_SHOWN} shown; --format json or parquet gives all)" if len(answer) > _SHOWN else ""
@@ -131,7 +132,7 @@ def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A
             writer.write_table(answer)
     elif format == "json":
         for batch in answer.to_batches():
-            file.writelines((dumps(finite(row)) + "\n").encode() for row in batch.to_pylist())
+            file.writelines((dumps(finite(plain(row))) + "\n").encode() for row in batch.to_pylist())
     else:
         text = io.StringIO()
         Console(file=text, width=_PAGE, markup=False, highlight=False).print(_table(answer))
