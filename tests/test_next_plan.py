@@ -46,7 +46,7 @@ def test_a_planted_hole_is_ranked_first_and_the_next_run_closes_it(sides, tmp_pa
     assert np.mean(inside) > 0.9
     assert first["mass"] > 3 * max((hole["mass"] for hole in others), default=0.0)
     assert f"The largest is {first['mass']:.1%} of reality" in said
-    assert "% told): the map's middle distance to it falls from" in said
+    assert "% told): a map puts the box's clips" in said
     assert "Taken out: the constraint" in said
 
     text = (tmp_path / "next.yaml").read_text()

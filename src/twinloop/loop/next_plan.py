@@ -133,8 +133,8 @@ def _clip_target(measured: Measured, number: int, hole: Hole) -> Target:
     }
     told = ", ".join(f"{axes[c].name} ({t:.0%} told)" for c, t in zip(found.columns, found.told, strict=True))
     distances = (
-        f"the map's middle distance to it falls from {found.now:.3g} to {found.left:.3g}, its own error on left-out "
-        f"episodes is {found.error:.3g}"
+        f"a map puts the box's clips {found.left:.3g} from it in the middle and the drawn ones {found.now:.3g} or more; "
+        f"it errs by {found.error:.3g} on left-out episodes"
     )
     reason = {
         "none": f"No drawn parameter moves clips toward it: {found.reason}.",
