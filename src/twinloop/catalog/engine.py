@@ -60,6 +60,12 @@ class Engine:
         """A view of Parquet files."""
         self.show_sql(name, f"SELECT * FROM {parquet(files)}")  # noqa: S608 - our own
 
+    def hide(self, name: str) -> None:
+        """Take a view of `show_sql` or `show_files` away, if there is one."""
+        if name in self.views:
+            self._connection.execute(f'DROP VIEW "{name}"')
+            self.views.discard(name)
+
     def query(self, sql: str, parameters: Parameters = ()) -> pa.Table:
         """Run one statement that reads; a name that several columns have is counted on, as ``episode_id_2``.
 

@@ -77,6 +77,9 @@ class Queries:
             if moment != self._at or self._engine is None:
                 self.close()
             frames = {name: self._frames(name) for name in FRAME_VIEWS if name in wanted}
+            for name in FRAME_VIEWS:  # folders come and go without a commit
+                if self._engine is not None:
+                    self._engine.hide(name)
             engine = self._engine_for([path for files in frames.values() for paths in files.values() for path in paths])
             self._at = moment
             for name in sorted(wanted - engine.views, key=_order):
