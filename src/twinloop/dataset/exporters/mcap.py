@@ -10,33 +10,20 @@ import heapq
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.errors import MissingDependencyError, UnknownNameError
+from twinloop.core.errors import MissingDependencyError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.dataset.exporters import mcap_messages as messages
+from twinloop.dataset.exporters.asked import STREAM_SETTINGS, Asked, read_asked
 from twinloop.dataset.exporters.mcap_entries import Entry, entries, nanoseconds
 from twinloop.dataset.exporters.mcap_play import FEATURES, METADATA, UNIT_MAP, play
 from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
-from twinloop.dataset.exporters.streams import EpisodeStreams, chosen_cameras, open_reader, require_absent
+from twinloop.dataset.exporters.streams import EpisodeStreams, open_reader, require_absent
 from twinloop.dataset.exporters.truth import NOTHING, Truth
-from twinloop.dataset.reader import DatasetReader
 
-_SETTINGS = {
-    "cameras": "cameras with commas, all (default) or none",
-    "pictures": "video (packets copied where that can be done, default) or jpeg",
-}
 _APART_NS = 1_000_000_000  # between episodes of one file
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    reader: DatasetReader
-    cameras: list[str]
-    copied: bool
-    truth: Truth
 
 
 def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: Truth = NOTHING) -> Exported:
@@ -53,11 +40,7 @@ def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: Tr
     _import_writer()
     reader = open_reader(source)
     episodes = chosen_episodes(options, range(len(reader)), where=source)
-    pictures = options.settings.get("pictures", "video")
-    if pictures not in ("video", "jpeg"):
-        raise UnknownNameError("kind of pictures", pictures, ("video", "jpeg"), where="the format mcap")
-    cameras = chosen_cameras(reader, options.settings.get("cameras"))
-    asked = _Asked(reader=reader, cameras=cameras, copied=pictures == "video", truth=truth)
+    asked = read_asked(reader, options, truth, name="mcap")
     notes = dict.fromkeys(truth.notes)
     if output.suffix == ".mcap":
         require_absent(output)
@@ -82,7 +65,7 @@ def _import_writer() -> Any:
     return mcap_writer
 
 
-def _write_file(path: Path, asked: _Asked, episodes: Sequence[int]) -> list[str]:
+def _write_file(path: Path, asked: Asked, episodes: Sequence[int]) -> list[str]:
     reader, notes, begin = asked.reader, [], 0
     with atomic_open(path) as file, _opened(file) as target:
         target.attach(UNIT_MAP, None if reader.units is None else reader.units.to_json())
@@ -160,5 +143,5 @@ EXPORTER = Exporter(
     lost="statistics and the exact simulator states",
     write=export_mcap,
     play=play,
-    settings=_SETTINGS,
+    settings=STREAM_SETTINGS,
 )

@@ -9,32 +9,18 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import atomic_open
+from twinloop.dataset.exporters.asked import STREAM_SETTINGS, Asked, read_asked
 from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
 from twinloop.dataset.exporters.rerun_blueprint import blueprint
 from twinloop.dataset.exporters.rerun_entities import log_episode
 from twinloop.dataset.exporters.rerun_play import APPLICATION, play
-from twinloop.dataset.exporters.streams import EpisodeStreams, chosen_cameras, open_reader, require_absent
+from twinloop.dataset.exporters.streams import EpisodeStreams, open_reader, require_absent
 from twinloop.dataset.exporters.truth import NOTHING, Truth
-from twinloop.dataset.reader import DatasetReader
-
-_SETTINGS = {
-    "cameras": "cameras with commas, all (default) or none",
-    "pictures": "video (packets copied where that can be done, default) or jpeg",
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Asked:
-    reader: DatasetReader
-    cameras: list[str]
-    copied: bool
-    truth: Truth
 
 
 def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: Truth = NOTHING) -> Exported:
@@ -52,11 +38,7 @@ def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: T
     rerun = _import_rerun()
     reader = open_reader(source)
     episodes = chosen_episodes(options, range(len(reader)), where=source)
-    pictures = options.settings.get("pictures", "video")
-    if pictures not in ("video", "jpeg"):
-        raise UnknownNameError("kind of pictures", pictures, ("video", "jpeg"), where="the format rerun")
-    cameras = chosen_cameras(reader, options.settings.get("cameras"))
-    asked = _Asked(reader=reader, cameras=cameras, copied=pictures == "video", truth=truth)
+    asked = read_asked(reader, options, truth, name="rerun")
     notes = dict.fromkeys(truth.notes)
     if output.suffix == ".rrd":
         _require_one(output, episodes)
@@ -91,7 +73,7 @@ def _require_one(output: Path, episodes: Sequence[int]) -> None:
         )
 
 
-def _write_whole(rerun: Any, output: Path, asked: _Asked, index: int) -> list[str]:
+def _write_whole(rerun: Any, output: Path, asked: Asked, index: int) -> list[str]:
     """One file that appears whole or not at all; Rerun opens files by itself."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episode.rrd"
@@ -102,7 +84,7 @@ def _write_whole(rerun: Any, output: Path, asked: _Asked, index: int) -> list[st
     return notes
 
 
-def _write(rerun: Any, path: Path, asked: _Asked, index: int) -> list[str]:
+def _write(rerun: Any, path: Path, asked: Asked, index: int) -> list[str]:
     streams = EpisodeStreams(asked.reader, index)
     recording = rerun.RecordingStream(APPLICATION, recording_id=streams.name)
     recording.save(str(path), default_blueprint=blueprint(streams, asked.cameras))
@@ -119,5 +101,5 @@ EXPORTER = Exporter(
     lost="statistics and the exact simulator states",
     write=export_rerun,
     play=play,
-    settings=_SETTINGS,
+    settings=STREAM_SETTINGS,
 )
