@@ -69,7 +69,7 @@ def run_plan(
         "targets": [target.to_json() for target in targets],
     }
     if not chosen:
-        console.print("Nothing is planned: no hole has parameters that lead there." if targets else _NOTHING)
+        console.print(_NOWHERE if targets else _NOTHING, soft_wrap=True)
         return {**figures, "output": None, "episodes": 0, "boxes": []}, int(bool(targets))
     fills = _fills(measured, chosen, episodes)
     text, notes = next_file(measured.generated, fills, base=base)
@@ -87,6 +87,10 @@ def run_plan(
     return {**figures, **plan}, 0
 
 
+_NOWHERE = (
+    "Nothing is planned: no hole has parameters that lead there. What is missing is motion: another expert or task, "
+    "another start pose, demonstrations replayed in the twin; or a parameter that was not drawn."
+)
 _NOTHING = "Nothing is planned: there is no hole of three episodes or more, and no place where simulation fails."
 
 
@@ -133,8 +137,8 @@ def _clip_target(measured: Measured, number: int, hole: Hole) -> Target:
     }
     told = ", ".join(f"{axes[c].name} ({t:.0%} told)" for c, t in zip(found.columns, found.told, strict=True))
     distances = (
-        f"a map puts the box's clips {found.left:.3g} from it in the middle and the drawn ones {found.now:.3g} or more; "
-        f"it errs by {found.error:.3g} on left-out episodes"
+        f"a map puts the box's clips {found.left:.3g} from it and the nearest drawn ones {found.now:.3g}; it errs by "
+        f"{found.error:.3g} on left-out episodes"
     )
     reason = {
         "none": f"No drawn parameter moves clips toward it: {found.reason}.",
