@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import camera, catalog, edits, envs, generate, gpu, path, render, scale, scenes, writer
+from benchmarks import camera, catalog, coverage, edits, envs, generate, gpu, path, render, scale, scenes, writer
 from twinloop.core.files import write_json
 from twinloop.core.pool import cores
 
@@ -27,6 +27,7 @@ def main() -> None:
         "camera": camera.run(),
         "path": path.run(path.AIMED, frames=1),
         "catalog": catalog.run(),
+        "coverage": coverage.run(),
         "scale": scale.run([("swing", 10_000, cores())]),
     }
     made, wrote, played = figures["generate"], figures["writer"], figures["envs"]
@@ -123,6 +124,13 @@ def main() -> None:
         f"{streamed['peak_mb']:.0f}",
         f"{streamed['statistics_s']:.0f} s",
         f"{known['statistics_target_mb']}",
+    )
+    near = figures["coverage"]
+    table.add_row(
+        f"{near['k']} nearest of {near['clips']:,} clips of {near['width']} numbers, exact, ms by the clock",
+        f"{near['median_ms']:.0f}",
+        f"{near['most_ms']:.0f} at most, {near['processor_ms']:.0f} ms of processor time",
+        "",
     )
     if "skipped" in figures["gpu"]:
         table.add_row("episodes on a GPU", "none here", figures["gpu"]["skipped"], f"{figures['gpu']['target']:.2f}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.curate.cells import Cell, failure_boxes, parameter_cells
+from twinloop.curate.cells import Cell, PairCell, failure_boxes, pair_cells, parameter_cells
 from twinloop.curate.parameters import Axis, chosen_axes, known_names, pair_axes, parameter_axes, places
 from twinloop.curate.scan import MOST_PAIR_AXES, Box, scan
 from twinloop.dataset.reader import DatasetReader
@@ -41,8 +41,8 @@ class ParameterSpace:
     """Simulated and real episodes as points of the axes that were drawn.
 
     ``sim`` ``(m, d)`` has all axes; ``real`` ``(n, d)`` is NaN where a value is not known, ``known`` the columns that
-    every real episode has. ``holes`` are boxes that reality fills and simulation does not, ``failures`` boxes in which
-    simulated episodes fail; their axes are columns.
+    every real episode has. ``pairs`` are cells of two parameters, the emptiest first. ``holes`` are boxes that reality
+    fills and simulation does not, ``failures`` boxes in which simulated episodes fail; their axes are columns.
     """
 
     axes: tuple[Axis, ...]
@@ -50,6 +50,7 @@ class ParameterSpace:
     sim: Array
     known: tuple[int, ...]
     cells: tuple[Cell, ...]
+    pairs: tuple[PairCell, ...]
     holes: tuple[Box, ...]
     failures: tuple[Box, ...]
     source: str
@@ -103,12 +104,14 @@ def parameter_space(
     known = tuple(i for i, axis in enumerate(axes) if axis.name in known_here)
     holes = _holes(axes, points, theirs[whole], known, seed)
     pairs = pair_axes(axes, MOST_PAIR_AXES)
+    shown = sorted({*pairs, *(column for box in holes for column in box.axes)})
     return ParameterSpace(
         axes=tuple(axes),
         real=points,
         sim=theirs,
         known=known,
         cells=tuple(parameter_cells(axes, points, theirs, sim.success)),
+        pairs=tuple(pair_cells(axes, points, theirs, sim.success, shown)),
         holes=holes,
         failures=failure_boxes(theirs[whole], sim.success[whole], pair_axes=pairs, seed=seed),
         source=source,

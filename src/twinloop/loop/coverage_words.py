@@ -46,13 +46,13 @@ def opening(measured: Measured) -> list[str]:
     ]
     if measured.whitening is None:
         axes = ", ".join(measured.encoder["axes"])
-        return [*lines, f"compared in the drawn parameters {axes}; of reality they are {measured.encoder['source']}"]
+        return [*lines, f"Compared in the drawn parameters {axes}; of reality they are {measured.encoder['source']}"]
     white = measured.whitening
     again = f", {measured.encoder['known']} episodes of them known already" if measured.encoder["known"] else ""
     return [
         *lines,
         (
-            f"compared by {measured.encoder['name']} ({measured.encoder['hash'][:12]}{again}) in "
+            f"Compared by {measured.encoder['name']} ({measured.encoder['hash'][:12]}{again}) in "
             f"{white.axes.shape[1]} whitened components, {white.share:.0%} of the variance of {white.fitted}"
         ),
     ]
@@ -105,7 +105,10 @@ def parameter_lines(measured: Measured) -> list[str]:
     else:
         lines.append("Nothing is known of the real episodes' parameters (--real-params); cells show simulation alone.")
     empty = [cell for cell in space.cells if not cell.sim]
-    lines.append(f"{len(empty)} of {len(space.cells)} cells of single parameters hold no simulated episode.")
+    lines.append(
+        f"{len(empty)} of {len(space.cells)} cells of single parameters and "
+        f"{sum(not cell.sim for cell in space.pairs)} of {len(space.pairs)} cells of two hold no simulated episode."
+    )
     judged = space.sim[~np.isnan(measured.sim.success)]
     if len(judged):
         rate = float(np.nanmean(measured.sim.success))
@@ -204,6 +207,7 @@ def figures_of(measured: Measured) -> dict[str, Any]:
             "known": [space.axes[i].name for i in space.known],
             "source": space.source,
             "cells": [cell.to_json() for cell in space.cells],
+            "pairs": [cell.to_json() for cell in space.pairs],
             "holes": [_box_json(space.axes, box) for box in space.holes],
             "failures": [_box_json(space.axes, box) for box in space.failures],
         },

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import TwinloopError
-from twinloop.curate.cells import Cell
+from twinloop.curate.cells import PAIR_CELLS, Cell, PairCell
 from twinloop.curate.holes import Hole
 from twinloop.loop.coverage_clips import ClipSettings, clips_of
 from twinloop.loop.coverage_measured import Measured, shown_map
+from twinloop.loop.coverage_params import ParameterSpace
 from twinloop.loop.coverage_words import FEW, box_words, findings, hole_place, opening, parameter_lines
 from twinloop.report import KeyFigure, Report
 from twinloop.report.coverage_reality import clip_map, clip_traces, success_rows
@@ -20,6 +21,7 @@ from twinloop.stats import Interval
 _HOLES = 5  # that are drawn (our choice)
 _CLIPS = 6  # of a hole that are drawn
 _PICTURES = 6  # clips of a hole whose pictures are shown
+_CELL_ROWS = 10  # cells of two parameters in the table
 _CELL_PLOTS = 6  # parameters whose cells are drawn: those in which sides or success differ most
 
 
@@ -47,7 +49,8 @@ def _summary(page: Report, measured: Measured) -> None:
             ),
         ]
     )
-    page.text(". ".join(opening(measured)) + ".")
+    for line in opening(measured):
+        page.text(f"{line}.")
     for note in measured.notes:
         page.text(note)
 
@@ -157,6 +160,8 @@ def _parameters(page: Report, measured: Measured) -> None:
     rows += [["failures", box_words(space.axes, b), b.cases, b.controls, b.p_value] for b in space.failures]
     if rows:
         page.table(["what", "where", "inside", "the others inside", "p"], rows)
+    if space.pairs:
+        _pairs(page, space)
     by_name: dict[str, list[Cell]] = {}
     for cell in space.cells:
         by_name.setdefault(cell.name, []).append(cell)
@@ -166,6 +171,31 @@ def _parameters(page: Report, measured: Measured) -> None:
     )
     for name in order[:_CELL_PLOTS]:
         page.plot(_cell_plot(by_name[name], len(space.real) if space.known else 0, len(space.sim)))
+
+
+def _pairs(page: Report, space: ParameterSpace) -> None:
+    """The emptiest cells of two parameters, with what is known of success there."""
+
+    def span(cell: PairCell, axis: int) -> str:
+        unit = f" {cell.units[axis]}" if cell.units[axis] else ""
+        return f"{cell.names[axis]} {cell.low[axis]:.4g} to {cell.high[axis]:.4g}{unit}"
+
+    page.table(
+        ["one parameter", "the other", "real", "simulated", "% succeeding", "95 % interval"],
+        [
+            [
+                span(cell, 0),
+                span(cell, 1),
+                cell.real if space.known else None,
+                cell.sim,
+                100 * cell.rate if cell.judged else None,
+                f"{100 * cell.rate_low:.0f} to {100 * cell.rate_high:.0f}" if cell.judged else "–",
+            ]
+            for cell in space.pairs[:_CELL_ROWS]
+        ],
+        caption=f"The emptiest of {len(space.pairs)} cells of two parameters, {PAIR_CELLS} × {PAIR_CELLS} a pair; "
+        "success of the simulated episodes there with Wilson's interval.",
+    )
 
 
 def _telling(cells: list[Cell], nreal: int, nsim: int) -> float:
