@@ -15,7 +15,7 @@ from twinloop.catalog.fsck_batches import check_batch
 from twinloop.catalog.kept import damaged
 from twinloop.catalog.parts import PATTERN, Part, Parts
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
-from twinloop.catalog.state import State
+from twinloop.catalog.state import NewerStateError, State
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_file
 
@@ -36,11 +36,17 @@ class Finding:
 
 
 def check_state(path: Path) -> list[Finding]:
-    """Whether SQLite can read its file, all pages of it."""
+    """Whether SQLite can read its file, all pages of it.
+
+    Raises:
+        NewerStateError: it is of a newer version, and nothing of it may be judged or made again.
+    """
     try:
         state = State(path)
         said = [row["integrity_check"] for row in state.rows("PRAGMA integrity_check(5)")]
         state.close()
+    except NewerStateError:
+        raise
     except DatasetError as error:
         return [_state(path, str(error))]
     return [] if said == ["ok"] else [_state(path, f"{path} is damaged: {'; '.join(said)}.")]

@@ -91,7 +91,7 @@ def _abouts(folder: Path, rebuilt: Rebuilt) -> dict[Path, dict[str, Any]]:
             rebuilt.unfinished.append(path.relative_to(folder).as_posix())
             continue
         kept[path] = about
-    return _last_of_each_revision(kept)
+    return _said_once(_last_of_each_revision(kept))
 
 
 def _last_of_each_revision(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
@@ -102,6 +102,22 @@ def _last_of_each_revision(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, 
         key = (about["table"], about["batch"], about["revision"]) if single else path
         last[key] = (path, about)
     return dict(last.values())
+
+
+def _said_once(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
+    """Of appended parts of one run with the same rows, the last: a writer was ended before its commit and ran again."""
+    last: dict[Path, dict[str, Any]] = {}
+    alike: dict[Any, list[Path]] = {}
+    for path, about in sorted(abouts.items(), key=lambda item: item[0].name):
+        if about["batch"] is None and not about.get("replaces"):
+            group = alike.setdefault((about["table"], about["commit"]["run_id"], pq.read_metadata(path).num_rows), [])
+            rows = pq.read_table(path)
+            for other in [other for other in group if pq.read_table(other).equals(rows)]:
+                group.remove(other)
+                del last[other]
+            group.append(path)
+        last[path] = about
+    return last
 
 
 def _index(folder: Path, state: State, abouts: Mapping[Path, dict[str, Any]], rebuilt: Rebuilt) -> None:
@@ -151,8 +167,10 @@ def _take_over(path: Path, state: State, rebuilt: Rebuilt) -> None:
         for name, table in STATE_TABLES.items():
             if name in _INDEX:
                 continue
-            columns = ", ".join(f'"{column.name}"' for column in table.columns)
-            marks = ", ".join("?" * len(table.columns))
+            held = {row[1] for row in _readable(old, f"PRAGMA table_info({name})")}  # of an older version: not all
+            names = [column.name for column in table.columns if column.name in held]
+            columns = ", ".join(f'"{column}"' for column in names)
+            marks = ", ".join("?" * len(names))
             rebuilt.taken[name] = 0
             for row in _readable(old, f"SELECT {columns} FROM {name}"):  # noqa: S608 - names of our own
                 connection.execute(f"INSERT OR IGNORE INTO {name} ({columns}) VALUES ({marks})", row)  # noqa: S608

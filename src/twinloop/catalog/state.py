@@ -28,6 +28,10 @@ _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _READ_ONLY = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 
 
+class NewerStateError(DatasetError):
+    """The file was made by a newer version of twinloop, which alone may change it."""
+
+
 class State:
     """The SQLite file of a workspace, with a connection for each thread and process.
 
@@ -47,10 +51,13 @@ class State:
         with self._explained():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if not 1 <= version <= state_schema.VERSION:
-            raise DatasetError(
+            newer = version > state_schema.VERSION
+            raise (NewerStateError if newer else DatasetError)(
                 f"{path} has schema {version}; this version reads 1 to {state_schema.VERSION}. "
-                + ("Upgrade twinloop." if version > state_schema.VERSION else "Run `twinloop fsck`.")
+                + ("Upgrade twinloop." if newer else "Run `twinloop fsck`.")
             )
+        if version < state_schema.VERSION:
+            self._migrate()
 
     @classmethod
     def create(cls, path: Path) -> State:
@@ -139,6 +146,16 @@ class State:
             for entry, column in zip(columns, values, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=STATE_TABLES[table].schema)
+
+    def _migrate(self) -> None:
+        """Take every step from the file's version to this one, in one transaction."""
+        with self.transaction() as connection:
+            # Another process may have done it meanwhile.
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            for step in range(version, state_schema.VERSION):
+                for statement in state_schema.STEPS[step]:
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {max(version, state_schema.VERSION)}")
 
     def close(self) -> None:
         """Give this thread's connection back."""

@@ -6,12 +6,16 @@ only the catalog itself reads is hidden. A new version adds tables and optional 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 from twinloop.catalog.said_schema import DATASETS, LABEL_ENDS, LABEL_HISTORY, POLICIES, POLICY_DATASETS, SAID_INDEXES
 from twinloop.catalog.schema import CatalogTable, Column
 
 VERSION = 1
+# By version: the statements that make a file of that version one of the next. A released step never changes.
+STEPS: Mapping[int, tuple[str, ...]] = {}
 
 _TEXT, _INT, _FLOAT, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _SQL = {_TEXT: "TEXT", _INT: "INTEGER", _FLOAT: "REAL", _FLAG: "INTEGER"}
