@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import shutil
 
 import numpy as np
@@ -21,7 +22,9 @@ from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import CHECKS, open_checks
 from twinloop.curate.run import score_all
 from twinloop.curate.score_rows import scores_table
-from twinloop.loop.curate import run_curate
+from twinloop.curate.sources import _hashes, source_hashes
+from twinloop.loop.curate import run_curate, show_scores
+from twinloop.loop.curate_said import short
 from twinloop.loop.curate_twins import TwinsOfEpisodes
 
 NO_TWIN = TwinsOfEpisodes()
@@ -112,14 +115,43 @@ def test_few_episodes_have_no_usual():
 
 
 def test_every_check_is_in_the_registry_under_its_own_name_and_says_what_it_looks_for():
-    checks = open_checks(["physics", "recording"], NO_TWIN)
-    assert [check.name for check in checks] == [name for name in CHECKS if name.startswith(("physics", "recording"))]
+    checks = open_checks([], NO_TWIN)
+    assert [check.name for check in checks] == list(CHECKS)
     for check in checks:
         assert isinstance(check, Check)
         assert check.meaning
         assert not check.meaning.endswith(".")
         assert len(check.hash) == 64
     assert len({check.hash for check in checks}) == len(checks)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("learned/fake", "curate/learned/clips.py"),
+        ("learned/support", "curate/demonstration/movement.py"),
+        ("learned/support", "stats/novelty.py"),
+        ("learned/fake", "encoders/trajectory.py"),
+        ("demonstration/path", "stats/outlying.py"),
+        ("recording/clock_jump", "dataset/log_checks/timing.py"),
+        ("recording/blur", "curate/looks.py"),
+        ("physics/torque", "curate/limits.py"),
+    ],
+)
+def test_a_hash_covers_the_files_that_figures_come_from(name, file):
+    (check,) = open_checks([name], NO_TWIN)
+    sources = source_hashes(type(check))
+    assert file in sources
+    assert "curate/registry.py" not in sources
+
+
+def test_other_code_beside_a_check_is_another_hash(tmp_path):
+    (tmp_path / "helper.py").write_text("def figure(): return 1\n")
+    (tmp_path / "check.py").write_text("from helper import figure\n")
+    before = _hashes(tmp_path)
+    (tmp_path / "helper.py").write_text("def figure(): return 2\n")
+    _hashes.cache_clear()
+    assert _hashes(tmp_path) != before
 
 
 OWN = """
@@ -178,7 +210,9 @@ def test_a_folder_is_scored_without_a_workspace_and_conditions_decide(dataset, t
     assert figures["verdicts"] == {"bad": 0, "suspect": 1, "good": 8, "unknown": 0}
     assert (tmp_path / "out" / "result.json").is_file()
     text = console.export_text()
-    assert "episode 4 of good" in text
+    assert re.search(r"recording/truncated +1 suspect +good:4 ", text)
+    assert re.search(r"good:4 +suspect +recording/truncated ", text)
+    assert max(map(len, text.splitlines())) <= 150
     assert "FAILED suspect > 0: suspect is 1" in text
     with pytest.raises(InputError, match="holds an earlier run"):
         curate(dataset, output=tmp_path / "out")
@@ -187,6 +221,7 @@ def test_a_folder_is_scored_without_a_workspace_and_conditions_decide(dataset, t
 
 
 def test_a_workspace_keeps_scores_and_the_selection_leaves_out_what_is_bad(dataset, tmp_path):
+    console = Console(record=True, width=150)
     with Workspace.create(tmp_path / "ws") as held:
         held.add(dataset)
         names = [recording.episode_id for recording in open_recordings(dataset)]
@@ -199,8 +234,20 @@ def test_a_workspace_keeps_scores_and_the_selection_leaves_out_what_is_bad(datas
         assert [row["episode_id"] for row in rows] == [names[4]]
         run = held.query("SELECT verb FROM runs").to_pylist()
         assert [row["verb"] for row in run] == ["curate", "curate"]
+        shown, code = show_scores("good:4", workspace=held.root, only=[], console=console)
+        assert (code, shown["episode"], shown["scores"][0]["verdict"]) == (0, names[4], "suspect")
+        assert "recording/clock_jump" in console.export_text()
+        with pytest.raises(InputError, match="No score of good:4 is kept by these checks"):
+            show_scores("good:4", workspace=held.root, only=["learned"], console=console)
         kept = held.query(figures["selection"].replace("(NOT success) AND ", "")).to_pylist()
         assert len(kept) == EPISODES
+
+
+def test_a_reason_is_cut_after_a_whole_clause():
+    clause = "It looks simulated: its jerk is 3 rad/s³, nine of ten real clips have 4 to 6"
+    assert short(clause) == clause
+    assert short(f"{clause}; {'and so on ' * 20}") == f"{clause} …"
+    assert 150 < len(short("word " * 100)) <= 160 + 2
 
 
 def test_nothing_to_score_is_said(tmp_path):

@@ -29,6 +29,8 @@ class Curate:
     """What episodes without a twin of their own are held against; by default the workspace's."""
     checks: str = ""
     """Names or families, comma separated (physics,recording/blur), or path/to/file.py:Class; default all."""
+    show: str = ""
+    """Score nothing, but print all that is kept of one episode: its id, the beginning of it, or BATCH:INDEX."""
     output: Path | None = None
     """Folder for result.json and report.html."""
     fail_if: tuple[str, ...] = ()
@@ -40,14 +42,17 @@ class Curate:
 
     def run(self) -> Outcome:
         """Score."""
-        from twinloop.loop.curate import run_curate
+        from twinloop.loop.curate import run_curate, show_scores
 
+        only = [word.strip() for word in self.checks.split(",") if word.strip()]
+        if self.show:
+            return show_scores(self.show, workspace=self.workspace, only=only, console=console(json=self.json))
         return run_curate(
             self.dataset,
             workspace=self.workspace,
             where=self.where,
             twin=self.twin,
-            only=[word.strip() for word in self.checks.split(",") if word.strip()],
+            only=only,
             output=self.output,
             fail_if=self.fail_if,
             workers=self.workers,

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from twinloop.core.errors import TwinloopError
-from twinloop.core.files import sha256_file, sha256_json
+from twinloop.core.files import sha256_json
 from twinloop.curate.recording import Recording
+from twinloop.curate.sources import source_hashes
 
 Verdict = Literal["good", "suspect", "bad", "unknown"]
 VERDICTS: tuple[Verdict, ...] = ("bad", "suspect", "good", "unknown")
@@ -42,6 +41,13 @@ class Score:
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
         return dict(self.__dict__)
+
+    def badness(self) -> tuple[int, float]:
+        """Larger is worse: by the verdict, then by how far the figure lies beyond its limit, on whichever side."""
+        beyond = 0.0
+        if self.verdict in ("suspect", "bad") and self.value is not None and self.limit:
+            beyond = abs(self.value - self.limit) / abs(self.limit)
+        return -VERDICTS.index(self.verdict), beyond
 
 
 @runtime_checkable
@@ -100,9 +106,9 @@ class MeasuringCheck(ABC):
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the check's source file and its settings."""
-        source = sha256_file(Path(inspect.getfile(type(self))))
-        return sha256_json({"check": self.name, "source": source, "settings": dict(self.settings)})
+        """SHA-256 of the sources that its figures come from, and its settings."""
+        sources = source_hashes(type(self))
+        return sha256_json({"check": self.name, "sources": sources, "settings": dict(self.settings)})
 
     @abstractmethod
     def measure(self, recording: Recording) -> Sequence[Measured]:
@@ -146,11 +152,6 @@ def worst(scores: Iterable[Score]) -> dict[str, Score]:
     found: dict[str, Score] = {}
     for score in scores:
         before = found.get(score.episode_id)
-        if before is None or _badness(score) > _badness(before):
+        if before is None or score.badness() > before.badness():
             found[score.episode_id] = score
     return found
-
-
-def _badness(score: Score) -> tuple[int, float]:
-    beyond = score.value / score.limit if score.value is not None and score.limit else 0.0
-    return -VERDICTS.index(score.verdict), beyond

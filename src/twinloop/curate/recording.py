@@ -116,13 +116,13 @@ class Recording:
 
     @functools.cached_property
     def success(self) -> bool | None:
-        """What a label says, else what the task's predicate said, else None."""
+        """What a label says, else what the task's predicate said at the end, else None."""
         if self._label is not None:
             return self._label
         if self.provenance is not None and self.provenance.success is not None:
             return self.provenance.success
         if self.provenance is None and _SUCCESS in self.reader.info["features"]:
-            return bool(np.any(self.reader.array(self.index, _SUCCESS) > 0))
+            return bool(self.reader.array(self.index, _SUCCESS).reshape(-1)[-1] > 0)  # as the rule success/predicate
         return None
 
     @property

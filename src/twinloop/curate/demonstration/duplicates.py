@@ -18,7 +18,7 @@ from twinloop.core.files import sha256_bytes
 from twinloop.core.seeds import generator
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.demonstration.movement import Array, Movement
-from twinloop.curate.demonstration.peers import by_group, made_by
+from twinloop.curate.demonstration.peers import by_group
 from twinloop.curate.recording import Recording
 from twinloop.dataset.resample import interpolate
 from twinloop.stats.near_duplicates import aligned_distances, nearest_pairs
@@ -54,8 +54,8 @@ class NearDuplicates(MeasuringCheck):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The limit, and what traces are made by."""
-        return {"limit": LIMIT, "made by": made_by("movement")}
+        """The limit."""
+        return {"limit": LIMIT}
 
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`: the trace, and a hash of the content."""

@@ -20,7 +20,7 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.demonstration.movement import Array, movement
 from twinloop.curate.demonstration.outcome_features import OutcomeFeature, outcome_features
-from twinloop.curate.demonstration.peers import by_group, made_by
+from twinloop.curate.demonstration.peers import by_group
 from twinloop.curate.recording import Recording
 from twinloop.stats.interval import Interval
 from twinloop.stats.logistic import CrossValidated, Logistic, cross_validated_logistic
@@ -171,9 +171,8 @@ class OutcomeFits(MeasuringCheck):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Limits, and what figures are made by."""
-        made = made_by("movement", "grip", "hesitation", "path", "smoothness", "outcome_features")
-        return {"limit": LIMIT, "labels": LEAST_LABELS, "made by": made}
+        """Limits."""
+        return {"limit": LIMIT, "labels": LEAST_LABELS}
 
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`."""

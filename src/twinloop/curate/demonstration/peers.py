@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from twinloop.core.files import sha256_file
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.recording import Recording
 from twinloop.stats.outlying import LEAST_VALUES, Fence, fence
@@ -38,11 +36,6 @@ class Kind:
     stretch: float = 1.0
 
 
-def made_by(*modules: str) -> list[str]:
-    """SHA-256 of files of this package that a check's figures come from."""
-    return [sha256_file(Path(__file__).with_name(f"{module}.py")) for module in modules]
-
-
 def group_of(recording: Recording) -> Group:
     """Episodes that may be measured against each other: of one batch, robot, source and task."""
     return (*recording.group, recording.task)
@@ -63,11 +56,6 @@ class AmongPeers(MeasuringCheck):
     """
 
     kinds: Mapping[str, Kind]
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """What figures and fences are made by, besides the check's own file."""
-        return {"made by": made_by("movement", "peers", "grip")}
 
     def judge(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]) -> Iterator[Score]:
         """See `MeasuringCheck`: the fence of every channel of every group, and each figure against it."""
@@ -105,9 +93,10 @@ class AmongPeers(MeasuringCheck):
         return fences
 
     def _scored(self, recording: Recording, found: Measured, usual: Fence | str | None) -> Score:
+        if found.value is None or usual is None:  # of the whole episode, perhaps, for which there is no kind
+            unit = next((self.kinds[name].unit for name in (found.channel, "*") if name in self.kinds), "1")
+            return replace(self.of(recording, found, "unknown"), unit=unit)
         kind = self._kind(found.channel)
-        if found.value is None or usual is None:
-            return replace(self.of(recording, found, "unknown"), unit=kind.unit)
         if isinstance(usual, str):
             reason = f"Not judged: {usual}."
             return replace(self.of(recording, found, "unknown", reason=reason), unit=kind.unit)

@@ -17,7 +17,6 @@ import numpy as np
 
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.learned.clips import Array, ClipNumbers, clip_facts, comparable, is_real
-from twinloop.curate.learned.fakes import clip_files
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
 from twinloop.stats.multiplicity import benjamini_hochberg
@@ -49,8 +48,8 @@ class Support(MeasuringCheck):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The level, and what clips' numbers are made by."""
-        return {"level": self.level, "made by": clip_files()}
+        """The level."""
+        return {"level": self.level}
 
     def measure(self, recording: Recording) -> Sequence[Measured]:
         """See `MeasuringCheck`: numbers of clips."""
