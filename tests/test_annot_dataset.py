@@ -179,7 +179,7 @@ def test_rows_are_queried_over_all_episodes(written):
     assert set(found["episode_index"].to_pylist()) == {0, 1}
     duckdb = pytest.importorskip("duckdb")
     pattern = f"{written[0]}/twinloop/annotations/contacts/*/*.parquet"
-    (count,) = duckdb.sql(f"SELECT count(*) FROM '{pattern}' WHERE body2 = 'cube'").fetchone()
+    ((count,),) = duckdb.sql(f"SELECT count(*) FROM '{pattern}' WHERE body2 = 'cube'").fetchall()
     assert count == len(found)
 
 

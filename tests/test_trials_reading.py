@@ -130,8 +130,9 @@ def _dataset(folder, ends, *, told=True, **columns):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, folder / path)
     features = {name: {"dtype": "int64", "shape": [1], "names": None} for name in frames}
-    info = {"codebase_version": "v3.0", "fps": 30, "total_episodes": n, "data_path": layout.DATA_PATH}
-    (folder / layout.INFO).write_text(json.dumps(info | {"features": features}))
+    info = {"codebase_version": "v3.0", "fps": 30, "total_episodes": n, "total_frames": 3 * n}
+    info |= {"data_path": layout.DATA_PATH, "features": features}
+    (folder / layout.INFO).write_text(json.dumps(info))
     return folder
 
 

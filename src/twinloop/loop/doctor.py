@@ -34,6 +34,10 @@ _EXTRAS = {
     "h5py": "pip install 'twinloop[hdf5]'",
     "onnxruntime": "pip install 'twinloop[onnx]'",
     "sbi": "pip install 'twinloop[sbi]'",
+    "huggingface_hub": "pip install 'twinloop[hub]'",
+    "mcap": "pip install 'twinloop[mcap]'",
+    "rerun-sdk": "pip install 'twinloop[rerun]'",
+    "umap-learn": "pip install 'twinloop[umap]'",
 }
 
 
