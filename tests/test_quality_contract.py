@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +27,8 @@ from twinloop.curate.sources import _hashes, source_hashes
 from twinloop.loop.curate import run_curate, show_scores
 from twinloop.loop.curate_said import short
 from twinloop.loop.curate_twins import TwinsOfEpisodes
+from twinloop.loop.marked import around
+from twinloop.loop.quality_study.run import studies
 
 NO_TWIN = TwinsOfEpisodes()
 
@@ -123,6 +126,21 @@ def test_every_check_is_in_the_registry_under_its_own_name_and_says_what_it_look
         assert not check.meaning.endswith(".")
         assert len(check.hash) == 64
     assert len({check.hash for check in checks}) == len(checks)
+
+
+def test_the_page_lists_every_check_and_has_a_place_for_every_study():
+    docs = Path(__file__).parents[1] / "docs"
+    named = set(re.findall(r"`((?:physics|recording|demonstration|learned)/\w+)`", (docs / "quality.md").read_text()))
+    assert named == set(CHECKS)
+    for study in studies():
+        around(docs / study.page, f"twinloop bench quality {study.name}")
+
+
+def test_a_task_that_is_done_and_undone_again_has_failed(foreign, monkeypatch):
+    recording = open_recordings(foreign)[3]
+    held = np.arange(recording.frames) % recording.frames == 5
+    monkeypatch.setattr(recording.reader, "array", lambda index, key: held[:, None].astype(np.float64))
+    assert recording.success is False
 
 
 @pytest.mark.parametrize(

@@ -245,6 +245,7 @@ def outcomes(count: int) -> tuple[list, list[bool]]:
     return made, success
 
 
+@pytest.mark.slow
 def test_outcomes_are_predicted_and_wrong_labels_found(tmp_path: Path) -> None:
     made, success = outcomes(45)
     stated = list(success)
@@ -260,6 +261,7 @@ def test_outcomes_are_predicted_and_wrong_labels_found(tmp_path: Path) -> None:
     assert len(wrong) <= 4
 
 
+@pytest.mark.slow
 def test_outcomes_that_chance_decides_are_refused(tmp_path: Path) -> None:
     made = many(24, seed=9)
     rng = np.random.default_rng(3)

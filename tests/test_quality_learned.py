@@ -116,6 +116,7 @@ def episodes() -> tuple[list, list]:
     return many(24, seed=1), many(24, seed=2, source="sim")
 
 
+@pytest.mark.slow
 def test_simulation_like_reality_is_left_alone(episodes: tuple[list, list], tmp_path: Path) -> None:
     real, sim = episodes
     found = recordings(tmp_path / "alike", [*real, *sim])
@@ -159,6 +160,7 @@ def test_episodes_elsewhere_have_no_support_and_the_nearest_real_clip_is_named(
     assert said.first_frame is not None
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compared_is_unknown(episodes: tuple[list, list], tmp_path: Path) -> None:
     real, sim = episodes
     few = recordings(tmp_path / "few", [*real[:5], *sim[:5]])
