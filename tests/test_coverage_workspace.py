@@ -177,3 +177,27 @@ def test_a_plan_goes_on_from_the_file_that_is_named(tmp_path, capsys):
     drawn = [DatasetReader(fill).provenance(number).params for number in range(32)]
     low, high = plan["boxes"][0]["box"][Y]
     assert all(low <= row[Y] <= high and 0.2 <= row[X] <= 0.25 and 0.03 <= row[MASS] <= 0.06 for row in drawn)
+
+
+@pytest.mark.slow
+def test_pictures_of_a_camera_are_compared_and_those_of_a_hole_are_on_the_page(tmp_path, capsys):
+    """Simulation never puts the cube to the left; the page shows real clips, and below the simulated ones nearest."""
+    for name, right, seed in (("real", 0.1, 3), ("sim", -0.02, 4)):
+        value = generate_file() | {"randomization": {"params": {X: [0.18, 0.27], Y: [-0.1, right]}}}
+        value |= {"rollout": {"parallel_envs": 6}, "render": {"cameras": ["front"], "height": 96, "width": 128}}
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(value))
+        words = ("generate", tmp_path / f"{name}.yaml", "--output", tmp_path / name, "--seed", seed, "--keep", "all")
+        assert main([str(word) for word in (*words, "--workers", "1")]) == 0
+    sides = ("--real", tmp_path / "real-images", "--sim", tmp_path / "sim-images", "--embedding", "classical", "--k", 1)
+    code, figures, _ = run(capsys, "coverage", *sides, "--camera", "front", "--output", tmp_path / "out")
+    assert code == 0
+    assert figures["encoder"]["name"] == "pictures:classical"
+    assert figures["encoder"]["settings"]["camera"] == "front"
+    assert figures["holes"]
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "as the robot&#x27;s camera saw it" in page or "as the robot's camera saw it" in page
+    assert "The middle of the simulated clip nearest to each of them" in page
+    assert page.count("data:image/") >= 2
+    code, _, said = run(capsys, "coverage", *sides, "--camera", "nowhere")
+    assert code == 2
+    assert "nowhere" in said

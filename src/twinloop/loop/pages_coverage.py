@@ -105,9 +105,12 @@ def _hole(page: Report, measured: Measured, number: int, hole: Hole) -> None:
     )
     if measured.whitening is None:
         return
-    strip = _strip(measured, hole)
+    strip = _strip(measured, hole.clips[:_PICTURES], real=True)
     if strip is not None:
         page.image(strip, "The middle of clips of this hole, the most typical first, as the robot's camera saw it.")
+        theirs = _strip(measured, measured.coverage.nearest_sim[hole.clips[:_PICTURES]], real=False)
+        if theirs is not None:
+            page.image(theirs, "The middle of the simulated clip nearest to each of them.")
         return
     settings = measured.settings
     assert settings is not None  # noqa: S101 - clips were cut by them
@@ -132,16 +135,17 @@ def _clip(measured: Measured, row: int, settings: ClipSettings, *, real: bool) -
     return clips.motion.position[place]
 
 
-def _strip(measured: Measured, hole: Hole) -> NDArray[np.uint8] | None:
-    """Pictures of the hole's clips side by side; None where there are none."""
+def _strip(measured: Measured, clips: NDArray[np.int64], *, real: bool) -> NDArray[np.uint8] | None:
+    """Pictures of the middle of clips of one side, next to each other; None where there are none."""
+    side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     made = []
     frames = round(measured.options.clip_s / 2 * measured.encoder["rate_hz"])
-    for row in hole.clips[:_PICTURES]:
-        recording = measured.real.members[int(measured.real_rows.episode[row])].recording
+    for row in clips:
+        recording = side.members[int(rows.episode[row])].recording
         if recording is None or not recording.cameras:
             return None
         camera = measured.options.camera or recording.cameras[0]
-        frame = min(int(measured.real_rows.first[row]) + frames, recording.frames - 1)
+        frame = min(int(rows.first[row]) + frames, recording.frames - 1)
         try:
             made.append(recording.pictures(camera, [frame])[0])
         except TwinloopError:  # pictures that are gone leave the page its plots
