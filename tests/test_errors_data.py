@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import shutil
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from _labelled import workspace
 from twinloop.cli.main import main
+from twinloop.curate.check import Measured
+from twinloop.curate.demonstration.gripper import Gripper
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +107,67 @@ def test_words_that_no_command_has_are_answered_to_programs_too(capsys, words):
     assert json.loads(told.out)["error"] == "UsageError"
     assert told.err
     assert "│" not in json.loads(told.out)["message"]
+
+
+def edited(path, change) -> None:
+    """A Parquet file with its table changed."""
+    pq.write_table(change(pq.read_table(path)), path)
+
+
+def put(name: str, make):
+    """A change that puts another column of the same name."""
+
+    def change(table: pa.Table) -> pa.Table:
+        values = pa.array(make(len(table)))
+        return table.set_column(table.column_names.index(name), name, values)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("damage", "answer"),
+    [
+        ({"fps": 0}, "fps is 0; it must be a number above 0"),
+        ({"fps": "thirty"}, "fps is 'thirty'; it must be a number above 0"),
+        ({"features": []}, "features is []; it must be a table of features by name"),
+        ({"features": {}}, "features is {}; it must be a table of features by name"),
+        ({"data_path": "../../../etc/passwd"}, "leaves the dataset's folder"),
+        ({"data_path": "{chunk_index.__class__}"}, "cannot be filled"),
+        ([1], "holds a list, not the keys of a dataset"),
+        (put("length", lambda rows: [10**9] * rows), "by the episode table, and meta/info.json says"),
+        (put("length", lambda rows: [-1] * rows), "length of the episode table (meta/episodes) is not a whole number"),
+        (put("data/file_index", lambda rows: ["../x"] * rows), "data/file_index of the episode table"),
+    ],
+)
+def test_a_dataset_that_says_what_cannot_be_is_refused_before_it_is_read(cell, capsys, tmp_path, damage, answer):
+    folder = shutil.copytree(cell / "data" / "first", tmp_path / "bad")
+    where = folder / "meta" / "info.json"
+    if callable(damage):
+        edited(folder / "meta" / "episodes" / "chunk-000" / "file-000.parquet", damage)
+    else:
+        info = json.loads(where.read_text())
+        where.write_text(json.dumps({**info, **damage} if isinstance(damage, dict) else damage))
+    output = tmp_path / "out"
+    assert answer in refused(capsys, ["add", str(folder)])
+    assert answer in refused(capsys, ["edit", "select", str(folder), "--episodes", "0", "--output", str(output)])
+    assert not list(tmp_path.glob("*out*"))
+
+
+def test_a_table_that_was_cut_off_is_not_vouched_for(cell, capsys, tmp_path):
+    folder = shutil.copytree(cell / "data" / "first", tmp_path / "cut")
+    path = folder / "data" / "chunk-000" / "file-000.parquet"
+    path.write_bytes(path.read_bytes()[:-99])
+    assert "file-000.parquet is truncated or damaged" in refused(capsys, ["add", str(folder)])
+    assert main(["fsck", "--json"]) == 0
+
+
+def test_a_run_is_not_written_into_a_dataset(capsys):
+    words = ["curate", "data/first", "--checks", "recording/units", "--output", "data/first/quality"]
+    assert "lies in the dataset" in refused(capsys, words)
+
+
+def test_a_robot_without_a_gripper_is_scored():
+    recording: Any = SimpleNamespace(episode_id="e", group=("b", "r", "real"), task="t")
+    said = "No joint is named a gripper or finger."
+    scores = list(Gripper().judge([recording], [[Measured(value=None, said=said)]]))
+    assert [(score.verdict, score.channel, score.reason) for score in scores] == [("unknown", "", said)]

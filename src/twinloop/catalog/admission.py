@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import read_json
 from twinloop.dataset import layout
+from twinloop.dataset.declared import require_possible
 
-# Bounds beyond which a figure is a mistake or an attack, not data: the largest public set of robot data (Open
-# X-Embodiment, arXiv 2310.08864) has some 2.4 million episodes, and LeRobot keeps all of them in one table.
-MOST_EPISODES = 50_000_000
-MOST_FRAMES = 50_000_000_000
-MOST_FPS = 100_000.0
-MOST_NUMBERS = 100_000_000  # of one feature in one frame: more than any picture has
 MOST_INFO_BYTES = 64 << 20
-_DTYPES = re.compile(r"(u?int(8|16|32|64)|float(16|32|64)|bool|string|video|image|language)")
 
 
 def checked_info(folder: Path) -> dict[str, Any]:
@@ -48,53 +39,5 @@ def checked_info(folder: Path) -> dict[str, Any]:
             f"{folder} is LeRobot {version}; the catalog takes v3.0. `twinloop import {folder} --output FOLDER` makes "
             "one of it."
         )
-    _check_counts(info, where)
-    _check_paths(info, folder, where)
-    _check_features(info.get("features"), where)
+    require_possible(info, folder)
     return info
-
-
-def _check_counts(info: Mapping[str, Any], where: Path) -> None:
-    for key, most in (("total_episodes", MOST_EPISODES), ("total_frames", MOST_FRAMES)):
-        value = info.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= most:
-            raise _impossible(where, key, value, f"a whole number from 0 to {most}")
-    fps = info.get("fps")
-    if not isinstance(fps, int | float) or isinstance(fps, bool) or not math.isfinite(fps) or not 0 < fps <= MOST_FPS:
-        raise _impossible(where, "fps", fps, f"a number above 0, up to {MOST_FPS:.0f}")
-
-
-def _check_paths(info: Mapping[str, Any], folder: Path, where: Path) -> None:
-    for key in ("data_path", "video_path"):
-        template = info.get(key)
-        if key == "video_path" and template is None:
-            continue
-        if not isinstance(template, str):
-            raise _impossible(where, key, template, f"a path such as {layout.DATA_PATH}")
-        layout.inside(folder, template, {"chunk_index": 0, "file_index": 0, "video_key": "camera"})
-
-
-def _check_features(features: Any, where: Path) -> None:
-    if not isinstance(features, Mapping):
-        raise _impossible(where, "features", features, "a table of features by name")
-    for name, entry in features.items():
-        dtype = entry.get("dtype") if isinstance(entry, Mapping) else None
-        if "/" in name or not name:
-            raise DatasetError(f"{where} has a feature {name!r}; LeRobot allows no '/' in names. Export it again.")
-        if not isinstance(dtype, str) or not _DTYPES.fullmatch(dtype):
-            raise DatasetError(f"{where}: feature {name} has dtype {dtype!r}, which LeRobot does not have.")
-        shape = entry.get("shape", [1])
-        shape = shape if isinstance(shape, list) else [shape]
-        sides = [side if isinstance(side, int) and side >= 0 else MOST_NUMBERS + 1 for side in shape]
-        if math.prod(max(side, 1) for side in sides) > MOST_NUMBERS:
-            raise DatasetError(
-                f"{where}: feature {name} has shape {str(shape)[:80]}; a shape is a list of whole numbers, up to "
-                f"{MOST_NUMBERS} altogether."
-            )
-
-
-def _impossible(where: Path, key: str, value: Any, wanted: str) -> DatasetError:
-    return DatasetError(
-        f"{where}: {key} is {str(value)[:80] if not isinstance(value, str) else repr(value[:80])}; it "
-        f"must be {wanted}. Correct it, or export the dataset again."
-    )

@@ -16,6 +16,7 @@ from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, read_json
 from twinloop.dataset import layout
 from twinloop.dataset.content_ids import content_ids
+from twinloop.dataset.declared import require_places, require_within
 from twinloop.dataset.parquet import open_parquet, read_table, require_columns
 
 _PROVENANCE, _DRAWN = "provenance/", "provenance/rand."
@@ -96,6 +97,8 @@ def _file_rows(folder: Folder, name: str) -> Rows:
     require_columns(_PLACE, present, where=str(path))
     wanted = [n for n in present if n in _PLACE or n.startswith(_PROVENANCE)]
     table = read_table(path, wanted)
+    require_places(table, [n for n in _PLACE if n != "tasks"], where=str(path))
+    require_within(table, folder.info["total_frames"], where=str(path))
     ids = _ids(folder, table)
     columns = _columns(folder, name, table, ids)
     schema = EPISODES.schema

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_bytes, sha256_file
+from twinloop.dataset.parquet import open_parquet
 
 _FOLDERS = ("data", "meta/episodes", "twinloop", "videos")
 _END = 1 << 16  # bytes of a video that are read when it is added
@@ -56,9 +57,18 @@ def sealed_files(folder: Path) -> list[str]:
 
 
 def seal(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
-    """Seals of a folder's files, those left out that are known."""
+    """Seals of a folder's files, those left out that are known.
+
+    Raises:
+        DatasetError: a table has no readable footer: it was cut off before, and its seal would vouch for it.
+    """
     skipped = set(known)
-    return [Seal.of(folder, path) for path in sealed_files(folder) if path not in skipped]
+    paths = [path for path in sealed_files(folder) if path not in skipped]
+    for path in paths:
+        if path.endswith(".parquet"):
+            with open_parquet(folder / path):
+                pass
+    return [Seal.of(folder, path) for path in paths]
 
 
 def broken(folder: Path, before: Seal, *, deep: bool) -> str | None:

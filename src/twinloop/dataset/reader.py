@@ -19,6 +19,7 @@ from twinloop.core.records import Episode, Provenance
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.annotation_reader import CameraAnnotations
+from twinloop.dataset.declared import require_places, require_possible, require_within
 from twinloop.dataset.parquet import numbers, open_parquet, read_rows, require_columns
 from twinloop.dataset.side_tables import open_side_table, side_rows, side_table_names
 from twinloop.dataset.spec import DatasetSpec
@@ -300,11 +301,18 @@ class DatasetReader:
         """``info.json`` and the episode table of one and the same commit, though a writer may swap between reads."""
         for _ in range(_ATTEMPTS):
             info = read_json(self.path / layout.INFO)
+            if not isinstance(info, dict):
+                raise DatasetError(
+                    f"{self.path / layout.INFO} holds a {type(info).__name__}, not the keys of a dataset. Export it "
+                    "again."
+                )
             version = str(info.get("codebase_version"))
             if not version.startswith("v3."):
                 raise DatasetError(f"{self.path} is LeRobot {version}; this reader wants v3.0. Import it as a log.")
+            require_possible(info, self.path)
             table = _episode_rows(self.path)
             if table.num_rows == info["total_episodes"]:
+                require_within(table, info["total_frames"], where=str(self.path))
                 return info, table
         raise DatasetError(
             f"{self.path / layout.INFO} and meta/episodes disagree on the number of episodes. "
@@ -327,6 +335,7 @@ def _episode_rows(root: Path) -> pa.Table:
         return pa.table({name: pa.array([], pa.int64()) for name in _PLACE})
     tables = [_compact(path) for path in paths]
     table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    require_places(table, _PLACE, where=str(root))
     indices = table["episode_index"].to_numpy()
     order = np.argsort(indices, kind="stable")
     if not np.array_equal(indices[order], np.arange(len(order))):

@@ -96,6 +96,11 @@ def measure(options: CoverageOptions) -> Measured:
     else:
         real_rows, sim_rows, whitening, settings, encoder, said = _clip_rows(options, real, sim, workspace)
         notes += said
+    if len(real.members) <= options.k:
+        notes.append(
+            f"Reality is {len(real.members)} episodes, and neighbour number {options.k} of a clip among them lies as "
+            "far as another part of the motion: what is covered is overstated. More episodes tell, or a smaller --k."
+        )
     coverage = measure_coverage_of_reality(real_rows, sim_rows, k=options.k, level=options.level, seed=options.seed)
     return Measured(
         options=options,

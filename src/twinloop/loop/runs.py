@@ -12,6 +12,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
+from twinloop.dataset import layout
 from twinloop.report import Report
 
 
@@ -30,10 +31,14 @@ def claim_output(folder: Path) -> None:
     """Refuse a run's folder before the work begins, where it could not be written afterwards.
 
     Raises:
-        InputError: it holds an earlier run, or lies below something that is no folder or not writable.
+        InputError: it holds an earlier run, lies in a dataset, or lies below something that is no folder or not
+            writable.
     """
     if (folder / "result.json").exists():
         raise InputError(f"{folder} holds an earlier run. Choose another --output, or move that one away.")
+    for above in (folder.resolve(), *folder.resolve().parents):
+        if (above / layout.INFO).is_file():
+            raise InputError(f"{folder} lies in the dataset {above}. Choose an --output outside it.")
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise InputError(f"{folder} cannot be made: {existing} is no folder to write to. Choose another --output.")
