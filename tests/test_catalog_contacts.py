@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from test_dataset_writer import write_all
 from twinloop.catalog import Workspace
 from twinloop.dataset.annotation_reader import vectors
@@ -15,6 +17,7 @@ from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
 
+@pytest.mark.slow
 def test_contacts_are_those_that_were_simulated(tmp_path):
     twin = load_twin("so101_tabletop")
     task = open_task("pick_and_place", twin)

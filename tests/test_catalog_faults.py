@@ -114,9 +114,9 @@ def walk(forks: Forks, made: Path, folder: Path, what: str) -> int:
 
 
 def test_an_addition_that_is_killed_happened_or_did_not(forks, root):
-    """Three of the points that the slow test walks through."""
+    """One of the points that the slow test walks through."""
     before = without_times(committed(root))
-    for step in (3, 8, 14):
+    for step in (14,):
         assert forks.run(step, root, "add") == -signal.SIGKILL
         assert without_times(committed(root)) == before
     with Workspace.open(root) as ws:
@@ -185,7 +185,7 @@ def _add_with_little_room(root: Path, bound: int) -> None:
     os._exit(0)
 
 
-@pytest.mark.parametrize("bound", [2_000, 20_000])
+@pytest.mark.parametrize("bound", [2_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_a_limit_on_the_size_of_files_is_an_error_that_harms_nothing(root, bound):
     before = committed(root)
     assert exit_code(_add_with_little_room, root, bound) == 7

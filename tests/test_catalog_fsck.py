@@ -211,6 +211,7 @@ def test_a_flipped_byte_in_a_video_is_found_once_it_was_read_whole(tmp_path, cap
     assert (code, str(path) in figures["findings"][0]["what"]) == (1, True)
 
 
+@pytest.mark.slow
 def test_small_parts_become_few_and_nothing_else_changes(root, capfd):
     with Workspace.open(root) as ws:
         for number in range(12):
