@@ -16,6 +16,7 @@ from PIL import Image
 
 from twinloop.dataset import layout
 from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.transcode import own_priority
 from twinloop.dataset.statistics import image_stats, pixel_histogram, sample_indices
 from twinloop.dataset.tables import tasks_table
 
@@ -42,7 +43,7 @@ def video(
     path.parent.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("SVT_LOG", "1")
     options = {"libx264": {"g": str(gop), "bf": "2", "sc_threshold": "0"}, "libsvtav1": {"g": str(gop), "preset": "12"}}
-    with av.open(str(path), "w", format="mp4") as container:
+    with own_priority(), av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream(codec, rate=30, options=options[codec])
         stream.height, stream.width = SIZE
         stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, 30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +15,7 @@ from twinloop.dataset import layout
 from twinloop.dataset.edit.operations import delete, merge, reencode, select
 from twinloop.dataset.edit.packets import PacketReader
 from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.transcode import Encoding
+from twinloop.dataset.edit.transcode import Encoding, transcode
 from twinloop.dataset.edit.videos import Pixels
 from twinloop.dataset.edit.writing import Settings
 from twinloop.dataset.reader import DatasetReader
@@ -82,6 +83,15 @@ def test_several_codecs_are_refused_with_the_remedy_or_become_one(tmp_path):
     check_pictures(tmp_path / "out", [0, 1, 2, 3])
     coded = {PacketReader(path).coding.codec for path in (tmp_path / "out" / "videos" / KEY).rglob("*.mp4")}
     assert coded == {"av1"}
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getscheduler"), reason="threads are scheduled so on Linux")
+def test_encoding_leaves_the_thread_its_scheduling(tmp_path):
+    """SVT-AV1 takes real time for its caller where it may, which starves whatever else runs on the machine."""
+    (video,) = (foreign(tmp_path / "in", [9], codec="libx264") / "videos" / KEY).rglob("*.mp4")
+    before = os.sched_getscheduler(0)
+    transcode(video, 0.0, 9, tmp_path / "out.mp4", Encoding(codec="av1"), Fraction(30))
+    assert os.sched_getscheduler(0) == before
 
 
 @pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])

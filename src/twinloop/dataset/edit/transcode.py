@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -92,7 +93,7 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
     name, options = encoding.options()
     target.parent.mkdir(parents=True, exist_ok=True)
     base = 1 / fps
-    with av.open(str(target), "w", format="mp4") as container:
+    with own_priority(), av.open(str(target), "w", format="mp4") as container:
         stream: Any = None
         for number, frame in enumerate(_frames(source, start_s, length, fps)):
             if stream is None:
@@ -106,6 +107,20 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
             picture.pict_type = av.video.frame.PictureType.I if number == 0 else av.video.frame.PictureType.NONE
             container.mux(stream.encode(picture))
         container.mux(stream.encode(None))
+
+
+@contextmanager
+def own_priority() -> Iterator[None]:
+    """Give the thread its scheduling back: SVT-AV1, run by root, leaves its caller in real time above all others."""
+    if not hasattr(os, "sched_getscheduler"):  # Linux only, as what SVT-AV1 does
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            os.sched_setscheduler(0, policy, parameters)
 
 
 def _frames(source: Path, start_s: float, length: int, fps: Fraction) -> Iterator[Any]:
