@@ -79,19 +79,18 @@ def _abouts(folder: Path, rebuilt: Rebuilt) -> dict[Path, dict[str, Any]]:
                 found[path] = about_of(path)
             except DatasetError:
                 rebuilt.damaged.append(path.relative_to(folder).as_posix())
-    replaced = {name for about in found.values() for name in about.get("replaces", ())}
-    together: dict[str, int] = {}
-    for about in found.values():
-        together[about["commit"]["id"]] = together.get(about["commit"]["id"], 0) + 1
-    kept: dict[Path, dict[str, Any]] = {}
-    for path, about in found.items():
-        if path.name in replaced:
-            continue
-        if together[about["commit"]["id"]] < about["commit"]["parts"] and not rebuilt.damaged:
-            rebuilt.unfinished.append(path.relative_to(folder).as_posix())
-            continue
-        kept[path] = about
+    # What a commit that never ended was to replace still counts.
+    whole = {path: about for path, about in found.items() if rebuilt.damaged or _ended(about, found)}
+    replaced = {name for about in whole.values() for name in about.get("replaces", ())}
+    rebuilt.unfinished += [path.relative_to(folder).as_posix() for path in found.keys() - whole.keys()]
+    kept = {path: about for path, about in whole.items() if path.name not in replaced}
     return _said_once(_last_of_each_revision(kept))
+
+
+def _ended(about: Mapping[str, Any], found: Mapping[Path, dict[str, Any]]) -> bool:
+    """Whether all parts of a part's commit are there."""
+    commit = about["commit"]
+    return sum(other["commit"]["id"] == commit["id"] for other in found.values()) >= commit["parts"]
 
 
 def _last_of_each_revision(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
