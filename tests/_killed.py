@@ -108,7 +108,7 @@ def killed_at(step_: int, root: Path, what: str) -> None:
 def serve() -> None:
     """Fork for each line ``[step, root, what]`` that comes, and answer with what the child ended with."""
     import duckdb  # noqa: F401 - loaded once, for all children
-    import pyarrow.compute  # noqa: F401
+    import pyarrow.compute
     import pyarrow.parquet  # noqa: F401
 
     import test_catalog_workspace  # noqa: F401
@@ -122,10 +122,10 @@ def serve() -> None:
             try:
                 killed_at(at, Path(root), what)
                 code = 0
-            except BaseException:
+            except BaseException:  # noqa: BLE001  # told, then the child ends
                 traceback.print_exc()
             os._exit(code)
-        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)  # noqa: T201  # the answer
 
 
 class Forks:
