@@ -51,6 +51,8 @@ def test_the_workspace_is_that_of_the_output_wherever_the_command_is_typed(cell,
     monkeypatch.chdir(cell.parent)
     assert imported("log.csv", "cell/data/teleop") == 0
     assert imported("log.csv", "outside") == 0
+    monkeypatch.chdir(cell)
+    assert imported("../log.csv", "../beside") == 0
     with Workspace.open(cell) as workspace:
         assert workspace.query("SELECT batch FROM batches").to_pylist() == [{"batch": "teleop"}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -59,7 +60,7 @@ def _written(words: Sequence[str], figures: Mapping[str, Any]) -> Path | None:
         output = words[list(words).index("--output") + 1]
     if output is None or is_address(str(output)):
         return None
-    folder = local_path(str(output)).absolute()
+    folder = Path(os.path.abspath(local_path(str(output))))  # noqa: PTH100 - ../x lies outside, a link within
     return folder if folder.is_dir() else None
 
 
