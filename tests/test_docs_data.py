@@ -17,7 +17,7 @@ STATEMENTS = sorted(
         statement
         for page in ("docs/data.md", "README.md")
         for statement in re.findall(
-            r'twinloop (?:query|datasets freeze good --sql)\s+"(SELECT.*?)"', (ROOT / page).read_text(), re.S
+            r'twinloop (?:query|datasets freeze good --sql)\s+"(SELECT.*?)"', (ROOT / page).read_text(), re.DOTALL
         )
     }
 )
