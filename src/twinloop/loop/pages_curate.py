@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from twinloop.core.errors import TwinloopError
 from twinloop.curate.check import VERDICTS, Check, Score, worst
 from twinloop.curate.recording import Recording
+from twinloop.loop.curated import WRONG
 from twinloop.report import KeyFigure, Report
 from twinloop.report.quality import score_strips
 
 _PICTURED, _MOMENTS = 12, 5  # episodes that are shown, and frames of each
-_LISTED = 200
+_LISTED = 20
 _HEIGHT = 160  # px of a shown frame
 
 Wrong = Sequence[tuple[Recording, Sequence[Score]]]
@@ -39,25 +40,39 @@ def curate_section(
         if verdicts[verdict]
     )
     page.text("An episode is as good as the worst that any check says of it. Nothing was deleted or changed.")
-    _episodes(page, wrong)
-    _pictures(page, wrong)
-    _distributions(page, scores)
+    if wrong:
+        _found(page, checks, scores)
+        _distributions(page, scores)
+        _episodes(page, wrong)
+        _pictures(page, wrong)
+    else:
+        page.text("No episode is suspect or bad.")
+        _distributions(page, scores)
     _checks(page, checks, scores)
 
 
+def _found(page: Report, checks: Sequence[Check], scores: Sequence[Score]) -> None:
+    """The checks that found something, each with the worst of it."""
+    rows = []
+    for check in checks:
+        mine = worst(score for score in scores if score.check == check.name)
+        wrong = [score for score in mine.values() if score.verdict in WRONG]
+        if wrong:
+            counts = Counter(score.verdict for score in wrong)
+            rows.append((check.name, counts["bad"], counts["suspect"], max(wrong, key=Score.badness).reason))
+    page.section("What was found", "Episodes by check, and the worst that it says of one.")
+    page.table(("check", "bad", "suspect", "the worst of them"), rows)
+
+
 def _episodes(page: Report, wrong: Wrong) -> None:
-    page.section("Worst episodes first")
-    if not wrong:
-        page.text("No episode is suspect or bad.")
-        return
-    rows = [
-        (recording.where, score.verdict, score.check, score.channel, _frames(score), score.reason)
-        for recording, scores in wrong
-        for score in scores
-    ]
-    page.table(("episode", "verdict", "check", "of", "frames", "why"), rows[:_LISTED])
-    if len(rows) > _LISTED:
-        page.text(f"And {len(rows) - _LISTED} further rows, in result.json.")
+    page.section("Worst episodes first", "The worst finding of each, and which other checks have something to say.")
+    rows = []
+    for recording, (top, *others) in wrong[:_LISTED]:
+        also = ", ".join(dict.fromkeys(score.check for score in others if score.check != top.check))
+        rows.append((recording.where, top.verdict, top.check, top.channel, _frames(top), top.reason, also))
+    page.table(("episode", "verdict", "check", "of", "frames", "why", "also"), rows)
+    if len(wrong) > _LISTED:
+        page.text(f"And {len(wrong) - _LISTED} further episodes, in result.json.")
 
 
 def _frames(score: Score) -> str:
