@@ -268,6 +268,17 @@ def test_a_reason_is_cut_after_a_whole_clause():
     assert 150 < len(short("word " * 100)) <= 160 + 2
 
 
+def test_a_twin_that_is_named_must_be_the_robots(dataset, tmp_path):
+    with pytest.raises(UnknownNameError, match="Unknown twin 'nope'"):
+        curate(dataset, twin="nope")
+    with pytest.raises(InputError, match=r"panda_tabletop has no joint of the data's: .*those of good are left_pan"):
+        curate(dataset, twin="panda_tabletop", only=["recording/clock_jump"], output=tmp_path / "out")
+    assert not (tmp_path / "out" / "result.json").exists()
+    console = Console(record=True, width=150)
+    curate(dataset, console, twin="so101_tabletop", only=["recording/clock_jump"])  # both have a gripper
+    assert "so101_tabletop lacks joints of good: left_pan, right_lift." in console.export_text()
+
+
 def test_nothing_to_score_is_said(tmp_path):
     with Workspace.create(tmp_path / "ws"):
         pass

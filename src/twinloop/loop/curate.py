@@ -21,7 +21,7 @@ from twinloop.curate.registry import open_checks
 from twinloop.curate.run import score_all
 from twinloop.curate.score_rows import scores_table
 from twinloop.loop.curate_said import print_curated, print_scores
-from twinloop.loop.curate_twins import TwinsOfEpisodes
+from twinloop.loop.curate_twins import TwinsOfEpisodes, require_fit
 from twinloop.loop.curated import Curated
 from twinloop.loop.fail_if import judge, parse_conditions
 from twinloop.loop.pages_curate import curate_section
@@ -57,8 +57,8 @@ def run_curate(
         console: for people.
 
     Raises:
-        InputError: neither a dataset nor a workspace, or nothing to score.
-        UnknownNameError: no such check.
+        InputError: neither a dataset nor a workspace, nothing to score, or a twin of another robot.
+        UnknownNameError: no such check or twin.
     """
     started = datetime.now(UTC)
     conditions = parse_conditions(fail_if)
@@ -75,6 +75,8 @@ def run_curate(
             recordings = _chosen(held, recordings, where)
         if not recordings:
             raise InputError(f"There is no episode to score in {dataset or workspace or 'the workspace'}.")
+        for line in require_fit(twin, recordings) if twin else ():
+            console.print(line, soft_wrap=True)
         scores = _scored(recordings, checks, workers)
         curated = Curated(
             label=str(dataset or (held.root if held else "")), recordings=recordings, checks=checks, scores=scores,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +35,41 @@ class TwinsOfEpisodes:
         if not self.named:
             raise InputError(f"There is no twin for {recording.where}. Name one with --twin.")
         return _loaded(self.named)
+
+
+def require_fit(reference: str, recordings: Sequence[Recording]) -> list[str]:
+    """What a twin that a person named lacks of the joints of each batch that is held against it, a line each.
+
+    Args:
+        reference: as `load_twin` takes it.
+        recordings: what is scored; the first of each batch is looked at, where no twin made it and it can be read.
+
+    Raises:
+        InputError: it has not one joint of any of them.
+        UnknownNameError: no such twin.
+    """
+    twin, firsts = _loaded(reference), {recording.batch: recording for recording in reversed(recordings)}
+    asked = {batch: joints for batch, recording in sorted(firsts.items()) if (joints := _joints_to_hold(recording))}
+    known = set(twin.robot.joints)
+    if asked and known.isdisjoint(*asked.values()):
+        batch, joints = next(iter(asked.items()))
+        raise InputError(
+            f"--twin {reference} has no joint of the data's: its joints are {', '.join(twin.robot.joints)}, those of "
+            f"{batch} are {', '.join(joints)}. Name the twin of that robot, or leave --twin out."
+        )
+    return [
+        f"{reference} lacks joints of {batch}: {', '.join(lacks)}. Checks that need all of them do without the twin."
+        for batch, joints in asked.items()
+        if (lacks := [joint for joint in joints if joint not in known])
+    ]
+
+
+def _joints_to_hold(recording: Recording) -> tuple[str, ...]:
+    """The joints of an episode that no twin made; none where it cannot be read, which the checks say."""
+    with contextlib.suppress(TwinloopError):
+        if recording.provenance is None or not recording.provenance.twin_hash:
+            return recording.raw.joints
+    return ()
 
 
 @functools.lru_cache(maxsize=4)
