@@ -65,6 +65,7 @@ def refused(capsys, words: list[str], code: int = 2) -> str:
         (["query", "SELECT * FROM read_csv('/etc/passwd')"], "no files and no settings"),
         (["label", "--where", "true) UNION SELECT content FROM read_text('/etc/passwd') --", "--tag", "x"], "syntax"),
         (["label", "--where", "(SELECT count(*) FROM read_text('/etc/passwd')) > 0", "--tag", "x"], "no files and no"),
+        (["add", "data"], "data is no dataset and holds 1. Name them: `twinloop add /"),
         (["label", "zzzz", "--success", "yes"], "Unknown episode 'zzzz'"),
         (["label", "first:0", "--subtask", "reach:9-3"], "frames 9 to 3. Count from 0, the first frame first"),
         (["label", "first:0", "--tag", "two\nlines"], "has a line break or another control character. Write a word"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from twinloop.dataset import layout
 from twinloop.dataset.declared import require_possible
 
 MOST_INFO_BYTES = 64 << 20
+_SHOWN = 8  # datasets of a folder that a message names
 
 
 def checked_info(folder: Path) -> dict[str, Any]:
@@ -21,6 +23,10 @@ def checked_info(folder: Path) -> dict[str, Any]:
     """
     where = folder / layout.INFO
     if not where.is_file():
+        inner = _datasets_in(folder)
+        if inner:
+            named = " ".join(shlex.quote(str(path)) for path in inner[:_SHOWN]) + (" …" if len(inner) > _SHOWN else "")
+            raise DatasetError(f"{folder} is no dataset and holds {len(inner)}. Name them: `twinloop add {named}`.")
         raise DatasetError(
             f"{folder} is no LeRobot v3.0 dataset: {layout.INFO} is missing. A robot's log of another kind becomes "
             f"one by `twinloop import {folder} --output FOLDER`."
@@ -41,3 +47,9 @@ def checked_info(folder: Path) -> dict[str, Any]:
         )
     require_possible(info, folder)
     return info
+
+
+def _datasets_in(folder: Path) -> list[Path]:
+    """Datasets right in a folder, or one below, as a hub's OWNER/NAME."""
+    found = [path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{layout.INFO}")]
+    return sorted(path.parents[1] for path in found)
