@@ -83,6 +83,8 @@ def test_add_takes_folders_from_anywhere_and_again(cell, capsys):
     ("words", "message"),
     [
         (["init", ".", "--robot", "so101"], "is a workspace already. Choose another folder"),
+        (["init", "new", "--robot", "so101"], "cell. Work in that one, or choose a folder outside it."),
+        (["init", "data/new"], "data/new lies in the workspace /"),
         (["init", "new", "--robot", "so100"], "Unknown robot 'so100' in the built-in twins; --twin takes"),
         (["init", "new", "--robot", "so101", "--twin", "panda_tabletop"], "Give one of them."),
         (["init", "new", "--twin", "panda_tabletob"], "Unknown twin 'panda_tabletob'"),
@@ -94,4 +96,4 @@ def test_add_takes_folders_from_anywhere_and_again(cell, capsys):
 def test_what_cannot_be_is_said(cell, capsys, words, message):
     assert main(words) == 2
     assert message in " ".join(capsys.readouterr().err.split())
-    assert not (cell / "new").exists()
+    assert not list(cell.glob("**/new"))

@@ -69,11 +69,14 @@ class Workspace:
             twin: its default twin.
 
         Raises:
-            InputError: the folder is a workspace already, or cannot be written.
+            InputError: the folder is a workspace already, lies in one, or cannot be written.
         """
         root = Path(path).absolute()
         if (root / FILE).exists():
             raise InputError(f"{root} is a workspace already. Choose another folder, or work in that one.")
+        outer = cls.find(root.resolve().parent)
+        if outer is not None:
+            raise InputError(f"{root} lies in the workspace {outer}. Work in that one, or choose a folder outside it.")
         try:
             for folder in _FOLDERS:
                 (root / folder).mkdir(parents=True, exist_ok=True)
