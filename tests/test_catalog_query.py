@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import shutil
@@ -87,6 +88,19 @@ def test_frames_leave_out_a_batch_whose_folder_is_gone_and_say_so(tmp_path, capl
         shutil.rmtree(ws.root / "data" / "other")
         with pytest.raises(DatasetError, match=r"Batch planted is no longer at .*data/planted"):
             ws.query("SELECT * FROM frames")
+
+
+def test_frames_leave_out_a_batch_with_a_damaged_file_and_name_it(tmp_path, caplog):
+    with Workspace.create(tmp_path / "cell") as ws:
+        ws.add(write_all(ws.root / "data" / "planted"))
+        ws.add(write_all(ws.root / "data" / "other"))
+        batches = "SELECT DISTINCT batch FROM frames ORDER BY batch"
+        assert ws.query(batches)["batch"].to_pylist() == ["other", "planted"]
+        last = max((ws.root / "data" / "planted" / "data").glob("*/*.parquet"))
+        last.write_bytes(last.read_bytes()[:-30])
+        assert ws.query(batches)["batch"].to_pylist() == ["other"]
+        assert f"Left out of the view frames: {last} is damaged or gone" in caplog.text
+        assert "Run `twinloop fsck`." in caplog.text
 
 
 def test_sums_of_integers_are_integers_in_every_format(cell, capfd):
@@ -196,9 +210,10 @@ def test_the_newest_verdicts_are_those_that_sql_finds(hashed):
     slow = duckdb.sql(
         """SELECT * FROM history WHERE run_id = (SELECT max(run_id) FROM history h WHERE h.episode_id =
         history.episode_id AND h."check" = history."check")"""
-    ).to_arrow_table()
+    )
+    assert slow is not None
     rows = [tuple(row.values()) for row in newest(history.combine_chunks()).to_pylist()]
-    assert sorted(rows) == sorted(tuple(row.values()) for row in slow.to_pylist())
+    assert sorted(rows) == sorted(tuple(row.values()) for row in slow.to_arrow_table().to_pylist())
 
 
 @pytest.mark.parametrize("width", [1, 64])
@@ -264,6 +279,17 @@ def test_the_command_prints_or_writes_every_format(cell, tmp_path, capfd):
         file = tmp_path / f"answer.{kind}"
         code, _, _ = ask(capfd, sql, *at, "--format", kind, "--output", str(file))
         assert (code, read(file)["number"].to_pylist()) == (0, numbers)
+    answer = (
+        "SELECT 1 AS n, [0.5, 'nan'::DOUBLE] AS list, {'a': 'x, \"y\"'} AS struct, NULL::INT[] AS none, 'a, b' AS said"
+    )
+    file = tmp_path / "answer.csv"
+    _, out, _ = ask(capfd, answer, *at, "--format", "csv")
+    code, _, _ = ask(capfd, answer, *at, "--output", str(file))
+    assert (code, file.read_text()) == (0, out)
+    rows = list(csv.reader(out.splitlines()))
+    assert rows[0] == ["n", "list", "struct", "none", "said"]
+    assert [rows[1][0], *rows[1][3:]] == ["1", "", "a, b"]
+    assert [json.loads(cell) for cell in rows[1][1:3]] == [[0.5, None], {"a": 'x, "y"'}]
     file = tmp_path / "answer.txt"
     ask(capfd, "SELECT '[bold]' AS said", *at, "--output", str(file))
     assert "[bold]" in file.read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def data_files(view: str, folder: Path) -> list[Path]:
     """The files of a dataset folder behind ``frames`` or ``contacts``.
 
     Raises:
-        DatasetError: one leads out of the folder.
+        DatasetError: one leads out of the folder, or cannot be read.
     """
     paths = sorted((folder / _GLOBS[view]).glob("chunk-*/file-*.parquet"))
     root = folder.resolve()
@@ -32,6 +33,7 @@ def data_files(view: str, folder: Path) -> list[Path]:
             raise DatasetError(
                 f"{path} leads out of the dataset's folder. Nothing outside it is read; restore the file."
             )
+        _schema(path)
     return paths
 
 
@@ -48,10 +50,18 @@ def _of_batch(batch: str, paths: Sequence[Path]) -> str:
 
 
 def _schema(path: Path) -> pa.Schema:
+    """The schema in a file's footer; raises `DatasetError` where it has none."""
     try:
-        return pq.read_schema(path)
+        about = path.stat()
+        return _footer(path, about.st_size, about.st_mtime_ns)
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{path} is damaged or gone ({error}). Run `twinloop fsck`.") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _footer(path: Path, _size: int, _mtime_ns: int) -> pa.Schema:
+    """A schema, read once for as long as the file stays as it is."""
+    return pq.read_schema(path)
 
 
 def _readable(kind: pa.DataType) -> bool:

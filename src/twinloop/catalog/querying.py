@@ -141,7 +141,7 @@ class Queries:
         return sum(part.rows for part in listed) <= MOST_IN_MEMORY
 
     def _frames(self, view: str) -> dict[str, list[Path]]:
-        """The files behind a view of frames; batches whose folder is gone or another are left out, which is said.
+        """The files behind a view of frames; batches that are gone, another or damaged are left out, which is said.
 
         Raises:
             DatasetError: that goes for every batch.
