@@ -13,6 +13,7 @@ from test_catalog_workspace import NUMBERS, score
 from test_dataset_writer import SPEC, SPEC_VIDEO, commit, planted, write_all
 from twinloop.catalog import Workspace
 from twinloop.catalog.compaction import compact, remove_retired
+from twinloop.catalog.seals import Seal
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
 from twinloop.dataset import layout
@@ -198,6 +199,21 @@ def test_a_flipped_byte_in_a_dataset_is_found_by_name(root, capfd, file):
     path.unlink()
     code, figures = fsck(root, capfd)
     assert (code, str(path) in figures["findings"][0]["what"]) == (1, True)
+
+
+def test_a_table_that_was_added_broken_is_found_deep(root, capfd):
+    folder = root / "data" / "planted"
+    path = max(folder.glob("data/*/*.parquet"))
+    path.write_bytes(path.read_bytes()[:-30])
+    broken = Seal.of(folder, path.relative_to(folder).as_posix())
+    with Workspace.open(root) as ws, ws.state.transaction() as connection:
+        connection.execute(
+            "UPDATE seals SET bytes = ?, sha256 = ? WHERE path = ?", (broken.bytes, broken.sha256, broken.path)
+        )
+    code, figures = fsck(root, capfd, "--deep")
+    [finding] = figures["findings"]
+    assert (code, finding["kind"]) == (1, "dataset")
+    assert f"{path} is truncated or damaged" in finding["what"]
 
 
 def test_a_flipped_byte_in_a_video_is_found_once_it_was_read_whole(tmp_path, capfd):

@@ -9,8 +9,8 @@ from typing import Any, Literal
 from twinloop.catalog.batch_commit import key_of
 from twinloop.catalog.fingerprint import Fingerprint
 from twinloop.catalog.parts import Parts
-from twinloop.catalog.seals import Seal, broken, sealed_files
-from twinloop.core.errors import TwinloopError
+from twinloop.catalog.seals import Seal, broken, require_footer, sealed_files
+from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.dataset import layout
 from twinloop.dataset.content_ids import content_ids
 from twinloop.dataset.parquet import read_table
@@ -59,11 +59,23 @@ def _files(parts: Parts, batch: str, folder: Path, *, deep: bool) -> Iterator[tu
         return  # another dataset stands there: its fingerprint says so
     for seal, what in wrong:
         yield f"{folder / seal.path} {what}.", "copy"
+    if deep:
+        known = {seal.path for seal, _ in wrong}
+        yield from _footers(folder, [seal.path for seal in seals if seal.path not in known])
     if deep and not wrong:
         _seal_whole(parts, batch, folder, [seal for seal in seals if not seal.whole])
     extra = set(sealed_files(folder)) - {seal.path for seal in seals}
     if extra and seals:
         yield f"{folder} has {len(extra)} files that the catalog was not told of, such as {min(extra)}.", "add"
+
+
+def _footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
+    """Tables that have the bytes they had and yet cannot be read: they were added broken."""
+    for path in paths:
+        try:
+            require_footer(folder / path)
+        except DatasetError as error:
+            yield f"{error} It was so when it was added.", "copy"
 
 
 def _seal_whole(parts: Parts, batch: str, folder: Path, seals: list[Seal]) -> None:

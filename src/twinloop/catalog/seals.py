@@ -65,10 +65,19 @@ def seal(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
     skipped = set(known)
     paths = [path for path in sealed_files(folder) if path not in skipped]
     for path in paths:
-        if path.endswith(".parquet"):
-            with open_parquet(folder / path):
-                pass
+        require_footer(folder / path)
     return [Seal.of(folder, path) for path in paths]
+
+
+def require_footer(file: Path) -> None:
+    """Refuse a table that was cut off or is none; files of another kind pass.
+
+    Raises:
+        DatasetError: names the file.
+    """
+    if file.suffix == ".parquet":
+        with open_parquet(file):
+            pass
 
 
 def broken(folder: Path, before: Seal, *, deep: bool) -> str | None:
