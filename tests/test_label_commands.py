@@ -69,6 +69,11 @@ def test_frozen_datasets_from_the_command_line(cell, capsys, tmp_path):
     assert run(capsys, cell, "datasets", "lineage", "act")["episodes"] == 3
     assert run(capsys, cell, "datasets", "lineage", "first:0")["policies"][0]["name"] == "act"
     assert run(capsys, cell, "datasets", "lineage", "first:5")["policies"] == []
+    for word, near in (("atc", "act"), ("shrot", "short")):
+        assert main(["datasets", "lineage", word, "--workspace", str(root)]) == 2
+        said = capsys.readouterr().err
+        assert f"Unknown policy, frozen dataset or episode '{word}'" in said
+        assert f"Nearest existing: {near}." in said
     assert run(capsys, cell, "datasets", "lineage", "short")["policies"][0]["policy"] == "f" * 64
     assert [row["policies"] for row in run(capsys, cell, "datasets", "list")["datasets"]] == [0, 1]
     run(capsys, cell, "datasets", "materialize", "short", "--output", str(tmp_path / "out"))

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from twinloop.catalog.workspace import Workspace
 
-_LEAST = 4  # characters of an id
+LEAST = 4  # characters of an id
 _SHOWN = 4
 _SHORT = 12
 
@@ -75,8 +75,8 @@ class _Known:
         return found["episode_id"][0].as_py()
 
     def _beginning(self, word: str) -> str:
-        if len(word) < _LEAST:
-            raise InputError(f"{word!r} is too short to name an episode. Give {_LEAST} characters of its id or more.")
+        if len(word) < LEAST:
+            raise InputError(f"{word!r} is too short to name an episode. Give {LEAST} characters of its id or more.")
         found: Sequence[str] = sorted(set(self._ids.filter(pc.starts_with(self._ids, word)).to_pylist()))
         if not found:
             short = {name[:_SHORT] for name in self._ids.to_pylist()}

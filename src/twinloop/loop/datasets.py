@@ -11,7 +11,7 @@ from rich.table import Table
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.frozen import Frozen, difference
-from twinloop.catalog.naming import resolve
+from twinloop.catalog.naming import LEAST, resolve
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.edit.writing import write_selection
 
@@ -116,7 +116,7 @@ def trace(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
     try:
         dataset = ws.frozen(word)
     except UnknownNameError:
-        return _of_episode(ws, word, console)
+        return _of_episode(ws, _episode(ws, word), console)
     rows = ws.query(
         "SELECT b.policy, p.name, nullif(b.base, b.policy) AS base FROM policy_datasets d JOIN policy_bases b ON "
         "b.base = d.policy JOIN policies p ON p.policy = b.policy WHERE d.dataset = ? ORDER BY ALL",
@@ -187,8 +187,19 @@ def _of_policy(ws: Workspace, rows: Sequence[Mapping[str, Any]], word: str, cons
     return {"schema": 1, "verb": "datasets lineage", "policy": policy, "name": name, "episodes": count, "seen": seen}
 
 
-def _of_episode(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
-    episode = resolve(ws, [word], buried=True)[0]
+def _episode(ws: Workspace, word: str) -> str:
+    """The episode that a word names; where it names none and is no place, the error lists what else it may be."""
+    try:
+        return resolve(ws, [word], buried=True)[0]
+    except InputError as error:
+        if ":" in word or not (isinstance(error, UnknownNameError) or len(word) < LEAST):
+            raise
+    rows = ws.query("SELECT name FROM policies UNION SELECT name FROM datasets").to_pylist()
+    what = "policy, frozen dataset or episode"
+    raise UnknownNameError(what, word, {row["name"] for row in rows}, where=str(ws.root))
+
+
+def _of_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]:
     rows = ws.query(
         "SELECT policy, name, dataset, via, base FROM policy_episodes WHERE episode_id = ? ORDER BY ALL", [episode]
     ).to_pylist()
