@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -11,18 +14,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from _edits import KEY, foreign, picture, whole
+from _edits import KEY, foreign, picture, stats_of, whole
 from test_dataset_logs import planted_log
-from test_dataset_writer import CAMERAS, SPEC, SPEC_VIDEO, planted, write_all
+from test_dataset_writer import CAMERAS, SPEC, SPEC_VIDEO, UNITS, planted, write_all
+from test_edit_statistics import check_exact
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError, UnitsError
 from twinloop.core.files import sha256_tree
+from twinloop.core.records import Episode
 from twinloop.dataset import layout
 from twinloop.dataset.edit.operations import delete, merge, rebalance, retask, select, split
-from twinloop.dataset.edit.writing import write_selection
+from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.writing import Settings, write_selection
 from twinloop.dataset.progress import Progress
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.recorded import write_log_dataset
 from twinloop.dataset.snapshot import FolderLock
+from twinloop.dataset.spec import INDEX_FEATURES
 from twinloop.dataset.validate import validate
 
 
@@ -261,6 +268,72 @@ def test_folders_that_differ_are_refused_with_every_difference(ours, plain, tmp_
         merge([plain, ours], tmp_path / "out")
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """A log as `twinloop import` writes it: exact numbers beside, no verdicts, no pictures."""
+    episodes = []
+    for index in range(2):
+        rng = np.random.default_rng(index)
+        values = rng.normal(size=(2, 40, 3)).cumsum(axis=1)
+        time = np.arange(40) / 30 + rng.uniform(0, 0.02, 40)
+        log = Episode(index=index, time=time, action=values[0], state=values[1], units=UNITS, task="wave")
+        episodes.append(dataclasses.replace(log, origin="arm 7", robot_type=SPEC.robot_type))
+    return write_log_dataset(episodes, tmp_path_factory.mktemp("log") / "real")
+
+
+@pytest.mark.parametrize("log_first", [True, False])
+def test_what_is_common_to_a_log_and_generated_episodes_becomes_one_dataset(ours, recorded, tmp_path, log_first):
+    folders = [recorded, ours] if log_first else [ours, recorded]
+    with pytest.raises(InputError, match=r"next\.success: only in(.|\n)*--common \(of edit merge and datasets mat"):
+        merge(folders, tmp_path / "out")
+    made = merge(folders, tmp_path / "out", settings=Settings(common=True))
+    left = {key: [str(ours)] for key in ["next.success", *(camera.key for camera in CAMERAS)]}
+    assert made.to_json()["features_left_out"] == left
+    assert {f"the feature {key} is left out: only in {where[0]}" for key, where in left.items()} <= set(made.notes)
+    check_exact(tmp_path / "out")
+    assert stats_of(tmp_path / "out").keys() == whole(tmp_path / "out").keys()
+    new = DatasetReader(tmp_path / "out")
+    assert not left.keys() & {*new.info["features"], *new.frames_table(0).column_names}
+    assert not [name for name in Source(tmp_path / "out").columns.names if any(key in name for key in left)]
+    assert (new.spec.success, new.spec.cameras, new.units) == (False, (), UNITS)
+    start = 0
+    for old in map(DatasetReader, folders):
+        for i in range(len(old)):
+            assert new.episode_ids[start + i] == old.episode_ids[i]
+            assert new.provenance(start + i) == old.provenance(i)
+            np.testing.assert_array_equal(new.array(start + i, "action"), old.array(i, "action"))
+            exact = (lambda reader, k: reader.log_episode(k).time) if old.has_log(i) else DatasetReader.states
+            np.testing.assert_array_equal(exact(new, start + i), exact(old, i))
+        start += len(old)
+    assert json.loads((tmp_path / "out" / "twinloop/edit.json").read_text())["parameters"] == {"common": True}
+
+
+@pytest.mark.slow
+def test_the_validators_accept_what_is_common(ours, recorded, tmp_path):
+    write_selection([(recorded, 0), (ours, 1)], tmp_path / "out", common=True)
+    assert all(verdict.failed == 0 for verdict in validate(tmp_path / "out"))
+
+
+def test_common_brings_no_other_shapes_or_units_together(plain, recorded, tmp_path):
+    other = foreign(tmp_path / "other", [8])
+    with pytest.raises(InputError) as raised:
+        merge([plain, other], tmp_path / "out", settings=Settings(common=True))
+    assert "action: shape [3] and [2]" in str(raised.value)
+    assert "--common" not in str(raised.value)
+    bare = shutil.copytree(recorded, tmp_path / "bare")
+    for name in (layout.SPEC, layout.UNIT_MAP):
+        (bare / name).unlink()
+    with pytest.raises(UnitsError, match=r"bare does not say the units of its joints; .*Are they the same"):
+        merge([plain, bare], tmp_path / "out", settings=Settings(common=True))
+    info = json.loads((other / layout.INFO).read_text())
+    info["features"] = {key: info["features"][key] for key in INDEX_FEATURES}
+    info["robot_type"] = SPEC.robot_type
+    (other / layout.INFO).write_text(json.dumps(info))
+    with pytest.raises(InputError, match=r"No feature is in all of .*plain, .*other: --common .* would leave nothing"):
+        merge([plain, other], tmp_path / "out", settings=Settings(common=True))
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_is_no_number_or_no_episode_is_named(tmp_path):
     source = foreign(tmp_path / "in", [9, 0, 12])
     with pytest.raises(InputError, match=r"Episode 1 of .*in has no frames\. Leave it out\."):
@@ -282,8 +355,6 @@ def test_units_that_cannot_be_the_same_are_asked_for(tmp_path):
     one, two = foreign(tmp_path / "one", [40]), foreign(tmp_path / "two", [40], first=1, scale=57.3)
     with pytest.raises(UnitsError, match=r"Neither .*one nor .*two says the units .* as degrees do radians\. Are they"):
         merge([one, two], tmp_path / "out")
-    from twinloop.dataset.edit.writing import Settings
-
     assert merge([one, two], tmp_path / "out", settings=Settings(same_units=True)).episodes == 2
 
 

@@ -124,6 +124,8 @@ class DatasetsMaterialize:
     """Where videos are coded differently, the codec they get; those coded otherwise are encoded anew."""
     same_units: bool = False
     """The joint columns of all batches mean the same, whatever the folders say of their units."""
+    common: bool = False
+    """Carry only the features that all batches have; those left out are named."""
     workspace: Path | None = None
     """Folder of the workspace; by default the nearest one upwards from here."""
     json: bool = False
@@ -140,6 +142,7 @@ class DatasetsMaterialize:
             self.output,
             codec=self.codec,
             same_units=self.same_units,
+            common=self.common,
             console=console(json=self.json),
         )
         return figures, 0

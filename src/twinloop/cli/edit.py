@@ -114,6 +114,8 @@ class EditMerge(Writing):
     """h264, av1 or hevc, where the datasets differ: videos in another codec are encoded anew."""
     same_units: bool = False
     """The joint columns mean the same in all datasets, whatever these say of their units."""
+    common: bool = False
+    """Carry only the features that all datasets have; those left out are named."""
     twice: Literal["refuse", "first"] = "refuse"
     """What to do with an episode that is in two datasets: refuse it, or keep the first."""
 
@@ -123,7 +125,7 @@ class EditMerge(Writing):
         from twinloop.dataset.edit.transcode import Encoding
 
         encoding = None if self.codec is None else Encoding(codec=self.codec)
-        settings = self.settings(encoding=encoding, same_units=self.same_units, twice=self.twice)
+        settings = self.settings(encoding=encoding, same_units=self.same_units, common=self.common, twice=self.twice)
         return self.said("merge", lambda: merge(self.datasets, self.output, settings=settings))
 
 

@@ -25,9 +25,9 @@ class Query:
     disagreement, occupancy, unscored, evaluations."""
     params: tuple[str, ...] = ()
     """NAME=VALUE for each $NAME in the statement."""
-    format: Literal["table", "json", "parquet", "arrow"] | None = None
-    """table for people (the first 50 rows), json (a line for each row), parquet, or arrow (an IPC stream); by default
-    what the output's name ends in, else a table."""
+    format: Literal["table", "json", "parquet", "arrow", "csv"] | None = None
+    """table for people (the first 50 rows), json (a line for each row), parquet, arrow (an IPC stream), or csv (lists
+    and structs as JSON text); by default what the output's name ends in, else a table."""
     output: Path | None = None
     """File for the answer; else standard output."""
     workspace: Path | None = None

@@ -131,7 +131,14 @@ def trace(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
 
 
 def materialize(
-    ws: Workspace, reference: str, output: Path, *, codec: str | None, same_units: bool, console: Console
+    ws: Workspace,
+    reference: str,
+    output: Path,
+    *,
+    codec: str | None,
+    same_units: bool,
+    common: bool,
+    console: Console,
 ) -> dict[str, Any]:
     """Write exactly the episodes of a dataset as one LeRobot v3.0 folder.
 
@@ -139,7 +146,7 @@ def materialize(
         DatasetError: an episode lies nowhere any more; or see `dataset.edit.writing.write_selection`.
     """
     found = ws.frozen(reference)
-    made = write_selection(_places(ws, found), output, codec=codec, same_units=same_units)
+    made = write_selection(_places(ws, found), output, codec=codec, same_units=same_units, common=common)
     console.print(f"{found.reference}: {made.episodes} episodes, {made.frames} frames: {output}")
     for note in made.notes:
         console.print(f"  {note}")

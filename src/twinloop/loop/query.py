@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
+import pyarrow.csv as pc
 import pyarrow.parquet as pq
 import yaml
 from rich.console import Console
@@ -22,9 +23,15 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.loop.runs import finite
 
-Format = Literal["table", "json", "parquet", "arrow"]
+Format = Literal["table", "json", "parquet", "arrow", "csv"]
 
-_BY_SUFFIX: Mapping[str, Format] = {".parquet": "parquet", ".arrow": "arrow", ".json": "json", ".jsonl": "json"}
+_BY_SUFFIX: Mapping[str, Format] = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".json": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+}
 _KEPT = ("catalog", "data", "twins")  # folders of a workspace whose files its own commands alone write
 
 _SHOWN = 50  # rows of a table for people; files hold all
@@ -133,10 +140,21 @@ def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A
     elif format == "json":
         for batch in answer.to_batches():
             file.writelines((dumps(finite(plain(row))) + "\n").encode() for row in batch.to_pylist())
+    elif format == "csv":
+        pc.write_csv(_flat(answer), file)
     else:
         text = io.StringIO()
         Console(file=text, width=_PAGE, markup=False, highlight=False).print(_table(answer))
         file.write(text.getvalue().encode())
+
+
+def _flat(answer: pa.Table) -> pa.Table:
+    """The answer with lists, structs and maps as JSON text, for a format that has cells only."""
+    for at, field in enumerate(answer.schema):
+        if pa.types.is_nested(field.type):
+            cells = [None if v is None else dumps(finite(plain(v))) for v in answer.column(at).to_pylist()]
+            answer = answer.set_column(at, field.name, pa.array(cells, pa.string()))
+    return answer
 
 
 def _table(answer: pa.Table) -> Table:

@@ -15,8 +15,10 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.edit.source import Source
 from twinloop.dataset.reader import flat_names
+from twinloop.dataset.spec import INDEX_FEATURES
 
 _SAME_UNITS = "--same-units"
+_COMMON = "--common (of edit merge and datasets materialize)"
 _UNSAID = (None, "", "unknown")
 # Degrees of a revolute joint are 57 times its radians, while ranges of motion of recordings with one robot differ by
 # less than ten; our choice between the two.
@@ -33,11 +35,36 @@ def check_features(sources: Sequence[Source]) -> None:
     for other in sources[1:]:
         found = differences(first, other)
         if found:
+            common = first.features.keys() != other.features.keys()
             raise InputError(
                 f"{first} and {other} cannot become one dataset:\n"
                 + "\n".join(f"  {line}" for line in found)
                 + "\nEdit folders with the same features together, or bring them to the same features first."
+                + (f" {_COMMON} carries only the features that all have." if common else "")
             )
+
+
+def keep_common(sources: Sequence[Source]) -> None:
+    """From now on let all folders have only those features that each of them has.
+
+    Raises:
+        InputError: they have none in common beside the numbers and times of frames.
+    """
+    kept = [key for key in sources[0].features if all(key in source.features for source in sources)]
+    if set(kept) <= set(INDEX_FEATURES):
+        names = ", ".join(map(str, sources))
+        raise InputError(f"No feature is in all of {names}: {_COMMON} would leave nothing but the numbers of frames.")
+    for source in sources:
+        source.keep(kept)
+
+
+def left_out(sources: Sequence[Source]) -> dict[str, list[str]]:
+    """The features that `keep_common` left out, and the folders that have each."""
+    found: dict[str, list[str]] = {}
+    for source in sources:
+        for key in source.without:
+            found.setdefault(key, []).append(str(source))
+    return found
 
 
 def differences(one: Source, other: Source) -> list[str]:
@@ -172,7 +199,9 @@ def agreed_schema(sources: Sequence[Source]) -> pa.Schema:
         DatasetError: a feature has no column.
     """
     first = sources[0].schema
-    names = [name for name in first.names if all(name in source.schema.names for source in sources)]
+    without = {key for source in sources for key in source.without}
+    shared = [name for name in first.names if all(name in source.schema.names for source in sources)]
+    names = [name for name in shared if name not in without]
     for source in sources:
         wanted = [key for key, entry in source.features.items() if entry.get("dtype") != "video"]
         missing = [key for key in wanted if key not in names]

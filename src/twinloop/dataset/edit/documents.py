@@ -21,7 +21,7 @@ from twinloop.dataset.edit.packets import Coding
 from twinloop.dataset.edit.source import Source
 from twinloop.dataset.progress import Progress
 from twinloop.dataset.snapshot import replace_bytes
-from twinloop.dataset.spec import RUNS, CameraSpec, DatasetSpec
+from twinloop.dataset.spec import RUNS, TRUE_TIME, CameraSpec, DatasetSpec
 from twinloop.dataset.tables import tasks_table
 
 EDIT = "twinloop/edit.json"
@@ -82,12 +82,16 @@ def merged_spec(
         return None
     first = specs[0]
     config = _configs(sources, kept)
+    features = sources[0].features
     same_twin = len({spec.twin_hash for spec in specs}) == 1
     return replace(
         first,
         name=name,
         units=units or first.units,
-        cameras=tuple(_sized(camera, codings.get(camera.key)) for camera in first.cameras),
+        cameras=tuple(_sized(camera, codings.get(camera.key)) for camera in first.cameras if camera.key in features),
+        readings=tuple(reading for reading in first.readings if reading.key in features),
+        success=first.success and "next.success" in features,
+        unsteady=first.unsteady and TRUE_TIME in features,
         config=config,
         twin_hash=first.twin_hash if same_twin else "",
         config_hash=sha256_json(config),

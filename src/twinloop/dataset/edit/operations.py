@@ -115,7 +115,8 @@ def merge(sources: Sequence[Folder], output: Folder, *, settings: Settings = _AS
     opened = [Source(source) for source in sources]
     items = [item for source in opened for item in _items(source, range(len(source)))]
     codec = settings.pixels.encoding.codec if settings.pixels.encoding else None
-    parameters = {key: value for key, value in {"codec": codec, "same_units": settings.same_units}.items() if value}
+    said = {"codec": codec, "same_units": settings.same_units, "common": settings.common}
+    parameters = {key: value for key, value in said.items() if value}
     return write_items(items, output, settings, Operation(name="merge", parameters=parameters))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,16 @@ class Source:
     def features(self) -> dict[str, Any]:
         """The ``features`` of ``info.json``."""
         return self.info["features"]
+
+    @property
+    def without(self) -> list[str]:
+        """Features of the folder that are not carried over; see `keep`."""
+        return [key for key in self.reader.info["features"] if key not in self.features]
+
+    def keep(self, names: Collection[str]) -> None:
+        """From now on have these of its features only."""
+        features = {key: entry for key, entry in self.features.items() if key in names}
+        self.info = {**self.info, "features": features}
 
     def keys(self, dtype: str) -> list[str]:
         """Features of one type: ``video`` or ``image``."""

@@ -16,7 +16,15 @@ import pyarrow as pa
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
 from twinloop.dataset import layout
-from twinloop.dataset.edit.agreement import agreed_info, agreed_rows, agreed_schema, agreed_units, check_features
+from twinloop.dataset.edit.agreement import (
+    agreed_info,
+    agreed_rows,
+    agreed_schema,
+    agreed_units,
+    check_features,
+    keep_common,
+    left_out,
+)
 from twinloop.dataset.edit.beside import carry_aside, carry_documents, table_schemas
 from twinloop.dataset.edit.block import Blocks, Plan
 from twinloop.dataset.edit.children import ID, PARENTS, TRANSFORMS, transform
@@ -47,12 +55,14 @@ class Settings:
     Attributes:
         pixels: what becomes of videos.
         same_units: the joint columns of all folders mean the same, whatever the folders say of their units.
+        common: carry only the features that all folders have, instead of refusing folders whose features differ.
         leave_out: side tables that are not carried over.
         twice: what to do with an episode that is given twice: refuse it, or keep the first.
     """
 
     pixels: Pixels = field(default_factory=Pixels)
     same_units: bool = False
+    common: bool = False
     leave_out: tuple[str, ...] = ()
     twice: str = "refuse"
 
@@ -92,6 +102,7 @@ def write_selection(
     *,
     codec: str | None = None,
     same_units: bool = False,
+    common: bool = False,
     link: bool = True,
 ) -> Edited:
     """Write episodes of any folders, ours or other programs', into one new folder, in the given order.
@@ -105,6 +116,7 @@ def write_selection(
         codec: where the folders' videos are coded differently, which codec (h264, av1, hevc) the result has; the
             others are encoded anew, and their episodes become children of the ones they were.
         same_units: the joint columns mean the same in all folders, whatever these say.
+        common: carry only the features that all folders have; the result names those that are left out.
         link: share whole video files with the sources by hard links where possible; else they are copied.
 
     Raises:
@@ -121,7 +133,7 @@ def write_selection(
             opened[path] = Source(path)
         items.append(Item(source=opened[path], index=int(index)))
     encoding = None if codec is None else Encoding(codec=codec)
-    settings = Settings(pixels=Pixels(encoding=encoding, link=link), same_units=same_units)
+    settings = Settings(pixels=Pixels(encoding=encoding, link=link), same_units=same_units, common=common)
     return write_items(items, output, settings, Operation(name="select"))
 
 
@@ -177,6 +189,8 @@ def _checked(items: Sequence[Item], settings: Settings, name: str) -> list[Item]
     if not items:
         raise InputError(f"No episode is left{part}. An edit writes at least one: change the choice.")
     sources = list({id(item.source): item.source for item in items}.values())
+    if settings.common:
+        keep_common(sources)
     check_features(sources)
     agreed_units(sources, same_units=settings.same_units)
     seen: dict[tuple[str, str], Item] = {}
@@ -214,13 +228,17 @@ class _Work:
         self.settings, self.operation = settings, operation
         self.sources = list({id(item.source): item.source for item in items}.values())
         self.units, self.notes = agreed_units(self.sources, same_units=settings.same_units)
+        self.left_out = left_out(self.sources)
+        self.notes += [
+            f"the feature {key} is left out: only in {', '.join(folders)}" for key, folders in self.left_out.items()
+        ]
         self.features = self.sources[0].features
         self.fps = Fraction(self.sources[0].reader.fps).limit_denominator(1001)
 
     def write(self) -> Edited:
         cameras = self._videos()
         frames, widths = agreed_schema(self.sources), numeric_features(self.features)
-        carried, notes = agreed_rows(self.sources, lambda name: is_made(name, list(widths)))
+        carried, notes = agreed_rows(self.sources, lambda name: is_made(name, [*widths, *self.left_out]))
         self.notes += notes
         tables = table_schemas(self.sources, self.settings.leave_out)
         places = {key: files.places for key, files in cameras.items()}
@@ -250,6 +268,7 @@ class _Work:
                 key: {"linked": f.linked, "copied": f.copied, "encoded": len(f.encoded)} for key, f in cameras.items()
             },
             notes=tuple(self.notes),
+            details={"features_left_out": self.left_out} if self.settings.common else {},
         )
 
     def _videos(self) -> dict[str, CameraFiles]:
