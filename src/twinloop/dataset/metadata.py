@@ -43,8 +43,8 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quanti
         progress: what it has, this commit included.
         quantiles: compute the quantiles again; else those in the present ``stats.json`` are kept.
     """
-    counts = {"episodes": progress.episodes, "frames": progress.frames}
-    _write_json(stage / layout.INFO, info(spec, tasks=len(progress.tasks), **counts))
+    episodes, frames, tasks = progress.episodes, progress.frames, list(progress.tasks)
+    _write_json(stage / layout.INFO, info(spec, episodes=episodes, frames=frames, tasks=len(tasks)))
     _write_json(stage / layout.MODALITY, modality(spec))
     _write_json(stage / layout.UNIT_MAP, spec.units.to_json())
     _write_json(stage / layout.SPEC, spec.to_json())
@@ -52,7 +52,8 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quanti
     pq.write_table(tasks_table(progress.tasks), buffer)
     replace_bytes(stage / layout.TASKS, buffer.getvalue())
     logged = (stage / layout.of_block(layout.LOGS_PATH, 0)).exists()
-    text = card(spec, tasks=list(progress.tasks), logged=logged, tables=list(progress.tables), **counts)
+    tables = list(progress.tables)
+    text = card(spec, episodes=episodes, frames=frames, tasks=tasks, logged=logged, tables=tables)
     replace_bytes(stage / layout.CARD, text.encode())
     if progress.moments is not None:
         stats = _stats(stage, spec, progress, progress.moments, quantiles=quantiles)
