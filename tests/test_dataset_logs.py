@@ -391,7 +391,9 @@ def append_as_lerobot(path: Path) -> None:
     entry = {"episode_index": index, "length": len(rows), "tasks": ["wave"], **place}
     pq.write_table(pa.Table.from_pylist([entry]), _grown(path, layout.EPISODES_PATH))
     info = json.loads((path / layout.INFO).read_text())
-    (path / layout.INFO).write_text(json.dumps({**info, "total_episodes": index + 1}))
+    (path / layout.INFO).write_text(
+        json.dumps({**info, "total_episodes": index + 1, "total_frames": total + len(rows)})
+    )
 
 
 def _grown(path: Path, template: str) -> Path:

@@ -309,8 +309,9 @@ class DatasetReader:
             version = str(info.get("codebase_version"))
             if not version.startswith("v3."):
                 raise DatasetError(f"{self.path} is LeRobot {version}; this reader wants v3.0. Import it as a log.")
-            require_possible(info, self.path)
+            require_possible({"total_frames": 0, **info}, self.path)
             table = _episode_rows(self.path)
+            info.setdefault("total_frames", int(table["length"].to_numpy().sum()))  # some programs leave it out
             if table.num_rows == info["total_episodes"]:
                 require_within(table, info["total_frames"], where=str(self.path))
                 return info, table
