@@ -145,7 +145,10 @@ def test_text_stays_text(made):
             "has the frames 0 to 34",
         ),
         ({"kind": "subtask", "value": "reach", "first_frame": 5, "last_frame": 4}, "has the frames 5 to 4"),
-        ({"kind": "subtask", "value": "reach", "first_frame": -1, "last_frame": 4}, "The first is 0 or later"),
+        (
+            {"kind": "subtask", "value": "reach", "first_frame": -1, "last_frame": 4},
+            "Count from 0, the first frame first",
+        ),
         ({"kind": "tag", "value": "x", "first_frame": 1}, "names one end of its frames"),
         ({"kind": "success", "value": "yes", "first_frame": 1, "last_frame": 2}, "is said of the whole episode"),
         ({"kind": "number/quality", "value": "nan"}, "is not a finite number"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tracemalloc
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy import stats
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
 from twinloop.core.seeds import uniforms
+from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate import generate_states, resolve
 from twinloop.generate.coverage import dataset_coverage
@@ -226,7 +228,9 @@ def test_the_acceptance_of_a_run_is_measured_with_its_interval(dataset):
 
 def test_what_was_not_generated_has_no_parameter_space(tmp_path):
     (tmp_path / "meta").mkdir()
-    (tmp_path / "meta" / "info.json").write_text('{"codebase_version": "v3.0", "total_episodes": 0, "features": {}}')
+    action = {"dtype": "float32", "shape": [1], "names": ["hip.pos"]}
+    info = {"codebase_version": "v3.0", "fps": 30, "total_episodes": 0, "features": {"action": action}}
+    (tmp_path / "meta" / "info.json").write_text(json.dumps({**info, "data_path": layout.DATA_PATH}))
     with pytest.raises(InputError, match="was not generated from a randomization"):
         dataset_coverage(tmp_path)
 
