@@ -353,9 +353,14 @@ def test_what_is_no_number_or_no_episode_is_named(tmp_path):
 
 def test_units_that_cannot_be_the_same_are_asked_for(tmp_path):
     one, two = foreign(tmp_path / "one", [40]), foreign(tmp_path / "two", [40], first=1, scale=57.3)
-    with pytest.raises(UnitsError, match=r"Neither .*one nor .*two says the units .* as degrees do radians\. Are they"):
+    with pytest.raises(UnitsError, match=r"Neither .*one nor .*two says the units .* as degrees and radians do\."):
         merge([one, two], tmp_path / "out")
     assert merge([one, two], tmp_path / "out", settings=Settings(same_units=True)).episodes == 2
+
+
+def test_an_episode_that_hardly_moves_is_no_other_unit(tmp_path):
+    one, two = foreign(tmp_path / "one", [40]), foreign(tmp_path / "two", [40], first=1, scale=0.01)
+    assert merge([one, two], tmp_path / "out").episodes == 2
 
 
 def test_the_output_is_a_new_folder_outside_of_every_dataset(plain, tmp_path):

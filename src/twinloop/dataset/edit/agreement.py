@@ -20,9 +20,10 @@ from twinloop.dataset.spec import INDEX_FEATURES
 _SAME_UNITS = "--same-units"
 _COMMON = "--common (of edit merge and datasets materialize)"
 _UNSAID = (None, "", "unknown")
-# Degrees of a revolute joint are 57 times its radians, while ranges of motion of recordings with one robot differ by
-# less than ten; our choice between the two.
-_ANOTHER_SCALE = 20.0
+# Positions in degrees are 57 times those in radians, and no joint within one turn has radians beyond 2π. Both must
+# hold: how far an episode moves differs more than that between episodes of one folder. Ten is our choice below 57.
+_ANOTHER_SCALE = 10.0
+_ONE_TURN = 2 * np.pi
 
 
 def check_features(sources: Sequence[Source]) -> None:
@@ -154,33 +155,33 @@ def _unsaid(sources: Sequence[Source]) -> list[str]:
     """A note on folders of which none says its units.
 
     Raises:
-        UnitsError: the joints of one move as if it were in degrees and another in radians.
+        UnitsError: the joints of one stand as if it were in degrees and another in radians.
     """
-    spreads = [_spread(source) for source in sources]
-    for source, spread in zip(sources[1:], spreads[1:], strict=True):
-        if spread is None or spreads[0] is None or spread.shape != spreads[0].shape:
+    reaches = [_reach(source) for source in sources]
+    for source, reach in zip(sources[1:], reaches[1:], strict=True):
+        if reach is None or reaches[0] is None or reach.shape != reaches[0].shape:
             continue
-        moving = (spread > 0) & (spreads[0] > 0)
-        ratio = float(np.median(spread[moving] / spreads[0][moving])) if moving.any() else 1.0
-        if max(ratio, 1 / ratio) > _ANOTHER_SCALE:
+        near, far = sorted((float(np.median(reaches[0])), float(np.median(reach))))
+        if near <= _ONE_TURN < far and far > _ANOTHER_SCALE * near:
             raise UnitsError(
-                f"Neither {sources[0]} nor {source} says the units of its joints, and the actions of one span "
-                f"{max(ratio, 1 / ratio):.0f} times those of the other, as degrees do radians. Are they the same? If "
-                f"so, say {_SAME_UNITS}; if not, import one of them with --units first."
+                f"Neither {sources[0]} nor {source} says the units of its joints, and the actions of one reach to "
+                f"{far:.3g} and those of the other to {near:.3g} (medians over the joints), as degrees and radians do. "
+                f"Are they the same? If so, say {_SAME_UNITS}; if not, import one of them with --units first."
             )
     return ["no folder says the units of its joints; they are taken to be the same"]
 
 
-def _spread(source: Source) -> NDArray[np.float64] | None:
-    """The range of each action in the folder's own statistics, if it has any."""
+def _reach(source: Source) -> NDArray[np.float64] | None:
+    """How far from zero each action comes by the folder's own statistics, if it has any."""
     path = source.path / layout.STATS
     if not path.is_file():
         return None
     action = read_json(path).get("action") or {}
     try:
-        return np.asarray(action["max"], dtype=np.float64) - np.asarray(action["min"], dtype=np.float64)
+        extremes = np.array([action["min"], action["max"]], dtype=np.float64)
     except (KeyError, TypeError, ValueError):
         return None
+    return np.abs(extremes).max(axis=0)
 
 
 def agreed_info(sources: Sequence[Source]) -> dict[str, Any]:
