@@ -154,7 +154,7 @@ def foreign(
 
 def _frames(number: int, index: int, start: int, length: int, scale: float, *, images: bool, tasks: int) -> pa.Table:
     rng = np.random.default_rng(number)
-    action = np.cumsum(rng.normal(size=(length, 2)), axis=0) * scale
+    action = np.cumsum(rng.normal(size=(length, 2)), axis=0) * (0.1 * scale)  # rad: a walk within one turn
     frame = np.arange(length)
     columns = {
         "action": pa.FixedSizeListArray.from_arrays(pa.array(action.astype(np.float32).reshape(-1)), 2),
