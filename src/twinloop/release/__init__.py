@@ -1,0 +1,1 @@
+"""From a candidate to the champion and back: registry, gate, stages, safety envelope, monitor."""

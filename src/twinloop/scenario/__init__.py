@@ -1,0 +1,1 @@
+"""Pinned worlds: failures that happen again, what-if, ablation, search, regression."""

@@ -1,0 +1,1 @@
+"""Policies from data: the mixture, the loop, adaptation to a real robot."""
