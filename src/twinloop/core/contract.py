@@ -1,0 +1,131 @@
+"""What a policy needs and what a place to run it offers: joints with their units, rate, trackers, cameras."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from twinloop.core.units import JointUnit, UnitMap
+
+STATE = "observation.state"
+ENVIRONMENT = "observation.environment_state"
+IMAGES = "observation.images."
+ACTION = "action"
+_SAME_SCALE = 1e-3  # of a unit's size in rad or m: two calibrations of one arm differ by more, round-off by less
+_SAME_RATE = 0.01  # of the rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract:
+    """The border of a policy, in LeRobot's words.
+
+    ``state`` and ``action`` are the units of the joint columns of ``observation.state`` and ``action``; a policy that
+    reads no joints has no ``state``. ``environment`` names the columns of ``observation.environment_state``, which a
+    tracker gives: positions in m in the frame of the robot's base, headings as cosine and sine. ``cameras`` are the
+    pictures it sees, name to (height, width) in pixels. ``task`` is the name of the task, empty where any will do.
+    """
+
+    robot_type: str
+    control_hz: float
+    action: UnitMap
+    state: UnitMap | None = None
+    command: Literal["position", "torque"] = "position"
+    environment: tuple[str, ...] = ()
+    cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    task: str = ""
+
+    def differences(self, offered: Contract) -> list[str]:
+        """What keeps a policy with this contract from running where ``offered`` is what there is, a sentence each."""
+        return [
+            *self._place(offered),
+            *_joints(ACTION, self.action, offered.action),
+            *self._readings(offered),
+            *self._cameras(offered),
+        ]
+
+    def _place(self, offered: Contract) -> list[str]:
+        found: list[str] = []
+        if offered.robot_type != self.robot_type:
+            found.append(f"robot: the policy is for {self.robot_type}, this is {offered.robot_type}")
+        if not math.isclose(offered.control_hz, self.control_hz, rel_tol=_SAME_RATE):
+            found.append(f"rate: the policy acts at {self.control_hz:g} Hz, this runs at {offered.control_hz:g} Hz")
+        if offered.command != self.command:
+            found.append(f"commands: the policy gives {self.command}s, this takes {offered.command}s")
+        if self.task and offered.task and offered.task != self.task:
+            found.append(f"task: the policy is for {self.task}, this is {offered.task}")
+        return found
+
+    def _readings(self, offered: Contract) -> list[str]:
+        found: list[str] = []
+        if self.state is not None and offered.state is None:
+            found.append(f"{STATE}: the policy reads {', '.join(self.state.names)}, and there is none")
+        elif self.state is not None and offered.state is not None:
+            found += _joints(STATE, self.state, offered.state)
+        missing = [name for name in self.environment if name not in offered.environment]
+        if missing:
+            there = ", ".join(offered.environment) or "nothing"
+            found.append(f"{ENVIRONMENT}: the policy reads {', '.join(missing)}; a tracker here gives {there}")
+        return found
+
+    def _cameras(self, offered: Contract) -> list[str]:
+        found: list[str] = []
+        for name, (height, width) in self.cameras.items():
+            there = offered.cameras.get(name)
+            if there is None:
+                found.append(f"{IMAGES}{name}: no such camera; there is {', '.join(offered.cameras) or 'none'}")
+            elif tuple(there) != (height, width):
+                found.append(
+                    f"{IMAGES}{name}: the policy sees {width}x{height} pixels, this gives {there[1]}x{there[0]}"
+                )
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "robot_type": self.robot_type,
+            "control_hz": self.control_hz,
+            "command": self.command,
+            "action": self.action.to_json(),
+            "state": None if self.state is None else self.state.to_json(),
+            "environment": list(self.environment),
+            "cameras": {name: list(size) for name, size in self.cameras.items()},
+            "task": self.task,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Contract:
+        """The inverse of `to_json`."""
+        return cls(
+            robot_type=value["robot_type"],
+            control_hz=float(value["control_hz"]),
+            command=value["command"],
+            action=UnitMap.from_json(value["action"]),
+            state=None if value["state"] is None else UnitMap.from_json(value["state"]),
+            environment=tuple(value["environment"]),
+            cameras={name: (int(size[0]), int(size[1])) for name, size in value["cameras"].items()},
+            task=value["task"],
+        )
+
+
+def _joints(where: str, wanted: UnitMap, offered: UnitMap) -> list[str]:
+    """How two unit maps differ: other joints, another order, or numbers that mean something else."""
+    if wanted.names != offered.names:
+        return [f"{where}: the policy has {', '.join(wanted.names)}, this has {', '.join(offered.names)}"]
+    pairs = zip(wanted.joints, offered.joints, strict=True)
+    return [f"{where} of {mine.joint}: {said}" for mine, theirs in pairs if (said := _unlike(mine, theirs))]
+
+
+def _unlike(mine: JointUnit, theirs: JointUnit) -> str:
+    if mine.unit != theirs.unit:
+        return f"the policy means {mine.unit}, this means {theirs.unit}"
+    if mine.scale is None or theirs.scale is None or mine.offset is None or theirs.offset is None:
+        return "" if mine == theirs else "nothing says what one unit is in radians on one of both sides"
+    same_scale = math.isclose(mine.scale, theirs.scale, rel_tol=_SAME_SCALE)
+    if same_scale and abs(mine.offset - theirs.offset) <= _SAME_SCALE:
+        return ""
+    return (
+        f"a value v means {mine.offset:.4g} + {mine.scale:.4g} v rad or m to the policy, "
+        f"{theirs.offset:.4g} + {theirs.scale:.4g} v here"
+    )

@@ -1,0 +1,177 @@
+"""The trials of one policy in one suite, simulated or real, as they travel from whoever measures to whoever decides."""
+
+# pyright: standard
+# pyarrow has no stubs, and everything that touches a table would be of unknown type.
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import atomic_open, read_json, sha256_bytes, sha256_file, write_json
+from twinloop.core.trials import DOMAINS, Domain, Trials
+
+_FACTS, _TRIALS, _SCHEMA = "evaluation.json", "trials.parquet", 1
+
+TRIALS = pa.schema(
+    [
+        pa.field("slice", pa.string(), nullable=False),  # the condition within the suite
+        pa.field("trial", pa.string(), nullable=False),  # the same for policies that were tried alike
+        pa.field("success", pa.bool_(), nullable=False),
+        pa.field("progress", pa.float64()),  # 0 to 1
+        pa.field("time_s", pa.float64()),  # to success; null where there was none
+        pa.field("smoothness", pa.float64()),  # spectral arc length of the tool's speed, dimensionless, at most 0
+        pa.field("peak_force_n", pa.float64()),  # largest contact force of the robot with anything, N
+        pa.field("violations", pa.int64()),  # control steps at which a safety limit was broken
+        pa.field("latency_s", pa.float64()),  # wall time that a command took to compute, mean over the trial
+        pa.field("valid", pa.bool_(), nullable=False),  # whether the trial counts: a diverged world does not
+        pa.field("reason", pa.string()),  # why it does not
+        pa.field("episode_id", pa.string()),  # the recorded episode, where there is one
+    ]
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """What a policy came to in a suite.
+
+    ``trials`` has the columns of `TRIALS`, a row each; two evaluations of one suite and run seed pair by ``trial``.
+    ``policy_hash`` is empty for what has none (an expert, a person). ``extra`` holds plain values: limits, versions,
+    the command. A trial that is not valid tells nothing of the policy, and is counted as no success wherever a rate
+    must not profit from it.
+
+    Raises:
+        InputError: a column is missing or has another type, a trial occurs twice, no trial, an unknown domain.
+    """
+
+    policy: str
+    suite: str
+    trials: pa.Table
+    policy_hash: str = ""
+    domain: Domain = "sim"
+    twin: str = ""
+    twin_hash: str = ""
+    task: str = ""
+    run_seed: int = 0
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.domain not in DOMAINS:
+            raise InputError(f"An evaluation is {' or '.join(DOMAINS)}, not {self.domain!r}.")
+        object.__setattr__(self, "trials", conforming(self.trials, f"The evaluation of {self.policy} in {self.suite}"))
+
+    def __len__(self) -> int:
+        return self.trials.num_rows
+
+    @property
+    def slices(self) -> tuple[str, ...]:
+        """Names of the slices, in order of first appearance."""
+        return tuple(dict.fromkeys(self.trials["slice"].to_pylist()))
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of who was tried where, and of every trial's outcome."""
+        facts = (self.policy, self.policy_hash, self.suite, self.twin_hash, self.task, str(self.run_seed), self.domain)
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, TRIALS) as stream:
+            stream.write_table(self.trials.combine_chunks())
+        return sha256_bytes("\0".join(facts).encode(), sink.getvalue().to_pybytes())
+
+    def of_slice(self, name: str) -> Evaluation:
+        """The trials of one slice."""
+        return self._with(self.trials.filter(pc.field("slice") == name))
+
+    def counts(self) -> tuple[int, int]:
+        """Successes and trials; trials that are not valid count as no success."""
+        won = np.asarray(self.trials["success"]) & np.asarray(self.trials["valid"])
+        return int(won.sum()), len(self)
+
+    def as_trials(self) -> Trials:
+        """The same for everything in `twinloop.stats` and `gap` that compares policies; the slice is the condition."""
+        n, rows = len(self), self.trials.to_pydict()
+        won = [bool(s and v) for s, v in zip(rows["success"], rows["valid"], strict=True)]
+        score = [float(w) if p is None else float(p) for w, p in zip(won, rows["progress"], strict=True)]
+        return Trials(
+            policy=(self.policy,) * n,
+            domain=(self.domain,) * n,
+            score=np.clip(np.array(score, dtype=np.float64), 0.0, 1.0),
+            success=tuple(won),
+            task=(self.task,) * n,
+            condition=tuple(rows["slice"]),
+            pair=tuple(rows["trial"]),
+            origin=f"{self.policy} in {self.suite}",
+        )
+
+    def write(self, folder: Path) -> None:
+        """Store as two files in a folder: facts as JSON, trials as Parquet; the facts last."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_open(folder / _TRIALS) as file:
+            pq.write_table(self.trials, file)
+        facts = {key: getattr(self, key) for key in _KEYS}
+        write_json(
+            folder / _FACTS,
+            {"schema": _SCHEMA, **facts, "extra": dict(self.extra), "trials_sha256": sha256_file(folder / _TRIALS)},
+        )
+
+    @classmethod
+    def read(cls, folder: Path) -> Evaluation:
+        """Read what `write` stored.
+
+        Raises:
+            InputError: there is none, a newer twinloop wrote it, or its trials are not those that were written.
+        """
+        if not (folder / _FACTS).is_file() or not (folder / _TRIALS).is_file():
+            raise InputError(f"{folder} holds no evaluation: it needs {_FACTS} and {_TRIALS}. Run `twinloop evaluate`.")
+        facts = read_json(folder / _FACTS)
+        if facts.get("schema") != _SCHEMA:
+            raise InputError(f"{folder / _FACTS} has schema {facts.get('schema')}; this twinloop reads {_SCHEMA}.")
+        if sha256_file(folder / _TRIALS) != facts["trials_sha256"]:
+            raise InputError(f"{folder / _TRIALS} is not the file that was written: its hash differs. Evaluate again.")
+        return cls(**{key: facts[key] for key in _KEYS}, extra=facts["extra"], trials=pq.read_table(folder / _TRIALS))
+
+    def _with(self, trials: pa.Table) -> Evaluation:
+        return Evaluation(**{key: getattr(self, key) for key in _KEYS}, extra=self.extra, trials=trials)
+
+
+_KEYS = ("policy", "suite", "policy_hash", "domain", "twin", "twin_hash", "task", "run_seed")
+
+
+def conforming(trials: pa.Table, what: str) -> pa.Table:
+    """The table with exactly the columns of `TRIALS`, in their order; columns that may be null may be missing.
+
+    Raises:
+        InputError: it cannot be: a column that is needed is missing, another is unknown, a type does not fit, a trial
+            occurs twice in a slice, or there is no trial; names it.
+    """
+    if not trials.num_rows:
+        raise InputError(f"{what} has no trials.")
+    unknown = [name for name in trials.column_names if name not in TRIALS.names]
+    missing = [f.name for f in TRIALS if not f.nullable and f.name not in trials.column_names]
+    if unknown or missing:
+        wrong = f"has unknown columns {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
+        raise InputError(f"{what} {wrong}. Columns of a trial: {', '.join(TRIALS.names)}.")
+    columns = []
+    for item in TRIALS:
+        if item.name not in trials.column_names:
+            columns.append(pa.nulls(trials.num_rows, item.type))
+            continue
+        try:
+            column = trials[item.name].cast(item.type)
+        except pa.ArrowException as error:
+            raise InputError(f"{what}: column {item.name} is no {item.type} ({error}).") from error
+        if column.null_count and not item.nullable:
+            raise InputError(f"{what}: {column.null_count} trials do not say {item.name}.")
+        columns.append(column)
+    table = pa.Table.from_arrays(columns, schema=TRIALS)
+    names = list(zip(table["slice"].to_pylist(), table["trial"].to_pylist(), strict=True))
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"{what}: trial {twice[1]} of slice {twice[0]} occurs twice. Name each trial once.")
+    return table

@@ -1,0 +1,73 @@
+"""A contract says in words what does not fit, and travels through JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+
+from twinloop.core.contract import Contract
+from twinloop.core.units import DEGREES, unit_map_from_ranges
+
+JOINTS = ("pan", "lift")
+UNITS = unit_map_from_ranges(JOINTS, [[-1.0, 1.0], [-2.0, 0.0]], [DEGREES, DEGREES], source="test")
+MINE = Contract(
+    robot_type="arm",
+    control_hz=30.0,
+    state=UNITS,
+    action=UNITS,
+    environment=("tool.x", "cube.x"),
+    cameras={"front": (240, 320)},
+    task="pick_and_place",
+)
+
+
+def test_the_same_place_fits_and_json_gives_the_same_back():
+    assert MINE.differences(MINE) == []
+    assert Contract.from_json(MINE.to_json()) == MINE
+
+
+def test_a_place_that_gives_more_fits():
+    more = dataclasses.replace(
+        MINE, environment=("tool.x", "tool.y", "cube.x"), cameras={**MINE.cameras, "wrist": (96, 96)}, task=""
+    )
+    assert MINE.differences(more) == []
+
+
+OTHER = unit_map_from_ranges(JOINTS, [[-1.0, 1.0], [-2.0, 0.3]], [DEGREES, DEGREES], source="test")
+RADIANS = unit_map_from_ranges(JOINTS, [[-1.0, 1.0], [-2.0, 0.0]], ["rad", "rad"], source="test")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"robot_type": "leg"}, "robot: the policy is for arm, this is leg"),
+        ({"control_hz": 50.0}, "rate: the policy acts at 30 Hz, this runs at 50 Hz"),
+        ({"command": "torque"}, "commands: the policy gives positions, this takes torques"),
+        ({"task": "stack"}, "task: the policy is for pick_and_place, this is stack"),
+        ({"state": None}, "observation.state: the policy reads pan, lift, and there is none"),
+        ({"action": RADIANS}, "action of pan: the policy means deg, this means rad"),
+        (
+            {"environment": ("cube.x",)},
+            "observation.environment_state: the policy reads tool.x; a tracker here gives cube.x",
+        ),
+        ({"cameras": {}}, "observation.images.front: no such camera; there is none"),
+        (
+            {"cameras": {"front": (480, 640)}},
+            "observation.images.front: the policy sees 320x240 pixels, this gives 640x480",
+        ),
+    ],
+)
+def test_every_difference_is_a_sentence(change, said):
+    assert said in MINE.differences(dataclasses.replace(MINE, **change))
+
+
+def test_another_calibration_is_told_by_what_a_value_means():
+    (found,) = MINE.differences(dataclasses.replace(MINE, action=OTHER))
+    assert found.startswith("action of lift: a value v means -1 + 0.01745 v rad or m to the policy, -0.85 + 0.01745 v")
+    nearly = dataclasses.replace(OTHER.joints[1], offset=-1.0 + 1e-5, scale=math.pi / 180)
+    assert (
+        MINE.differences(dataclasses.replace(MINE, action=dataclasses.replace(OTHER, joints=(UNITS.joints[0], nearly))))
+        == []
+    )
