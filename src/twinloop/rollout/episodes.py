@@ -122,6 +122,7 @@ def run_batch(
     attempt: int = 0,
     backend: Backend | None = None,
     actor: Actor | None = None,
+    initial: InitialState | None = None,
     units: UnitMap | None = None,
     config_hash: str = "",
     versions: Mapping[str, str] | None = None,
@@ -138,6 +139,7 @@ def run_batch(
         attempt: which try of these episodes.
         backend: how the worlds run; ``threads`` on every core by default.
         actor: who decides the commands; the task's expert by default.
+        initial: where the worlds begin, instead of where the task's reset puts them: a `PinnedWorld`'s beginning.
         units: of observation and action; the twin's by default.
         config_hash, versions, extra: what the provenance says beyond the batch itself.
         notes: what it says beyond that of each episode, in their order, or nothing.
@@ -150,7 +152,8 @@ def run_batch(
     actor = actor or ExpertActor(task=task)
     units = units or twin.units
     with span("reset"):
-        initial = task.reset(params, run_seed=run_seed, episodes=episodes, attempt=attempt)
+        if initial is None:
+            initial = task.reset(params, run_seed=run_seed, episodes=episodes, attempt=attempt)
         controller = actor.begin(initial)
     with span("recording"):
         trajectories = rollout(backend or open_backend(), twin, params, initial, controller, task.nstep)
