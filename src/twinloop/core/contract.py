@@ -23,7 +23,7 @@ class Contract:
 
     ``state`` and ``action`` are the units of the joint columns of ``observation.state`` and ``action``; a policy that
     reads no joints has no ``state``. ``environment`` names the columns of ``observation.environment_state``, which a
-    tracker gives: positions in m in the frame of the robot's base, headings as cosine and sine. ``cameras`` are the
+    tracker gives: positions in m in the frame of the twin's world, headings as cosine and sine. ``cameras`` are the
     pictures it sees, name to (height, width) in pixels. ``task`` is the name of the task, empty where any will do.
     """
 

@@ -4,30 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.params import ParamTable
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.randomize import Plan
+from twinloop.rollout import Beginning
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 
 _KEPT_ROUNDS = 8  # of episodes, for environments that are ahead of others; an older one is drawn again; our choice
 _INITIAL = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Beginning:
-    """Where some worlds begin: their episode numbers ``(k,)``, drawn parameters and initial states."""
-
-    numbers: NDArray[np.int64]
-    params: ParamTable
-    initial: InitialState
 
 
 class EpisodeSource(Protocol):
@@ -71,12 +61,18 @@ class PlannedEpisodes:
                 raise InputError(f"Episode {numbers.max()} is beyond the last of a run, {MOST_EPISODES - 1}.")
             params = self._plan.draw(numbers.tolist(), nstep=self._task.nstep)
             initial = self._task.reset(params, run_seed=self._plan.run_seed, episodes=numbers.tolist())
-            self._drawn[number] = Beginning(numbers=numbers, params=params, initial=initial)
+            seed = self._plan.run_seed
+            self._drawn[number] = Beginning(numbers=numbers, params=params, initial=initial, run_seed=seed)
         return self._drawn[number]
 
 
 def _take(worlds: Beginning, rows: NDArray[np.intp]) -> Beginning:
-    return Beginning(numbers=worlds.numbers[rows], params=worlds.params.take(rows), initial=worlds.initial.take(rows))
+    return dataclasses.replace(
+        worlds,
+        numbers=worlds.numbers[rows],
+        params=worlds.params.take(rows),
+        initial=worlds.initial.take(rows),
+    )
 
 
 def _join(worlds: list[Beginning]) -> Beginning:
@@ -93,4 +89,4 @@ def _join(worlds: list[Beginning]) -> Beginning:
         refused = [part.initial.refused or ("",) * part.initial.nworld for part in worlds]
         initial["refused"] = tuple(itertools.chain.from_iterable(refused))
     numbers = np.concatenate([part.numbers for part in worlds])
-    return Beginning(numbers=numbers, params=params, initial=InitialState(**initial))
+    return dataclasses.replace(worlds[0], numbers=numbers, params=params, initial=InitialState(**initial))

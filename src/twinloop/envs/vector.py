@@ -19,8 +19,8 @@ from twinloop.envs.goals import Verdict, open_goal
 from twinloop.envs.infos import Infos, drawn_infos, final_rows, put_rows, with_final, world_infos
 from twinloop.envs.options import EnvOptions, whole_number
 from twinloop.envs.pictures import Photographer
-from twinloop.envs.readings import Readings
 from twinloop.envs.spaces import Commander, Observer, Pictures
+from twinloop.rollout.running_readings import Readings
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
 

@@ -20,11 +20,12 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.aside import SetAside
 from twinloop.generate.adaptive import Rounds, boundary_counts
 from twinloop.generate.config import GenerateConfig, load_plan
-from twinloop.generate.readings import Felt, with_readings
+from twinloop.generate.readings import Felt, with_environment, with_readings
 from twinloop.randomize import Plan
 from twinloop.rollout import BatchResult, BodySensors, run_batch, software_versions
 from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
+from twinloop.tasks.protocol import is_tracked
 from twinloop.twin import Twin
 
 # A world that failed at once leaves too little to call an episode; LeRobot's tools want at least two frames.
@@ -105,6 +106,8 @@ def _work(batch: Batch) -> Outcome:
     with span("provenance"):
         counts = {**_counts(result), **boundary_counts(plan, batch.numbers, result.success)}
         kept = _kept(result, config.keep)
+        if config.file.rollout.environment_state and is_tracked(task):
+            kept = with_environment(task, kept)
     sensors = _body_sensors(batch.config)
     kept, felt = with_readings(sensors, kept) if sensors else (kept, {})
     with span("provenance"):

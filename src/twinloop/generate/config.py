@@ -78,18 +78,21 @@ class RolloutConfig(_Strict):
 
     ``sensors`` are those of the twin's inertial units, force sensors and servos whose readings are kept beside joint
     positions: by name, or ``all``. None by default, because reading them steps every kept episode a second time.
+    ``environment_state`` keeps what a tracker sees of the scene at each frame, as ``observation.environment_state``,
+    which policies without cameras are trained on.
     """
 
     parallel_envs: int = Field(default=256, ge=1)
     episodes_per_env: int = Field(default=1, ge=1)
     backend: str = "threads"
     sensors: list[str] | Literal["all"] = []
+    environment_state: bool = False
 
     @model_serializer(mode="wrap")
-    def _without_sensors(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run without them is the same as before there were any, to the hash."""
-        said = handler(self)
-        return said if said.get("sensors") else {key: value for key, value in said.items() if key != "sensors"}
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A run without what came later is the same as before there was any, to the hash."""
+        later = ("sensors", "environment_state")
+        return {key: value for key, value in handler(self).items() if key not in later or value}
 
 
 class GenerateFile(_Strict):

@@ -9,12 +9,15 @@ from typing import TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from twinloop.core.contract import ENVIRONMENT
+from twinloop.core.errors import InputError
 from twinloop.core.profile import span
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.parquet import fixed_lists
 from twinloop.dataset.side_tables import check_name
 from twinloop.dataset.spec import ReadingSpec
 from twinloop.rollout import BodySensors, Reading, reading_columns, reporting_sensors
+from twinloop.tasks.protocol import Task, Tracked, is_tracked
 from twinloop.twin import Twin
 
 SAMPLES = "readings/"  # a sensor's side table is named so, and as the sensor
@@ -38,6 +41,30 @@ def reading_specs(twin: Twin, asked: Sequence[str] | str) -> tuple[ReadingSpec, 
     return tuple(specs)
 
 
+def environment_spec(task: Task) -> ReadingSpec:
+    """The feature that what a tracker sees becomes: ``observation.environment_state``, as LeRobot calls it.
+
+    Raises:
+        InputError: the task says of nothing that a tracker would see.
+    """
+    if not is_tracked(task):
+        raise InputError(
+            f"The task {task.name} does not say what a tracker sees (environment_names, environment). "
+            "Leave environment_state out, or add them to the task."
+        )
+    names = task.environment_names
+    units = tuple("m" if name.endswith((".x", ".y", ".z")) else "1" for name in names)
+    return ReadingSpec(name=ENVIRONMENT.removeprefix("observation."), columns=names, units=units)
+
+
+def with_environment(task: Tracked, episodes: Sequence[SimEpisode]) -> list[SimEpisode]:
+    """Episodes with what a tracker sees at each frame."""
+    return [
+        replace(episode, readings={**episode.readings, ENVIRONMENT: task.environment(episode.states[:-1])})
+        for episode in episodes
+    ]
+
+
 def with_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple[list[SimEpisode], Felt]:
     """Episodes with what their sensors had delivered at each frame, and every sample that they took."""
     kept: list[SimEpisode] = []
@@ -46,7 +73,7 @@ def with_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple
         with span("readings"):
             read = sensors.read(episode)
         frames = {f"observation.{_feature_name(sensors.twin, name)}": reading.frames for name, reading in read.items()}
-        kept.append(replace(episode, readings=frames))
+        kept.append(replace(episode, readings={**episode.readings, **frames}))
         for name, reading in read.items():
             felt[_table_name(name)].append(_samples(episode.number, reading))
     return kept, felt

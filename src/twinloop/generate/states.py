@@ -22,7 +22,7 @@ from twinloop.generate.batches import Batch, Outcome, dataset_units, work, work_
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.coverage import draw_figures
 from twinloop.generate.identified import identified_ranges
-from twinloop.generate.readings import Felt, reading_specs
+from twinloop.generate.readings import Felt, environment_spec, reading_specs
 from twinloop.randomize import Plan
 from twinloop.rollout import software_versions
 from twinloop.simulate import open_backend
@@ -165,9 +165,11 @@ def _placements(counts: Mapping[str, int]) -> dict[str, Any]:
 
 def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
     """What the dataset of a run is."""
-    twin = plan.twin
+    twin, rollout = plan.twin, config.file.rollout
+    task = open_task(config.task, twin)
+    tracked = (environment_spec(task),) if rollout.environment_state else ()
     return DatasetSpec(
-        name=f"{twin.name} {open_task(config.task, twin).name}",
+        name=f"{twin.name} {task.name}",
         robot_type=twin.robot.type,
         fps=round(twin.control_hz),
         joints=tuple(twin.robot.joints),
@@ -177,7 +179,7 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
         config_hash=config.hash,
         block_size=config.block_size,
         unsteady=_unsteady(plan),
-        readings=reading_specs(twin, config.file.rollout.sensors),
+        readings=(*tracked, *reading_specs(twin, rollout.sensors)),
         ranges=tuple(identified_ranges(config.identified, config.kappa, twin)),
     )
 

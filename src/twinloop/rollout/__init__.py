@@ -1,7 +1,8 @@
 """Task × actor × parameters × backend → episodes, and back: the same states from what an episode records."""
 
-from twinloop.rollout.actor import Actor, ExpertActor
+from twinloop.rollout.actor import Actor, Beginning, ExpertActor
 from twinloop.rollout.episodes import BatchResult, run_batch, software_versions
+from twinloop.rollout.observing import Observation, Observer, Tracker, offered_contract
 from twinloop.rollout.readings import BodySensors, Reading, reading_columns, reporting_sensors
 from twinloop.rollout.replay import Replay, initial_from_state, replay, replay_episode
 from twinloop.rollout.substeps import PhysicsSteps, Restepper
@@ -9,13 +10,18 @@ from twinloop.rollout.substeps import PhysicsSteps, Restepper
 __all__ = [
     "Actor",
     "BatchResult",
+    "Beginning",
     "BodySensors",
     "ExpertActor",
+    "Observation",
+    "Observer",
     "PhysicsSteps",
     "Reading",
     "Replay",
     "Restepper",
+    "Tracker",
     "initial_from_state",
+    "offered_contract",
     "reading_columns",
     "replay",
     "replay_episode",

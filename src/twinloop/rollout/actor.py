@@ -1,12 +1,30 @@
-"""Who decides the commands of a batch: a task's expert, or anything else that speaks this protocol."""
+"""Who decides the commands of a batch: a task's expert, a policy, or anything else that speaks this protocol."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.params import ParamTable
 from twinloop.simulate import Controller, InitialState
 from twinloop.tasks import Task
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beginning:
+    """Where some worlds begin: their episode numbers ``(k,)``, drawn parameters and initial states.
+
+    ``run_seed`` and ``attempt`` are, with the numbers, what chance within the worlds depends on.
+    """
+
+    numbers: NDArray[np.int64]
+    params: ParamTable
+    initial: InitialState
+    run_seed: int = 0
+    attempt: int = 0
 
 
 class Actor(Protocol):
@@ -17,8 +35,12 @@ class Actor(Protocol):
         """What the provenance calls it."""
         ...
 
-    def begin(self, initial: InitialState) -> Controller:
-        """A fresh controller for worlds that begin there; it keeps nothing of earlier batches."""
+    def begin(self, worlds: Beginning) -> Controller:
+        """A fresh controller for worlds that begin there; it keeps nothing of earlier batches.
+
+        What acts as a policy does must not look at the parameters, which no robot knows: they are there because what a
+        robot reports depends on them.
+        """
         ...
 
 
@@ -33,6 +55,6 @@ class ExpertActor:
         """The version of the script."""
         return self.task.expert_version
 
-    def begin(self, initial: InitialState) -> Controller:
+    def begin(self, worlds: Beginning) -> Controller:
         """See `Actor`."""
-        return self.task.expert(initial)
+        return self.task.expert(worlds.initial)

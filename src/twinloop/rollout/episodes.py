@@ -17,7 +17,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
 from twinloop.core.records import Provenance, SimEpisode
 from twinloop.core.units import UnitMap
-from twinloop.rollout.actor import Actor, ExpertActor
+from twinloop.rollout.actor import Actor, Beginning, ExpertActor
 from twinloop.rollout.sensing import joint_readings
 from twinloop.simulate import Backend, InitialState, Trajectories, open_backend, rollout
 from twinloop.tasks import Task
@@ -154,7 +154,9 @@ def run_batch(
     with span("reset"):
         if initial is None:
             initial = task.reset(params, run_seed=run_seed, episodes=episodes, attempt=attempt)
-        controller = actor.begin(initial)
+        numbers = np.asarray(episodes, dtype=np.int64)
+        worlds = Beginning(numbers=numbers, params=params, initial=initial, run_seed=run_seed, attempt=attempt)
+        controller = actor.begin(worlds)
     with span("recording"):
         trajectories = rollout(backend or open_backend(), twin, params, initial, controller, task.nstep)
         trajectories = _without_refused(trajectories, initial)

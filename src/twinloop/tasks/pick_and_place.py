@@ -124,6 +124,26 @@ class PickAndPlace:
             left=still & self._released(qpos, tool - centre),
         )
 
+    @property
+    def environment_names(self) -> tuple[str, ...]:
+        """What each number of `environment` is: positions in m in the frame of the world."""
+        thing, target = self.config.object, self.config.target
+        places = [f"{owner}.{axis}" for owner in ("tool", thing, target) for axis in "xyz"]
+        return (*places, f"{thing}.heading.cos", f"{thing}.heading.sin")
+
+    def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What a tracker without faults sees in recorded states ``(…, nstate)``: tool, object and target, ``(…, 11)``.
+
+        Where joints report a wrong angle or a gear has play, it still sees the hand where it is.
+        """
+        scene = self.scene(states)
+        row = self.object.qpos + 3
+        turn = states[..., state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))][..., row : row + 4]
+        w, x, y, z = np.moveaxis(np.nan_to_num(turn), -1, 0)
+        heading = np.arctan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))
+        parts = [scene.tool, scene.object, scene.target, np.cos(heading)[..., None], np.sin(heading)[..., None]]
+        return np.concatenate(parts, axis=-1)
+
     def watch(self, nworld: int) -> PlacementWatch:
         """`success` for worlds that are still running."""
         return PlacementWatch(self.config, self.rest_steps, nworld)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,3 +42,18 @@ class Task(Protocol):
     def expert(self, initial: InitialState) -> Controller:
         """A script for worlds that begin there; its commands in a world depend on that world alone."""
         ...
+
+
+class Tracked(Task, Protocol):
+    """A task that says what a tracker of its scene sees: LeRobot's ``observation.environment_state``."""
+
+    environment_names: tuple[str, ...]
+
+    def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What a tracker without faults sees in recorded states: ``(…, nstate)`` to ``(…, n)``, as the names say."""
+        ...
+
+
+def is_tracked(task: Task) -> TypeGuard[Tracked]:
+    """Whether a task offers what a tracker sees, which is no duty of a task."""
+    return hasattr(task, "environment_names") and hasattr(task, "environment")

@@ -1,0 +1,104 @@
+"""A policy sees in running worlds what a dataset of the same episodes holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from twinloop.core.contract import ENVIRONMENT, STATE
+from twinloop.core.errors import InputError
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate import resolve
+from twinloop.generate.readings import environment_spec
+from twinloop.generate.states import generate_states
+from twinloop.rollout import Beginning, ExpertActor, Observer, Tracker, offered_contract, run_batch
+from twinloop.simulate import open_backend
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+BASE = {
+    "scene": {"robot": "so101", "task": "pick_and_place"},
+    "randomization": {"params": {"object/cube/position/x": [0.19, 0.25], "object/cube/yaw": [-0.7, 0.7]}},
+    "rollout": {"parallel_envs": 4, "episodes_per_env": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def task():
+    return open_task("pick_and_place", load_twin("so101_tabletop"))
+
+
+def resolved(value):
+    return resolve(value, where="test", folder=Path())
+
+
+class Spy:
+    """An expert that keeps what a policy would have seen."""
+
+    name = "spy"
+
+    def __init__(self, task, tracker=None):
+        self.task, self.tracker, self.seen = task, tracker or Tracker(), []
+
+    def begin(self, worlds: Beginning):
+        act = ExpertActor(task=self.task).begin(worlds)
+        observer = Observer(self.task.twin, self.task, worlds, tracker=self.tracker)
+
+        def controller(simulation):
+            self.seen.append(observer.look(simulation.state, simulation.step_index))
+            return act(simulation)
+
+        return controller
+
+
+def table(twin, n, **values):
+    return twin.table(n, {name: np.full(n, value) for name, value in values.items()})
+
+
+def test_readings_of_running_worlds_are_those_of_the_record(task):
+    params = table(task.twin, 2, **{"sensor/elbow_flex/offset": 0.02, "timing/readings/delay": 0.02})
+    spy = Spy(task)
+    result = run_batch(
+        task.twin, task, params, run_seed=1, episodes=[0, 1], actor=spy, backend=open_backend("threads", nthread=1)
+    )
+    seen = np.stack([entry[STATE] for entry in spy.seen], axis=1)
+    np.testing.assert_array_equal(seen, result.observation)
+    there = np.stack([entry[ENVIRONMENT] for entry in spy.seen], axis=1)
+    np.testing.assert_array_equal(there, task.environment(result.trajectories.states[:, :-1]))
+
+
+def test_a_tracker_errs_by_its_offset_and_noise_alone(task):
+    names = task.environment_names
+    true, half = np.zeros((2, len(names))), np.full((2, len(names)), 0.5)
+    seen = Tracker(noise=0.1, offset=(0.01, 0.02, 0.03)).see(true, names, half)
+    wanted = {"x": 0.01, "y": 0.02, "z": 0.03}
+    np.testing.assert_allclose(seen, [[wanted.get(name.rpartition(".")[2], 0.0) for name in names]] * 2)
+
+
+def test_generated_frames_hold_what_a_tracker_sees(tmp_path, task):
+    config = resolved({**BASE, "rollout": {**BASE["rollout"], "environment_state": True}})
+    generate_states(config, tmp_path / "out")
+    reader = DatasetReader(tmp_path / "out")
+    assert reader.info["features"][ENVIRONMENT]["names"] == list(task.environment_names)
+    there = reader.array(0, ENVIRONMENT)
+    np.testing.assert_allclose(there, task.environment(reader.states(0)[:-1]), atol=1e-6)
+    plain = resolved(BASE)
+    assert "environment_state" not in plain.model_dump_json()
+    assert plain.hash != config.hash
+
+
+def test_a_contract_offers_what_the_twin_and_the_task_have(task):
+    offered = offered_contract(task.twin, task, cameras={"front": (96, 128)})
+    assert offered.environment == task.environment_names
+    assert offered.action == task.twin.units
+    assert offered.cameras == {"front": (96, 128)}
+
+
+def test_a_task_without_a_tracker_says_so():
+    class Blind:
+        name = "blind"
+
+    with pytest.raises(InputError, match="The task blind does not say what a tracker sees"):
+        environment_spec(Blind())
