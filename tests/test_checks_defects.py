@@ -125,6 +125,7 @@ def test_delays_tried_include_the_ends_of_the_default_range_and_stay_in_bounds()
     assert delays.max() <= twin.params["actuator/gripper/delay"].high
 
 
+@pytest.mark.slow
 def test_gain_that_the_step_cannot_follow_breaks_worlds(spoiled):
     twin = spoiled(
         "so101_tabletop",
@@ -142,6 +143,7 @@ def test_gain_that_the_step_cannot_follow_breaks_worlds(spoiled):
     assert "To blame: actuator/" in check.detail
 
 
+@pytest.mark.slow
 def test_the_one_range_that_breaks_a_twin_is_named(spoiled):
     twin = spoiled(
         "so101_tabletop",

@@ -59,6 +59,7 @@ def test_planted_quadratic_damping_is_named_as_missing(twin, backend):
     assert (found.episodes, found.folds) == (8, 2)
 
 
+@pytest.mark.slow
 def test_physics_that_the_log_lacks_buys_nothing_and_the_delay_it_has_is_needed(twin, backend):
     log = clips(twin, backend, TRUTH, count=12, nframe=50)
     found = compare(

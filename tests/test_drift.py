@@ -52,6 +52,7 @@ def test_two_groups_are_needed_and_one_of_them_with_two_episodes():
         group_test(np.zeros((2, 1)), ["a", "b"], [0, 1])
 
 
+@pytest.mark.slow
 def test_planted_wear_is_found_and_named(twin, backend):
     def worn(index):
         return {**TRUTH, FRICTION: 0.08 + 0.012 * index}

@@ -7,6 +7,7 @@ import pytest
 from twinloop.loop.gap_study.distances import TABLES
 
 
+@pytest.mark.slow
 def test_frames_that_are_relabelled_see_a_difference_where_there_is_none():
     false_alarms = next(study for study in TABLES if study.name == "distances_false_alarms")
     table = false_alarms.run(8, 0)

@@ -71,6 +71,7 @@ def test_friction_at_rest_and_a_drive_that_gives_out_are_told_apart(twin):
     assert found.hint("position/swing").rule.structures[0] == "voltage_limit"
 
 
+@pytest.mark.slow
 def test_heat_and_wear_are_told_apart(twin):
     """A gain that falls within every episode, and one that falls from episode to episode."""
     hot = {**TRUTH, "actuator/swing/kp": 9.0}

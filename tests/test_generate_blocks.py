@@ -82,6 +82,7 @@ class Stopped(LocalProcesses):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.slow
 def test_a_run_stopped_within_a_block_resumes_from_the_last_whole_one(config, tmp_path, monkeypatch, workers):
     monkeypatch.setattr(settings, "BLOCKS", 4)
     generate_states(config, tmp_path / "whole")

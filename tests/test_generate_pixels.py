@@ -36,6 +36,7 @@ def images(states, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_two_processes_render_the_same_bytes_as_one(states, images, tmp_path):
     render_dataset(states, tmp_path / "images", SMALL, workers=2)
     assert sha256_tree(tmp_path / "images") == sha256_tree(images)

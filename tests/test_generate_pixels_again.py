@@ -91,6 +91,7 @@ def test_cameras_have_sizes_of_their_own(images):
     assert pictures["above"]["parent"] == reader.provenance(3).parents[0]
 
 
+@pytest.mark.slow
 def test_a_camera_that_is_not_rendered_again_keeps_its_bytes(images, tmp_path):
     figures = render_dataset(images, tmp_path / "new", again(cameras=["front"], height=32))
     before, after = DatasetReader(images), DatasetReader(tmp_path / "new")
@@ -104,7 +105,7 @@ def test_a_camera_that_is_not_rendered_again_keeps_its_bytes(images, tmp_path):
     assert all(verdict.accepted for verdict in validate(tmp_path / "new"))
 
 
-@pytest.mark.parametrize("episodes", ["2:11", "1,4,9"])
+@pytest.mark.parametrize("episodes", [pytest.param("2:11", marks=pytest.mark.slow), "1,4,9"])
 def test_frames_of_chosen_episodes_are_carried_over_as_they_are_encoded(images, tmp_path, episodes):
     render_dataset(images, tmp_path / "new", again(cameras=["front"], episodes=episodes))
     before, after = DatasetReader(images), DatasetReader(tmp_path / "new")
@@ -282,6 +283,7 @@ def test_a_texture_that_is_no_image_is_named(place, tmp_path, capsys):
     assert "PNG" in text
 
 
+@pytest.mark.slow
 def test_the_section_of_a_generate_file_takes_the_same_words(place, tmp_path, capsys):
     value = {
         "scene": {"twin": str(place / "turntable.yaml"), "task": f"{place / 'swing.py'}:Swing"},

@@ -63,6 +63,7 @@ def test_one_death_costs_nothing(states, unbroken, tmp_path, monkeypatch):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["deaths", "images"]
 
 
+@pytest.mark.slow
 def test_what_dies_twice_is_named_and_the_rest_is_kept(states, unbroken, tmp_path, monkeypatch):
     deaths = dies(monkeypatch, tmp_path, states, episode=9, frame=7, times=2)
     output = tmp_path / "images"
@@ -85,6 +86,7 @@ def test_what_dies_twice_is_named_and_the_rest_is_kept(states, unbroken, tmp_pat
     assert not again & done, "the block after the broken one had been finished, and waited"
 
 
+@pytest.mark.slow
 def test_frames_that_cost_seconds_outlive_their_process(states, tmp_path, monkeypatch):
     """Frames are rendered once, whatever dies: in the same run, and in one that is killed and resumed."""
     settings = PICTURES.model_copy(update={"renderer": SLOW, "episodes": 2})
@@ -100,6 +102,7 @@ def test_frames_that_cost_seconds_outlive_their_process(states, tmp_path, monkey
     assert len(drawn) == 40 + 2  # the frame that ended two processes was begun three times
 
 
+@pytest.mark.slow
 def test_other_settings_do_not_take_the_frames_that_were_kept(states, tmp_path, monkeypatch):
     settings = PICTURES.model_copy(update={"renderer": SLOW, "episodes": 1})
     dies(monkeypatch, tmp_path, states, episode=0, frame=15, times=2)
@@ -149,6 +152,7 @@ def test_three_lost_blocks_are_enough(states, tmp_path, monkeypatch):
     assert len(list((tmp_path / "deaths").iterdir())) == 6
 
 
+@pytest.mark.slow
 def test_progress_and_json_are_said(states, tmp_path, capsys):
     from twinloop.cli.main import main
 
@@ -159,6 +163,7 @@ def test_progress_and_json_are_said(states, tmp_path, capsys):
     assert figures["sizes"] == {"side": "24x16"}
 
 
+@pytest.mark.slow
 def test_what_was_there_before_counts_for_nothing_in_the_rate(states, tmp_path, capsys):
     from twinloop.cli.main import main
 

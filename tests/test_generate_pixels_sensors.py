@@ -112,6 +112,7 @@ def test_an_ideal_device_changes_nothing(states, tmp_path):
         np.testing.assert_array_equal(clean, ideal)
 
 
+@pytest.mark.slow
 def test_two_processes_make_the_same_bytes(states, device, tmp_path):
     folder, settings, _ = device
     render_dataset(states, tmp_path / "images", settings, workers=2)

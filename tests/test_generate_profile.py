@@ -44,7 +44,7 @@ def test_spans_cost_next_to_nothing_when_nobody_profiles():
     assert (time.perf_counter() - began) / 10_000 < 5e-6
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_the_shares_of_a_run_add_up_to_its_time(tmp_path, capsys, workers):
     file = tmp_path / "g.yaml"
     file.write_text(yaml.safe_dump({"scene": {"robot": "so101", "task": "pick_and_place"}}))

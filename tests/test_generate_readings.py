@@ -105,6 +105,7 @@ def test_a_frame_never_knows_what_was_not_delivered(made):
     assert known.sum() > len(known) - 3
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_workers_or_an_interruption(made, tmp_path, monkeypatch):
     folder, reader = made
     again = config(folder)  # of the same files
@@ -138,6 +139,7 @@ def test_states_are_those_of_a_run_that_keeps_no_readings(made, tmp_path):
     assert replay_episode(reader.path, 0).equal
 
 
+@pytest.mark.slow
 def test_some_sensors_alone(made, tmp_path):
     _, reader = made
     generate_states(config(tmp_path, sensors=["servos"]), tmp_path / "some")
@@ -192,6 +194,7 @@ def test_an_episode_without_its_readings_is_not_admitted(made, tmp_path):
         writer.commit_block(0, [record])
 
 
+@pytest.mark.slow
 def test_pictures_come_with_the_samples_of_what_they_are_pictures_of(made, tmp_path):
     _, reader = made
     settings = {"renderer": f"{FRAGILE}:Fragile", "height": 16, "width": 24, "cameras": ["front"]}

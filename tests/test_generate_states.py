@@ -41,6 +41,7 @@ def test_the_figures_count_every_attempt(dataset):
     assert result["success"] >= 10
 
 
+@pytest.mark.slow
 def test_bytes_do_not_depend_on_the_number_of_workers(dataset, tmp_path):
     folder, _ = dataset
     again = tmp_path / "batch"
@@ -48,6 +49,7 @@ def test_bytes_do_not_depend_on_the_number_of_workers(dataset, tmp_path):
     assert sha256_tree(again) == sha256_tree(folder)
 
 
+@pytest.mark.slow
 def test_an_episode_is_the_same_whatever_the_block_it_was_made_in(dataset, tmp_path):
     """Blocks of 4 and of 6 worlds: the same episode numbers hold the same states, bit for bit."""
     folder, _ = dataset
@@ -144,7 +146,7 @@ def stopped_midway(folder: Path, stop: signal.Signals) -> tuple[Path, int, str]:
     return pytest.fail("Ten runs ended before they could be stopped.")
 
 
-@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("stop", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_stopped_run_is_readable_and_resumes_to_the_same_bytes(dataset, tmp_path, stop):
     folder, result = dataset
     output, code, errors = stopped_midway(tmp_path, stop)

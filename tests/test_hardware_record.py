@@ -160,6 +160,7 @@ class TestMotion:
         assert abs(speed[0]) < 1e-3
 
 
+@pytest.mark.slow
 def test_no_setting_of_the_nominal_twin_explains_a_virtual_robot():
     """Even with every true parameter, and gain, damping, friction and delay fitted on top, more than noise remains."""
     seed, joints = 3, TWIN.robot.joints

@@ -126,6 +126,7 @@ def test_planted_parameters_come_back(twin, backend, coupled):
     assert np.all(result.training_error < 0.2 * result.nominal_training_error)
 
 
+@pytest.mark.slow
 def test_offset_of_a_joint_without_gravity_is_not_determined(twin, backend):
     result = identify(twin, log_of(twin, backend, TRUTH), backend=backend, config=FitConfig(fixed=KNOWN))
     rows = {row.name: row for row in result.estimates}

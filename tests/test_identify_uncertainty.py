@@ -260,6 +260,7 @@ def test_mistakes_are_named():
         profile_likelihood(problem, end, space_of(NAMES), found, "gain")
 
 
+@pytest.mark.slow
 def test_refits_and_profiles_are_asked_for_in_a_fit_and_few_episodes_say_what_their_intervals_rest_on():
     population = Population.of(replace(SERVO, population=8, seconds=1.0), open_backend("threads", nthread=2))
     rng, backend = np.random.default_rng(0), open_backend("threads", nthread=2)

@@ -23,6 +23,7 @@ def log(tmp_path_factory):
     return folder / "swing.yaml", Log(name="swing", label="a planted log", hash="0" * 64, episodes=tuple(episodes))
 
 
+@pytest.mark.slow
 def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, capsys):
     pytest.importorskip("plotly")
     twin, clips_of = log

@@ -97,6 +97,7 @@ def replayed(time, clock, nstep):
 class TestChance:
     @settings(max_examples=40)
     @given(**CLOCKS)
+    @pytest.mark.slow
     def test_it_is_what_a_host_lives_through(self, **clock):
         time = steps(60)
         taken, number, arrived = seen(time, **clock)

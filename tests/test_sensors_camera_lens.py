@@ -145,6 +145,7 @@ class TestView:
         stretch=st.floats(0.8, 1.2),
         density=st.floats(0.5, 2.0),
     )
+    @pytest.mark.slow
     def test_no_pixel_of_any_colour_is_empty(self, lens, shift, stretch, density):
         target = Intrinsics(
             fx=TARGET.fx, fy=TARGET.fy * stretch, cx=32 + shift[0], cy=24 + shift[1], width=64, height=48

@@ -97,6 +97,7 @@ def test_a_yaml_may_name_a_urdf(arm, control):
     )
 
 
+@pytest.mark.slow
 def test_planted_parameters_of_a_urdf_are_found_and_close_the_gap(arm):
     twin, backend = load_twin(arm), open_backend("threads", nthread=1)
     time = np.arange(150) / twin.control_hz
