@@ -18,7 +18,7 @@ from twinloop.envs.episodes import PlannedEpisodes
 from twinloop.envs.goals import Verdict, open_goal
 from twinloop.envs.infos import Infos, drawn_infos, final_rows, put_rows, with_final, world_infos
 from twinloop.envs.options import EnvOptions, whole_number
-from twinloop.envs.pictures import Photographer
+from twinloop.envs.pictures import open_photographer
 from twinloop.envs.spaces import Commander, Observer, Pictures
 from twinloop.rollout.running_readings import Readings
 from twinloop.simulate import open_backend
@@ -59,7 +59,8 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self._readings = Readings(self.twin, num_envs, self._limit)
         self._observer, self._commander = Observer(self.goal.task, self.options), Commander(self.twin, self.options)
         self.metadata = {**self.metadata, "autoreset_mode": self._mode, "render_fps": round(self.twin.control_hz)}
-        self.render_mode, self._photographer = self.options.render_mode, Photographer(self._plan, self.options)
+        self.render_mode = self.options.render_mode
+        self._photographer, self._camera = open_photographer(self._plan, self.options)
         self.single_observation_space, self.single_action_space = self._observer.space, self._commander.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -135,7 +136,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         """A picture ``(height, width, 3)`` of every environment, or None without a render mode."""
         if self.render_mode is None:
             return None
-        return tuple(self._pictures(self._ready(over=True), self._all)[self._photographer.camera])
+        return tuple(self._pictures(self._ready(over=True), self._all)[self._camera])
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """An attribute, or what a method gives, once per environment, as `SyncVectorEnv.call` has it."""
