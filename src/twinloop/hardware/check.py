@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from twinloop.core.errors import CheckFailedError, TwinloopError
-from twinloop.hardware.protocol import POSITION, TORQUE, Robot
+from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, Robot
 
 _SUFFIXES = (f".{POSITION}", f".{TORQUE}")
 _HOLD_S = 0.2
@@ -56,9 +56,10 @@ def _check_features(robot: Robot) -> None:
     for kind in ("observation_features", "action_features"):
         features = getattr(robot, kind)
         for key, value in features.items():
-            _require(key.endswith(_SUFFIXES), f"the key {key!r} of {kind} is not <joint>.pos or <joint>.torque")
+            known = key.endswith(_SUFFIXES) or (key.startswith(SEEN) and kind == "observation_features")
+            _require(known, f"the key {key!r} of {kind} is not <joint>.pos or <joint>.torque")
             _require(value is float, f"{key!r} of {kind} is {value!r}, not float")
-        named = [key.rpartition(".")[0] for key in features]
+        named = [key.rpartition(".")[0] for key in features if not key.startswith(SEEN)]
         _require(named == joints, f"{kind} speaks of {named}, units of {joints}")
 
 

@@ -11,6 +11,7 @@ from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 
 POSITION, TORQUE = "pos", "torque"
+SEEN = "environment."  # before the name of what a tracker of the scene sees
 
 
 class NotConnectedError(InputError):
@@ -46,14 +47,15 @@ class Robot(Protocol):
     """A robot as LeRobot speaks to one (lerobot 0.6.1, ``robots/robot.py``), plus ``clock``, ``units``, ``source``.
 
     Observations and actions are dictionaries of floats: ``<joint>.pos`` in the units that ``units`` maps to rad or m,
-    ``<joint>.torque`` in N·m for the actions of a torque-controlled robot.
+    ``<joint>.torque`` in N·m for the actions of a torque-controlled robot. Where a tracker watches the scene,
+    observations go on with ``environment.NAME``: positions in m, headings as cosine and sine.
     """
 
     name: str
 
     @property
     def observation_features(self) -> Mapping[str, type]:
-        """Keys and types of an observation, in the order of ``units``."""
+        """Keys and types of an observation: joints in the order of ``units``, then what a tracker sees."""
         ...
 
     @property

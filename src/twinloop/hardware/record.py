@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.hardware.protocol import TORQUE, Robot
+from twinloop.hardware.protocol import SEEN, TORQUE, Robot
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,8 @@ class _Spoken:
 
     def __init__(self, robot: Robot) -> None:
         self._robot, self._clock = robot, robot.clock
-        self._reads, self._acts = list(robot.observation_features), list(robot.action_features)
+        self._reads = [key for key in robot.observation_features if not key.startswith(SEEN)]
+        self._acts = list(robot.action_features)
 
     def now(self) -> NDArray[np.float64]:
         return np.array([self._clock.now()])

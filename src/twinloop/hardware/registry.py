@@ -1,4 +1,4 @@
-"""Finding a robot: ``virtual:TWIN?seed=N``, or the user's own class as ``path/to/file.py:Class``, through one door."""
+"""Finding a robot through one door: ``virtual:TWIN?seed=N``, or the user's own class as ``path/to/file.py:Class``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.core.extension import load_class, raised
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
+from twinloop.hardware.virtual_cell import VirtualCell
 from twinloop.twin import builtin_names, load_twin
 
 _VIRTUAL = "virtual:"
-_OPTIONS = ("seed", "session")
+_NUMBERS, _WORDS = ("seed", "session", "run_seed"), ("task", "fault")
+_OF_CELLS = ("run_seed", "fault")
 
 
 def robot_names() -> list[str]:
@@ -25,10 +27,12 @@ def open_robot(address: str) -> Robot:
 
     Args:
         address: ``virtual:TWIN?seed=N&session=M``, where TWIN is anything `load_twin` takes and both numbers default
-            to 0; or ``path/to/file.py:Class?option=value``, where the class is called with the options as strings.
+            to 0; with ``&task=NAME`` at that task and watched by a tracker, where ``&run_seed=N&fault=NAME`` may follow
+            (see `VirtualCell`); or ``path/to/file.py:Class?option=value``, where the class is called with the options
+            as strings.
 
     Raises:
-        UnknownNameError: no such robot, twin, option or class; names the nearest.
+        UnknownNameError: no such robot, twin, option, task, fault or class; names the nearest.
         InputError: a seed that is no whole number, a twin without a robot, a file that cannot be read as Python, or a
             class that is not a robot.
     """
@@ -39,13 +43,18 @@ def open_robot(address: str) -> Robot:
     return _own(name, load_class("robot", name, robot_names()), options)
 
 
-def _virtual(twin: str, options: dict[str, str], address: str) -> VirtualRobot:
+def _virtual(twin: str, options: dict[str, str], address: str) -> Robot:
     for key, value in options.items():
-        if key not in _OPTIONS:
-            raise UnknownNameError("option", key, _OPTIONS, where=address)
-        if not value.isdecimal():
+        if key not in (*_NUMBERS, *_WORDS):
+            raise UnknownNameError("option", key, (*_NUMBERS, *_WORDS), where=address)
+        if key in _NUMBERS and not value.isdecimal():
             raise InputError(f"{key}={value} in {address} is not a whole number from 0. Write for example {key}=3.")
-    return VirtualRobot(twin, **{key: int(value) for key, value in options.items()})
+        if key in _OF_CELLS and "task" not in options:
+            raise InputError(f"{key}={value} in {address} is of a robot at a task. Add task=pick_and_place.")
+    numbers = {key: int(value) for key, value in options.items() if key in _NUMBERS}
+    if "task" not in options:
+        return VirtualRobot(twin, **numbers)
+    return VirtualCell(twin, task=options["task"], fault=options.get("fault"), **numbers)
 
 
 def _own(name: str, found: type[Any], options: dict[str, str]) -> Robot:

@@ -59,6 +59,7 @@ class Observer:
         units: of joint readings; the twin's by default.
         tracker: how it errs.
         photograph: takes the pictures, where a policy has cameras.
+        nstep: the most steps that worlds may run for; the task's by default.
         parts: what is wanted, ``state`` and ``environment``; the latter is left out where the task tells of none.
     """
 
@@ -71,12 +72,13 @@ class Observer:
         units: UnitMap | None = None,
         tracker: Tracker = PERFECT,
         photograph: Photograph | None = None,
+        nstep: int | None = None,
         parts: Sequence[Literal["state", "environment"]] = ("state", "environment"),
     ) -> None:
         self._task, self._worlds, self._tracker = task, worlds, tracker
         self._units, self._photograph = units or twin.units, photograph
         self._reads, self._tracks = "state" in parts, "environment" in parts and is_tracked(task)
-        self._readings = Readings(twin, len(worlds.numbers), task.nstep)
+        self._readings = Readings(twin, len(worlds.numbers), task.nstep if nstep is None else nstep)
 
     def look(self, states: NDArray[np.float64], step: int) -> Observation:
         """What is seen of all worlds in states ``(nworld, nstate)``, of which ``step`` is the number.

@@ -1,0 +1,226 @@
+"""A virtual robot at its task, behind the robot protocol: what `HiddenCell` runs by the hundred, one step at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ENVIRONMENT, STATE
+from twinloop.core.errors import InputError
+from twinloop.core.records import Source
+from twinloop.core.units import UnitMap
+from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
+from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, NotConnectedError
+from twinloop.hardware.virtual import check_keys
+from twinloop.randomize import Plan
+from twinloop.rollout.actor import Beginning
+from twinloop.rollout.observing import Observer
+from twinloop.simulate import Simulation, open_backend
+from twinloop.tasks import Task, open_task
+from twinloop.tasks.protocol import is_tracked
+from twinloop.twin import load_twin
+
+_LONGEST_S = 300.0  # of a session; what is read depends on the past, which is kept
+_ROUND_OFF = 1e-6
+
+
+class CellClock:
+    """The time of a robot at its task in whole control steps, by the clock of whoever asks for them.
+
+    The loop oversleeps inside (`timing/control/jitter`), which no clock of its own would show.
+    """
+
+    def __init__(self, session: Callable[[], CellSession]) -> None:
+        self._session = session
+
+    def now(self) -> float:
+        """Seconds since the robot was connected, or began anew."""
+        return self._session().now
+
+    def wait_until(self, moment: float) -> None:
+        """Let control steps pass under the last command, until ``moment``."""
+        self._session().wait_until(moment)
+
+
+class CellSession:
+    """One episode of a cell's robot, from where its number says things lie."""
+
+    def __init__(self, cell: HiddenCell, task: Task, plan: Plan, number: int) -> None:
+        self._hz, self._task = cell.twin.control_hz, task
+        params = cell.table(plan.draw([number]))
+        initial = task.reset(params, run_seed=plan.run_seed, episodes=[number])
+        worlds = Beginning(numbers=np.array([number]), params=params, initial=initial, run_seed=plan.run_seed)
+        self._longest = round(_LONGEST_S * self._hz)
+        self._observer = Observer(cell.twin, task, worlds, tracker=cell.tracker, nstep=self._longest)
+        backend = open_backend("threads", nthread=1)
+        self._simulation: Simulation = backend.start(cell.twin, params, initial, task.nstep)
+        self._command = np.array(initial.command)
+        self._states: list[NDArray[np.float64]] = []
+        self._look()
+
+    @property
+    def now(self) -> float:
+        """Seconds since it began."""
+        return (len(self._states) - 1) / self._hz
+
+    @property
+    def states(self) -> NDArray[np.float64]:
+        """Recorded states up to now, ``(nstep + 1, nstate)``."""
+        return np.concatenate(self._states)
+
+    def wait_until(self, moment: float) -> None:
+        """Control steps until ``moment``."""
+        while self.now < moment - _ROUND_OFF:
+            if len(self._states) > self._longest:
+                raise InputError(f"A session of a virtual robot ends after {_LONGEST_S:g} s. Connect it again.")
+            self._simulation.advance(self._command)
+            self._look()
+
+    def send(self, command: NDArray[np.float64]) -> None:
+        """Hold ``(nu,)``, in rad or the actuator's unit, from now on."""
+        self._command = command[None]
+
+    def success(self) -> bool:
+        """Whether the task is done now."""
+        return bool(self._task.success(self.states[None])[0, -1])
+
+    def _look(self) -> None:
+        state = np.array(self._simulation.state)
+        self._states.append(state)
+        self.observation = self._observer.look(state, len(self._states) - 1)
+
+
+class VirtualCell:
+    """See `hardware.protocol.Robot`. Every connection begins a new episode: things lie elsewhere, the arm is at home.
+
+    Besides joints, an observation holds what a tracker of the scene sees, as ``environment.NAME``: positions in m,
+    headings as cosine and sine. Episodes are those of `HiddenCell` under `run_batch` with the same run seed and number,
+    state by state.
+
+    Args:
+        twin: the kind of robot and its scene: a built-in twin or a twin's file.
+        seed: which robot of that kind.
+        task: the task whose scene it is.
+        session: number of the first connection, which is its episode; every later one counts on.
+        run_seed: of where things lie, and of chance within an episode.
+        fault: one of `hidden_cell.fault_names`, or none.
+    """
+
+    def __init__(
+        self,
+        twin: str | Path = "so101_tabletop",
+        *,
+        seed: int = 0,
+        task: str = "pick_and_place",
+        session: int = 0,
+        run_seed: int = 0,
+        fault: str | None = None,
+    ) -> None:
+        self.cell = hidden_cell(load_twin(twin), seed, fault=fault)
+        self.task = open_task(task, self.cell.twin)
+        self._plan, self._number = self.cell.plan(run_seed), session
+        self._session: CellSession | None = None
+        options = {"seed": seed, "task": task, "run_seed": run_seed, "fault": fault}
+        said = "&".join(f"{key}={value}" for key, value in options.items() if value)
+        self._address = f"virtual:{twin}?{said}"
+        self.name = self.cell.twin.robot.type
+
+    @property
+    def observation_features(self) -> Mapping[str, type]:
+        """See the protocol; joints first, then what a tracker sees."""
+        seen = self.task.environment_names if is_tracked(self.task) else ()
+        keys = [f"{joint}.{POSITION}" for joint in self.units.names] + [f"{SEEN}{name}" for name in seen]
+        return dict.fromkeys(keys, float)
+
+    @property
+    def action_features(self) -> Mapping[str, type]:
+        """See the protocol."""
+        quantity = POSITION if self.cell.twin.robot.control == "position" else TORQUE
+        return {f"{joint}.{quantity}": float for joint in self.units.names}
+
+    @property
+    def is_connected(self) -> bool:
+        """See the protocol."""
+        return self._session is not None
+
+    def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
+        """Begin the next episode. A second call without `disconnect` in between changes nothing."""
+        if self._session is None:
+            self._session = CellSession(self.cell, self.task, self._plan, self._number)
+            self._number += 1
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Always, as well as hands do it, which is part of what is hidden."""
+        return True
+
+    def calibrate(self) -> None:
+        """Nothing to do, see `is_calibrated`."""
+
+    def configure(self) -> None:
+        """Nothing to do: the servo's settings are part of what is hidden."""
+
+    def get_observation(self) -> dict[str, float]:
+        """See the protocol."""
+        seen = self._connected().observation
+        values = np.concatenate([seen[name][0] for name in (STATE, ENVIRONMENT) if name in seen])
+        return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
+
+    def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
+        """Issue a command; it is held from now on, and reaches the servo late.
+
+        Raises:
+            UnknownNameError: a key that is no action of this robot.
+            InputError: a joint is missing or its command is not finite.
+        """
+        session, keys = self._connected(), list(self.action_features)
+        check_keys(action, keys, origin=self.origin)
+        values = np.array([action[key] for key in keys], dtype=np.float64)
+        if not np.isfinite(values).all():
+            wrong = self.units.names[int(np.flatnonzero(~np.isfinite(values))[0])]
+            raise InputError(
+                f"The command of {wrong} is not finite. Send numbers, or nothing to hold the last command."
+            )
+        position = self.cell.twin.robot.control == "position"
+        session.send(self.units.to_si(values) if position else values)
+        return dict(zip(keys, values.tolist(), strict=True))
+
+    def disconnect(self) -> None:
+        """End the episode."""
+        self._session = None
+
+    @property
+    def clock(self) -> CellClock:
+        """See the protocol."""
+        return CellClock(self._connected)
+
+    @property
+    def units(self) -> UnitMap:
+        """See the protocol."""
+        return self.cell.twin.units
+
+    @property
+    def source(self) -> Source:
+        """``sim``: what a virtual robot logs is simulated."""
+        return "sim"
+
+    @property
+    def origin(self) -> str:
+        """The address that opens this robot again, at its first episode."""
+        return self._address
+
+    def success(self) -> bool:
+        """Whether the task is done now, for whoever judges; the robot does not know."""
+        return self._connected().success()
+
+    def states(self) -> NDArray[np.float64]:
+        """True states of this episode up to now ``(nstep + 1, nstate)``, for whoever judges."""
+        return self._connected().states
+
+    def _connected(self) -> CellSession:
+        if self._session is None:
+            raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
+        return self._session
