@@ -1,0 +1,258 @@
+"""The safety envelope: what becomes of a command before a robot gets it, with a record of every intervention.
+
+What is sent never leaves the limits, whatever was wanted: each joint's range, speed and acceleration, the tool's box,
+the distance to table and links, and the jump from where the joint reads to be. Behind every command that is sent there
+is a stopping path that was looked at and keeps the same limits, so that what remains when nothing else is allowed is to
+brake along it. A command that keeps all limits is sent as it is, bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, LogError
+from twinloop.core.records import frozen
+from twinloop.core.units import UnitMap, require_joints
+from twinloop.release.envelope_motion import JointLimits, Window, braked, stopping_path, window
+from twinloop.release.envelope_settings import EnvelopeSettings
+from twinloop.release.envelope_space import Space
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+Kind = Literal["passed", "limited", "held", "stopped"]
+_PARTS = (0.5, 0.25)  # of the way from braking to what was wanted, tried where all of it is not free
+_AT_REST = 1e-9  # rad/s or m/s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Motion:
+    """What an envelope knows of a running robot: the last command and its speed ``(n,)`` in SI, and how it stands.
+
+    ``held_s`` is for how long it has had to hold; ``stopped`` says why the episode is over, or "".
+    """
+
+    position: Array
+    velocity: Array
+    held_s: float = 0.0
+    stopped: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("position", "velocity"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the commands no longer change."""
+        return bool(np.all(np.abs(self.velocity) <= _AT_REST))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """What a rule made of the command of one joint, in the robot's units."""
+
+    joint: str
+    rule: str
+    wanted: float
+    issued: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ruling:
+    """What becomes of one command: the ``command`` ``(n,)`` to send, in the robot's units, and why it is that one.
+
+    ``passed``: as it was wanted. ``limited``: some joints were cut, ``cuts`` says which by which rule. ``held``: it
+    brakes or stands, there being no command to follow. ``stopped``: likewise, and for good. ``motion`` is what the
+    next command is judged with.
+    """
+
+    kind: Kind
+    command: Array
+    motion: Motion
+    cuts: tuple[Cut, ...] = ()
+    reason: str = ""
+
+
+class Envelope:
+    """The envelope of one robot at one rate; `judge` is a function of its arguments alone.
+
+    Args:
+        twin: of the robot; says ranges, strengths and shapes.
+        settings: see `EnvelopeSettings`.
+        units: of the robot's readings and commands, the twin's by default; the same joints in the same order.
+        hz: commands per second, the twin's by default.
+
+    Raises:
+        InputError: a robot commanded by torques, or a tool's box for a twin without a tool.
+        LogError: other joints than the twin's, or in another order.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        settings: EnvelopeSettings | None = None,
+        *,
+        units: UnitMap | None = None,
+        hz: float | None = None,
+    ) -> None:
+        self.settings = settings or EnvelopeSettings()
+        self.units = units or twin.units
+        self.limits: JointLimits = self.settings.joint_limits(twin, hz or twin.control_hz)
+        require_joints(twin.robot.joints, self.units.names, where="The robot")
+        if list(self.units.names) != list(twin.robot.joints):
+            raise LogError(
+                f"The robot has the joints {', '.join(self.units.names)}; the twin {twin.name} has "
+                f"{', '.join(twin.robot.joints)}. Choose a twin with the robot's joints, in its order."
+            )
+        self.space = Space(
+            twin,
+            clearance=self.settings.clearance_m,
+            hand_clearance=self.settings.hand_clearance_m,
+            box=self.settings.box(),
+        )
+        zero, one = self.units.to_si(np.zeros(len(self.units.names))), self.units.to_si(np.ones(len(self.units.names)))
+        self._offset, self._scale = zero, one - zero
+        self._jump = self.settings.jump(self.units.names) * np.abs(self._scale)
+
+    @property
+    def watchdog_s(self) -> float:
+        """How long a command is waited for."""
+        return self.settings.watchdog_s or self.limits.dt
+
+    def begin(self, reading: ArrayLike) -> Motion:
+        """What is known of a robot that stands still where it reads to be, ``(n,)`` in its units.
+
+        Raises:
+            InputError: it stands where it must not be, or does not say where; says what to do.
+        """
+        values = np.asarray(reading, dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise InputError("The robot does not say where all of its joints are. Check its connection, then go on.")
+        position = self._si(values)
+        fault = self.space.first_fault(position[None])
+        if fault is not None:
+            raise InputError(
+                f"The robot stands where it must not be: {fault[1]}. Move it by hand, or change the envelope's "
+                "settings if that is meant to be so."
+            )
+        return Motion(position=position, velocity=np.zeros_like(position))
+
+    def judge(
+        self,
+        motion: Motion,
+        wanted: ArrayLike | None,
+        reading: ArrayLike | None = None,
+        *,
+        age_s: float = 0.0,
+        missing: str = "no command in time",
+    ) -> Ruling:
+        """What becomes of a command.
+
+        Args:
+            motion: what the ruling before left.
+            wanted: ``(n,)`` in the robot's units; None where no command came.
+            reading: where the joints read to be, ``(n,)`` in the robot's units.
+            age_s: how long ago the robot said that.
+            missing: why no command came.
+        """
+        if motion.stopped:
+            return self._held(motion, motion.stopped)
+        if age_s > self.settings.max_age_s:
+            return self._stopped(
+                motion, f"the robot's last word is {age_s:.2f} s old, {self.settings.max_age_s:g} s allowed"
+            )
+        here = None if reading is None else np.asarray(reading, dtype=np.float64)
+        if here is not None and not np.isfinite(here).all():
+            return self._waiting(motion, f"the reading of {self._first(~np.isfinite(here))} is not a number")
+        if wanted is None:
+            return self._waiting(motion, missing)
+        values = np.asarray(wanted, dtype=np.float64)
+        if values.shape != motion.position.shape:
+            return self._waiting(motion, f"a command of shape {values.shape} for {len(motion.position)} joints")
+        if not np.isfinite(values).all():
+            return self._waiting(motion, f"the command of {self._first(~np.isfinite(values))} is not a number")
+        return self._allowed(motion, values, here)
+
+    def _allowed(self, motion: Motion, values: Array, here: Array | None) -> Ruling:
+        """The command, or the nearest that keeps every limit."""
+        allowed, goal = window(motion.position, motion.velocity, self.limits), self._si(values)
+        near = goal if here is None else np.clip(goal, self._si(here) - self._jump, self._si(here) + self._jump)
+        target = np.clip(near, allowed.low, allowed.high)
+        target, fault = self._free(motion, target)
+        changed = target != goal
+        if not changed.any():
+            return Ruling(kind="passed", command=values, motion=self._moved(motion, target))
+        command = np.where(changed, (target - self._offset) / self._scale, values)
+        rules = _rules(near, goal, target, allowed, fault)
+        cuts = tuple(
+            Cut(joint=self.units.names[j], rule=str(rules[j]), wanted=float(values[j]), issued=float(command[j]))
+            for j in np.flatnonzero(changed)
+        )
+        return Ruling(
+            kind="limited",
+            command=command,
+            motion=self._moved(motion, target),
+            cuts=cuts,
+            reason="" if fault is None else fault[1],
+        )
+
+    def _free(self, motion: Motion, target: Array) -> tuple[Array, tuple[str, str] | None]:
+        """The target, or what comes nearest to it and is free; and what was in the way."""
+        fault = self._fault(motion, target)
+        if fault is None:
+            return target, None
+        safe, _ = braked(motion.position, motion.velocity, self.limits)
+        for part in _PARTS:
+            tried = safe + part * (target - safe)
+            if self._fault(motion, tried) is None:
+                return tried, fault
+        for joint in range(len(safe)):  # along what is in the way, joint by joint
+            tried = safe.copy()
+            tried[joint] = target[joint]
+            if self._fault(motion, tried) is None:
+                safe = tried
+        return safe, fault
+
+    def _fault(self, motion: Motion, target: Array) -> tuple[str, str] | None:
+        velocity = (target - motion.position) / self.limits.dt
+        path = stopping_path(target, velocity, self.limits)
+        return self.space.first_fault(np.concatenate([target[None], path]))
+
+    def _moved(self, motion: Motion, target: Array) -> Motion:
+        return Motion(position=target, velocity=(target - motion.position) / self.limits.dt)
+
+    def _waiting(self, motion: Motion, reason: str) -> Ruling:
+        """Brake or stand, and stop for good when that has lasted too long."""
+        held = motion.held_s + self.limits.dt
+        if held > self.settings.stop_after_s:
+            return self._stopped(motion, f"{reason}, for {held:.1f} s")
+        return self._held(replace(motion, held_s=held), reason)
+
+    def _stopped(self, motion: Motion, reason: str) -> Ruling:
+        return self._held(replace(motion, stopped=reason), reason)
+
+    def _held(self, motion: Motion, reason: str) -> Ruling:
+        position, velocity = braked(motion.position, motion.velocity, self.limits)
+        return Ruling(
+            kind="stopped" if motion.stopped else "held",
+            command=(position - self._offset) / self._scale,
+            motion=replace(motion, position=position, velocity=velocity),
+            reason=reason,
+        )
+
+    def _si(self, values: Array) -> Array:
+        return values * self._scale + self._offset
+
+    def _first(self, wrong: NDArray[np.bool_]) -> str:
+        return self.units.names[int(np.argmax(wrong))]
+
+
+def _rules(near: Array, goal: Array, target: Array, allowed: Window, fault: tuple[str, str] | None) -> NDArray[np.str_]:
+    """The rule that decided about each joint, ``(n,)``: the last one that cut it."""
+    rules = np.where(near != goal, "jump", "")
+    rules = np.where(near > allowed.high, allowed.high_rule, np.where(near < allowed.low, allowed.low_rule, rules))
+    cut = np.clip(near, allowed.low, allowed.high)
+    return rules if fault is None else np.where(target != cut, fault[0], rules)

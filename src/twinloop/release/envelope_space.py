@@ -1,0 +1,158 @@
+"""Where an arm may be: the tool in its box, and every link clear of the table, of what stands there and of itself."""
+
+from __future__ import annotations
+
+import copy
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import frozen
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+
+
+class Space:
+    """What the twin says of poses ``(n,)`` of the robot's joints, rad or m.
+
+    Only what is fixed counts: things that lie loose are what the robot is there to touch, and nobody knows where they
+    are now. The hand may close on itself, and keeps a distance of its own, because it works at the table's surface.
+    What is closer at the twin's home than asked for (a base that stands on the table) is as it should be.
+
+    Args:
+        twin: of the robot.
+        clearance: m between any link and what is fixed, and between links that are not neighbours.
+        hand_clearance: m between the hand and what is fixed; at most ``clearance``.
+        box: lowest and highest position of the tool in the world, ``(2, 3)`` m; infinite where unlimited.
+
+    Raises:
+        InputError: a box for a twin whose spec names no tool site.
+    """
+
+    def __init__(
+        self, twin: Twin, *, clearance: float = 0.0, hand_clearance: float = 0.0, box: ArrayLike | None = None
+    ) -> None:
+        if box is not None and twin.robot.tcp is None:
+            raise InputError(
+                f"The twin {twin.name} names no tool (robot.tcp), so a workspace box says nothing. Name the site."
+            )
+        self._box = None if box is None else frozen(box)
+        self._tool = -1 if twin.robot.tcp is None else int(twin.model.site(twin.robot.tcp).id)
+        self._model = copy.copy(twin.model)
+        # A pair's margin is the sum of its shapes', and the broad phase asks the bodies' (MuJoCo 4.0).
+        self._model.geom_margin[:] = max(clearance, 0.0) / 2
+        self._model.body_margin[:] = max(clearance, 0.0) / 2
+        self._data = mujoco.MjData(self._model)
+        self._joints, self._home = twin.joint_qpos, twin.home()[0]
+        links, hand = _links(twin), _hand(twin)
+        self._keep = _kept_distances(self._model, links, hand, clearance, hand_clearance)
+        home = self._home[self._joints]
+        self._usual = np.zeros_like(self._keep, dtype=np.bool_)
+        for first, second in self._close(home):
+            self._usual[first, second] = self._usual[second, first] = True
+
+    def tool(self, pose: Array) -> Array:
+        """Position of the tool in the world, ``(3,)`` m."""
+        self._place(pose)
+        return self._data.site_xpos[self._tool].copy()
+
+    def first_fault(self, poses: Array) -> tuple[str, str] | None:
+        """The rule that the first wrong pose among ``(T, n)`` breaks, and a sentence's part on how; None if none."""
+        for pose in poses:
+            self._place(pose)
+            fault = self._outside() or self._touching()
+            if fault is not None:
+                return fault
+        return None
+
+    def _place(self, pose: Array) -> None:
+        self._data.qpos[:] = self._home
+        self._data.qpos[self._joints] = pose
+        mujoco.mj_kinematics(self._model, self._data)
+
+    def _outside(self) -> tuple[str, str] | None:
+        if self._box is None:
+            return None
+        place = self._data.site_xpos[self._tool]
+        for axis, name in enumerate("xyz"):
+            low, high = self._box[:, axis]
+            if not low <= place[axis] <= high:
+                return "workspace", f"the tool would be at {name} = {place[axis]:.3f} m, outside {low:g} to {high:g} m"
+        return None
+
+    def _touching(self) -> tuple[str, str] | None:
+        mujoco.mj_collision(self._model, self._data)
+        contact = self._data.contact
+        if not len(contact.dist):
+            return None
+        first, second = contact.geom.T
+        wrong = (contact.dist < self._keep[first, second]) & ~self._usual[first, second]
+        if not wrong.any():
+            return None
+        at = int(np.argmax(wrong))
+        names = " and ".join(self._name(int(geom)) for geom in contact.geom[at])
+        return "clearance", (
+            f"{names} would be {1e3 * contact.dist[at]:.1f} mm apart, "
+            f"{1e3 * self._keep[first[at], second[at]]:.1f} mm are kept"
+        )
+
+    def _close(self, pose: Array) -> list[tuple[int, int]]:
+        """Pairs of shapes closer than is kept at a pose."""
+        self._place(pose)
+        mujoco.mj_collision(self._model, self._data)
+        pairs = zip(self._data.contact.geom.tolist(), self._data.contact.dist, strict=True)
+        return [(a, b) for (a, b), distance in pairs if distance < self._keep[a, b]]
+
+    def _name(self, geom: int) -> str:
+        body = self._model.body(int(self._model.geom_bodyid[geom])).name
+        return self._model.geom(geom).name or f"a shape of {body}"
+
+
+def _kept_distances(
+    model: mujoco.MjModel, links: NDArray[np.bool_], hand: NDArray[np.bool_], clearance: float, at_hand: float
+) -> Array:
+    """The distance that each pair of shapes keeps, ``(ngeom, ngeom)``; −inf for pairs that may meet."""
+    body = model.geom_bodyid
+    link, tool, loose = links[body], hand[body], _loose(model)[body]
+    keep = np.full((model.ngeom, model.ngeom), -np.inf)
+    pair = (link[:, None] | link) & ~(loose[:, None] | loose)
+    keep[pair] = clearance
+    keep[pair & ((tool[:, None] & ~link) | (~link[:, None] & tool))] = min(at_hand, clearance)
+    keep[tool[:, None] & tool] = -np.inf
+    return keep
+
+
+def _links(twin: Twin) -> NDArray[np.bool_]:
+    """The bodies that the robot's joints move, ``(nbody,)``."""
+    model = twin.model
+    own = {int(model.joint(name).bodyid[0]) for name in twin.robot.joints}
+    return np.array([_has_above(model, body, own) for body in range(model.nbody)])
+
+
+def _hand(twin: Twin) -> NDArray[np.bool_]:
+    """The bodies of the hand: what the gripper's joint moves, and what it moves against."""
+    model, grip = twin.model, twin.robot.gripper
+    if grip is None:
+        return np.zeros(model.nbody, dtype=np.bool_)
+    palm = int(model.body_parentid[int(model.joint(grip.joint).bodyid[0])])
+    return np.array([_has_above(model, body, {palm}) for body in range(model.nbody)])
+
+
+def _loose(model: mujoco.MjModel) -> NDArray[np.bool_]:
+    """The bodies that lie free, ``(nbody,)``."""
+    free = {
+        int(model.jnt_bodyid[joint])
+        for joint in range(model.njnt)
+        if model.jnt_type[joint] == mujoco.mjtJoint.mjJNT_FREE
+    }
+    return np.array([_has_above(model, body, free) for body in range(model.nbody)])
+
+
+def _has_above(model: mujoco.MjModel, body: int, wanted: set[int]) -> bool:
+    """Whether a body is one of these or hangs on one."""
+    while body and body not in wanted:
+        body = int(model.body_parentid[body])
+    return body in wanted
