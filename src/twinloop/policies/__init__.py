@@ -1,1 +1,34 @@
 """What acts: policies as networks with a contract, saved as safetensors, and the way from observations to commands."""
+
+from twinloop.policies.card import Card
+from twinloop.policies.folder import read_card, read_config
+from twinloop.policies.opening import new_policy, open_policy
+from twinloop.policies.settings import (
+    KINDS,
+    ActSettings,
+    FlowSettings,
+    MlpSettings,
+    PictureSettings,
+    Settings,
+    read_settings,
+)
+from twinloop.policies.statistics import LAST_COMMAND, ColumnStatistics, Statistics, relative_actions
+
+__all__ = [
+    "KINDS",
+    "LAST_COMMAND",
+    "ActSettings",
+    "Card",
+    "ColumnStatistics",
+    "FlowSettings",
+    "MlpSettings",
+    "PictureSettings",
+    "Settings",
+    "Statistics",
+    "new_policy",
+    "open_policy",
+    "read_card",
+    "read_config",
+    "read_settings",
+    "relative_actions",
+]

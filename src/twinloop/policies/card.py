@@ -1,0 +1,128 @@
+"""The model card: what a policy needs and gives, what it was trained on, and what was measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from twinloop.core.contract import Contract
+from twinloop.core.errors import InputError
+from twinloop.core.files import dumps
+from twinloop.core.units import UnitMap
+
+_KINDS = {
+    "mlp": "Behaviour cloning: a multilayer perceptron that predicts a chunk of commands.",
+    "act": "Action chunking with a transformer (Zhao et al., RSS 2023).",
+    "flow": "Flow matching conditioned on the observation (Lipman et al., ICLR 2023).",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """What the maker of a policy says of it.
+
+    ``data`` is a row of plain values per source (name, hash, episodes, frames, real or simulated, share);
+    ``provenance`` says how it came to be (code version, twin hash, run, base policy, seconds); ``metrics`` are figures
+    by name, and ``notes`` are sentences for people: what the policy cannot do belongs there.
+    """
+
+    name: str = ""
+    data: tuple[Mapping[str, Any], ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "name": self.name,
+            "data": [dict(row) for row in self.data],
+            "provenance": dict(self.provenance),
+            "metrics": dict(self.metrics),
+            "notes": list(self.notes),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], *, where: str) -> Card:
+        """The inverse of `to_json`.
+
+        Raises:
+            InputError: a part has another type than we write.
+        """
+        try:
+            return cls(
+                name=str(value.get("name", "")),
+                data=tuple(dict(row) for row in value.get("data", ())),
+                provenance=dict(value.get("provenance", {})),
+                metrics=dict(value.get("metrics", {})),
+                notes=tuple(str(note) for note in value.get("notes", ())),
+            )
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InputError(f"{where}: the card is damaged ({error}). Restore the file.") from error
+
+
+def render_card(card: Card, config: Mapping[str, Any]) -> str:
+    """The README of a policy's folder; ``config`` is what stands in its ``config.json``."""
+    contract = Contract.from_json(config["contract"])
+    parts = [
+        f"# {card.name or 'A policy'}",
+        f"{_KINDS[config['kind']]} {config['parameters']:,} parameters, hash `{config['hash']}`.",
+        '```python\nfrom twinloop.policies import open_policy\n\npolicy = open_policy("FOLDER")\n```',
+        "## Contract\n\n" + _table(_contract_rows(contract, config["settings"])),
+        "## Data\n\n" + _data(card, config),
+        *([f"## Provenance\n\n{_table(card.provenance)}"] if card.provenance else []),
+        *([f"## Measured\n\n{_table(card.metrics)}"] if card.metrics else []),
+        *(["## Notes\n\n" + "\n".join(f"- {note}" for note in card.notes)] if card.notes else []),
+        "## Versions\n\n" + _table(config["versions"]),
+    ]
+    return f"---\n{_front_matter(contract)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _front_matter(contract: Contract) -> str:
+    tags = ["robotics", "twinloop", contract.robot_type, *([contract.task] if contract.task else [])]
+    return yaml.safe_dump(
+        {"library_name": "twinloop", "pipeline_tag": "robotics", "tags": tags}, sort_keys=False, allow_unicode=True
+    )
+
+
+def _contract_rows(contract: Contract, settings: Mapping[str, Any]) -> dict[str, Any]:
+    rows: dict[str, Any] = {"robot": contract.robot_type, "rate": f"{contract.control_hz:g} Hz"}
+    if contract.task:
+        rows["task"] = contract.task
+    if contract.state is not None:
+        rows["`observation.state`"] = _joints(contract.state)
+    if contract.environment:
+        rows["`observation.environment_state`"] = ", ".join(contract.environment)
+    for name, (height, width) in contract.cameras.items():
+        rows[f"`observation.images.{name}`"] = f"{width}x{height} pixels, RGB, 8 bits"
+    rows["`action`"] = f"{_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
+    rows["observations"] = settings["n_obs_steps"]
+    rows["chunk"] = f"{settings['chunk_size']} commands, {settings['n_action_steps']} carried out"
+    return rows
+
+
+def _joints(units: UnitMap) -> str:
+    return ", ".join(f"{unit.joint} ({unit.unit})" for unit in units.joints)
+
+
+def _data(card: Card, config: Mapping[str, Any]) -> str:
+    how, whose = config["settings"]["normalization"], config["statistics"]["source"]
+    source = f"Normalized ({how}) with the statistics of {whose}."
+    if not card.data:
+        return source
+    columns = list(dict.fromkeys(key for row in card.data for key in row))
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += ["| " + " | ".join(_cell(row.get(key, "")) for key in columns) + " |" for row in card.data]
+    return "\n".join(lines) + f"\n\n{source}"
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {_cell(value)} |" for key, value in rows.items())])
+
+
+def _cell(value: object) -> str:
+    text = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else dumps(value)
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,127 @@
+"""Making policies and opening saved ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
+from twinloop.core.errors import InputError
+from twinloop.policies.door import require_torch
+from twinloop.policies.folder import CONFIG, WEIGHTS, read_config
+from twinloop.policies.settings import ActSettings, FlowSettings, MlpSettings, Settings, read_settings
+from twinloop.policies.statistics import Statistics
+
+if TYPE_CHECKING:
+    from twinloop.policies.network import Network
+    from twinloop.policies.policy import Policy
+
+
+def new_policy(
+    kind: str,
+    contract: Contract,
+    settings: Mapping[str, Any] | Settings | None,
+    statistics: Statistics,
+    *,
+    seed: int = 0,
+) -> Policy:
+    """A policy that knows nothing yet, its weights drawn by ``seed``; the caller's random state stays as it is.
+
+    Args:
+        kind: ``mlp``, ``act`` or ``flow``.
+        contract: what it will see and command.
+        settings: of that kind, in plain values or checked; what is not given is the default.
+        statistics: of every column it reads and of what it predicts.
+        seed: of the first weights.
+
+    Raises:
+        UnknownNameError: no such kind, or a statistic is missing.
+        InputError: settings or contract make no policy; says why.
+        MissingDependencyError: torch is not installed.
+    """
+    chosen = read_settings(kind, settings)
+    _check_contract(contract, chosen)
+    torch = require_torch()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return _policy(contract, chosen, statistics)
+
+
+def open_policy(folder: str | Path) -> Policy:
+    """The policy saved in a folder, on the CPU, its content compared with its hash.
+
+    Raises:
+        InputError: what of the folder is missing, damaged, newer or no safetensors; names it.
+        MissingDependencyError: torch is not installed.
+    """
+    folder = Path(folder)
+    require_torch()
+    from twinloop.policies.weights import read_weights, require_fitting
+
+    config = read_config(folder)
+    contract, settings, statistics = _described(config, where=str(folder / CONFIG))
+    tensors = read_weights(folder)
+    policy = new_policy(settings.kind, contract, settings, statistics)
+    require_fitting(tensors, policy.state_dict(), where=str(folder / WEIGHTS))
+    policy.load_state_dict(tensors)
+    if policy.hash != config["hash"]:
+        raise InputError(
+            f"{folder} says its hash is {config['hash']}, and its content has {policy.hash}: weights, settings or "
+            "contract were changed after it was saved. Restore it from its origin, or save what it is now as a policy "
+            "of its own."
+        )
+    return policy
+
+
+def _policy(contract: Contract, settings: Settings, statistics: Statistics) -> Policy:
+    from twinloop.policies.policy import Policy
+
+    return Policy(contract, settings, statistics, _network(contract, settings))
+
+
+def _network(contract: Contract, settings: Settings) -> Network:
+    from twinloop.policies.act import ActNetwork
+    from twinloop.policies.flow import FlowNetwork
+    from twinloop.policies.mlp import MlpNetwork
+
+    match settings:
+        case MlpSettings():
+            return MlpNetwork(contract, settings)
+        case ActSettings():
+            return ActNetwork(contract, settings)
+        case FlowSettings():
+            return FlowNetwork(contract, settings)
+
+
+def _check_contract(contract: Contract, settings: Settings) -> None:
+    if contract.state is None and not contract.environment and not contract.cameras:
+        raise InputError(
+            f"A policy needs something to see, and this contract has neither {STATE}, nor {ENVIRONMENT}, nor cameras."
+        )
+    if settings.action_space == "delta_to_state":
+        read = () if contract.state is None else contract.state.names
+        if read != contract.action.names:
+            raise InputError(
+                f"delta_to_state predicts {ACTION} relative to {STATE}, so both need the same joints: {ACTION} has "
+                f"{', '.join(contract.action.names)}, {STATE} has {', '.join(read) or 'none'}. Choose absolute."
+            )
+    smallest = 2 ** len(settings.pictures.channels)
+    for name, size in contract.cameras.items():
+        if min(size) < smallest:
+            raise InputError(
+                f"Camera {name} gives {size[1]}x{size[0]} pixels; {len(settings.pictures.channels)} layers that halve "
+                f"a picture need at least {smallest}. Give fewer channels, or larger pictures."
+            )
+
+
+def _described(config: Mapping[str, Any], *, where: str) -> tuple[Contract, Settings, Statistics]:
+    try:
+        contract = Contract.from_json(config["contract"])
+        statistics = Statistics.from_json(config["statistics"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{where} is damaged: its contract or statistics cannot be read ({type(error).__name__}: {error}). Restore "
+            "the folder from its origin."
+        ) from error
+    return contract, read_settings(str(config["kind"]), config["settings"], where=where), statistics

@@ -1,0 +1,131 @@
+"""A policy's folder: ``config.json``, ``model.safetensors``, ``README.md``; written whole, never read as a pickle.
+
+The hash covers what decides the commands: every tensor with its name, type and shape (weights and normalization), the
+kind, the settings and the contract. Cards, versions and statistics stand beside it and may be corrected.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import safetensors  # pyright: ignore[reportMissingImports]
+import safetensors.torch  # pyright: ignore[reportMissingImports]
+import torch  # pyright: ignore[reportMissingImports]
+from torch import Tensor  # pyright: ignore[reportMissingImports]
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import dumps, sha256_bytes
+from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes
+from twinloop.policies.card import Card, render_card
+from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS
+
+_PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # what torch.save and pickle begin with
+
+
+def content_hash(tensors: Mapping[str, Tensor], identity: Mapping[str, Any]) -> str:
+    """SHA-256 of tensors and of ``identity`` (kind, settings, contract), in hexadecimal."""
+    parts = [json.dumps(json.loads(dumps(identity)), sort_keys=True).encode()]
+    for name in sorted(tensors):
+        values = tensors[name].detach().to("cpu").contiguous()
+        parts += [f"{name} {values.dtype} {tuple(values.shape)}".encode(), values.numpy().tobytes()]
+    return sha256_bytes(*parts)
+
+
+def write_policy(
+    folder: Path, tensors: Mapping[str, Tensor], identity: Mapping[str, Any], statistics: Mapping[str, Any], card: Card
+) -> Path:
+    """Write the three files as one step: a reader sees the folder before or after it.
+
+    Raises:
+        InputError: a tensor holds numbers that are not finite; nothing is written.
+        DatasetError: the folder cannot be written, or another process writes it.
+    """
+    plain = {name: values.detach().to("cpu").contiguous() for name, values in tensors.items()}
+    require_finite(plain, where="This policy", remedy="Go back to a checkpoint before they appeared.")
+    config = {
+        "schema": SCHEMA,
+        **identity,
+        "hash": content_hash(plain, identity),
+        "parameters": sum(values.numel() for values in plain.values()),
+        "statistics": statistics,
+        "versions": dict(_versions()),
+        "card": card.to_json(),
+    }
+    facts = {"format": "pt", "hash": config["hash"], "normalization_source": statistics["source"]}
+    lock = FolderLock(folder)
+    try:
+        recover(folder)
+        with next_snapshot(folder) as stage:
+            replace_bytes(stage / WEIGHTS, safetensors.torch.save(plain, metadata=facts))
+            replace_bytes(stage / CONFIG, (dumps(config, indent=2) + "\n").encode())
+            replace_bytes(stage / README, render_card(card, config).encode())
+    finally:
+        lock.release()
+    return folder
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of a policy's folder, by name.
+
+    Raises:
+        InputError: the file is missing, a pickle, cut short or not safetensors, or a tensor is not finite.
+    """
+    path = folder / WEIGHTS
+    if not path.is_file():
+        raise InputError(f"{path} does not exist: the policy has no weights. {RESTORE}")
+    with path.open("rb") as file:
+        begin = file.read(4)
+    if begin.startswith(_PICKLES):
+        raise InputError(
+            f"{path} is a pickle, as torch.save writes them, which could run any code. It was not opened. Save the "
+            "weights as safetensors."
+        )
+    try:
+        tensors = safetensors.torch.load_file(path)
+    except (safetensors.SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(
+            f"{path} ({path.stat().st_size} bytes) is no whole safetensors file ({error}). {RESTORE}"
+        ) from error
+    require_finite(tensors, where=str(path), remedy=RESTORE)
+    return tensors
+
+
+def require_finite(tensors: Mapping[str, Tensor], *, where: str, remedy: str) -> None:
+    """Refuse tensors with numbers that are not finite.
+
+    Raises:
+        InputError: names the first such tensor and the count.
+    """
+    for name, values in tensors.items():
+        bad = int((~torch.isfinite(values)).sum())
+        if bad:
+            raise InputError(f"{where}: {name} holds {bad} of {values.numel()} numbers that are not finite. {remedy}")
+
+
+def require_fitting(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, where: str) -> None:
+    """Refuse tensors that are not those of a network.
+
+    Raises:
+        InputError: names what is missing, what is too much, and what has another shape or type.
+    """
+    faults = [f"{name} is missing" for name in wanted if name not in tensors]
+    faults += [f"{name} belongs to no part of the network" for name in tensors if name not in wanted]
+    for name in wanted.keys() & tensors.keys():
+        mine, theirs = wanted[name], tensors[name]
+        if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+            faults.append(
+                f"{name} is {theirs.dtype} {tuple(theirs.shape)} and should be {mine.dtype} {tuple(mine.shape)}"
+            )
+    if faults:
+        more = f" and {len(faults) - 3} more" if len(faults) > 3 else ""
+        raise InputError(f"{where} does not fit its {CONFIG}: {'; '.join(sorted(faults)[:3])}{more}. {RESTORE}")
+
+
+@functools.cache
+def _versions() -> Mapping[str, str]:
+    return {name: version(name) for name in ("twinloop", "torch", "safetensors", "numpy")}
