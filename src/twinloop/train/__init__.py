@@ -1,1 +1,51 @@
-"""Policies from data: the mixture, the loop, adaptation to a real robot."""
+"""Policies from data: the mixture, the loop, adaptation to a real robot.
+
+`train.run.train` goes from a configuration to a policy's folder; it needs torch, which is loaded when it is called.
+What adaptation adds (``train/adapt_*.py``, ``train/align_*.py``, ``train/pixels_*.py``) comes in as `Additions` of
+`train.run.train`; LeRobot's own policies are trained by ``train/lerobot.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from twinloop.policies.door import require_torch
+from twinloop.train.additions import Additions
+from twinloop.train.config import CurriculumConfig, DomainConfig, SourceConfig, TrainConfig, read_config
+
+if TYPE_CHECKING:
+    from twinloop.policies.policy import Policy
+    from twinloop.train.run import Prepared, Trained
+
+
+def train(
+    config: TrainConfig,
+    output: Path | str,
+    *,
+    workspace: Path | None = None,
+    resume: bool = False,
+    base: Policy | None = None,
+    additions: Callable[[Policy, Prepared], Additions] | None = None,
+) -> Trained:
+    """Train a policy and write it into a folder; see `train.run.train`.
+
+    Raises:
+        MissingDependencyError: torch is not installed.
+    """
+    require_torch()
+    from twinloop.train.run import train as run
+
+    return run(config, output, workspace=workspace, resume=resume, base=base, additions=additions)
+
+
+__all__ = [
+    "Additions",
+    "CurriculumConfig",
+    "DomainConfig",
+    "SourceConfig",
+    "TrainConfig",
+    "read_config",
+    "train",
+]

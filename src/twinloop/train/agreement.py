@@ -1,0 +1,265 @@
+"""What the folders of a training run must have in common: robot, rate, joints and their units, and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
+from twinloop.core.errors import InputError, UnitsError, UnknownNameError
+from twinloop.core.units import DEGREES, METRES, RADIANS, JointUnit, UnitMap
+from twinloop.dataset.reader import DatasetReader
+from twinloop.train.sources import Source
+
+_INPUTS = {"state": STATE, "environment": ENVIRONMENT}
+_UNKNOWN = "unknown"
+_LIKE = {RADIANS: (1.0, 0.0), METRES: (1.0, 0.0)}  # units whose meaning needs no calibration
+_KNOWN = "deg, rad, range_m100_100, range_0_100"
+_ANOTHER_SCALE = 1e-6  # relative difference from which on two unit maps are two
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One folder: its joint columns as they lie there, and what is known of their units."""
+
+    folder: Path
+    action: UnitMap
+    state: UnitMap | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Agreed:
+    """What holds for all folders. ``keys`` are the features to read; pictures are not among them."""
+
+    contract: Contract
+    keys: tuple[str, ...]
+    sides: Mapping[Path, Side]
+    columns: Mapping[Path, Sequence[int]]
+    notes: tuple[str, ...]
+
+    def converted(self, key: str, values: NDArray[np.float64], folder: Path) -> NDArray[np.float32]:
+        """A folder's numbers ``(T, n)`` in the contract's units and order of columns."""
+        if key == ENVIRONMENT:
+            return values[:, self.columns[folder]].astype(np.float32)
+        mine, wanted = (
+            (self.sides[folder].action, self.contract.action)
+            if key == ACTION
+            else (self.sides[folder].state, self.contract.state)
+        )
+        if mine is None or wanted is None or _same(mine, wanted):
+            return values.astype(np.float32)
+        order = [mine.names.index(name) for name in wanted.names]
+        mapped = UnitMap(joints=tuple(mine.joints[i] for i in order), source=mine.source)
+        values = values[:, order]
+        same = [_equal(a, b) for a, b in zip(mapped.joints, wanted.joints, strict=True)]
+        return np.where(same, values, wanted.from_si(mapped.to_si(values)) if not all(same) else values).astype(
+            np.float32
+        )
+
+
+def agree(
+    sources: Sequence[Source],
+    readers: Mapping[Path, DatasetReader],
+    *,
+    inputs: Sequence[str] | None = None,
+    task: str = "",
+) -> Agreed:
+    """What the folders of all sources have in common, or why they cannot be trained on together.
+
+    Args:
+        sources: whose folders are meant.
+        readers: of the folders, in the order of the sources; the first decides units and order of columns.
+        inputs: see `config.TrainConfig`.
+        task: name of the task, for the contract.
+
+    Raises:
+        UnitsError: units differ and nothing says how to convert them; the message is the question to answer.
+        InputError: robots, rates or joints differ.
+        UnknownNameError: an input that a folder does not have.
+    """
+    said = {episode.folder: source.config.units for source in sources for episode in source.episodes}
+    keys, notes = _inputs(readers, inputs)
+    sides = {folder: _side(reader, said[folder], STATE in keys) for folder, reader in readers.items()}
+    first = next(iter(sides.values()))
+    _check_same(readers)
+    for side in sides.values():
+        _check_units(first, side)
+    if any(unit.unit == _UNKNOWN for unit in first.action.joints):
+        notes.append(
+            "no folder says the units of its joints, so no robot can be held against the policy's contract. "
+            f"Say them: --units ({_KNOWN})"
+        )
+    reader = next(iter(readers.values()))
+    environment = tuple(reader.feature_names(ENVIRONMENT)) if ENVIRONMENT in keys else ()
+    contract = Contract(
+        robot_type=str(reader.info.get("robot_type") or ""),
+        control_hz=reader.fps,
+        action=first.action,
+        state=first.state,
+        environment=environment,
+        cameras={key.removeprefix(IMAGES): _size(readers, key) for key in keys if key.startswith(IMAGES)},
+        task=task or _task(readers),
+    )
+    columns = {
+        folder: _order(environment, one.feature_names(ENVIRONMENT) if environment else [], one)
+        for folder, one in readers.items()
+    }
+    read = tuple(key for key in (*keys, ACTION) if not key.startswith(IMAGES))
+    return Agreed(contract=contract, keys=read, sides=sides, columns=columns, notes=tuple(notes))
+
+
+def _inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] | None) -> tuple[list[str], list[str]]:
+    """The features that a policy will observe, and what a person should know of the choice."""
+    present = {folder: list(reader.info["features"]) for folder, reader in readers.items()}
+    if wanted is not None:
+        keys = [_INPUTS.get(name, name if name.startswith(IMAGES) else IMAGES + name) for name in wanted]
+        for folder, features in present.items():
+            for name, key in zip(wanted, keys, strict=True):
+                if key not in features:
+                    raise UnknownNameError("input", name, _names(features), where=str(folder))
+        return keys, []
+    common = [key for key in next(iter(present.values())) if all(key in features for features in present.values())]
+    cameras = [key for key in common if key.startswith(IMAGES)]
+    keys = [key for key in (STATE, ENVIRONMENT) if key in common]
+    notes = list[str]()
+    lacking = [str(folder) for folder, features in present.items() if ENVIRONMENT not in features]
+    if ENVIRONMENT not in keys:
+        keys += cameras
+        if lacking and len(lacking) < len(present):
+            notes.append(f"{ENVIRONMENT} is left out: {lacking[0]} does not have it")
+        if not cameras:
+            notes.append("the policy sees joints alone: there is neither observation.environment_state nor a camera")
+    if not keys:
+        raise InputError(
+            f"{next(iter(present))} and the other folders have no observation in common. Give folders with "
+            f"{STATE}, {ENVIRONMENT} or {IMAGES}NAME."
+        )
+    return keys, notes
+
+
+def _names(features: Sequence[str]) -> list[str]:
+    short = {key: name for name, key in _INPUTS.items()}
+    return [short.get(key, key.removeprefix(IMAGES)) for key in features if key in short or key.startswith(IMAGES)]
+
+
+def _side(reader: DatasetReader, said: Sequence[str] | str | None, with_state: bool) -> Side:
+    return Side(
+        folder=reader.path,
+        action=_columns_units(reader, ACTION, said),
+        state=_columns_units(reader, STATE, said) if with_state else None,
+    )
+
+
+def _columns_units(reader: DatasetReader, feature: str, said: Sequence[str] | str | None) -> UnitMap:
+    """A unit for every column of a feature: as the person says, else the folder's unit map, else unknown."""
+    width = int(np.prod(reader.info["features"][feature]["shape"]))
+    names = [name.removesuffix(".pos") for name in reader.feature_names(feature)]
+    names = names if len(names) == width else [f"{feature}.{i}" for i in range(width)]
+    if said is not None:
+        units = [said] * width if isinstance(said, str) else list(said)
+        if len(units) != width:
+            raise UnitsError(f"{reader.path}: {feature} has {width} columns and {len(units)} units are given.")
+        return UnitMap(joints=tuple(_of_word(n, u) for n, u in zip(names, units, strict=True)), source="said")
+    known = {} if reader.units is None else {unit.joint: unit for unit in reader.units.joints}
+    rows = tuple(known.get(n, JointUnit(joint=n, unit=_UNKNOWN, scale=None, offset=None)) for n in names)
+    return UnitMap(joints=rows, source=reader.units.source if reader.units is not None else _UNKNOWN)
+
+
+def _of_word(joint: str, unit: str) -> JointUnit:
+    """A joint in a unit that somebody names; degrees count from the joint's zero."""
+    if unit not in _KNOWN.split(", ") and unit != METRES:
+        raise UnknownNameError("joint unit", unit, [*_KNOWN.split(", "), METRES])
+    scale, offset = (np.pi / 180, 0.0) if unit == DEGREES else _LIKE.get(unit, (None, None))
+    return JointUnit(joint=joint, unit=unit, scale=scale, offset=offset)
+
+
+def _check_same(readers: Mapping[Path, DatasetReader]) -> None:
+    (one, first), *others = readers.items()
+    for folder, reader in others:
+        for what, mine, theirs in (
+            ("robots", first.info.get("robot_type"), reader.info.get("robot_type")),
+            ("frames per second", first.fps, reader.fps),
+        ):
+            if mine != theirs:
+                raise InputError(f"{one} and {folder} have other {what}: {mine} and {theirs}. Train on one of the two.")
+
+
+def _check_units(first: Side, side: Side) -> None:
+    for mine, theirs in ((first.action, side.action), (first.state, side.state)):
+        if mine is None or theirs is None or mine is theirs:
+            continue
+        if sorted(mine.names) != sorted(theirs.names):
+            raise InputError(
+                f"{first.folder} and {side.folder} have other joints: {', '.join(mine.names)} and "
+                f"{', '.join(theirs.names)}. Train on one of the two."
+            )
+        units = {unit.joint: unit for unit in theirs.joints}
+        for unit in mine.joints:
+            _check_unit(unit, units[unit.joint], first.folder, side.folder)
+
+
+def _check_unit(mine: JointUnit, theirs: JointUnit, one: Path, other: Path) -> None:
+    if _equal(mine, theirs) or (mine.known and theirs.known):
+        return
+    for unit, folder, known, its in ((theirs, other, mine, one), (mine, one, theirs, other)):
+        if unit.unit == _UNKNOWN:
+            raise UnitsError(
+                f"{folder} does not say the unit of {unit.joint}; {its} has it in {known.unit}. Which unit is it in? "
+                f"Say it with `units:` beside `data:` ({_KNOWN}), or import the folder with --units first."
+            )
+    unknown, folder = (theirs, other) if not theirs.known else (mine, one)
+    raise UnitsError(
+        f"{mine.joint} is in {mine.unit} in {one} and in {theirs.unit} in {other}, and nothing says what a unit of "
+        f"{folder} is in radians ({unknown.unit} without a calibration). Which range did the joint sweep? Import the "
+        "folder again with --calibration."
+    )
+
+
+def _equal(mine: JointUnit, theirs: JointUnit) -> bool:
+    """Whether the same number means the same position."""
+    figures = np.array([[mine.scale, mine.offset], [theirs.scale, theirs.offset]], dtype=np.float64)  # None is NaN
+    close = np.allclose(figures[0], figures[1], rtol=_ANOTHER_SCALE, atol=1e-9, equal_nan=True)
+    return mine.unit == theirs.unit and bool(close)
+
+
+def _same(mine: UnitMap, theirs: UnitMap) -> bool:
+    pairs = zip(mine.joints, theirs.joints, strict=True)
+    return mine.names == theirs.names and all(_equal(a, b) for a, b in pairs)
+
+
+def _order(wanted: Sequence[str], present: Sequence[str], reader: DatasetReader) -> list[int]:
+    missing = [name for name in wanted if name not in present]
+    if missing:
+        raise InputError(
+            f"{reader.path}: {ENVIRONMENT} lacks {', '.join(missing)}; it has {', '.join(present) or 'no names'}. "
+            "Generate both with one task, or leave it out: `inputs: [state]`."
+        )
+    return [list(present).index(name) for name in wanted]
+
+
+def _size(readers: Mapping[Path, DatasetReader], key: str) -> tuple[int, int]:
+    sizes: dict[tuple[int, int], Path] = {}
+    for folder, reader in readers.items():
+        entry: dict[str, Any] = reader.info["features"][key]
+        height, width = (int(side) for side in entry["shape"][:2])
+        if width == 3 or height == 3:  # channels first, as some programs write it
+            height, width = (int(side) for side in entry["shape"][1:3])
+        sizes.setdefault((height, width), folder)
+    if len(sizes) > 1:
+        said = ", ".join(f"{w}x{h} in {folder}" for (h, w), folder in sizes.items())
+        raise InputError(f"{key} has several sizes: {said}. Render one of them anew.")
+    return next(iter(sizes))
+
+
+def _task(readers: Mapping[Path, DatasetReader]) -> str:
+    """The name of the task where all folders are generated for one."""
+    names = set[str]()
+    for reader in readers.values():
+        config = reader.spec.config if reader.ours else {}
+        names.add(str(config.get("generate", {}).get("task", "")))
+    return names.pop() if len(names) == 1 else ""

@@ -1,0 +1,150 @@
+"""What to train, on what, and how: one record that a YAML file and the command line's flags both make.
+
+::
+
+    policy: mlp                                     # act, flow, or lerobot:NAME
+    sources:
+      - data: data/sim                              # a LeRobot v3.0 folder, a frozen dataset, or SELECT …
+      - {data: data/real, units: deg}
+    sim_fraction: 0.9
+    steps: 20000
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import sha256_json
+from twinloop.twin.spec import describe, load_yaml
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class SourceConfig(_Strict):
+    """Where some of the samples come from.
+
+    ``data`` is a LeRobot v3.0 folder, a frozen dataset of the workspace (``NAME``, ``NAME@VERSION``), or a statement
+    ``SELECT episode_id …`` over it. ``weight`` is its share of every batch relative to the others'; left out
+    everywhere, each source counts by its frames. ``episodes`` are the ``episode_index`` of a folder to use, by default
+    all. ``units`` says what a folder does not: one unit for all joints, or one each. ``kind`` says whether a folder
+    whose episodes do not say it is ``real`` or ``sim``.
+    """
+
+    data: str
+    name: str = ""
+    weight: float | None = Field(default=None, gt=0)
+    episodes: tuple[int, ...] | None = None
+    units: tuple[str, ...] | str | None = None
+    kind: Literal["real", "sim"] = "real"
+
+
+class CurriculumConfig(_Strict):
+    """Weakly randomized episodes first: those among the ``begin`` share nearest to nominal, growing to all of them.
+
+    All are in from ``until`` on, a share of the steps. The pace is linear (Bengio et al., "Curriculum learning", ICML
+    2009; Hacohen & Weinshall, "On the power of curriculum learning", ICML 2019, whose linear and stepped paces do not
+    differ much).
+    """
+
+    begin: float = Field(default=0.2, gt=0, le=1)
+    until: float = Field(default=0.5, gt=0, le=1)
+
+
+class DomainConfig(_Strict):
+    """A policy that is told where a sample comes from, and with probability ``dropout`` is not.
+
+    Without dropout it would know no answer to "unknown" (as in classifier-free guidance, Ho & Salimans 2022, which
+    drops the condition in 10 to 20 % of samples).
+    """
+
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+
+
+class TrainConfig(_Strict):
+    """A training run.
+
+    Steps of the optimizer, ``batch`` samples each, at a learning rate that rises for ``warmup`` (a share of the steps)
+    and then falls to zero along a cosine. ``settings`` are the policy's own. ``inputs`` are of ``state``,
+    ``environment`` and names of cameras; by default the state, and the environment where every source has it, else all
+    cameras that every source has. ``holdout`` is the share of each source's episodes that is not trained on.
+    ``patience`` is how many evaluations in a row without a better held-out error end the run; 0 for never.
+    ``normalization`` is ``pooled`` (all sources by their shares) or the name of the source whose statistics are used.
+    ``keep`` is which weights become the policy: those of the ``best`` evaluation, or the ``last``. ``ema`` is the decay
+    of the weights' running mean, None for none. ``adapt`` belongs to `train.adapt_*`.
+    """
+
+    policy: str = "mlp"
+    settings: dict[str, Any] = {}
+    sources: tuple[SourceConfig, ...]
+    sim_fraction: float | None = Field(default=None, ge=0, le=1)
+    inputs: tuple[str, ...] | None = None
+    task: str = ""
+    steps: int = Field(default=10_000, ge=1)
+    batch: int = Field(default=256, ge=1)
+    lr: float = Field(default=1e-3, gt=0)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    warmup: float = Field(default=0.03, ge=0, lt=1)
+    clip: float = Field(default=1.0, gt=0)
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    device: str = "cpu"
+    threads: int = Field(default=0, ge=0)
+    holdout: float = Field(default=0.1, ge=0, lt=1)
+    evaluations: int = Field(default=20, ge=1)
+    patience: int = Field(default=0, ge=0)
+    keep: Literal["best", "last"] = "last"
+    keep_failures: bool = False
+    normalization: str = "pooled"
+    curriculum: CurriculumConfig | None = None
+    domain_token: DomainConfig | None = None
+
+    @classmethod
+    def of(cls, value: Any, *, where: str = "The training configuration") -> Self:
+        """The configuration of plain values.
+
+        Raises:
+            InputError: a key or value is wrong; names it.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise InputError(describe(error, where=where, model=cls)) from error
+
+    @property
+    def hash(self) -> str:
+        """Names the configuration."""
+        return sha256_json(self.model_dump(mode="json"))
+
+
+def read_config(path: Path | None, **flags: Any) -> TrainConfig:
+    """The configuration of a YAML file, with what the command line says instead of it.
+
+    Args:
+        path: the file; None for none.
+        flags: fields of `TrainConfig`, None where nothing was said. Folders in the file are looked up beside it.
+
+    Raises:
+        InputError: a key or value is wrong, or nothing is said of what to train on.
+    """
+    value = {} if path is None else load_yaml(path)
+    where = "The command line" if path is None else str(path)
+    if not isinstance(value, dict):
+        raise InputError(f"{where} holds no settings. It needs at least sources: [{{data: FOLDER}}].")
+    value = {**value, **{key: item for key, item in flags.items() if item is not None}}
+    if not value.get("sources"):
+        raise InputError(f"{where} does not say what to train on. Give --data FOLDER, or sources: in a YAML file.")
+    config = TrainConfig.of(value, where=where)
+    if path is None or flags.get("sources") is not None:
+        return config
+    beside = [source.model_copy(update={"data": _beside(source.data, path.parent)}) for source in config.sources]
+    return config.model_copy(update={"sources": tuple(beside)})
+
+
+def _beside(data: str, folder: Path) -> str:
+    return str((folder / data).resolve()) if (folder / data).is_dir() else data

@@ -1,0 +1,195 @@
+"""Episodes of all sources as arrays: what a policy observes and what it should do, in one unit map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ACTION, Contract
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.progress import track
+from twinloop.dataset import layout
+from twinloop.dataset.parquet import numbers, read_table
+from twinloop.dataset.reader import DatasetReader
+from twinloop.train.agreement import Agreed, agree
+from twinloop.train.sources import Listed, Source
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+_SUCCESS = "next.success"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Data:
+    """Every frame of every episode, one after the other.
+
+    ``columns`` holds ``action`` ``(N, k)`` and what the policy is to see of ``observation.state`` ``(N, k)`` and
+    ``observation.environment_state`` ``(N, m)``, float32, in the units of ``contract``. ``first`` and ``last``
+    ``(E,)`` are the frames between which episode e lies, both included; ``source_of`` ``(E,)`` says whose it is.
+    """
+
+    columns: Mapping[str, Floats]
+    first: Ints
+    last: Ints
+    source_of: Ints
+    episodes: tuple[Listed, ...]
+    sources: tuple[Source, ...]
+    contract: Contract
+    notes: tuple[str, ...] = ()
+
+    @property
+    def frames(self) -> int:
+        """How many there are."""
+        return int(self.last[-1]) + 1
+
+    def episode_of(self, frames: Ints) -> Ints:
+        """The episode of each frame."""
+        return np.searchsorted(self.last, frames, side="left")
+
+    def frames_of(self, episodes: Sequence[int] | Ints) -> Ints:
+        """All frames of some episodes, episode by episode."""
+        spans = [np.arange(self.first[e], self.last[e] + 1) for e in episodes]
+        return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
+
+    def named(self, frame: int) -> str:
+        """Which frame it is, for people: episode, source and file."""
+        episode = int(self.episode_of(np.array([frame]))[0])
+        listed, source = self.episodes[episode], self.sources[int(self.source_of[episode])]
+        within = frame - int(self.first[episode])
+        return f"episode {listed.index} frame {within} of source {source.name} ({data_file(listed)})"
+
+
+def data_file(listed: Listed) -> Path:
+    """The file that an episode's frames lie in."""
+    reader = DatasetReader(listed.folder)
+    return _place(reader, listed.index)[0]
+
+
+def load(
+    sources: Sequence[Source],
+    *,
+    inputs: Sequence[str] | None = None,
+    task: str = "",
+    keep_failures: bool = False,
+) -> Data:
+    """Read the frames of all sources into memory; pictures stay where they lie.
+
+    Args:
+        sources: see `sources.open_sources`.
+        inputs: ``state``, ``environment``, names of cameras; see `config.TrainConfig`.
+        task: name of the task, for the contract.
+        keep_failures: keep episodes whose last frame says that they failed.
+
+    Raises:
+        UnitsError: the sources' units are not the same and cannot be made so; the message is the question.
+        InputError: robots, rates, columns or inputs do not agree.
+        DatasetError: a folder is damaged, or holds a number that is not finite; names episode and frame.
+    """
+    readers = {folder: DatasetReader(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
+    agreed = agree(sources, readers, inputs=inputs, task=task)
+    files = {folder: _Frames(reader, agreed.keys) for folder, reader in readers.items()}
+    parts: dict[str, list[Floats]] = {key: [] for key in agreed.keys}
+    source_of, episodes = list[int](), list[Listed]()
+    wanted = [(number, listed) for number, source in enumerate(sources) for listed in source.episodes]
+    for number, listed in track(wanted, label="reading episodes"):
+        arrays, succeeded = files[listed.folder].episode(listed)
+        if listed.success is None and succeeded is False and not keep_failures:
+            continue
+        for key, values in arrays.items():
+            parts[key].append(agreed.converted(key, values, listed.folder))
+        source_of.append(number)
+        episodes.append(listed)
+    _require_each(sources, source_of)
+    return _joined(parts, source_of, episodes, sources, agreed)
+
+
+def _joined(
+    parts: Mapping[str, list[Floats]],
+    source_of: Sequence[int],
+    episodes: Sequence[Listed],
+    sources: Sequence[Source],
+    agreed: Agreed,
+) -> Data:
+    lengths = np.array([len(values) for values in parts[ACTION]], dtype=np.int64)
+    last = np.cumsum(lengths) - 1
+    return Data(
+        columns={key: np.concatenate(values) for key, values in parts.items()},
+        first=last + 1 - lengths,
+        last=last,
+        source_of=np.array(source_of, dtype=np.int64),
+        episodes=tuple(episodes),
+        sources=tuple(sources),
+        contract=agreed.contract,
+        notes=agreed.notes,
+    )
+
+
+def _require_each(sources: Sequence[Source], source_of: Sequence[int]) -> None:
+    for number, source in enumerate(sources):
+        if number not in source_of:
+            raise InputError(
+                f"All episodes of {source.name} failed, by next.success of their last frames. Take failures too with "
+                "--keep-failures, or give other data."
+            )
+
+
+class _Frames:
+    """The frames of one folder; a data file is read once, though it holds many episodes."""
+
+    def __init__(self, reader: DatasetReader, keys: Sequence[str]) -> None:
+        self._reader, self._keys = reader, tuple(keys)
+        self._success = _SUCCESS in reader.info["features"]
+        self._open: tuple[Path, pa.Table, NDArray[np.int64]] | None = None
+
+    def episode(self, listed: Listed) -> tuple[dict[str, NDArray[np.float64]], bool | None]:
+        """The features of an episode ``(T, n)``, and whether its last frame says that it succeeded."""
+        path, length = _place(self._reader, listed.index)
+        table, of = self._file(path)
+        start = int(np.searchsorted(of, listed.index, side="left"))
+        stop = int(np.searchsorted(of, listed.index, side="right"))
+        if stop - start != length or not length or (of[start:stop] != listed.index).any():
+            raise DatasetError(
+                f"{path} holds {stop - start} frames of episode {listed.index}, the episode table says {length}. "
+                "Export the dataset again."
+            )
+        rows = table.slice(start, stop - start)
+        arrays = {key: self._finite(rows, key, listed) for key in self._keys}
+        if not self._success:
+            return arrays, None
+        return arrays, bool(numbers(rows[_SUCCESS], where=f"{path}: {_SUCCESS}").reshape(-1)[-1] > 0)
+
+    def _file(self, path: Path) -> tuple[pa.Table, NDArray[np.int64]]:
+        if self._open is None or self._open[0] != path:
+            columns = ["episode_index", *self._keys, *([_SUCCESS] if self._success else [])]
+            table = read_table(path, columns)
+            of = table["episode_index"].to_numpy().astype(np.int64)
+            if (np.diff(of) < 0).any():
+                raise DatasetError(f"{path}: its episodes are not one after the other. Export the dataset again.")
+            self._open = (path, table, of)
+        return self._open[1:]
+
+    def _finite(self, rows: pa.Table, key: str, listed: Listed) -> NDArray[np.float64]:
+        where = f"{self._reader.path}: {key} of episode {listed.index}"
+        values = numbers(rows[key], where=where).reshape(len(rows), -1)
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad):
+            frame, column = bad[0]
+            names = self._reader.feature_names(key)
+            name = names[column] if column < len(names) else f"column {column}"
+            raise DatasetError(
+                f"{where} is {values[frame, column]} in {name} at frame {frame} ({len(bad)} such values). Leave the "
+                "episode out (`episodes:` beside `data:`), or mend it: `twinloop curate` names all that are broken."
+            )
+        return values
+
+
+def _place(reader: DatasetReader, index: int) -> tuple[Path, int]:
+    """The data file of an episode, and how many frames it has."""
+    row = reader.row(index)
+    where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
+    return layout.inside(reader.path, reader.info["data_path"], where), int(row["length"])

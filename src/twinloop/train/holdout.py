@@ -1,0 +1,179 @@
+"""Episodes that are not trained on, and how far from their commands a policy's are."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ACTION
+from twinloop.core.errors import InputError
+from twinloop.stats import bootstrap_mean
+from twinloop.train.data import Data, Ints
+
+if TYPE_CHECKING:
+    from twinloop.policies.policy import Policy
+    from twinloop.train.samples import Samples
+
+_FEW = 5  # episodes that a source needs for one of them to be held out
+_MOST_FRAMES = 2000  # of a source that are scored: neighbours in time tell little that is new
+_AT_ONCE = 256
+_RESAMPLES = 2000
+_PAIR = 2
+
+
+def split(data: Data, holdout: float, seed: int) -> tuple[Ints, Ints]:
+    """Episodes to train on and episodes held out.
+
+    Of each source the share ``holdout`` is held out, two at least so that there is an interval, but never more than
+    one in five; of fewer than five, none. Which they are depends on the seed and their content alone, so that an
+    episode that two sources have is on one side.
+    """
+    names = [episode.episode_id for episode in data.episodes]
+    rank = np.array([int.from_bytes(hashlib.blake2b(f"{seed}/{n}".encode(), digest_size=6).digest()) for n in names])
+    held = set[str]()
+    for number in range(len(data.sources)):
+        mine = np.flatnonzero(data.source_of == number)
+        count = 0 if holdout == 0 else max(round(holdout * len(mine)), min(_PAIR, len(mine) // _FEW))
+        held.update(names[place] for place in mine[np.argsort(rank[mine], kind="stable")][:count])
+    out = np.array([name in held for name in names])
+    for number, source in enumerate(data.sources):
+        if out[data.source_of == number].all():
+            raise InputError(
+                f"Holding out {holdout:.0%} leaves no episode of {source.name} to train on. Lower --holdout, or give "
+                "more episodes."
+            )
+    return np.flatnonzero(~out), np.flatnonzero(out)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceError:
+    """How far a policy's commands are from those of one source's held-out episodes.
+
+    ``errors`` ``(episodes, k)`` are mean absolute differences by episode and joint, in the dataset's units, over the
+    steps of a chunk that would be carried out. ``scaled`` is their mean after each joint was divided by the
+    deviation of its commands, so that joints of different units add up.
+    """
+
+    source: str
+    real: bool
+    joints: tuple[str, ...]
+    units: tuple[str, ...]
+    errors: NDArray[np.float64]
+    frames: NDArray[np.int64]
+    scaled: float
+
+    def means(self) -> dict[str, float]:
+        """The mean over the joints of each unit."""
+        return {unit: float(np.average(values, weights=self.frames)) for unit, values in self._by_unit().items()}
+
+    def by_unit(self, level: float = 0.95) -> dict[str, dict[str, Any]]:
+        """`means` with intervals over episodes, where there are two at least."""
+        found = {}
+        for unit, values in self._by_unit().items():
+            entry: dict[str, Any] = {"estimate": self.means()[unit], "joints": self.units.count(unit)}
+            if len(values) >= _PAIR:
+                interval = bootstrap_mean(values, weights=self.frames, level=level, draws=_RESAMPLES)
+                entry |= {"low": float(interval.low), "high": float(interval.high), "level": level}
+                entry["method"] = interval.method
+            found[unit] = entry
+        return found
+
+    def _by_unit(self) -> dict[str, NDArray[np.float64]]:
+        """Of each episode the mean over the joints of a unit ``(episodes,)``, by unit."""
+        columns = np.array(self.units)
+        return {unit: self.errors[:, columns == unit].mean(axis=1) for unit in dict.fromkeys(self.units)}
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        joints = np.average(self.errors, axis=0, weights=self.frames).tolist()
+        return {
+            "source": self.source,
+            "real": self.real,
+            "episodes": len(self.errors),
+            "frames": int(self.frames.sum()),
+            "scaled": self.scaled,
+            "by_unit": self.by_unit(),
+            "by_joint": dict(zip(self.joints, joints, strict=True)),
+        }
+
+
+class Holdout:
+    """The held-out episodes of a run.
+
+    Args:
+        data: all frames.
+        episodes: those held out.
+        scale: deviation of each joint's commands ``(k,)`` in the training data.
+    """
+
+    def __init__(self, data: Data, episodes: Ints, scale: NDArray[np.float64]) -> None:
+        self._data, self._scale = data, np.where(scale > 0, scale, 1.0)
+        self._frames = {
+            number: _thinned(data.frames_of(episodes[data.source_of[episodes] == number]))
+            for number in range(len(data.sources))
+            if (data.source_of[episodes] == number).any()
+        }
+
+    @property
+    def judges(self) -> tuple[str, ...]:
+        """The sources whose error decides when to stop and what to keep: real ones, or all where none is real."""
+        sources = [self._data.sources[number] for number in self._frames]
+        real = [source.name for source in sources if source.real]
+        return tuple(real or [source.name for source in sources])
+
+    def errors(self, policy: Policy, samples: Samples) -> list[SourceError]:
+        """The error on each source that has held-out episodes."""
+        return [self._of_source(policy, samples, number, frames) for number, frames in self._frames.items()]
+
+    def figure(self, errors: Sequence[SourceError]) -> float:
+        """The number that is to go down: the mean of the judges' scaled errors."""
+        return float(np.mean([error.scaled for error in errors if error.source in self.judges]))
+
+    def _of_source(self, policy: Policy, samples: Samples, number: int, frames: Ints) -> SourceError:
+        sums, counts = [], []
+        for start in range(0, len(frames), _AT_ONCE):
+            total, steps = _differences(policy, samples, frames[start : start + _AT_ONCE])
+            sums.append(total)
+            counts.append(steps)
+        total, steps, episode = np.concatenate(sums), np.concatenate(counts), self._data.episode_of(frames)
+        found = [
+            (total[episode == one].sum(axis=0) / steps[episode == one].sum(), int(np.sum(episode == one)))
+            for one in np.unique(episode)
+        ]
+        errors, kept = np.array([one for one, _ in found]), np.array([count for _, count in found])
+        joints, source = self._data.contract.action.joints, self._data.sources[number]
+        return SourceError(
+            source=source.name,
+            real=source.real,
+            joints=tuple(unit.joint for unit in joints),
+            units=tuple(unit.unit for unit in joints),
+            errors=errors,
+            frames=kept,
+            scaled=float(np.mean(np.average(errors, axis=0, weights=kept) / self._scale)),
+        )
+
+
+def _differences(policy: Policy, samples: Samples, frames: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Of each frame the summed absolute differences ``(n, k)`` over the steps carried out, and how many they are."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    from twinloop.policies.policy import IS_PAD
+
+    batch, steps = samples.batch(frames), policy.n_action_steps
+    training = policy.training
+    policy.eval()
+    with torch.inference_mode():
+        chunk, _ = policy(batch)
+    policy.train(training)
+    kept = ~batch[IS_PAD][:, :steps]
+    difference = (chunk[:, :steps] - batch[ACTION][:, :steps]).abs() * kept[..., None]
+    return difference.sum(dim=1).double().cpu().numpy(), kept.sum(dim=1).cpu().numpy()
+
+
+def _thinned(frames: Ints) -> Ints:
+    return frames[:: -(-len(frames) // _MOST_FRAMES)]

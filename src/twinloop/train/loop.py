@@ -1,0 +1,281 @@
+"""The loop: batches, losses, steps, evaluations, checkpoints; the same weights every time on one device."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from torch import Tensor  # pyright: ignore[reportMissingImports]
+
+from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.progress import counted
+from twinloop.core.seeds import generator, stream_key
+from twinloop.policies.policy import DOMAIN, Policy
+from twinloop.train.additions import SOURCE, Additions
+from twinloop.train.checkpoint import FILE, Checkpoint, write_checkpoint
+from twinloop.train.config import TrainConfig
+from twinloop.train.data import Data, Ints
+from twinloop.train.holdout import Holdout, SourceError
+from twinloop.train.mixture import Mixture
+from twinloop.train.samples import Samples
+from twinloop.train.schedule import learning_rate
+
+_EVERY_S = 60.0  # a checkpoint at least so often: what a crash costs
+_NAMED = 5  # frames that a message names
+
+
+@dataclass
+class Progress:
+    """What has happened so far, in plain values; a checkpoint holds all of it."""
+
+    step: int = 0
+    losses: list[tuple[int, float]] = field(default_factory=list)
+    evaluations: list[dict[str, Any]] = field(default_factory=list)
+    best: float = float("inf")
+    best_step: int = 0
+    waited: int = 0
+    seconds: float = 0.0
+    stopped: str = ""
+    summed: float = 0.0  # losses since the curve's last point
+    count: int = 0
+
+
+class Loop:
+    """One training run, from wherever it stands to its end.
+
+    Args:
+        policy: what is trained, in place, on the device of ``samples``.
+        data: all frames.
+        samples: batches of them.
+        mixture: which frames make each batch.
+        holdout: what is not trained on; None where nothing is held out.
+        config: how to train.
+        folder: gets the checkpoint.
+        facts: what a checkpoint must agree with when it is resumed: hashes of the configuration and the data.
+        additions: what adaptation adds.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        data: Data,
+        samples: Samples,
+        mixture: Mixture,
+        holdout: Holdout | None,
+        config: TrainConfig,
+        folder: Path,
+        facts: dict[str, Any],
+        additions: Additions | None = None,
+    ) -> None:
+        self.policy, self.config, self.mixture, self.holdout = policy, config, mixture, holdout
+        self.progress = Progress()
+        self._data, self._samples, self._folder, self._facts = data, samples, folder, facts
+        self._additions = additions or Additions()
+        groups = policy.parameters() if self._additions.parameters is None else self._additions.parameters(policy)
+        self._optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+        self._rates = [group["lr"] / config.lr for group in self._optimizer.param_groups]
+        self._moving = [p for group in self._optimizer.param_groups for p in group["params"]]
+        self._mean = {} if config.ema is None else _copied(policy)
+        self._best: dict[str, Tensor] = {}
+        self._every = max(1, config.steps // config.evaluations)
+
+    def run(self) -> None:
+        """Train to the end; afterwards the policy has the weights that are kept.
+
+        Raises:
+            CheckFailedError: a loss or a gradient is not finite; names the batch. The checkpoint before it is kept.
+        """
+        began, before = time.perf_counter(), self.progress.seconds
+        saved = began
+        with torch.random.fork_rng(), counted(label="training", total=self.config.steps) as advance:
+            advance(self.progress.step)
+            while self.progress.step < self.config.steps and not self.progress.stopped:
+                self._step()
+                advance(1)
+                evaluate = self.progress.step % self._every == 0 or self.progress.step == self.config.steps
+                if evaluate:
+                    self._evaluate()
+                self.progress.seconds = before + time.perf_counter() - began
+                if evaluate or time.perf_counter() - saved > _EVERY_S:
+                    self.save()
+                    saved = time.perf_counter()
+        self._settle()
+
+    def save(self) -> None:
+        """Write the checkpoint."""
+        slots = self._optimizer.state_dict()["state"]
+        groups = {
+            "policy": self.policy.state_dict(),
+            "mean": self._mean,
+            "best": self._best,
+            "optimizer": {f"{i}/{name}": value for i, slot in slots.items() for name, value in slot.items()},
+        }
+        facts = {**self._facts, "progress": vars(self.progress), "mixture": self.mixture.state()}
+        write_checkpoint(self._folder, groups, facts)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint.
+
+        Raises:
+            InputError: it is of another configuration or other data; says what differs.
+        """
+        for name, value in self._facts.items():
+            if checkpoint.facts.get(name) != value:
+                raise InputError(
+                    f"{self._folder / FILE} is of a run with another {name}. Resume with the same settings and data, "
+                    "or train into another --output."
+                )
+        self.policy.load_state_dict(checkpoint.group("policy"))
+        self._mean, self._best = checkpoint.group("mean"), checkpoint.group("best")
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, value in checkpoint.group("optimizer").items():
+            place, _, what = name.partition("/")
+            slots.setdefault(int(place), {})[what] = value
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": slots})
+        said = checkpoint.facts["progress"]
+        self.progress = Progress(**{**said, "losses": [tuple(row) for row in said["losses"]]})
+        self.mixture.restore(checkpoint.facts["mixture"])
+
+    def errors(self) -> list[SourceError]:
+        """The held-out errors of the policy as it is."""
+        return [] if self.holdout is None else self.holdout.errors(self.policy, self._samples)
+
+    def _step(self) -> None:
+        step, config = self.progress.step, self.config
+        rate = learning_rate(step, steps=config.steps, peak=config.lr, warmup=config.warmup)
+        for group, factor in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        frames = self.mixture.next()
+        chance = _seeded(self._samples.device, _seed(config.seed, step))
+        self.policy.train()
+        batch = self._batch(frames, step)
+        loss, each, _ = self.policy.loss(batch, chance)
+        for term in self._additions.terms.values():
+            loss = loss + term(self.policy, batch)
+        if not torch.isfinite(loss):
+            raise self._broken("loss", frames, each)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self._moving, config.clip)
+        if not torch.isfinite(norm):
+            raise self._broken("gradient", frames, each)
+        self._optimizer.step()
+        if self._mean:
+            _follow(self._mean, self.policy, config.ema or 0.0)
+        self.progress.summed += float(loss.detach())
+        self.progress.count += 1
+        self.progress.step += 1
+
+    def _batch(self, frames: Ints, step: int) -> dict[str, Tensor]:
+        batch = self._samples.batch(frames)
+        source = self._data.source_of[self._data.episode_of(frames)]
+        batch[SOURCE] = torch.from_numpy(source).to(self._samples.device)
+        token = self.config.domain_token
+        if token is not None:
+            drops = generator(self.config.seed, "train/domain", step).random(len(frames)) < token.dropout
+            batch[DOMAIN] = torch.from_numpy(np.where(drops, 0, source + 1)).to(self._samples.device)
+        return batch if self._additions.transform is None else self._additions.transform(batch)
+
+    def _evaluate(self) -> None:
+        progress = self.progress
+        progress.losses.append((progress.step, progress.summed / progress.count))
+        progress.summed, progress.count = 0.0, 0
+        now: dict[str, Any] = {"step": progress.step}
+        if self.holdout is not None:
+            with self._shown():
+                errors = self.holdout.errors(self.policy, self._samples)
+            figure = self.holdout.figure(errors)
+            now |= {"figure": figure, "sources": {error.source: _figures(error) for error in errors}}
+            self._compare(figure)
+        progress.evaluations.append(now)
+
+    def _compare(self, figure: float) -> None:
+        progress = self.progress
+        if figure < progress.best:
+            progress.best, progress.best_step, progress.waited = figure, progress.step, 0
+            with self._shown():
+                self._best = _copied(self.policy)
+            return
+        progress.waited += 1
+        if self.config.patience and progress.waited >= self.config.patience:
+            progress.stopped = (
+                f"stopped early at step {progress.step}: {progress.waited} evaluations without a better held-out error"
+            )
+
+    def _settle(self) -> None:
+        """Give the policy the weights that are kept."""
+        if self._mean:
+            self.policy.load_state_dict(self._mean)
+        if self._best and (self.config.keep == "best" or self.progress.stopped):
+            self.policy.load_state_dict(self._best)
+        self.policy.eval()
+
+    @contextmanager
+    def _shown(self) -> Iterator[None]:
+        """The policy with the running mean of its weights, where there is one."""
+        if not self._mean:
+            yield
+            return
+        own = _copied(self.policy)
+        self.policy.load_state_dict(self._mean)
+        try:
+            yield
+        finally:
+            self.policy.load_state_dict(own)
+
+    def _broken(self, what: str, frames: Ints, each: Tensor) -> CheckFailedError:
+        """The error for a batch that cannot be learned from; the worst samples are named."""
+        values = each.detach().cpu().numpy()
+        bad = np.flatnonzero(~np.isfinite(values))
+        worst = bad if len(bad) else np.argsort(-values)[:_NAMED]
+        named = "; ".join(self._data.named(int(frames[place])) for place in worst[:_NAMED])
+        more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+        who = "Not finite" if len(bad) else "The largest losses"
+        kept = f"The checkpoint of step {self._kept()} is kept: {self._folder / FILE}. " if self._kept() else ""
+        return CheckFailedError(
+            f"The {what} of batch {self.progress.step} is not finite, so training stopped. {who}: {named}{more}. {kept}"
+            "Look at these frames (`twinloop curate`), leave the episodes out, or lower --lr."
+        )
+
+    def _kept(self) -> int:
+        return self.progress.evaluations[-1]["step"] if self.progress.evaluations else 0
+
+
+def _figures(error: SourceError) -> dict[str, Any]:
+    return {"scaled": error.scaled, "by_unit": error.means()}
+
+
+def _copied(policy: Policy) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in policy.state_dict().items()}
+
+
+@torch.no_grad()
+def _follow(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
+    """One step of the running mean of the weights."""
+    for name, value in policy.state_dict().items():
+        if value.is_floating_point():
+            mean[name].lerp_(value, 1 - decay)
+        else:
+            mean[name].copy_(value)
+
+
+def _seed(run_seed: int, step: int) -> int:
+    """The seed of all chance in one step, so that none has to be remembered between steps."""
+    low, high = stream_key(run_seed, f"train/step/{step}")
+    return low | (high << 31)
+
+
+def _seeded(device: str, seed: int) -> torch.Generator:
+    """The device's own generator at the beginning of its numbers for a seed; dropout takes from no other."""
+    if device == "cpu":
+        return torch.default_generator.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+    torch.cuda.manual_seed(seed)
+    return torch.cuda.default_generators[torch.device(device).index or 0]

@@ -1,0 +1,200 @@
+"""Which episodes to train on: those of folders, of frozen datasets, or that a query chooses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.episode_rows import Folder, read_rows
+from twinloop.catalog.label_checks import YES
+from twinloop.core.errors import InputError
+from twinloop.dataset import layout
+from twinloop.dataset.reader import DatasetReader
+from twinloop.train.config import SourceConfig
+
+_STATEMENT = re.compile(r"\s*(SELECT|WITH|FROM)\b", re.IGNORECASE)
+_COLUMNS = ["episode_id", "episode_index", "source", "success", "valid", "twin", "twin_hash"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listed:
+    """One episode that may be trained on, of which no frame is read yet.
+
+    ``success`` is None where nobody said. ``params`` are the parameters that were drawn for it, in SI.
+    """
+
+    folder: Path
+    index: int
+    episode_id: str
+    real: bool
+    success: bool | None = None
+    valid: bool = True
+    params: Mapping[str, float] = field(default_factory=dict[str, float])
+    twin: str = ""
+    twin_hash: str = ""
+
+    @property
+    def where(self) -> str:
+        """Which episode it is, for people."""
+        return f"episode {self.index} of {self.folder}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Episodes that share a weight, under a name; ``units`` are what the person said of them."""
+
+    name: str
+    config: SourceConfig
+    episodes: tuple[Listed, ...]
+
+    @property
+    def real(self) -> bool:
+        """Whether any of it was recorded on a robot."""
+        return any(episode.real for episode in self.episodes)
+
+
+def open_sources(
+    configs: Sequence[SourceConfig], *, workspace: Path | None = None, keep_failures: bool = False
+) -> list[Source]:
+    """The episodes of each source: valid ones, and those not known to have failed unless they are asked for.
+
+    Args:
+        configs: what to open.
+        workspace: folder of the workspace for frozen datasets and statements; by default the nearest one from here.
+        keep_failures: take failed episodes too.
+
+    Raises:
+        InputError: a source has no episode left, or two have one name.
+        UnknownNameError: no such folder or frozen dataset.
+        DatasetError: a folder is damaged.
+    """
+    made = []
+    for config in configs:
+        listed = _listed(config, workspace)
+        kept = tuple(e for e in listed if e.valid and (keep_failures or e.success is not False))
+        if not kept:
+            failed = sum(e.success is False for e in listed)
+            raise InputError(
+                f"{config.data} has no episode to train on: of {len(listed)}, {failed} failed and "
+                f"{sum(not e.valid for e in listed)} are invalid. Take failures too with --keep-failures, or give "
+                "other data."
+            )
+        made.append(Source(name=config.name or _name(config.data), config=config, episodes=kept))
+    return _distinct(made)
+
+
+def _name(data: str) -> str:
+    return "query" if _STATEMENT.match(data) else Path(data).name or data
+
+
+def _distinct(sources: list[Source]) -> list[Source]:
+    """Sources with a name each: those given alike are counted, those named alike refused."""
+    names = [source.name for source in sources]
+    named = [source.config.name for source in sources if source.config.name]
+    twice = sorted({name for name in named if named.count(name) > 1})
+    if twice:
+        raise InputError(f"Two sources are called {twice[0]}. Give each a name of its own: `name:` beside `data:`.")
+    made = []
+    for place, source in enumerate(sources):
+        same = names[:place].count(source.name)
+        name = f"{source.name}-{same + 1}" if same else source.name
+        made.append(Source(name=name, config=source.config, episodes=source.episodes))
+    return made
+
+
+def _listed(config: SourceConfig, workspace: Path | None) -> list[Listed]:
+    data, folder = config.data, Path(config.data)
+    if (folder / layout.INFO).is_file():
+        return _chosen(_of_folder(folder, config.kind), config)
+    statement = bool(_STATEMENT.match(data))
+    if not statement and (folder.exists() or "/" in data):
+        DatasetReader(folder)  # says what it lacks
+    if config.episodes is not None:
+        raise InputError(f"episodes: are those of a folder, and {data} is none. Choose with SQL instead.")
+    if workspace is None and Workspace.find(Path.cwd()) is None:
+        what = "a statement" if statement else f"{data!r}, which is no folder,"
+        raise InputError(f"{what[0].upper()}{what[1:]} chooses among episodes of a workspace, and there is none here.")
+    with Workspace.open(workspace) as held:
+        ids = _selected(held, data) if statement else list(held.frozen(data).episode_ids)
+        return _of_workspace(held, ids)
+
+
+def _selected(held: Workspace, sql: str) -> list[str]:
+    table = held.query(sql)
+    if "episode_id" not in table.column_names:
+        raise InputError(
+            f"The columns of {sql!r} are {', '.join(table.column_names)}. Select episode_id, which the view episodes "
+            "has."
+        )
+    ids = sorted({str(name) for name in table["episode_id"].to_pylist() if name is not None})
+    if not ids:
+        raise InputError(f"{sql!r} selects no episode. Look what there is with `twinloop query`.")
+    return ids
+
+
+def _chosen(listed: list[Listed], config: SourceConfig) -> list[Listed]:
+    if config.episodes is None:
+        return listed
+    for index in config.episodes:
+        if not 0 <= index < len(listed):
+            raise InputError(f"{config.data} has no episode {index}; it has 0 to {len(listed) - 1}.")
+    return [listed[index] for index in dict.fromkeys(config.episodes)]
+
+
+def _of_folder(path: Path, kind: str) -> list[Listed]:
+    reader = DatasetReader(path)
+    folder = Folder.at(path, path.resolve().name, reader.info, kind)
+    files = sorted(file.relative_to(path).as_posix() for file in (path / "meta" / "episodes").glob("*/*.parquet"))
+    rows = read_rows(folder, files)
+    params = _by_episode(rows.params)
+    found = [_one(path, row, params) for row in rows.episodes.select(_COLUMNS).to_pylist()]
+    return sorted(found, key=lambda episode: episode.index)
+
+
+def _one(
+    path: Path, row: Mapping[str, Any], params: Mapping[str, Mapping[str, float]], label: bool | None = None
+) -> Listed:
+    return Listed(
+        folder=path,
+        index=int(row["episode_index"]),
+        episode_id=str(row["episode_id"]),
+        real=row["source"] in ("real", "human-in-the-loop"),
+        success=row["success"] if label is None else label,
+        valid=row["valid"] is not False,
+        params=params.get(str(row["episode_id"]), {}),
+        twin=str(row["twin"] or ""),
+        twin_hash=str(row["twin_hash"] or ""),
+    )
+
+
+def _by_episode(params: pa.Table) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for name, key, value in zip(*(params[c].to_pylist() for c in ("episode_id", "name", "value")), strict=True):
+        found.setdefault(str(name), {})[key] = value
+    return found
+
+
+def _of_workspace(held: Workspace, ids: Sequence[str]) -> list[Listed]:
+    """Episodes by name, in the order of the names; what a label says of their success comes first."""
+    chosen = {"ids": list(ids)}
+    among = "WHERE episode_id IN (SELECT unnest($ids))"
+    columns = ", ".join(_COLUMNS)
+    rows = held.query(f"SELECT batch, {columns} FROM places {among} ORDER BY batch, episode_index", chosen).to_pylist()  # noqa: S608
+    params = _by_episode(held.query(f"SELECT episode_id, name, value FROM params {among}", chosen))  # noqa: S608
+    labels = held.query(f"SELECT episode_id, value FROM consensus {among} AND kind = 'success'", chosen)  # noqa: S608
+    said = {str(row["episode_id"]): row["value"] == YES for row in labels.to_pylist() if row["value"] is not None}
+    folders = {batch: held.folder(batch) for batch in dict.fromkeys(str(row["batch"]) for row in rows)}
+    found: dict[str, Listed] = {}
+    for row in rows:
+        name = str(row["episode_id"])
+        found.setdefault(name, _one(folders[row["batch"]], row, params, said.get(name)))
+    missing = [name for name in ids if name not in found]
+    if missing:
+        raise InputError(f"Episode {missing[0][:16]} lies in no dataset of {held.root}. `twinloop add` its dataset.")
+    return [found[name] for name in ids]
