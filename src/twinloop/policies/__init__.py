@@ -1,5 +1,6 @@
 """What acts: policies as networks with a contract, saved as safetensors, and the way from observations to commands."""
 
+from twinloop.policies.acting import Acting, Predicts, Refusal
 from twinloop.policies.card import Card
 from twinloop.policies.folder import read_card, read_config
 from twinloop.policies.opening import new_policy, open_policy
@@ -18,11 +19,14 @@ __all__ = [
     "KINDS",
     "LAST_COMMAND",
     "ActSettings",
+    "Acting",
     "Card",
     "ColumnStatistics",
     "FlowSettings",
     "MlpSettings",
     "PictureSettings",
+    "Predicts",
+    "Refusal",
     "Settings",
     "Statistics",
     "new_policy",

@@ -3,6 +3,7 @@
 from twinloop.rollout.actor import Actor, Beginning, ExpertActor
 from twinloop.rollout.episodes import BatchResult, run_batch, software_versions
 from twinloop.rollout.observing import Observation, Observer, Tracker, offered_contract
+from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.rollout.readings import BodySensors, Reading, reading_columns, reporting_sensors
 from twinloop.rollout.replay import Replay, initial_from_state, replay, replay_episode
 from twinloop.rollout.substeps import PhysicsSteps, Restepper
@@ -16,6 +17,7 @@ __all__ = [
     "Observation",
     "Observer",
     "PhysicsSteps",
+    "PolicyActor",
     "Reading",
     "Replay",
     "Restepper",

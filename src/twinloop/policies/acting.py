@@ -1,0 +1,267 @@
+"""From predictions to commands, for many worlds at once: histories, receding horizons, ensembles, refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from twinloop.core.contract import STATE, Contract
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import uniforms
+from twinloop.policies.ensemble import Ensemble
+from twinloop.policies.settings import CommonSettings
+from twinloop.policies.statistics import LAST_COMMAND, action_size
+
+_NOISE = "policy/noise"
+
+
+class Predicts(Protocol):
+    """What `Acting` needs of a policy; `policies.policy.Policy` is one, and a test's own may be another."""
+
+    @property
+    def contract(self) -> Contract:
+        """What it sees and commands."""
+        ...
+
+    @property
+    def settings(self) -> CommonSettings:
+        """How many observations go in, how many commands come out and are carried out."""
+        ...
+
+    @property
+    def noise_size(self) -> int:
+        """Standard normal numbers per prediction."""
+        ...
+
+    @property
+    def observation_keys(self) -> tuple[str, ...]:
+        """What must be observed."""
+        ...
+
+    def predict_with_features(
+        self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Chunks ``(n, chunk_size, k)`` and features ``(n, d)`` of histories ``(n, n_obs_steps, …)``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A command that a world did not get from its policy, and what it was given instead: the one before."""
+
+    world: int
+    episode: int
+    step: int
+    reason: str
+
+
+class Acting:
+    """A policy in the loop with ``nworld`` worlds, each of which may begin anew while the others go on.
+
+    ``chunk`` and ``previous_chunk`` ``(nworld, chunk_size, k)`` are the latest prediction of each world and the one
+    before, in the dataset's units, NaN where there is none; ``chunk_step`` and ``previous_step`` ``(nworld,)`` are the
+    steps of the episode at which they were made (-1: never). ``latent`` ``(nworld, d)`` are the features of the latest
+    prediction, ``predicted`` ``(nworld,)`` says whether it was made in the last call. Read-only for others.
+
+    A history begins filled with the first observation. Chance within a policy depends on run seed, episode, attempt and
+    step alone, so that an episode is the same in any company.
+
+    Args:
+        policy: what predicts.
+        nworld: number of worlds.
+        run_seed: of the chance within the policy.
+        episodes: numbers of the worlds' episodes ``(nworld,)``; 0, 1, … by default.
+        attempt: which try of these episodes.
+        domain: name of the domain token; the policy's default without it.
+        command: what each robot was last told, ``(nworld, k)`` in the dataset's units; the first reading without it.
+        on_refusal: whether what cannot be trusted (an observation or a command that is not finite) is an error, or has
+            the world ``hold`` its last command and is noted in ``refusals``.
+    """
+
+    def __init__(
+        self,
+        policy: Predicts,
+        nworld: int,
+        run_seed: int = 0,
+        episodes: Sequence[int] | NDArray | None = None,
+        *,
+        attempt: int = 0,
+        domain: str | None = None,
+        command: ArrayLike | None = None,
+        on_refusal: Literal["raise", "hold"] = "raise",
+    ) -> None:
+        self.policy, self.nworld, self.run_seed = policy, nworld, run_seed
+        self.refusals: list[Refusal] = []
+        settings, size = policy.settings, action_size(policy.contract)
+        self._domain, self._holds, self._attempt = domain, on_refusal == "hold", attempt
+        self._episodes = np.arange(nworld) if episodes is None else np.array(episodes, dtype=np.int64)
+        if self._episodes.shape != (nworld,):
+            raise InputError(f"{len(self._episodes)} episode numbers for {nworld} worlds. Give one for each.")
+        self.chunk = np.full((nworld, settings.chunk_size, size), np.nan)
+        self.previous_chunk = self.chunk.copy()
+        self.chunk_step = np.full(nworld, -1)
+        self.previous_step = np.full(nworld, -1)
+        self.predicted = np.zeros(nworld, dtype=bool)
+        self.latent: NDArray[np.float64] = np.empty((nworld, 0))
+        self.step = np.zeros(nworld, dtype=np.int64)
+        self._command = np.full((nworld, size), np.nan)
+        self._history: dict[str, NDArray[Any]] = {}
+        self._ensemble = None if settings.ensemble is None else Ensemble(self.chunk.shape, settings.ensemble)
+        self.restart(np.arange(nworld), command=command)
+
+    def restart(
+        self, worlds: ArrayLike, episodes: ArrayLike | None = None, *, command: ArrayLike | None = None
+    ) -> None:
+        """Forget what some worlds saw and did; they begin an episode, of these numbers if they are others.
+
+        ``command`` ``(len(worlds), k)`` is what their robots were last told.
+        """
+        index = np.asarray(worlds, dtype=np.intp)
+        if episodes is not None:
+            self._episodes[index] = episodes
+        self.chunk[index] = self.previous_chunk[index] = np.nan
+        self.chunk_step[index] = self.previous_step[index] = -1
+        self.latent[index] = np.nan
+        self.predicted[index] = False
+        self.step[index] = 0
+        self._command[index] = np.nan if command is None else command
+        if self._ensemble is not None:
+            self._ensemble.forget(index)
+
+    def act(self, observation: Mapping[str, NDArray]) -> NDArray[np.float64]:
+        """The commands ``(nworld, k)`` of this step in the dataset's units, for observations ``(nworld, …)`` of it.
+
+        Raises:
+            InputError: an observation is missing or has another count of worlds; with ``on_refusal="raise"`` also where
+                an observation or a command is not finite: names the world, its episode and step.
+        """
+        self._check(observation)
+        good = self._trusted(observation)
+        self._begin_commands(observation)
+        self._remember(observation, good)
+        self._predict(np.flatnonzero(good & self._due()))
+        commands = self._commands(good)
+        self._command = commands.copy()
+        self.step += 1
+        return commands
+
+    def sent(self, commands: ArrayLike) -> None:
+        """What the robots were told in the end, ``(nworld, k)``, where something between changed the commands."""
+        self._command = np.array(commands, dtype=np.float64).reshape(self._command.shape)
+
+    def _check(self, observation: Mapping[str, NDArray]) -> None:
+        wanted = [key for key in self.policy.observation_keys if key != LAST_COMMAND]
+        missing = [key for key in wanted if key not in observation]
+        if missing:
+            there = ", ".join(observation) or "nothing"
+            raise InputError(f"The policy reads {', '.join(missing)}, and the observation has {there}.")
+        for key in wanted:
+            if len(observation[key]) != self.nworld:
+                raise InputError(f"{key} has {len(observation[key])} rows for {self.nworld} worlds.")
+
+    def _trusted(self, observation: Mapping[str, NDArray]) -> NDArray[np.bool_]:
+        """Worlds all of whose observations are finite."""
+        good = np.ones(self.nworld, dtype=bool)
+        for key in self.policy.observation_keys:
+            if key != LAST_COMMAND and np.issubdtype(observation[key].dtype, np.floating):
+                finite = np.isfinite(observation[key]).reshape(self.nworld, -1).all(axis=1)
+                self._refuse(good & ~finite, f"{key} is not finite")
+                good &= finite
+        return good
+
+    def _refuse(self, worlds: NDArray[np.bool_], reason: str) -> None:
+        for world in np.flatnonzero(worlds):
+            refusal = Refusal(
+                world=int(world), episode=int(self._episodes[world]), step=int(self.step[world]), reason=reason
+            )
+            if not self._holds:
+                raise InputError(
+                    f"World {refusal.world} (episode {refusal.episode}) in step {refusal.step}: {reason}. No command "
+                    "was given; the last one should hold until the cause is found."
+                )
+            self.refusals.append(refusal)
+
+    def _begin_commands(self, observation: Mapping[str, NDArray]) -> None:
+        """Before its first command a robot was told to be where it is, if nothing else is known."""
+        unknown = np.isnan(self._command).all(axis=1)
+        contract = self.policy.contract
+        if unknown.any() and contract.state is not None and contract.state.names == contract.action.names:
+            self._command[unknown] = observation[STATE][unknown]
+
+    def _remember(self, observation: Mapping[str, NDArray], good: NDArray[np.bool_]) -> None:
+        steps = self.policy.settings.n_obs_steps
+        fresh = good & (self.chunk_step < 0)
+        for key in self.policy.observation_keys:
+            if key == LAST_COMMAND:
+                continue
+            now = np.asarray(observation[key])
+            if key not in self._history:
+                self._history[key] = np.zeros((self.nworld, steps, *now.shape[1:]), dtype=now.dtype)
+            past = self._history[key]
+            past[good, :-1] = past[good, 1:]
+            past[good, -1] = now[good]
+            past[fresh] = now[fresh, None]
+
+    def _due(self) -> NDArray[np.bool_]:
+        """Worlds whose chunk has been carried out as far as it should be."""
+        if self._ensemble is not None:
+            return np.ones(self.nworld, dtype=bool)
+        return (self.chunk_step < 0) | (self.step - self.chunk_step >= self.policy.settings.n_action_steps)
+
+    def _predict(self, worlds: NDArray[np.intp]) -> None:
+        self.predicted[:] = False
+        if self._ensemble is not None:
+            self._ensemble.age()
+        if not worlds.size:
+            return
+        seen = {key: past[worlds] for key, past in self._history.items()}
+        if LAST_COMMAND in self.policy.observation_keys:
+            seen[LAST_COMMAND] = self._command[worlds]
+        chunk, latent = self.policy.predict_with_features(seen, self._noise(worlds), self._domain)
+        finite = np.isfinite(chunk).reshape(len(worlds), -1).all(axis=1)
+        if not finite.all():
+            bad = np.zeros(self.nworld, dtype=bool)
+            bad[worlds[~finite]] = True
+            self._refuse(bad, "the policy's commands are not finite")
+        self._take(worlds[finite], chunk[finite], latent[finite])
+
+    def _take(self, worlds: NDArray[np.intp], chunk: NDArray, latent: NDArray) -> None:
+        self.previous_chunk[worlds], self.previous_step[worlds] = self.chunk[worlds], self.chunk_step[worlds]
+        self.chunk[worlds], self.chunk_step[worlds] = chunk, self.step[worlds]
+        if self.latent.shape[1] != latent.shape[1]:
+            self.latent = np.full((self.nworld, latent.shape[1]), np.nan)
+        self.latent[worlds] = latent
+        self.predicted[worlds] = True
+        if self._ensemble is not None:
+            self._ensemble.put(worlds, chunk)
+
+    def _noise(self, worlds: NDArray[np.intp]) -> NDArray[np.float64] | None:
+        size = self.policy.noise_size
+        if not size:
+            return None
+        where = {"size": size, "attempt": self._attempt, "step": self.step[worlds]}
+        return ndtri(uniforms(self.run_seed, _NOISE, self._episodes[worlds], **where))
+
+    def _commands(self, good: NDArray[np.bool_]) -> NDArray[np.float64]:
+        settings = self.policy.settings
+        ahead = self.step - self.chunk_step
+        limit = settings.chunk_size if self._ensemble is not None else settings.n_action_steps
+        usable = good & (self.chunk_step >= 0) & (ahead < limit)
+        commands = self._command.copy()
+        if self._ensemble is not None:
+            commands[usable] = self._ensemble.mean()[usable]
+        else:
+            commands[usable] = self.chunk[usable, ahead[usable]]
+        unknown = ~np.isfinite(commands).all(axis=1)
+        if unknown.any():
+            world = int(np.argmax(unknown))
+            raise InputError(
+                f"World {world} (episode {self._episodes[world]}) in step {self.step[world]} has no command to hold: "
+                "nothing finite was seen of it. Say what its robot was last told."
+            )
+        return commands

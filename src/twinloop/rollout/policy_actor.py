@@ -1,0 +1,124 @@
+"""A policy drives the worlds of a batch, hundreds at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ENVIRONMENT
+from twinloop.core.errors import InputError
+from twinloop.core.units import UnitMap
+from twinloop.policies import Acting, Predicts
+from twinloop.rollout.actor import Beginning
+from twinloop.rollout.observing import PERFECT, Observation, Observer, Photograph, Tracker, offered_contract
+from twinloop.simulate import Controller, Simulation
+from twinloop.tasks import Task
+from twinloop.twin import Twin
+
+
+class Hashed(Predicts, Protocol):
+    """A policy that says what it is."""
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over what decides its commands."""
+        ...
+
+
+Watch = Callable[[Observation, Acting, NDArray[np.float64]], None]
+"""Called at every step with the observation, the policy in the loop and its commands in the dataset's units."""
+
+
+@dataclass(kw_only=True)
+class PolicyActor:
+    """An `Actor` that asks a policy.
+
+    Its commands of an episode depend on the policy, the run seed, the episode's number and attempt, and on what is
+    observed. A world whose observations or commands are not finite holds its last command; ``latest`` is the policy in
+    the loop with the worlds of the last batch, whose ``refusals`` tell of it.
+
+    Args:
+        policy: what acts, an opened one or any that predicts.
+        task: what it should do.
+        twin: whose worlds they are; must be the task's.
+        units: of readings and commands; the twin's by default. They must be the policy's.
+        tracker: how the tracker of the scene errs.
+        photograph: takes the pictures, where the policy has cameras.
+        domain: name of the policy's domain token; its default without it.
+        watch: is shown every step, and changes nothing.
+
+    Raises:
+        InputError: the policy's contract does not fit; says every difference.
+    """
+
+    policy: Hashed
+    task: Task
+    twin: Twin
+    units: UnitMap | None = None
+    tracker: Tracker = PERFECT
+    photograph: Photograph | None = None
+    domain: str | None = None
+    watch: Watch | None = None
+    latest: Acting | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        wanted = self.policy.contract
+        cameras = wanted.cameras if self.photograph is not None else {}
+        offered = offered_contract(self.twin, self.task, units=self.units, cameras=cameras)
+        differences = wanted.differences(offered)
+        if differences:
+            raise InputError(
+                f"The policy {self.policy.hash[:12]} cannot act on {self.twin.name} at {self.task.name}:\n"
+                + "\n".join(f"  {said}" for said in differences)
+                + "\nTrain one for this contract, or choose the twin and the task that it was trained for."
+            )
+        self._columns = [offered.environment.index(name) for name in wanted.environment]
+
+    @property
+    def name(self) -> str:
+        """The policy's hash, and what else its commands depend on."""
+        more = "" if self.tracker == PERFECT else f", {self.tracker}"
+        return f"policy {self.policy.hash}{'' if self.domain is None else f', domain {self.domain}'}{more}"
+
+    def begin(self, worlds: Beginning) -> Controller:
+        """See `Actor`."""
+        contract = self.policy.contract
+        acting = Acting(
+            self.policy,
+            len(worlds.numbers),
+            worlds.run_seed,
+            worlds.numbers,
+            attempt=worlds.attempt,
+            domain=self.domain,
+            command=contract.action.from_si(worlds.initial.command),
+            on_refusal="hold",
+        )
+        observer = Observer(
+            self.twin,
+            self.task,
+            worlds,
+            units=self.units,
+            tracker=self.tracker,
+            photograph=self.photograph,
+            parts=(*(("state",) if contract.state else ()), *(("environment",) if contract.environment else ())),
+        )
+        self.latest = acting
+        return self._controller(observer, acting)
+
+    def _controller(self, observer: Observer, acting: Acting) -> Controller:
+        action, columns, watch = self.policy.contract.action, self._columns, self.watch
+
+        def command(simulation: Simulation) -> NDArray[np.float64]:
+            seen = observer.look(simulation.state, simulation.step_index)
+            if columns:
+                seen[ENVIRONMENT] = seen[ENVIRONMENT][:, columns]
+            commands = acting.act(seen)
+            if watch is not None:
+                watch(seen, acting, commands)
+            return action.to_si(commands)
+
+        return command
