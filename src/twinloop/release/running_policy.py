@@ -1,0 +1,84 @@
+"""What decides the commands of a running robot: a saved policy here, or a server's; observation in, command out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import Contract
+
+if TYPE_CHECKING:
+    from twinloop.policies.policy import Policy
+
+Array = NDArray[np.float64]
+Observation = Mapping[str, NDArray[Any]]
+
+
+class Decider(Protocol):
+    """Something that acts on one robot: ``name`` and ``hash`` go into the record of what it did."""
+
+    name: str
+    hash: str
+    contract: Contract
+
+    def restart(self, episode: int) -> None:
+        """Forget what was before: a new episode begins, of this number."""
+        ...
+
+    def act(self, observation: Observation) -> Array:
+        """The next command ``(k,)`` in the contract's units, for one observation: each array without a world's axis."""
+        ...
+
+    def sent(self, command: Array) -> None:
+        """What the robot was told in the end ``(k,)``, where something between changed the command."""
+        ...
+
+    def close(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+class LocalDecider:
+    """A saved policy in this process; what it draws by chance is a function of ``run_seed`` and the episode.
+
+    Attributes:
+        acting: what runs it, for those who watch; None before the first episode.
+    """
+
+    def __init__(self, policy: Policy, *, name: str, run_seed: int = 0) -> None:
+        from twinloop.policies.acting import Acting
+
+        self._policy, self._run_seed, self._make = policy, run_seed, Acting
+        self.name, self.hash, self.contract = name, policy.hash, policy.contract
+        self.acting: Acting | None = None
+
+    def restart(self, episode: int) -> None:
+        """See `Decider`."""
+        self.acting = self._make(self._policy, 1, run_seed=self._run_seed, episodes=[episode])
+
+    def act(self, observation: Observation) -> Array:
+        """See `Decider`."""
+        if self.acting is None:
+            self.restart(0)
+        assert self.acting is not None  # noqa: S101 - restart made it
+        rows = {key: np.asarray(values)[None] for key, values in observation.items()}
+        return np.asarray(self.acting.act(rows), dtype=np.float64)[0]
+
+    def sent(self, command: Array) -> None:
+        """See `Decider`."""
+        if self.acting is not None:
+            self.acting.sent(command[None])
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecider:
+    """The policy saved in a folder, ready to act; raises as `policies.open_policy`."""
+    from twinloop.policies import open_policy
+
+    return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed)

@@ -1,0 +1,167 @@
+"""What goes over the wire between a policy server and its clients: a JSON header, then raw arrays. Never pickles.
+
+A message is the header's length (4 bytes, little-endian), the header (UTF-8 JSON), and the bytes of the arrays in the
+header's order, C order, little-endian, nothing between them. The header names the protocol's version, the kind of
+message, and each array with its type and shape::
+
+    {"protocol": 1, "kind": "act", "arrays": [{"name": "observation.state", "dtype": "float64", "shape": [6]}]}
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
+from twinloop.core.errors import InputError
+from twinloop.twin.spec import describe
+
+PROTOCOL = 1
+SENT = "sent"  # an array beside an observation: what the robot was told last, where that is not what the policy said
+Kind = Literal["act", "action", "restart", "ready", "error"]
+_LENGTH = struct.Struct("<I")
+_LONGEST_HEADER = 65536
+# Far above what an arm's joints and cameras need: 64 MiB are 22 pictures of 1280x720.
+LARGEST_MESSAGE = 64 * 2**20
+
+
+class WireError(InputError):
+    """Bytes that are no message of this protocol, or one of another version."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ArrayHeader(_Strict):
+    """One array: its name, type and shape."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    dtype: Literal["float32", "float64", "uint8"]
+    shape: Annotated[list[Annotated[int, Field(ge=0, le=16384)]], Field(max_length=4)]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+        return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class Header(_Strict):
+    """What a message is. ``message`` and ``error`` are of kind ``error``: what went wrong, and its type."""
+
+    protocol: int
+    kind: Kind
+    arrays: Annotated[list[ArrayHeader], Field(max_length=64)] = []
+    error: Annotated[str, Field(max_length=200)] = ""
+    message: Annotated[str, Field(max_length=8192)] = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A message as both sides handle it."""
+
+    kind: Kind
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    error: str = ""
+    message: str = ""
+
+
+def encode(message: Message) -> bytes:
+    """The bytes of a message.
+
+    Raises:
+        WireError: an array of a type that does not travel.
+    """
+    arrays = {name: np.asarray(array) for name, array in message.arrays.items()}
+    rows = []
+    for name, array in arrays.items():
+        if array.dtype.name not in ("float32", "float64", "uint8"):
+            raise WireError(f"{name} is {array.dtype}; float32, float64 and uint8 travel. Convert it.")
+        rows.append({"name": name, "dtype": array.dtype.name, "shape": list(array.shape)})
+    header = {"protocol": PROTOCOL, "kind": message.kind, "arrays": rows}
+    if message.kind == "error":
+        header |= {"error": message.error[:200], "message": message.message[:8000]}
+    text = json.dumps(header, allow_nan=False).encode()
+    little = (array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes() for array in arrays.values())
+    return b"".join((_LENGTH.pack(len(text)), text, *little))
+
+
+def decode(data: bytes, *, largest: int = LARGEST_MESSAGE) -> Message:
+    """The message in some bytes, its arrays read-only views of them.
+
+    Raises:
+        WireError: they are none, are cut short or go on too long, or are of another version; says which.
+    """
+    if len(data) > largest:
+        raise WireError(f"A message of {len(data)} bytes is more than the {largest} that are read.")
+    if len(data) < _LENGTH.size:
+        raise WireError(f"{len(data)} bytes are no message: its header's length takes {_LENGTH.size}.")
+    (length,) = _LENGTH.unpack_from(data)
+    if length > min(_LONGEST_HEADER, len(data) - _LENGTH.size):
+        raise WireError(f"The message says that its header has {length} bytes, and has {len(data)} in all.")
+    header = _header(data[_LENGTH.size : _LENGTH.size + length])
+    start, arrays = _LENGTH.size + length, dict[str, NDArray[Any]]()
+    wanted = start + sum(row.nbytes for row in header.arrays)
+    if wanted != len(data):
+        raise WireError(f"The message has {len(data)} bytes; its header speaks of {wanted}.")
+    for row in header.arrays:
+        if row.name in arrays:
+            raise WireError(f"The message has {row.name} twice.")
+        kind = np.dtype(row.dtype).newbyteorder("<")
+        count = math.prod(row.shape)
+        arrays[row.name] = np.frombuffer(data, kind, count=count, offset=start).reshape(row.shape)
+        start += row.nbytes
+    return Message(kind=header.kind, arrays=arrays, error=header.error, message=header.message)
+
+
+def _header(text: bytes) -> Header:
+    try:
+        value = json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise WireError(f"The message's header is not JSON ({error}).") from error
+    given = value.get("protocol") if isinstance(value, dict) else None
+    if given != PROTOCOL:
+        raise WireError(f"The message is of protocol {given!r}, {PROTOCOL} is spoken here. Use the same version.")
+    try:
+        return Header.model_validate(value)
+    except ValidationError as error:
+        raise WireError(describe(error, where="The message's header", model=Header)) from error
+
+
+def check_observation(arrays: Mapping[str, NDArray[Any]], contract: Contract) -> None:
+    """Refuse an observation that is not what a policy's contract asks for, or holds what is not a number.
+
+    Raises:
+        WireError: names what is missing, of another shape or type, or not finite.
+    """
+    shapes = observation_shapes(contract)
+    if SENT in arrays:
+        shapes[SENT] = (len(contract.action.names),)
+    for key, shape in shapes.items():
+        if key not in arrays:
+            raise WireError(f"The observation lacks {key}. It has: {', '.join(arrays) or 'nothing'}.")
+        array, wanted = arrays[key], "uint8" if key.startswith(IMAGES) else "float32 or float64"
+        if array.shape != shape:
+            raise WireError(f"{key} has shape {array.shape}; the policy wants {shape}.")
+        if (array.dtype == np.uint8) != (wanted == "uint8"):
+            raise WireError(f"{key} is {array.dtype.name}; the policy wants {wanted}.")
+        if array.dtype != np.uint8 and not np.isfinite(array).all():
+            raise WireError(f"{key} is not a number at {int(np.argmin(np.isfinite(array).ravel()))}.")
+
+
+def observation_shapes(contract: Contract) -> dict[str, tuple[int, ...]]:
+    """What one observation holds, by its name, as a policy's contract says."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    if contract.state is not None:
+        shapes[STATE] = (len(contract.state.names),)
+    if contract.environment:
+        shapes[ENVIRONMENT] = (len(contract.environment),)
+    return shapes | {f"{IMAGES}{name}": (*size, 3) for name, size in contract.cameras.items()}
