@@ -123,6 +123,7 @@ def run_batch(
     backend: Backend | None = None,
     actor: Actor | None = None,
     initial: InitialState | None = None,
+    record: Sequence[str] = (),
     units: UnitMap | None = None,
     config_hash: str = "",
     versions: Mapping[str, str] | None = None,
@@ -140,6 +141,7 @@ def run_batch(
         backend: how the worlds run; ``threads`` on every core by default.
         actor: who decides the commands; the task's expert by default.
         initial: where the worlds begin, instead of where the task's reset puts them: a `PinnedWorld`'s beginning.
+        record: derived MjData fields to keep in ``trajectories.records``, one physics step behind the state.
         units: of observation and action; the twin's by default.
         config_hash, versions, extra: what the provenance says beyond the batch itself.
         notes: what it says beyond that of each episode, in their order, or nothing.
@@ -158,7 +160,8 @@ def run_batch(
         worlds = Beginning(numbers=numbers, params=params, initial=initial, run_seed=run_seed, attempt=attempt)
         controller = actor.begin(worlds)
     with span("recording"):
-        trajectories = rollout(backend or open_backend(), twin, params, initial, controller, task.nstep)
+        backend = backend or open_backend()
+        trajectories = rollout(backend, twin, params, initial, controller, task.nstep, record=record)
         trajectories = _without_refused(trajectories, initial)
     with span("sensing and success"):
         observation = units.from_si(_observed(twin, params, trajectories))

@@ -24,7 +24,7 @@ from twinloop.tasks.kinematics import Chain
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
 from twinloop.tasks.placement import place_clutter
-from twinloop.tasks.predicates import above_plane, ever, held_for, in_disc, slower_than
+from twinloop.tasks.predicates import above_plane, best, ever, held_for, in_disc, slower_than
 from twinloop.tasks.servo import ServoModel
 from twinloop.twin import Twin
 
@@ -97,6 +97,24 @@ class PickAndPlace:
         rise = scene.height - scene.height[:, :1]
         placed = scene.over & (np.abs(rise) <= config.height_tolerance)
         return placed & held_for(scene.left, self.rest_steps) & ever(rise >= config.lifted)
+
+    def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How far the task has come at each recorded state, ``(nworld, nstep + 1)`` in [0, 1]: the mean of four stages.
+
+        ``reach``: how much of the distance between tool and object was made up; ``lift``: the object's height over the
+        height that counts as lifted; ``carry``, of a lifted object: how much of the horizontal distance to the target's
+        disc was made up; ``placed``: success. Each lies in [0, 1]; the first three are the best so far, and what was
+        lifted was reached. The stages are those of `twinloop.envs.goals`; that they weigh the same is our choice.
+        """
+        scene, config = self.scene(states), self.config
+        rise = scene.height - scene.height[:, :1]
+        lifted = ever(rise >= config.lifted)
+        gap = np.sqrt(((scene.tool - scene.object) ** 2).sum(axis=-1))
+        away = np.sqrt(((scene.object - scene.target)[..., :2] ** 2).sum(axis=-1)) - config.target_radius
+        reach = np.where(lifted, 1.0, best(1.0 - gap / gap[:, :1]))
+        lift = np.where(lifted, 1.0, best(rise / config.lifted))
+        carry = best(np.where(lifted, 1.0 - away / np.maximum(away[:, :1], config.target_radius), 0.0))
+        return (reach + lift + carry + self.success(states)) / 4.0
 
     @property
     def rest_steps(self) -> int:

@@ -39,3 +39,8 @@ def held_for(condition: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
 def ever(condition: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Where a condition ``(nworld, time)`` is true now or was at some earlier moment."""
     return np.logical_or.accumulate(condition, axis=1)
+
+
+def best(share: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The largest so far of a share of something done ``(nworld, time)``, within [0, 1]."""
+    return np.maximum.accumulate(np.clip(share, 0.0, 1.0), axis=1)

@@ -57,3 +57,16 @@ class Tracked(Task, Protocol):
 def is_tracked(task: Task) -> TypeGuard[Tracked]:
     """Whether a task offers what a tracker sees, which is no duty of a task."""
     return hasattr(task, "environment_names") and hasattr(task, "environment")
+
+
+class Staged(Task, Protocol):
+    """A task that says how far it has come, beside whether it is done."""
+
+    def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How far the task has come at each recorded state: ``(nworld, nstep + 1, nstate)`` to [0, 1], 1 when done."""
+        ...
+
+
+def is_staged(task: Task) -> TypeGuard[Staged]:
+    """Whether a task offers its progress, which is no duty of a task."""
+    return hasattr(task, "progress")

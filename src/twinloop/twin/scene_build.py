@@ -23,11 +23,11 @@ from twinloop.twin.shapes import Shape
 
 _PARKED = -3.0  # m: below the floor of any table
 _APART = 0.3  # m between parked slots
-_CONTACT = ("contype", "conaffinity", "priority", "friction", "solmix", "solref", "solimp", "margin", "gap")
+CONTACT_SETTINGS = ("contype", "conaffinity", "priority", "friction", "solmix", "solref", "solimp", "margin", "gap")
 # Dimensions of contacts: what is round needs rolling friction to come to rest; what has faces turns on them alone, and
 # five such things on a table then cost a tenth less.
 _ROUND, _FLAT = 6, 4
-_TYPES = {
+GEOM_TYPES = {
     "box": mujoco.mjtGeom.mjGEOM_BOX,
     "cylinder": mujoco.mjtGeom.mjGEOM_CYLINDER,
     "sphere": mujoco.mjtGeom.mjGEOM_SPHERE,
@@ -143,7 +143,7 @@ def add_geoms(
     geoms: list[mujoco.MjsGeom] = []
     for piece, mesh in zip(shape.pieces, mesh_names(prefix, index, shape.pieces), strict=True):
         geom = body.add_geom(
-            type=_TYPES[piece.kind],
+            type=GEOM_TYPES[piece.kind],
             size=piece.size,
             pos=piece.position,
             rgba=shape.rgba,
@@ -204,7 +204,7 @@ def _contact(mjspec: mujoco.MjSpec, like: str | None, where: str) -> dict[str, A
     geoms = bodies[like].geoms
     if not geoms:
         raise InputError(f"{where}: scene.like: the body {like} has no geom to take contact settings from.")
-    return {name: np.copy(value) if np.ndim(value := getattr(geoms[0], name)) else value for name in _CONTACT}
+    return {name: np.copy(value) if np.ndim(value := getattr(geoms[0], name)) else value for name in CONTACT_SETTINGS}
 
 
 def _check_geom(mjspec: mujoco.MjSpec, name: str, where: str) -> None:

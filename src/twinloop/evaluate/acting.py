@@ -1,0 +1,118 @@
+"""Who is tried: an expert, a saved policy or any actor, and how long its commands take."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import Contract
+from twinloop.core.errors import InputError
+from twinloop.rollout import Actor, Beginning, ExpertActor
+from twinloop.rollout.photographer import Photographer
+from twinloop.rollout.policy_actor import Hashed, PolicyActor
+from twinloop.simulate import Controller
+from twinloop.tasks import Task
+from twinloop.twin import Twin
+
+EXPERT = "expert"
+
+
+Maker = Callable[[Twin, Task], Actor]
+# Textures of each kind that pictures may show where a suite draws them: as many as a suite's slice asks for, and made
+# for another seed than any training's, so that none of them has been seen.
+TEXTURES, _TEXTURE_SEED = 64, 2_000_003
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """Somebody who can be tried: a name, a hash (empty for what has none), and the actor on a twin's task.
+
+    ``pictures`` says whether looks matter to it.
+    """
+
+    name: str
+    make: Maker
+    hash: str = ""
+    pictures: bool = False
+
+
+def candidate(who: Any, *, name: str = "") -> Candidate:
+    """Whoever is to be tried, as a `Candidate`.
+
+    Args:
+        who: ``"expert"``, a `Policy`, an actor, a function from twin and task to an actor, or a candidate.
+        name: what to call it; by default what it calls itself.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    if isinstance(who, Candidate):
+        return who
+    if who == EXPERT:
+        return Candidate(name=name or EXPERT, make=lambda _, task: ExpertActor(task=task))
+    if hasattr(who, "predict") and hasattr(who, "contract"):
+        return _of_policy(who, name)
+    if hasattr(who, "begin"):
+        return Candidate(name=name or who.name, make=lambda *_: who)
+    if callable(who):
+        return Candidate(name=name or getattr(who, "__name__", type(who).__name__), make=cast("Maker", who))
+    raise InputError(f"{who!r:.80} cannot be tried. Give a policy, 'expert', or an actor (twinloop.rollout.Actor).")
+
+
+def _of_policy(policy: Hashed, name: str) -> Candidate:
+    contract = policy.contract
+
+    def make(twin: Twin, task: Task) -> Actor:
+        photograph = _photographer(twin, contract).pictures if contract.cameras else None
+        return PolicyActor(policy=policy, twin=twin, task=task, photograph=photograph)
+
+    return Candidate(
+        name=name or f"policy-{policy.hash[:12]}", hash=policy.hash, make=make, pictures=bool(contract.cameras)
+    )
+
+
+def _photographer(twin: Twin, contract: Contract) -> Photographer:
+    """Who takes the pictures that a policy wants.
+
+    Raises:
+        InputError: they are not of one size.
+    """
+    sizes = {tuple(size) for size in contract.cameras.values()}
+    if len(sizes) > 1:
+        said = ", ".join(f"{name} {w}x{h}" for name, (h, w) in contract.cameras.items())
+        raise InputError(
+            f"The policy's cameras have pictures of unlike sizes ({said}); one size is rendered in a loop."
+        )
+    ((height, width),) = sizes
+    cameras = tuple(contract.cameras)
+    return Photographer(twin, cameras, height=height, width=width, texture_pool=TEXTURES, run_seed=_TEXTURE_SEED)
+
+
+@dataclass(kw_only=True)
+class Timed:
+    """An actor whose commands are timed: ``seconds`` holds the wall time of each."""
+
+    actor: Actor
+    seconds: list[float] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The actor's."""
+        return self.actor.name
+
+    def begin(self, worlds: Beginning) -> Controller:
+        """The actor's controller with a watch beside it."""
+        inner = self.actor.begin(worlds)
+
+        def timed(simulation: Any) -> NDArray[np.float64]:
+            began = time.perf_counter()
+            command = inner(simulation)
+            self.seconds.append(time.perf_counter() - began)
+            return command
+
+        return timed

@@ -1,0 +1,252 @@
+"""Trying a policy: every slice of a suite, many worlds at a time, each trial in the same world for every policy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from twinloop.core.evaluation import Evaluation
+from twinloop.evaluate.acting import Candidate, Timed, candidate
+from twinloop.evaluate.scores import VIOLATIONS, Scores, arm_limits, score_batch
+from twinloop.evaluate.suite import SuiteSpec
+from twinloop.evaluate.suites import open_suite
+from twinloop.evaluate.variants import with_contact_sensors
+from twinloop.evaluate.worlds import Slice, Suite, Worlds, on_twin, stacked
+from twinloop.hardware.limits import MotionLimits
+from twinloop.rollout import Actor, run_batch, software_versions
+from twinloop.simulate import Backend, open_backend
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin, load_twin
+
+# Worlds at a time. 256 pick-and-place episodes of the SO-101 are 17 MB of states and keep 16 threads busy for seconds.
+BATCH = 256
+_QUANTILES = (0.5, 0.95, 1.0)
+
+Trial = tuple[Slice, int]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where slices of one variant run: the twin with sensors, its task, and the limits of its robot."""
+
+    twin: Twin
+    task: Task
+    limits: MotionLimits
+
+
+@dataclass(kw_only=True)
+class Arena:
+    """The worlds of a suite, ready for anybody; a trial is the same world whoever is tried in it, and with whom.
+
+    ``simulated`` counts episodes, ``seconds`` is the wall time that they took.
+    """
+
+    suite: Suite
+    task: str
+    run_seed: int = 0
+    backend: Backend = field(default_factory=open_backend)
+    batch: int = BATCH
+    simulated: int = 0
+    seconds: float = 0.0
+    versions: Mapping[str, str] = field(default_factory=software_versions)
+    _places: dict[str, _Place] = field(default_factory=dict)
+
+    def run(self, who: Candidate, trials: Sequence[Trial], *, done: Callable[[int], None] | None = None) -> list[Row]:
+        """Rows of `core.evaluation.TRIALS` for some trials of somebody, in their order, without latency.
+
+        Beside those columns a row has how often each kind of limit was broken, ``broken/KIND``.
+        """
+        began = time.perf_counter()
+        rows: dict[tuple[str, int], Row] = {}
+        actors: dict[str, Actor] = {}
+        for part in self._batches(trials):
+            place = self.place(part[0][0])
+            actor = actors.get(part[0][0].variant)
+            if actor is None:
+                actor = actors[part[0][0].variant] = who.make(place.twin, place.task)
+            for trial, row in zip(part, self._scored(place, actor, part), strict=True):
+                rows[trial[0].name, trial[1]] = row
+            if done is not None:
+                done(len(part))
+        self.simulated += len(rows)
+        self.seconds += time.perf_counter() - began
+        return [rows[item.name, number] for item, number in trials]
+
+    def latency(self, who: Candidate) -> dict[str, float]:
+        """How long a command takes somebody who has one robot to care for: quantiles and mean over an episode, s."""
+        item = self.suite.slices[0]
+        place = self.place(item)
+        timed = Timed(actor=who.make(place.twin, place.task))
+        self._scored(place, timed, [(item, 0)])
+        rest = np.array(timed.seconds[1:] or timed.seconds)  # the first call loads and compiles
+        names = ("median_s", "p95_s", "most_s")
+        quantiles = dict(zip(names, np.quantile(rest, _QUANTILES).tolist(), strict=True))
+        return {"mean_s": float(rest.mean()), **quantiles, "first_s": timed.seconds[0]}
+
+    def place(self, item: Slice) -> _Place:
+        """Where a slice runs."""
+        if item.variant not in self._places:
+            twin = with_contact_sensors(self.suite.variant(item))
+            task = open_task(self.task if item.scenario is None else item.scenario.task, twin)
+            self._places[item.variant] = _Place(twin=twin, task=task, limits=arm_limits(twin))
+        return self._places[item.variant]
+
+    def _batches(self, trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+        """Trials that can run side by side: of one twin, and each pinned world by itself."""
+        groups: dict[tuple[str, str], list[Trial]] = {}
+        for item, number in trials:
+            own = item.name if item.scenario is not None else ""
+            groups.setdefault((item.variant, own), []).append((item, number))
+        for group in groups.values():
+            for at in range(0, len(group), self.batch):
+                yield group[at : at + self.batch]
+
+    def _scored(self, place: _Place, actor: Actor, trials: Sequence[Trial]) -> list[Row]:
+        worlds = self._worlds(place, trials)
+        result = run_batch(
+            place.twin,
+            place.task,
+            worlds.params,
+            run_seed=worlds.run_seed,
+            episodes=worlds.numbers.tolist(),
+            attempt=worlds.attempt,
+            backend=self.backend,
+            actor=actor,
+            initial=worlds.initial,
+            record=("sensordata",),
+        )
+        scores = score_batch(result, place.limits)
+        reasons = result.trajectories.reason
+        return [_row(trial, scores, world, reasons[world]) for world, trial in enumerate(trials)]
+
+    def _worlds(self, place: _Place, trials: Sequence[Trial]) -> Worlds:
+        """Where trials begin, in their order."""
+        by_slice: dict[str, list[int]] = {}
+        for at, (item, _) in enumerate(trials):
+            by_slice.setdefault(item.name, []).append(at)
+        parts: list[Worlds] = []
+        for rows in by_slice.values():
+            numbers = np.array([trials[at][1] for at in rows])
+            where = {"twin": place.twin, "task": place.task, "run_seed": self.run_seed}
+            parts.append(self.suite.beginning(trials[rows[0]][0], numbers, **where))
+        if len(parts) == 1:
+            return parts[0]
+        back = np.argsort(np.concatenate([np.asarray(rows) for rows in by_slice.values()]))
+        table = stacked([part.params for part in parts]).take(back)
+        numbers = np.concatenate([part.numbers for part in parts])[back]
+        return Worlds(params=table, numbers=numbers, run_seed=self.run_seed)
+
+
+def evaluate(
+    who: Any,
+    twin: Twin | str,
+    task: str = "pick_and_place",
+    suite: Suite | SuiteSpec | str = "nominal",
+    *,
+    episodes: int | None = None,
+    run_seed: int = 0,
+    backend: Backend | None = None,
+    slices: Sequence[str] = (),
+    batch: int = BATCH,
+    name: str = "",
+    done: Callable[[int], None] | None = None,
+    **places: Any,
+) -> Evaluation:
+    """Try somebody in every slice of a suite.
+
+    Worlds are functions of run seed, slice and number of the trial, so that policies tried with the same seed are
+    paired by the names of their trials. A world that is lost (it diverged, or could not be placed) is not valid and no
+    success.
+
+    Args:
+        who: ``"expert"``, a policy, an actor, or a function from twin and task to an actor; see `acting.candidate`.
+        twin: what it is tried on.
+        task: name of a task.
+        suite: a name, a file, or a suite.
+        episodes: of each slice, instead of what the suite says.
+        run_seed: of everything that happens by chance.
+        backend: how worlds run; ``threads`` on every core by default.
+        slices: patterns of the slices to try; all by default.
+        batch: worlds at a time.
+        name: what to call who is tried.
+        done: told how many trials were finished, while it runs.
+        places: ``scenarios``, the folder of pinned worlds, for suites that have them.
+
+    Raises:
+        TwinloopError: what is wrong with suite, twin or policy.
+    """
+    made = candidate(who, name=name)
+    opened = load_twin(twin) if isinstance(twin, str) else twin
+    if not isinstance(suite, Suite):
+        spec = open_suite(suite) if isinstance(suite, str) else suite
+        suite = on_twin(spec, opened, open_task(task, opened), pictures=made.pictures, **places)
+    suite = suite.with_episodes(episodes).selected(slices)
+    arena = Arena(suite=suite, task=task, run_seed=run_seed, backend=backend or open_backend(), batch=batch)
+    trials = [(item, number) for item in suite.slices for number in range(item.episodes)]
+    rows = arena.run(made, trials, done=done)
+    return evaluation(made, arena, rows, twin=opened, latency=arena.latency(made))
+
+
+def evaluation(
+    who: Candidate, arena: Arena, rows: Sequence[Row], *, twin: Twin, latency: Mapping[str, float] | None = None
+) -> Evaluation:
+    """The record of rows that an arena gave of somebody.
+
+    Every trial has the mean latency of a probe of one world: in a batch, hundreds of worlds share a call.
+    """
+    kinds = [f"broken/{kind}" for kind in VIOLATIONS]
+    columns = {key: [row[key] for row in rows] for key in rows[0] if key not in kinds}
+    columns["latency_s"] = [latency["mean_s"] if latency else None] * len(rows)
+    suite, simulated = arena.suite, max(arena.simulated, 1)
+    return Evaluation(
+        policy=who.name,
+        policy_hash=who.hash,
+        suite=suite.name,
+        twin=twin.name,
+        twin_hash=twin.hash,
+        task=arena.task,
+        run_seed=arena.run_seed,
+        trials=pa.table({key: pa.array(values) for key, values in columns.items()}),
+        extra={
+            "suite_hash": suite.spec.hash,
+            "left_out": list(suite.left_out),
+            "pairs": list(suite.pairs),
+            "ends": {item.name: dict(_ends(item)) for item in suite.slices if item.spec.ends},
+            "violations": {kind: int(sum(row[f"broken/{kind}"] for row in rows)) for kind in VIOLATIONS},
+            "latency": dict(latency or {}),
+            "seconds": arena.seconds,
+            "episodes_per_minute": 60.0 * simulated / arena.seconds if arena.seconds else None,
+            "backend": arena.backend.name,
+            "versions": dict(arena.versions),
+        },
+    )
+
+
+def _ends(item: Slice) -> Mapping[str, str]:
+    return item.spec.ends
+
+
+def _row(trial: Trial, scores: Scores, world: int, reason: str) -> Row:
+    item, number = trial
+    numbers = {
+        "progress": float(scores.progress[world]),
+        "time_s": float(scores.time_s[world]),
+        "smoothness": float(scores.smoothness[world]),
+        "peak_force_n": float(scores.peak_force_n[world]),
+    }
+    return {
+        "slice": item.name,
+        "trial": item.trial(number),
+        "success": bool(scores.success[world]),
+        **{key: value if np.isfinite(value) else None for key, value in numbers.items()},
+        "violations": int(scores.broken[world]),
+        "valid": not reason,
+        "reason": reason or None,
+        **{f"broken/{kind}": int(count) for kind, count in zip(VIOLATIONS, scores.violations[world], strict=True)},
+    }

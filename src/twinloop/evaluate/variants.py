@@ -1,0 +1,155 @@
+"""The same twin with what a slice needs: an object of another shape, things on the table, sensors that see contacts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import mujoco
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import sha256_json
+from twinloop.twin import Twin
+from twinloop.twin.devices import sensor_params
+from twinloop.twin.params import expand_params
+from twinloop.twin.scene import Scene
+from twinloop.twin.scene_build import CONTACT_SETTINGS, GEOM_TYPES, build_scene
+from twinloop.twin.scene_shapes import expand
+from twinloop.twin.scene_spec import SceneSpec, ShapeSpec
+from twinloop.twin.servos import nominals
+from twinloop.twin.shapes import Piece
+from twinloop.twin.spec import ParamSpec
+
+# What a contact sensor reports (mjtConDataField) and which of the contacts it reports (0: any, 2: the largest force).
+_FOUND, _FORCE, _ANY, _LARGEST = 1, 2, 0, 2
+PEAK, WORLD, SELF, HAND = "evaluate/peak", "evaluate/world", "evaluate/self", "evaluate/hand"
+
+
+def with_object(twin: Twin, body: str, shape: ShapeSpec) -> Twin:
+    """The twin with another shape in place of a body's, of the same height and, unless the shape has one, mass.
+
+    Contact settings, material and colour stay the body's own.
+
+    Raises:
+        InputError: the body has no shape to replace, or the new one cannot be made.
+    """
+    mjspec = twin.mjspec.copy()
+    found = mjspec.body(body)
+    if found is None or not found.geoms:
+        raise InputError(f"The twin {twin.name} has no body {body} whose shape could be another.")
+    made = expand(shape, Path(), where=f"object ({shape.shape})")[0]
+    height, mass = _height(twin, body), float(twin.model.body(body).mass[0])
+    factor = height / made.extents[2]
+    first, total = found.geoms[0], shape.mass or mass
+    for spare in found.geoms[1:]:
+        mjspec.delete(spare)
+    kept = (*CONTACT_SETTINGS, "condim", "material")
+    like = {name: np.copy(value) if np.ndim(value := getattr(first, name)) else value for name in kept}
+    for number, piece in enumerate(made.pieces):
+        geom = first if number == 0 else found.add_geom(rgba=first.rgba)
+        for name, value in like.items() if number else ():
+            setattr(geom, name, value)
+        _shape(mjspec, geom, piece, factor, f"evaluate/{body}/{number}")
+        geom.mass = total * piece.volume / made.volume
+    return _recompiled(twin, mjspec, said=["object", body, shape.model_dump(mode="json")])
+
+
+def with_scene(twin: Twin, scene: SceneSpec) -> Twin:
+    """The twin with these things on the table.
+
+    Raises:
+        InputError: it has a scene already, or the things do not fit it.
+    """
+    if twin.scene is not None:
+        raise InputError(f"The twin {twin.name} has a scene already, so a slice cannot add another. Take its own.")
+    mjspec = twin.mjspec.copy()
+    like = twin.spec.objects[0] if twin.spec.objects else None
+    layout = build_scene(mjspec, scene, Path(), like=like, where="scene of a slice")
+    made = _recompiled(twin, mjspec, said=["scene", scene.model_dump(mode="json")])
+    spec = twin.spec.model_copy(update={"scene": scene})
+    built = Scene(layout=layout, model=made.model)
+    robot = twin.spec.robot
+    rows = [*built.param_specs(), *sensor_params(twin.devices), *spec.params]
+    params = expand_params(made.model, rows, where=twin.name, nominals=nominals(robot, twin.servos))
+    return replace(made, spec=spec, scene=built, params=params)
+
+
+def with_contact_sensors(twin: Twin) -> Twin:
+    """The twin with sensors of what its robot touches; nothing moves differently, bit for bit.
+
+    ``evaluate/peak`` is the largest force of a contact of the robot with anything, three numbers in N; the others count
+    contacts of the robot with the world, with itself, and of its hand with itself.
+    """
+    model, robot = twin.model, twin.robot
+    root = model.body(int(model.body_rootid[model.joint(robot.joints[0]).bodyid[0]])).name
+    mjspec = twin.mjspec.copy()
+    tree, body = mujoco.mjtObj.mjOBJ_XBODY, mujoco.mjtObj.mjOBJ_BODY
+    contact = mujoco.mjtSensor.mjSENS_CONTACT
+    common = {"type": contact, "objtype": tree, "objname": root}
+    mjspec.add_sensor(name=PEAK, **common, intprm=[_FORCE, _LARGEST, 1])
+    mjspec.add_sensor(name=WORLD, **common, reftype=body, refname="world", intprm=[_FOUND, _ANY, 1])
+    mjspec.add_sensor(name=SELF, **common, reftype=tree, refname=root, intprm=[_FOUND, _ANY, 1])
+    hand = hand_body(twin)
+    if hand is not None:
+        common |= {"objname": hand}
+        mjspec.add_sensor(name=HAND, **common, reftype=tree, refname=hand, intprm=[_FOUND, _ANY, 1])
+    return replace(_compiled(twin, mjspec), hash=twin.hash)
+
+
+def hand_body(twin: Twin) -> str | None:
+    """The body that carries the tool site; None where the robot names none."""
+    if twin.robot.tcp is None:
+        return None
+    return twin.model.body(int(twin.model.site(twin.robot.tcp).bodyid[0])).name
+
+
+def _height(twin: Twin, body: str) -> float:
+    """Height in m of a body's shapes, as they stand when it is not turned."""
+    model = twin.model
+    geoms = np.flatnonzero(model.geom_bodyid == model.body(body).id)
+    low, high = np.inf, -np.inf
+    for geom in geoms:
+        turn = np.empty(9)
+        mujoco.mju_quat2Mat(turn, model.geom_quat[geom])
+        centre = model.geom_pos[geom] + turn.reshape(3, 3) @ model.geom_aabb[geom, :3]
+        half = np.abs(turn.reshape(3, 3)) @ model.geom_aabb[geom, 3:]
+        low, high = min(low, centre[2] - half[2]), max(high, centre[2] + half[2])
+    return float(high - low)
+
+
+def _shape(mjspec: mujoco.MjSpec, geom: mujoco.MjsGeom, piece: Piece, factor: float, name: str) -> None:
+    geom.type = GEOM_TYPES[piece.kind]
+    geom.pos = factor * np.asarray(piece.position)
+    if piece.vertices is None:
+        geom.size = factor * np.resize(np.asarray(piece.size, dtype=np.float64), 3)
+        return
+    exact = mujoco.mjtMeshInertia.mjMESH_INERTIA_EXACT
+    mjspec.add_mesh(name=name, uservert=(factor * piece.vertices).ravel(), inertia=exact)
+    geom.meshname = name
+
+
+def _compiled(twin: Twin, mjspec: mujoco.MjSpec) -> Twin:
+    model = mjspec.compile()
+    scene = None if twin.scene is None else Scene(layout=twin.scene.layout, model=model)
+    return replace(twin, model=model, mjspec=mjspec, scene=scene)
+
+
+def _recompiled(twin: Twin, mjspec: mujoco.MjSpec, *, said: list[object]) -> Twin:
+    """The twin of a changed model, its parameters' nominal values read anew; its hash says what was changed."""
+    made = _compiled(twin, mjspec)
+    rows = [*(made.scene.param_specs() if made.scene else []), *sensor_params(twin.devices), *twin.spec.params]
+    known = nominals(twin.spec.robot, twin.servos)
+    rows = [row for row in rows if _has(made, row, known)]
+    params = expand_params(made.model, rows, where=twin.name, nominals=known)
+    return replace(made, params=params, hash=sha256_json([twin.hash, *said]))
+
+
+def _has(twin: Twin, row: ParamSpec, known: Mapping[str, float]) -> bool:
+    """Whether the changed model still has a parameter: a mesh has no size to scale."""
+    try:
+        expand_params(twin.model, [row], where=twin.name, nominals=known)
+    except InputError:
+        return False
+    return True

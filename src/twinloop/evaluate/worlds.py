@@ -1,0 +1,371 @@
+"""From a suite to worlds: every slice on a twin, and the parameter table of any of its trials, whoever asks."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.params import ParamTable, SeedPath
+from twinloop.core.seeds import MOST_EPISODES
+from twinloop.evaluate.suite import ENDS, End, SliceSpec, SuiteSpec
+from twinloop.evaluate.variants import hand_body, with_object, with_scene
+from twinloop.randomize import Plan
+from twinloop.randomize.section import section_plan
+from twinloop.randomize.sources import default_draws
+from twinloop.rollout.pinned import PinnedWorld
+from twinloop.rollout.pinned_files import read_pinned, stored
+from twinloop.simulate import InitialState
+from twinloop.tasks import Task
+from twinloop.twin import Param, Twin, load_twin
+from twinloop.twin.variant import declaring
+
+_LOOKS = ("camera", "depth", "lidar")  # kinds of devices that say nothing to a policy without pictures
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slice:
+    """One condition on a twin: its parameters' ``values`` in SI by name, and what is drawn about them.
+
+    ``variant`` names the twin that it needs beside the suite's own, "" for that. ``scenario`` is a pinned world, which
+    says everything else.
+    """
+
+    name: str
+    spec: SliceSpec
+    episodes: int
+    values: Mapping[str, float]
+    variant: str = ""
+    scenario: PinnedWorld | None = None
+
+    def numbers(self, trials: ArrayLike) -> NDArray[np.int64]:
+        """Episode numbers of some of its trials: functions of the slice's name and the trial's number alone.
+
+        Slices have numbers of their own, so that what happens by chance in one is independent of the others.
+        """
+        return (zlib.crc32(self.name.encode()) + np.asarray(trials, dtype=np.int64)) % MOST_EPISODES
+
+    def trial(self, number: int) -> str:
+        """The name of a trial, the same for every policy."""
+        return f"{self.name}#{number}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worlds:
+    """Where worlds begin: their parameters, episode numbers, run seed, and states unless a task's reset gives them."""
+
+    params: ParamTable
+    numbers: NDArray[np.int64]
+    run_seed: int
+    attempt: int = 0
+    initial: InitialState | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """A suite on a twin.
+
+    ``left_out`` says why slices are missing that the suite would have elsewhere. ``pairs`` are the axes of a suite of
+    pairs, in order.
+    """
+
+    spec: SuiteSpec
+    twin: Twin
+    slices: tuple[Slice, ...]
+    object: str = ""
+    left_out: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The suite's name."""
+        return self.spec.name
+
+    @property
+    def episodes(self) -> int:
+        """Trials in all."""
+        return sum(item.episodes for item in self.slices)
+
+    def selected(self, patterns: Sequence[str]) -> Suite:
+        """The slices whose names match any of some patterns; all of them for none.
+
+        Raises:
+            UnknownNameError: a pattern that matches no slice.
+        """
+        names = [item.name for item in self.slices]
+        for pattern in patterns:
+            if not fnmatch.filter(names, pattern):
+                raise UnknownNameError("slice", pattern, names, where=f"the suite {self.name} on {self.twin.name}")
+        chosen = [item for item in self.slices if any(fnmatch.fnmatchcase(item.name, p) for p in patterns)]
+        return replace(self, slices=tuple(chosen)) if patterns else self
+
+    def with_episodes(self, count: int | None) -> Suite:
+        """The same with another number of trials in each slice.
+
+        Raises:
+            InputError: fewer than one.
+        """
+        if count is None:
+            return self
+        if count < 1:
+            raise InputError(f"{count} episodes per slice measure nothing. Ask for at least one.")
+        return replace(self, slices=tuple(replace(item, episodes=count) for item in self.slices))
+
+    def variant(self, item: Slice) -> Twin:
+        """The twin that a slice runs on."""
+        if item.variant not in self._variants:
+            twin = self.twin if item.scenario is None else item.scenario.open(self._own(item.scenario))[0]
+            if item.spec.object is not None:
+                twin = with_object(twin, self.object, item.spec.object)
+            if item.spec.scene is not None:
+                twin = with_scene(twin, item.spec.scene)
+            self._variants[item.variant] = twin
+        return self._variants[item.variant]
+
+    def beginning(self, item: Slice, trials: NDArray[np.int64], *, twin: Twin, task: Task, run_seed: int) -> Worlds:
+        """Where some trials of a slice begin, on the twin of its `variant` and the task there."""
+        if item.scenario is not None:
+            begun = item.scenario.beginning(int(trials.max()) + 1, twin=twin, task=task)
+            return Worlds(
+                params=begun.params.take(trials),
+                numbers=begun.numbers[trials],
+                run_seed=begun.run_seed,
+                attempt=begun.attempt,
+                initial=begun.initial.take(trials),
+            )
+        numbers = item.numbers(trials)
+        return Worlds(
+            params=self.table(item, numbers, run_seed=run_seed, nstep=task.nstep), numbers=numbers, run_seed=run_seed
+        )
+
+    def table(self, item: Slice, numbers: NDArray[np.int64], *, run_seed: int, nstep: int) -> ParamTable:
+        """Parameters of some episodes of a slice, a row each; a row depends on the seed and its own number alone."""
+        twin, plan = self.variant(item), self._plan(item, run_seed)
+        table = plan.draw(numbers.tolist(), nstep=nstep)
+        values = table.values.copy()
+        for name, value in item.values.items():
+            values[:, table.names.index(name)] = value
+            twin.require(name).check(value, where=f"slice {item.name}")
+        return replace(table, values=values)
+
+    def _own(self, pinned: PinnedWorld) -> Twin:
+        """The twin that a scenario names: the suite's own, or another."""
+        return self.twin if pinned.twin_hash == self.twin.hash else load_twin(pinned.twin)
+
+    def _plan(self, item: Slice, run_seed: int) -> Plan:
+        plan = self._plans.get((item.name, run_seed))
+        if plan is None:
+            plan = self._plans[item.name, run_seed] = self._new_plan(item, run_seed)
+        return plan
+
+    def _new_plan(self, item: Slice, run_seed: int) -> Plan:
+        twin = self.variant(item)
+        where = f"slice {item.name} of {self.name}"
+        section = {key: _filled(value, self._places) for key, value in item.spec.draw.items()}
+        drawn = section_plan(section, twin, run_seed=run_seed, episodes=item.episodes, where=where)
+        taken = {name for draw in drawn.draws for name in draw.names} | set(item.values)
+        scene = {name for name in twin.params if name.startswith("scene/")} if item.spec.scene else set[str]()
+        chosen = {
+            "none": set[str](),
+            "placement": {param.name for param in twin.params.values() if param.quantity.stage == "reset"},
+            "default": set(twin.params),
+        }[self.spec.base] | scene
+        base = default_draws(twin, skip=[name for name in twin.params if name in taken or name not in chosen])
+        return replace(drawn, draws=(*drawn.draws, *base))
+
+    @cached_property
+    def _plans(self) -> dict[tuple[str, int], Plan]:
+        return {}
+
+    @cached_property
+    def _places(self) -> dict[str, str]:
+        return {"object": self.object, "hand": hand_body(self.twin) or ""}
+
+    @cached_property
+    def _variants(self) -> dict[str, Twin]:
+        return {"": self.twin}
+
+
+def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, scenarios: Path | None = None) -> Suite:
+    """A suite with everything that its patterns stand for on a twin.
+
+    Args:
+        spec: as written.
+        pictures: whether looks matter to who is tried; slices that change nothing else are left out otherwise.
+        scenarios: the folder of pinned worlds in which a suite's ``scenarios`` are looked up.
+
+    Raises:
+        UnknownNameError: a parameter that the twin does not have, unless the suite is lenient.
+        InputError: an end of a range that is not declared, a name for an object that the task does not say, no pinned
+            world where some are asked for.
+    """
+    places = {"object": getattr(getattr(task, "config", None), "object", ""), "hand": hand_body(twin) or ""}
+    rows = [row.model_copy(update={"name": _filled(row.name, places)}) for row in spec.declare]
+    extended = declaring(twin, rows) if rows else twin
+    found: list[Slice] = []
+    left_out: list[str] = []
+    looks = 0
+    axes = [_filled(name, places) for name in spec.pairs]
+    for item in [*spec.slices, *_axis_slices(spec.axes, extended, places), *_pair_slices(axes)]:
+        if item.scenario:
+            found.append(_pinned_slice(item, read_pinned(Path(item.scenario)), spec.episodes))
+            continue
+        try:
+            values = _values(item, extended, places)
+            _check_object(item, task, places["object"])
+        except (UnknownNameError, InputError) as error:
+            if not spec.lenient:
+                raise
+            left_out.append(f"{item.name}: {error}")
+            continue
+        names = [*values, *_drawn_names(item, places)]
+        if not pictures and names and not item.object and not item.scene and _only_looks(names, extended):
+            looks += 1
+            continue
+        variant = item.name if item.object is not None or item.scene is not None else ""
+        episodes = item.episodes or spec.episodes
+        found.append(Slice(name=item.name, spec=item, episodes=episodes, values=values, variant=variant))
+    if looks:
+        left_out.append(f"{looks} slices that change nothing but looks, which the policy does not see")
+    found += _pinned_slices(spec, scenarios)
+    pairs = tuple(axis for axis in axes if any(axis in item.spec.ends for item in found))
+    return Suite(
+        spec=spec,
+        twin=extended,
+        slices=tuple(found),
+        object=places["object"],
+        left_out=tuple(left_out),
+        pairs=pairs,
+    )
+
+
+def stacked(tables: Sequence[ParamTable]) -> ParamTable:
+    """Tables of the same parameters and run seed, one after the other; what changes by step in one does so in all."""
+    first = tables[0]
+    if len(tables) == 1:
+        return first
+    names = dict.fromkeys(name for table in tables for name in table.steps)
+    longest = {name: max(t.steps[name].shape[1] for t in tables if name in t.steps) for name in names}
+
+    def steps(table: ParamTable, name: str) -> NDArray[np.float64]:
+        if name in table.steps:
+            return table.steps[name]
+        return np.repeat(table[name][:, None], longest[name], axis=1)
+
+    paths = [table.seed_path("Trials of a suite happen") for table in tables]
+    return ParamTable(
+        names=first.names,
+        values=np.concatenate([table.values for table in tables]),
+        steps={name: np.concatenate([steps(table, name) for table in tables]) for name in names},
+        seeds=SeedPath.of(
+            paths[0].run_seed,
+            np.concatenate([path.episodes for path in paths]),
+            np.concatenate([path.attempts for path in paths]),
+        ),
+    )
+
+
+def _axis_slices(patterns: Iterable[str], twin: Twin, places: Mapping[str, str]) -> Iterator[SliceSpec]:
+    """Two slices for every parameter with a default range that matches."""
+    given = [_filled(pattern, places) for pattern in patterns]
+    ranged = [param.name for param in twin.params.values() if param.default_range is not None]
+    for pattern in given:
+        if not fnmatch.filter(ranged, pattern):
+            raise UnknownNameError("axis", pattern, ranged, where=f"the parameters of {twin.name} with a default range")
+    for name in ranged:
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in given):
+            for end in ENDS:
+                yield SliceSpec(name=f"{name}:{end}", set={name: end}, ends={name: end})
+
+
+def _pair_slices(axes: Sequence[str]) -> Iterator[SliceSpec]:
+    """Four slices for each two axes."""
+    for a, b in itertools.combinations(axes, 2):
+        for first, second in itertools.product(ENDS, ENDS):
+            yield SliceSpec(name=f"{a}:{first}|{b}:{second}", set={a: first, b: second}, ends={a: first, b: second})
+
+
+def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[Slice]:
+    """A slice for every stored scenario that a suite asks for."""
+    if not spec.scenarios:
+        return []
+    found = [] if folder is None else stored(folder)
+    chosen = [path for path in found if fnmatch.fnmatchcase(path.name, spec.scenarios)]
+    if not chosen:
+        there = f"{len(found)} scenarios in {folder}" if folder is not None and found else "no scenarios"
+        raise InputError(
+            f"The suite {spec.name} runs stored scenarios, and of {there} none matches {spec.scenarios!r}. Store one "
+            "with `twinloop scenario from-failure`, or give --scenarios FOLDER."
+        )
+    rows = [SliceSpec(name=path.name, scenario=str(path)) for path in chosen]
+    return [_pinned_slice(row, read_pinned(Path(row.scenario)), spec.episodes) for row in rows]
+
+
+def _pinned_slice(item: SliceSpec, pinned: PinnedWorld, episodes: int) -> Slice:
+    variant = f"scenario/{pinned.twin}/{pinned.twin_hash}"
+    count = item.episodes or episodes
+    return Slice(name=item.name, spec=item, episodes=count, values={}, variant=variant, scenario=pinned)
+
+
+def _values(item: SliceSpec, twin: Twin, places: Mapping[str, str]) -> dict[str, float]:
+    """What a slice sets, in SI by parameter."""
+    values: dict[str, float] = {}
+    for key, value in item.set.items():
+        pattern = _filled(key, places)
+        names = fnmatch.filter(twin.params, pattern)
+        if not names:
+            raise UnknownNameError("parameter", pattern, twin.params, where=f"slice {item.name} on {twin.name}")
+        for name in names:
+            param = twin.params[name]
+            values[name] = _end(param, value, item.name) if isinstance(value, str) else float(value)
+            param.check(values[name], where=f"slice {item.name}")
+    for pattern in _drawn_names(item, places):
+        if "/" in pattern and not fnmatch.filter(twin.params, pattern):
+            raise UnknownNameError("parameter", pattern, twin.params, where=f"slice {item.name} on {twin.name}")
+    return values
+
+
+def _check_object(item: SliceSpec, task: Task, name: str) -> None:
+    if item.object is not None and not name:
+        raise InputError(f"slice {item.name}: the task {task.name} says of no object that it is the task's.")
+
+
+def _end(param: Param, end: End, where: str) -> float:
+    if param.default_range is None:
+        raise InputError(f"slice {where}: {param.name} has no default range, so it has no {end} end. Give a number.")
+    return float(param.absolute(param.default_range[ENDS.index(end)], param.op))
+
+
+def _drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
+    """Keys of the ranges that a slice draws from: paths, or words of a randomization section."""
+    sections = [section for section in item.draw.values() if isinstance(section, dict)]
+    keys = [_filled(str(key), places) for section in sections for key in section]
+    return ["texture/*" if key == "texture_pool" else key for key in keys]
+
+
+def _only_looks(names: Iterable[str], twin: Twin) -> bool:
+    """Whether parameters change nothing but what cameras see; words of a section are taken to change more."""
+    for name in names:
+        params = [twin.params[one] for one in fnmatch.filter(twin.params, name)]
+        if not params or any(not (p.quantity.visual or p.quantity.device in _LOOKS) for p in params):
+            return False
+    return True
+
+
+def _filled(value: Any, places: Mapping[str, str]) -> Any:
+    """The same with ``{object}`` and ``{hand}`` replaced by names, in keys and texts alike."""
+    if isinstance(value, Mapping):
+        return {_filled(key, places): _filled(item, places) for key, item in value.items()}
+    if isinstance(value, str):
+        for word, name in places.items():
+            value = value.replace("{" + word + "}", name or word)
+    return value
