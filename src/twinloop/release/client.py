@@ -19,6 +19,7 @@ from twinloop.release.running_policy import Array, Observation
 from twinloop.release.serve_wire import (
     LARGEST_MESSAGE,
     PROTOCOL,
+    SENT,
     Message,
     WireError,
     decode,
