@@ -35,19 +35,21 @@ def test_every_version_has_its_step():
 
 
 def test_an_older_file_is_brought_up_to_date_step_by_step(root, monkeypatch):
-    monkeypatch.setattr(state_schema, "VERSION", 3)
-    monkeypatch.setattr(state_schema, "STEPS", {1: (ADDED,), 2: (FILLED,)})
+    now = state_schema.VERSION
+    monkeypatch.setattr(state_schema, "VERSION", now + 2)
+    monkeypatch.setattr(state_schema, "STEPS", {now: (ADDED,), now + 1: (FILLED,)})
     with Workspace.open(root) as ws, Workspace.open(root) as other:
         assert ws.state.rows("SELECT mood FROM tombstones") == [{"mood": "calm"}]
         assert other.query("SELECT episode_id FROM tombstones")["episode_id"].to_pylist() == ["e"]
         assert len(ws.query("SELECT * FROM scores")) == 1
-    assert version(root)[0] == 3
+    assert version(root)[0] == now + 2
 
 
 def test_a_step_that_fails_changes_nothing(root, monkeypatch):
     before = version(root)
-    monkeypatch.setattr(state_schema, "VERSION", 3)
-    monkeypatch.setattr(state_schema, "STEPS", {1: (ADDED,), 2: ("UPDATE nowhere SET a = 1",)})
+    now = state_schema.VERSION
+    monkeypatch.setattr(state_schema, "VERSION", now + 2)
+    monkeypatch.setattr(state_schema, "STEPS", {now: (ADDED,), now + 1: ("UPDATE nowhere SET a = 1",)})
     with pytest.raises(DatasetError, match="no such table: nowhere"):
         Workspace.open(root)
     assert version(root) == before
@@ -56,7 +58,7 @@ def test_a_step_that_fails_changes_nothing(root, monkeypatch):
 def test_a_newer_file_is_refused_and_not_repaired(root, capfd):
     with contextlib.closing(sqlite3.connect(root / "catalog" / "state.sqlite")) as connection:
         connection.execute("PRAGMA user_version = 7")
-    with pytest.raises(DatasetError, match=r"has schema 7; this version reads 1 to 1\. Upgrade twinloop\."):
+    with pytest.raises(DatasetError, match=r"has schema 7; this version reads 1 to 2\. Upgrade twinloop\."):
         Workspace.open(root)
     assert main(["fsck", "--workspace", str(root), "--repair"]) == 2
     assert "Upgrade twinloop." in " ".join(capfd.readouterr().err.split())

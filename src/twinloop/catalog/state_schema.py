@@ -10,12 +10,13 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from twinloop.catalog.release_schema import RELEASE_STEP, RELEASE_TABLES, RELEASE_TRIGGERS
 from twinloop.catalog.said_schema import DATASETS, LABEL_ENDS, LABEL_HISTORY, POLICIES, POLICY_DATASETS, SAID_INDEXES
 from twinloop.catalog.schema import CatalogTable, Column
 
-VERSION = 1
+VERSION = 2
 # By version: the statements that make a file of that version one of the next. A released step never changes.
-STEPS: Mapping[int, tuple[str, ...]] = {}
+STEPS: Mapping[int, tuple[str, ...]] = {1: RELEASE_STEP}
 
 _TEXT, _INT, _FLOAT, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _SQL = {_TEXT: "TEXT", _INT: "INTEGER", _FLOAT: "REAL", _FLAG: "INTEGER"}
@@ -95,7 +96,10 @@ PARTS = CatalogTable(
 
 STATE_TABLES = {
     table.name: table
-    for table in (RUNS, BATCHES, PARTS, TOMBSTONES, DATASETS, POLICIES, POLICY_DATASETS, LABEL_HISTORY, LABEL_ENDS)
+    for table in (
+        *(RUNS, BATCHES, PARTS, TOMBSTONES, DATASETS, POLICIES, POLICY_DATASETS, LABEL_HISTORY, LABEL_ENDS),
+        *RELEASE_TABLES,
+    )
 }
 
 # What only the catalog reads: where each episode lies, found without a pass over the parts; whose parameters are
@@ -121,7 +125,7 @@ INSERT INTO counters VALUES ('parts', 0), ('state', 0);
 def create_sql() -> str:
     """The statements that make an empty ``state.sqlite``."""
     tables = "\n".join(_create(table) for table in STATE_TABLES.values())
-    return tables + SAID_INDEXES + _HIDDEN + f"PRAGMA user_version = {VERSION};"
+    return tables + SAID_INDEXES + "\n".join(RELEASE_TRIGGERS) + _HIDDEN + f"PRAGMA user_version = {VERSION};"
 
 
 def _create(table: CatalogTable) -> str:

@@ -11,6 +11,7 @@ from rich.console import Console
 from twinloop.catalog.compaction import compact
 from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts, check_state
 from twinloop.catalog.fsck_frozen import check_frozen
+from twinloop.catalog.fsck_release import check_release
 from twinloop.catalog.parts import Parts
 from twinloop.catalog.repair import repair, repair_state
 from twinloop.catalog.state import State
@@ -43,8 +44,8 @@ def run_fsck(
     found, done = _of_state(root, at, mend=mend)
     if not any(finding.kind == "state" and finding not in done for finding in found):
         parts = Parts(root / "catalog", State(at))
-        lists = check_frozen(parts.folder, parts.state)
-        more = [*check_parts(parts), *check_kept(parts), *check_index(parts), *check_batches(parts, deep=deep), *lists]
+        said = (*check_frozen(parts.folder, parts.state), *check_release(root, parts.state))
+        more = [*check_parts(parts), *check_kept(parts), *check_index(parts), *check_batches(parts, deep=deep), *said]
         found += more
         if mend:
             done |= _mended(root, parts, more)

@@ -1,0 +1,121 @@
+"""What a gate decided about a candidate: every rule with its verdict, its reason and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import sha256_json
+
+Verdict = Literal["yes", "no", "missing", "waived"]
+
+
+def _nothing() -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleVerdict:
+    """What one rule said.
+
+    ``verdict`` is ``yes``, ``no``, ``missing`` where the evidence does not suffice to say (which refuses like a no), or
+    ``waived`` where a person took the rule away. ``asked`` says what would have been enough, ``reason`` what was found,
+    a sentence each; ``evidence`` holds the figures.
+    """
+
+    rule: str
+    verdict: Verdict
+    asked: str
+    reason: str
+    evidence: Mapping[str, Any] = field(default_factory=_nothing)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the rule stands in no candidate's way."""
+        return self.verdict in ("yes", "waived")
+
+    def line(self) -> str:
+        """For a person."""
+        return f"{self.verdict:7} {self.rule}: {self.reason}"
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {**vars(self), "evidence": dict(self.evidence)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateDecision:
+    """Whether a candidate may be released in the place of a champion.
+
+    ``candidate`` and ``champion`` are names, ``candidate_hash`` and ``champion_hash`` of weights and settings; the
+    champion is empty where there is none yet. ``evidence`` are the hashes of the evaluations that were read.
+    ``alpha`` is the chance of saying yes to a candidate that breaks a tested rule; ``looks`` says whether it holds
+    however often one looks (``any``) or for this one look (``once``). ``plan`` is what later stages ask for.
+    """
+
+    candidate: str
+    candidate_hash: str
+    champion: str = ""
+    champion_hash: str = ""
+    alpha: float
+    looks: Literal["any", "once"]
+    rules: tuple[RuleVerdict, ...]
+    evidence: tuple[str, ...] = ()
+    plan: Mapping[str, Any] = field(default_factory=_nothing)
+    made: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every rule said yes or was waived, and one at least said yes."""
+        return all(rule.passed for rule in self.rules) and any(rule.verdict == "yes" for rule in self.rules)
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why not: a line for each rule that did not say yes."""
+        return tuple(f"{rule.rule}: {rule.reason}" for rule in self.rules if not rule.passed)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of all of it."""
+        return sha256_json(self.to_json())
+
+    def rule(self, name: str) -> RuleVerdict:
+        """The verdict of one rule.
+
+        Raises:
+            KeyError: none of that name was asked.
+        """
+        return {rule.rule: rule for rule in self.rules}[name]
+
+    def lines(self) -> list[str]:
+        """For a person: the answer, then a line for each rule."""
+        against = f" against {self.champion}" if self.champion else ""
+        return [f"{'YES' if self.passed else 'NO'}: {self.candidate}{against}", *(rule.line() for rule in self.rules)]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        rest = {key: value for key, value in vars(self).items() if key not in ("rules", "evidence", "plan")}
+        return {
+            "schema": 1,
+            **rest,
+            "passed": self.passed,
+            "rules": [rule.to_json() for rule in self.rules],
+            "evidence": list(self.evidence),
+            "plan": dict(self.plan),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> GateDecision:
+        """The inverse of `to_json`.
+
+        Raises:
+            InputError: it is not what `to_json` wrote.
+        """
+        if value.get("schema") != 1 or "rules" not in value:
+            raise InputError("This is no decision of a gate. Give the decision.json that `twinloop gate` wrote.")
+        rest: dict[str, Any] = {key: item for key, item in value.items() if key in cls.__dataclass_fields__}
+        rest["rules"] = tuple(RuleVerdict(**rule) for rule in value["rules"])
+        rest["evidence"] = tuple(value["evidence"])
+        return cls(**rest)

@@ -1,0 +1,190 @@
+"""The stages between a passed gate and the champion, what each asks for, and when it ends.
+
+Everything here is a function of the outcomes so far; `stages` keeps them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.stats import decision_blocks, log_e_rates
+
+Stage = Literal["offline", "shadow", "canary", "passed", "champion", "aborted", "rolled back", "retired"]
+Arm = Literal["champion", "canary"]
+State = Literal["going", "passed", "abort"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShadowPlan:
+    """The candidate computes and does not act.
+
+    ``limit`` is how far its command may be from the champion's, in the unit of the commands: the ``quantile`` over an
+    episode's steps of the largest difference of any joint. It depends on robot and task, so that it has no default.
+    """
+
+    limit: float
+    quantile: float = 0.95
+    episodes: int = 10
+
+    def __post_init__(self) -> None:
+        _within("quantile", self.quantile, 0.0, 1.0)
+        if not self.limit > 0 or self.episodes < 1:
+            raise InputError(f"A shadow needs a limit above 0 and an episode, not {self.limit:g} and {self.episodes}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CanaryPlan:
+    """The candidate acts in a ``share`` of the episodes until it has acted in ``episodes``.
+
+    It is aborted at the first violation of a safety limit, or when the sequential test says that it succeeds less often
+    than the champion beside it; ``alpha`` is the chance that it says so of one that is as good, however long it runs.
+    """
+
+    share: float = 0.1
+    episodes: int = 50
+    alpha: float = 0.05
+
+    def __post_init__(self) -> None:
+        _within("share", self.share, 0.0, 1.0)
+        _within("alpha", self.alpha, 0.0, 1.0)
+        if self.episodes < 1:
+            raise InputError(f"A canary of {self.episodes} episodes shows nothing. Ask for at least one.")
+
+    @property
+    def block(self) -> tuple[int, int]:
+        """Episodes of canary and champion that the test takes together, near to how they come."""
+        odds = (1 - self.share) / self.share
+        return (1, max(1, round(odds))) if odds >= 1 else (max(1, round(1 / odds)), 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlan:
+    """Which stages a candidate passes; None leaves one out."""
+
+    shadow: ShadowPlan | None = None
+    canary: CanaryPlan | None = field(default_factory=CanaryPlan)
+
+    @property
+    def order(self) -> tuple[Stage, ...]:
+        """The stages that will be passed, in their order."""
+        return (*(("shadow",) if self.shadow else ()), *(("canary",) if self.canary else ()), "champion")
+
+    def after(self, stage: Stage) -> Stage:
+        """The stage that follows on one; a candidate that passed all is next the champion."""
+        if stage == "offline":
+            return self.order[0]
+        return self.order[self.order.index(stage) + 1] if stage in self.order[:-1] else "champion"
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form."""
+        return {name: None if part is None else dict(vars(part)) for name, part in vars(self).items()}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> StagePlan:
+        """The inverse of `to_json`."""
+        shadow, canary = value.get("shadow"), value.get("canary")
+        return cls(
+            shadow=None if shadow is None else ShadowPlan(**shadow),
+            canary=None if canary is None else CanaryPlan(**canary),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What became of an episode; ``shadow`` is how far the candidate's commands were off, where it was a shadow."""
+
+    episode: int
+    arm: Arm
+    success: bool
+    violations: int = 0
+    shadow: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judgement:
+    """How a stage stands: going on, passed, or to be aborted, with a sentence and figures."""
+
+    state: State
+    reason: str
+    figures: Mapping[str, Any]
+
+
+def judge_shadow(plan: ShadowPlan, told: Sequence[Told]) -> Judgement:
+    """Whether a shadow stays near to the champion."""
+    seen = [(one.episode, one.shadow) for one in told if one.shadow is not None]
+    figures = {"episodes": len(seen), "of": plan.episodes, "largest": max((s["value"] for _, s in seen), default=None)}
+    for episode, shadow in seen:
+        if shadow["faults"]:
+            reason = f"Episode {episode}: the shadow gave no command at {shadow['faults']} steps ({shadow['fault']})."
+            return Judgement(state="abort", reason=reason, figures=figures)
+        if shadow["value"] > plan.limit:
+            reason = (
+                f"Episode {episode}: commands differ by {shadow['value']:.4g} at the {plan.quantile:g} quantile of its "
+                f"steps, most in {shadow['joint']}; the limit is {plan.limit:g}."
+            )
+            return Judgement(state="abort", reason=reason, figures=figures)
+    state: State = "passed" if len(seen) >= plan.episodes else "going"
+    return Judgement(state=state, reason=f"{len(seen)} of {plan.episodes} episodes in shadow.", figures=figures)
+
+
+def judge_canary(plan: CanaryPlan, told: Sequence[Told]) -> Judgement:
+    """Whether a canary broke no limit and is not shown to be worse than the champion beside it."""
+    mine = [one for one in told if one.arm == "canary"]
+    others = [one for one in told if one.arm == "champion"]
+    figures: dict[str, Any] = {
+        "canary": {"episodes": len(mine), "of": plan.episodes, "successes": sum(one.success for one in mine)},
+        "champion": {"episodes": len(others), "successes": sum(one.success for one in others)},
+        "violations": sum(one.violations > 0 for one in mine),
+    }
+    broken = next((one for one in mine if one.violations), None)
+    if broken is not None:
+        said = f"{broken.violations} control steps beyond a safety limit"
+        return Judgement(state="abort", reason=f"Episode {broken.episode}: {said}.", figures=figures)
+    wealth = canary_wealth(plan, mine, others)
+    figures["p_worse"] = float(np.exp(-max(wealth.max(initial=0.0), 0.0)))
+    at = int(decision_blocks(wealth, alpha=plan.alpha)) if len(wealth) else 0
+    if at:
+        reason = (
+            f"The canary succeeds less often: {figures['canary']['successes']} of {len(mine)} against "
+            f"{figures['champion']['successes']} of {len(others)} of the champion, p = {figures['p_worse']:.2g} "
+            f"however often one looked."
+        )
+        return Judgement(state="abort", reason=reason, figures=figures)
+    state: State = "passed" if len(mine) >= plan.episodes else "going"
+    return Judgement(state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary.", figures=figures)
+
+
+def canary_wealth(plan: CanaryPlan, canary: Sequence[Told], champion: Sequence[Told]) -> NDArray[np.float64]:
+    """Logarithm of the wealth after each block against "the canary is as good": empty before the first block is full.
+
+    Each arm is a queue, in the order in which its episodes were told; who acts is drawn without a look at the episode,
+    so that blocks of the two queues are trials of two rates (`stats.sequential`).
+    """
+    size_canary, size_champion = plan.block
+    blocks = min(len(canary) // size_canary, len(champion) // size_champion)
+    if not blocks:
+        return np.zeros(0)
+    return log_e_rates(
+        _blocks(canary, blocks, size_canary),
+        _blocks(champion, blocks, size_champion),
+        size_a=size_canary,
+        size_b=size_champion,
+        alternative="less",
+    )
+
+
+def _blocks(told: Sequence[Told], blocks: int, size: int) -> NDArray[np.int64]:
+    won = np.array([one.success for one in told[: blocks * size]], dtype=np.int64)
+    return won.reshape(blocks, size).sum(axis=1)
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    if not low < value < high or not math.isfinite(value):
+        raise InputError(f"{name} lies between {low:g} and {high:g}, not at {value:g}. Write 10 % as 0.1.")

@@ -1,0 +1,264 @@
+"""The registry: immutable versions of policies in a workspace, aliases that move, and a log of who moved them.
+
+One SQLite transaction is the moment at which anything counts: a version's files are on the disk before its row, and an
+alias moves together with the entry of the log that says why. So whatever ends a process leaves the state before or
+after, and two processes take turns.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from twinloop.catalog import Workspace
+from twinloop.catalog import audit as log
+from twinloop.catalog.fsck_release import different
+from twinloop.catalog.state import now
+from twinloop.catalog.ulid import ulid
+from twinloop.core.decision import GateDecision
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.files import dumps
+from twinloop.release.record import describe, text
+from twinloop.release.store import discard, files_of, hash_of, place, stage
+from twinloop.release.version import MAIN, Alias, Version, aliases, check_name, person, resolve, versions
+
+if TYPE_CHECKING:
+    from twinloop.policies import Policy
+    from twinloop.release.promotion import Moved
+
+EVIDENCE = ".evidence"  # in policies/: evaluations that decisions rest on, by hash
+
+
+class Registry:
+    """The policies of a workspace.
+
+    Args:
+        workspace: it is open while the registry is used.
+        deployment: what the aliases belong to; a workspace may serve several robots or tasks.
+        who: who does what is done through this object; by default the user.
+    """
+
+    def __init__(self, workspace: Workspace, *, deployment: str = MAIN, who: str | None = None) -> None:
+        self.workspace, self.deployment, self.who = workspace, deployment, who or person()
+        self.home = workspace.root / "policies"
+
+    def add(
+        self,
+        folder: Path | str,
+        evidence: Sequence[Evaluation] = (),
+        *,
+        name: str | None = None,
+        policy: str | None = None,
+        record: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Copy a saved policy into the registry; the same files again are the version that they are.
+
+        Args:
+            folder: config.json, model.safetensors, README.md and whatever else belongs to it.
+            evidence: evaluations of it, written down beside it.
+            name: what to call it; by default as the folder.
+            policy: hash of its weights and settings; by default what opening it says.
+            record: what else to write down, such as the twin it was trained on.
+
+        Returns:
+            NAME@VERSION.
+
+        Raises:
+            InputError: no such folder, a name that cannot be, a file that is a pickle, a policy that cannot be opened.
+            DatasetError: the disk is full or the workspace cannot be written; nothing was added.
+        """
+        folder = Path(folder)
+        name = check_name(name or folder.resolve().name)
+        files = files_of(folder)
+        digest = hash_of(files)
+        known = self._same(name, digest)
+        if known is not None:
+            self._put_back(known, folder, files)
+            return known.reference
+        if policy is None:
+            from twinloop.policies import open_policy
+
+            policy = open_policy(folder).hash
+        made = describe(folder, files, self.workspace.state, policy) | dict(record or {})
+        made["evaluations"] = [self.keep(one) for one in evidence]
+        staged = stage(folder, self.home / name, files)
+        try:
+            with self.workspace.state.transaction() as connection:
+                version = self._number(connection, name, digest)
+                if version is None:
+                    discard(staged)
+                else:
+                    self._enter(connection, staged, (name, version, digest, policy, text(made), now(), self.who))
+        except BaseException:
+            discard(staged)
+            raise
+        log.witness(self.workspace.root, self.workspace.state)
+        found = self._same(name, digest)
+        assert found is not None  # noqa: S101 - it was entered, or another process had entered it
+        return found.reference
+
+    def version(self, reference: str) -> Version:
+        """What is recorded of a version, by alias, NAME@VERSION, NAME or the beginning of its hash.
+
+        Raises:
+            UnknownNameError: nothing is called that.
+        """
+        return resolve(self.workspace.state, reference, self.deployment)
+
+    def folder(self, reference: str) -> Path:
+        """The folder of a version, every byte of which is as it was when it was added.
+
+        Raises:
+            UnknownNameError: nothing is called that.
+            DatasetError: a file is missing, was changed or was put there; names it.
+        """
+        version = self.version(reference)
+        folder = self.home / version.name / str(version.version)
+        wrong = different(folder, version.record["files"])
+        if wrong:
+            raise DatasetError(
+                f"{version.reference} in {folder} is not what was added: {wrong}. Put a copy of these files back, or "
+                "release another version: `twinloop policies list`."
+            )
+        return folder
+
+    def load(self, reference: str) -> Policy:
+        """The policy of a version, ready to act; raises as `folder` and as opening it does."""
+        from twinloop.policies import open_policy
+
+        return open_policy(self.folder(reference))
+
+    def versions(self) -> list[Version]:
+        """Every version, oldest first."""
+        return versions(self.workspace.state)
+
+    def aliases(self) -> dict[str, str]:
+        """What each alias of this deployment stands for."""
+        return aliases(self.workspace.state, self.deployment)
+
+    def audit(self) -> list[log.Entry]:
+        """The log of this deployment, oldest first."""
+        return log.entries(self.workspace.state, self.deployment)
+
+    def decisions(self, reference: str) -> list[GateDecision]:
+        """What the gate decided about a version here, oldest first."""
+        rows = self.workspace.state.rows(
+            "SELECT record FROM gate_decisions WHERE deployment = ? AND candidate = ? ORDER BY at, rowid",
+            (self.deployment, self.version(reference).reference),
+        )
+        return [GateDecision.from_json(json.loads(row["record"])) for row in rows]
+
+    def record_decision(self, decision: GateDecision) -> str:
+        """Write down what the gate decided; a yes makes the version the ``candidate``. Returns its hash.
+
+        Raises:
+            UnknownNameError: the decision is about no version of the registry.
+        """
+        candidate = self.version(decision.candidate).reference
+        champion = self.version(decision.champion).reference if decision.champion else None
+        values = (
+            *(decision.hash, self.deployment, candidate, champion, decision.passed, decision.looks),
+            *(dumps(list(decision.evidence)), dumps(decision.to_json()), now()),
+        )
+        with self.workspace.state.transaction() as connection:
+            if connection.execute("SELECT 1 FROM gate_decisions WHERE decision = ?", values[:1]).fetchone():
+                return decision.hash
+            connection.execute("INSERT INTO gate_decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
+            changed = {"candidate": candidate} if decision.passed else {}
+            details = {"passed": decision.passed, "decision": decision.hash, "reasons": list(decision.reasons)}
+            self.write(connection, "gate", candidate, changed, {**details, "evidence": list(decision.evidence)})
+        log.witness(self.workspace.root, self.workspace.state)
+        return decision.hash
+
+    def point(self, alias: Alias, reference: str | None, *, reason: str) -> None:
+        """Move an alias other than those that promotion and rollback move, or take it away.
+
+        Raises:
+            InputError: it is champion or previous, or no reason is given.
+        """
+        if alias in ("champion", "previous"):
+            raise InputError(f"The {alias} moves by `twinloop promote` and `twinloop rollback`, which say on what.")
+        if not reason:
+            raise InputError(f"Say why the {alias} moves: the log keeps it.")
+        held = self.aliases().get(alias)
+        policy = held if reference is None else self.version(reference).reference
+        if policy is None:
+            return
+        with self.workspace.state.transaction() as connection:
+            moved = {alias: None if reference is None else policy}
+            self.write(connection, "alias", policy, moved, {"reason": reason})
+        log.witness(self.workspace.root, self.workspace.state)
+
+    def rollback(self, reason: str) -> Moved:
+        """Make the previous champion the champion again, checked; see `promotion.rollback`."""
+        from twinloop.release.promotion import rollback
+
+        return rollback(self, reason)
+
+    def keep(self, evaluation: Evaluation) -> dict[str, Any]:
+        """Keep an evaluation beside the policies, by its hash, and say what it came to."""
+        folder = self.home / EVIDENCE / evaluation.hash
+        if not (folder / "evaluation.json").is_file():
+            evaluation.write(folder)
+        won, tried = evaluation.counts()
+        facts = {name: getattr(evaluation, name) for name in ("suite", "domain", "twin", "twin_hash", "task")}
+        return {"hash": evaluation.hash, **facts, "successes": won, "trials": tried}
+
+    def write(
+        self,
+        connection: sqlite3.Connection,
+        action: str,
+        policy: str,
+        moved: Mapping[str, str | None],
+        details: Mapping[str, Any],
+    ) -> None:
+        """Move aliases and say so in the log, within a transaction."""
+        for alias, target in moved.items():
+            if target is None:
+                connection.execute(
+                    "DELETE FROM policy_aliases WHERE deployment = ? AND alias = ?", (self.deployment, alias)
+                )
+            else:
+                connection.execute(
+                    "INSERT OR REPLACE INTO policy_aliases VALUES (?, ?, ?, ?)", (self.deployment, alias, target, now())
+                )
+        given = {**details, "aliases": dict(moved)}
+        log.append(connection, who=self.who, action=action, policy=policy, deployment=self.deployment, details=given)
+
+    def _same(self, name: str, digest: str) -> Version | None:
+        """The version of that name with exactly these files, which must still be there."""
+        return next((one for one in self.versions() if one.name == name and one.hash == digest), None)
+
+    def _put_back(self, version: Version, folder: Path, files: Mapping[str, str]) -> None:
+        """Where the copy in the registry was harmed, the same files again heal it."""
+        target = self.home / version.name / str(version.version)
+        if different(target, version.record["files"]):
+            staged = stage(folder, target.parent, files)
+            with self.workspace.state.transaction():
+                _aside(target)
+                place(staged, target)
+
+    def _number(self, connection: sqlite3.Connection, name: str, digest: str) -> int | None:
+        """The next version of a name; None where another process has added the same files meanwhile."""
+        rows = connection.execute("SELECT version, hash FROM policy_versions WHERE name = ?", (name,)).fetchall()
+        if any(row[1] == digest for row in rows):
+            return None
+        return 1 + max((row[0] for row in rows), default=0)
+
+    def _enter(self, connection: sqlite3.Connection, staged: Path, row: tuple[Any, ...]) -> None:
+        """Give a copy its place and its row. What a process that was ended left in that place is moved aside."""
+        target = self.home / row[0] / str(row[1])
+        _aside(target)
+        place(staged, target)
+        connection.execute("INSERT INTO policy_versions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
+        self.write(connection, "add", f"{row[0]}@{row[1]}", {}, {"hash": row[2], "policy": row[3]})
+
+
+def _aside(target: Path) -> None:
+    """Move away what stands in a version's place and is not it."""
+    if target.exists():
+        target.replace(target.with_name(f".left-{ulid()}"))
