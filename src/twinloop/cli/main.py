@@ -32,7 +32,9 @@ from twinloop.cli.plan import Plan
 from twinloop.cli.query import Query
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
+from twinloop.cli.scenario import Scenario
 from twinloop.cli.sensors import Sensors
+from twinloop.cli.train import Train
 from twinloop.cli.workspace import Add, Init
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
@@ -68,8 +70,10 @@ _Commands = (
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
+    | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
     | Annotated[Twin, tyro.conf.subcommand("twin", prefix_name=False)]
     | Annotated[Sensors, tyro.conf.subcommand("sensors", prefix_name=False)]
+    | Annotated[Scenario, tyro.conf.subcommand("scenario", prefix_name=False)]
     | Annotated[Bench, tyro.conf.subcommand("bench", prefix_name=False)]
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
 )
@@ -94,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"[bold red]twinloop:[/] {escape(str(error))}")
         figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
     except KeyboardInterrupt:
-        _say("[bold]twinloop:[/] stopped." + (_RESUME if isinstance(command, Generate | Render) else ""))
+        _say("[bold]twinloop:[/] stopped." + (_RESUME if isinstance(command, Generate | Render | Train) else ""))
         return _INTERRUPTED
     if command.json:
         print(dumps(finite(figures)))

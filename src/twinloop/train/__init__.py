@@ -26,6 +26,7 @@ def train(
     *,
     workspace: Path | None = None,
     resume: bool = False,
+    prepared: Prepared | None = None,
     base: Policy | None = None,
     additions: Callable[[Policy, Prepared], Additions] | None = None,
 ) -> Trained:
@@ -37,7 +38,7 @@ def train(
     require_torch()
     from twinloop.train.run import train as run
 
-    return run(config, output, workspace=workspace, resume=resume, base=base, additions=additions)
+    return run(config, output, workspace=workspace, resume=resume, prepared=prepared, base=base, additions=additions)
 
 
 __all__ = [

@@ -94,6 +94,8 @@ class Loop:
         """
         began, before = time.perf_counter(), self.progress.seconds
         saved = began
+        if not self.progress.step:
+            self.save()
         with torch.random.fork_rng(), counted(label="training", total=self.config.steps) as advance:
             advance(self.progress.step)
             while self.progress.step < self.config.steps and not self.progress.stopped:

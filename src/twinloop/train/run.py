@@ -58,6 +58,11 @@ class Prepared:
     held_out: Ints
     share: NDArray[np.float64]
 
+    @property
+    def training_ids(self) -> list[str]:
+        """Names of the episodes that are trained on."""
+        return sorted({self.data.episodes[place].episode_id for place in self.training})
+
 
 def train(
     config: TrainConfig,
@@ -65,6 +70,7 @@ def train(
     *,
     workspace: Path | None = None,
     resume: bool = False,
+    prepared: Prepared | None = None,
     base: Policy | None = None,
     additions: Callable[[Policy, Prepared], Additions] | None = None,
 ) -> Trained:
@@ -75,6 +81,7 @@ def train(
         output: the folder. While the run goes on it holds a checkpoint.
         workspace: where frozen datasets and statements are looked up; by default the nearest one from here.
         resume: go on from the checkpoint in ``output``; the result is the same as of an unbroken run.
+        prepared: what `prepare` made of this very configuration, where that was done already.
         base: a policy to go on from, which keeps its normalization; by default a new one.
         additions: what adaptation adds to the loop, made once policy and data are known.
 
@@ -88,7 +95,7 @@ def train(
     _check_output(output, resume=resume)
     config = resolved(config)
     with _settings(config):
-        prepared = prepare(config, workspace)
+        prepared = prepared or prepare(config, workspace)
         policy = _policy(prepared, base).to(config.device)
         made = additions(policy, prepared) if additions is not None else Additions()
         loop = _loop(prepared, policy, made, output)

@@ -1,0 +1,89 @@
+"""The command ``twinloop train``: a policy from demonstrations, real and simulated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from twinloop.cli.commands import Outcome, console
+
+
+@dataclass(frozen=True, kw_only=True)
+class Train:
+    """Train a policy on LeRobot v3.0 folders, frozen datasets or queries: exact shares, resumable, reproducible.
+
+    What stands in FILE can be said by a flag instead. The policy's folder gets result.json and report.html; in a
+    workspace the list of episodes is frozen and the policy recorded. See docs/training.md.
+    """
+
+    file: tyro.conf.Positional[Annotated[Path | None, tyro.conf.arg(metavar="FILE")]] = None
+    """A YAML file: policy, sources, steps and all else of docs/training.md."""
+    output: Path
+    """Folder for the policy."""
+    data: tuple[str, ...] = ()
+    """What to train on, instead of the file's sources: folders, frozen datasets, or SELECT statements."""
+    policy: str | None = None
+    """mlp, act or flow; mlp by default."""
+    set: tuple[str, ...] = ()
+    """Settings of the policy, such as chunk_size=32."""
+    steps: int | None = None
+    """Steps of the optimizer."""
+    batch: int | None = None
+    """Samples in each."""
+    lr: float | None = None
+    """Learning rate at its highest."""
+    sim_fraction: float | None = None
+    """Share of simulated samples in every batch, instead of that of the frames."""
+    inputs: tuple[str, ...] = ()
+    """What the policy observes: state, environment, names of cameras; by default state and environment, or cameras."""
+    holdout: float | None = None
+    """Share of each source's episodes that is not trained on and measures the error."""
+    patience: int | None = None
+    """End after so many evaluations without a better held-out error, and keep the best; 0 for never."""
+    keep: Literal["best", "last"] | None = None
+    """Which weights become the policy: those with the best held-out error, or the last."""
+    curriculum: bool = False
+    """Weakly randomized episodes first."""
+    domain_token: bool = False
+    """Tell the policy which source a sample is from, and leave it out at times."""
+    keep_failures: bool = False
+    """Train on failed episodes too."""
+    seed: int | None = None
+    """Run seed; the same seed gives the same weights on one device."""
+    device: str | None = None
+    """cpu, cuda or cuda:NUMBER."""
+    threads: int | None = None
+    """CPU threads of torch; 1 by default, which is the fastest for small networks."""
+    workspace: Path | None = None
+    """Folder of the workspace; by default the nearest one upwards from --output."""
+    resume: bool = False
+    """Go on from a run that was stopped: the same weights come of it as of an unbroken one."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Train."""
+        from twinloop.loop.train import read_settings_words, run_train
+
+        same = ("policy", "steps", "batch", "lr", "sim_fraction", "holdout", "patience", "keep", "seed", "device")
+        flags = {name: getattr(self, name) for name in (*same, "threads")}
+        flags |= {
+            "sources": [{"data": one} for one in self.data] or None,
+            "settings": read_settings_words(self.set) or None,
+            "inputs": list(self.inputs) or None,
+            "curriculum": {} if self.curriculum else None,
+            "domain_token": {} if self.domain_token else None,
+            "keep_failures": True if self.keep_failures else None,
+        }
+        figures = run_train(
+            self.file,
+            self.output,
+            flags=flags,
+            workspace=self.workspace,
+            resume=self.resume,
+            console=console(json=self.json),
+        )
+        return figures, 0

@@ -1,0 +1,145 @@
+"""Train a policy from a file or from flags; in a workspace, write down what it was trained on.
+
+A policy ``lerobot:NAME`` goes to ``train/lerobot.py``, at the beginning of `run_train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.loop.pages_train import train_page, train_section
+from twinloop.loop.runs import claim_output, write_report
+from twinloop.policies.door import require_torch
+from twinloop.train import TrainConfig, read_config, train
+
+
+def run_train(
+    file: Path | None,
+    output: Path,
+    *,
+    flags: Mapping[str, Any],
+    workspace: Path | None = None,
+    resume: bool = False,
+    console: Console,
+) -> dict[str, Any]:
+    """Train, print what came of it, write the report, and remember it in the workspace.
+
+    Args:
+        file: YAML, see `train.config`; None where flags say all.
+        output: folder of the policy.
+        flags: fields of `TrainConfig` that are said beside the file; None where nothing is.
+        workspace: its folder; by default the nearest one upwards from ``output``.
+        resume: go on from a run that was stopped.
+        console: for people.
+
+    Raises:
+        TwinloopError: see `train.run.train`.
+    """
+    require_torch()
+    from twinloop.train.run import prepare, resolved
+
+    started = datetime.now(UTC)
+    config = resolved(read_config(file, **flags))
+    claim_output(output)
+    root = workspace or Workspace.find(output.absolute())
+    prepared = prepare(config, root)
+    for note in prepared.data.notes:
+        console.print(f"Note: {note}.", soft_wrap=True)
+    frozen = _freeze(root, prepared, output.name, console) if root is not None else None
+    trained = train(config, output, workspace=root, resume=resume, prepared=prepared)
+    figures = {**trained.figures, "output": str(output)}
+    _print(figures, console)
+    write_report(train_page(figures), lambda page: train_section(page, figures), output / "report.html", console)
+    if root is not None and frozen is not None:
+        figures["dataset"] = frozen
+        _remember(root, output, figures, config, frozen, started, console)
+    console.print(f"Policy {figures['hash'][:16]}: {output}")
+    return figures
+
+
+def _freeze(root: Path, prepared: Any, name: str, console: Console) -> str:
+    """Freeze the list of episodes that are trained on, before anything is; returns how it is called."""
+    ids = prepared.training_ids
+    with Workspace.open(root) as held:
+        known = set(held.query("SELECT DISTINCT episode_id FROM places")["episode_id"].to_pylist())
+        places = {e.folder: e for e in prepared.data.episodes if e.episode_id not in known}
+        for folder in places:
+            added = held.add(folder)
+            console.print(f"Batch {added.batch} of the workspace: {added.new} new episodes.")
+        # Names of episodes are hexadecimal digits, as the catalog wrote them.
+        listed = ", ".join(f"'{one}'" for one in ids)
+        sql = f"SELECT episode_id FROM episodes WHERE episode_id IN ({listed})"  # noqa: S608
+        return held.freeze(f"train-{name}", sql, note="what a policy was trained on").reference
+
+
+def _remember(
+    root: Path, output: Path, figures: Mapping[str, Any], config: TrainConfig, frozen: str, started: datetime,
+    console: Console,
+) -> None:  # fmt: skip
+    """Write down the run and the policy; the policy stands whatever comes of this."""
+    short = {
+        key: figures[key] for key in ("hash", "policy", "seed", "steps", "seconds", "sources", "held_out", "notes")
+    }
+    extra = {key: figures[key] for key in ("config_hash", "data_hash", "seed", "versions")}
+    try:
+        with Workspace.open(root) as held:
+            words = ["--policy", config.policy, "--output", str(output)]
+            run = held.record_run("train", output, short, started, datetime.now(UTC), words)
+            held.record_policy(figures["hash"], output.name, frozen, run, extra)
+    except TwinloopError as error:
+        console.print(f"Not written down in the workspace {root}: {error}", soft_wrap=True)
+        return
+    console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(figures['sources'])} sources)")
+
+
+def _print(figures: Mapping[str, Any], console: Console) -> None:
+    table = Table("source", "", "episodes", "held out", "share", "held-out action error", box=None, pad_edge=False)
+    held = {row["source"]: row for row in figures["held_out"]}
+    for row in figures["sources"]:
+        errors = held.get(row["name"], {}).get("by_unit", {})
+        said = "; ".join(said_error(unit, one) for unit, one in errors.items()) or "–"
+        kind = "real" if row["real"] else "sim"
+        table.add_row(
+            row["name"], kind, str(row["episodes"]), str(row["held_out"]), f"{row['share_realized']:.4g}", said
+        )
+    console.print(table)
+    for note in figures["notes"]:
+        console.print(f"Note: {note}.", soft_wrap=True)
+    console.print(
+        f"{figures['steps']} steps in {figures['seconds']:.1f} s ({figures['samples_per_second']:.0f} samples/s); the "
+        f"weights of step {figures['kept_step']} are kept"
+    )
+
+
+def said_error(unit: str, row: Mapping[str, Any]) -> str:
+    """An error with its interval, in words."""
+    between = f" [{row['low']:.3g}, {row['high']:.3g}]" if "low" in row else ""
+    return f"{row['estimate']:.3g}{between} {unit}"
+
+
+def read_settings_words(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of a policy as they are typed, ``width=512``; values are read as YAML.
+
+    Raises:
+        InputError: a word without ``=``.
+    """
+    import yaml
+
+    made = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator:
+            raise InputError(f"--set {word}: write NAME=VALUE, such as --set width=512.")
+        try:
+            made[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise InputError(f"--set {word}: {value} is no value ({error}).") from error
+    return made
