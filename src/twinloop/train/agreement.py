@@ -87,6 +87,12 @@ def agree(
     sides = {folder: _side(reader, said[folder], STATE in keys) for folder, reader in readers.items()}
     first = next(iter(sides.values()))
     _check_same(readers)
+    for folder in sides:
+        if said[folder] is not None:
+            sides[folder] = _as_first(sides[folder], first)
+            notes += [f"units of {folder} as said; those of the same name are taken to mean the same"] * (
+                len(sides) > 1
+            )
     for side in sides.values():
         _check_units(first, side)
     if any(unit.unit == _UNKNOWN for unit in first.action.joints):
@@ -176,6 +182,20 @@ def _of_word(joint: str, unit: str) -> JointUnit:
         raise UnknownNameError("joint unit", unit, [*_KNOWN.split(", "), METRES])
     scale, offset = (np.pi / 180, 0.0) if unit == DEGREES else _LIKE.get(unit, (None, None))
     return JointUnit(joint=joint, unit=unit, scale=scale, offset=offset)
+
+
+def _as_first(side: Side, first: Side) -> Side:
+    """Units that a person named mean what they mean in the first folder: a name says nothing of where zero is."""
+
+    def like(mine: UnitMap | None, theirs: UnitMap | None) -> UnitMap | None:
+        if mine is None or theirs is None:
+            return mine
+        known = {unit.joint: unit for unit in theirs.joints}
+        rows = [unit if known.get(unit.joint, unit).unit != unit.unit else known[unit.joint] for unit in mine.joints]
+        return UnitMap(joints=tuple(rows), source=mine.source)
+
+    action = like(side.action, first.action)
+    return Side(folder=side.folder, action=action or side.action, state=like(side.state, first.state))
 
 
 def _check_same(readers: Mapping[Path, DatasetReader]) -> None:
