@@ -1,0 +1,282 @@
+"""Two policies in the same worlds, until it is decided which is better, or that it does not matter.
+
+Each pair of trials is one world, drawn at random from all slices alike, in which both are tried. Pairs are then
+independent draws of one distribution, whose mean difference is the difference of the success rates over the suite. It
+is bet on as in `stats.sequential_pairs`, of no difference by pairs that end differently alone. Whoever watches may stop
+when it pleases. With no difference the chance that one is ever called better is at most α; with a difference of a
+margin or more, the chance that they are ever called equivalent within it is at most α.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.headline import Headline
+from twinloop.core.seeds import generator
+from twinloop.evaluate.acting import Candidate
+from twinloop.evaluate.run import Arena, Row, Trial
+from twinloop.stats import Interval, PairedCounts, Sequential, check_margin, mcnemar
+from twinloop.stats.interval import check_level
+from twinloop.stats.sequential import running_p
+from twinloop.stats.sequential_pairs import log_e_pairs, sequential_pairs
+
+Answer = Literal["better", "worse", "equivalent", "undecided"]
+FIRST = 32  # pairs of the first batch; each further one is as many as all before, at most `MOST`
+MOST = 256
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedComparison:
+    """What pairs of trials say of a against b: "better" means that a is.
+
+    ``decided`` is the pair, counted from 1, at which it was; None while it is not. ``test`` is the e-process of no
+    difference with its confidence sequence of p_a − p_b, ``p_equivalent`` the anytime-valid p-value of a difference as
+    large as the margin, None without one. ``by_slice`` holds pairs, and pairs that only a, and only b, succeeded in.
+    """
+
+    a: str
+    b: str
+    alpha: float
+    margin: float | None
+    answer: Answer
+    decided: int | None
+    counts: PairedCounts
+    test: Sequential
+    p_equivalent: float | None
+    fixed_p_value: float
+    by_slice: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def interval(self) -> Interval:
+        """The confidence sequence of p_a − p_b after all pairs."""
+        return self.test.interval
+
+    @property
+    def discordant(self) -> tuple[int, int]:
+        """Pairs that only a, and only b, succeeded in."""
+        return self.counts.only_a, self.counts.only_b
+
+    def words(self) -> str:
+        """The answer in plain words."""
+        i, n, only_a, only_b = self.interval, self.counts.pairs, *self.discordant
+        ends = f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}] at every look"
+        pairs = f"of {n} pairs {only_a} were won by {self.a} alone and {only_b} by {self.b} alone"
+        p = f"p ≤ {float(self.test.p_value[-1]):.2g}"
+        if self.answer in ("better", "worse"):
+            first, second = (self.a, self.b) if self.answer == "better" else (self.b, self.a)
+            return f"{first} is better than {second}: decided at pair {self.decided}, {p}; {pairs}; {ends}."
+        if self.answer == "equivalent":
+            equal = f"{self.a} and {self.b} are equivalent within {self.margin:g}"
+            return f"{equal}: decided at pair {self.decided}; {pairs}; {ends}."
+        ask = "" if self.margin is not None else " Say --margin to ask whether they are equivalent."
+        return f"undecided after {n} pairs, {p}; {pairs}; {ends}.{ask}"
+
+    def headline(self) -> list[Headline]:
+        """The figures that conditions and the history see."""
+        p = float(self.test.p_value[-1])
+        return [
+            self.interval.headline("difference", better="higher", meaning=f"success of {self.a} minus {self.b}"),
+            Headline(name="p_value", estimate=p, method="anytime-valid, of no difference"),
+            Headline(name="pairs", estimate=float(self.counts.pairs), unit="pairs", method="counted"),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        names = ("a", "b", "alpha", "margin", "answer", "decided", "fixed_p_value", "p_equivalent")
+        return {
+            **{name: getattr(self, name) for name in names},
+            "pairs": self.counts.pairs,
+            "counts": vars(self.counts),
+            "interval": self.interval.to_json(),
+            "by_slice": {name: list(row) for name, row in self.by_slice.items()},
+            "words": self.words(),
+            "test": self.test.to_json(),
+        }
+
+
+def decide(
+    a: Flags,
+    b: Flags,
+    *,
+    names: tuple[str, str] = ("a", "b"),
+    alpha: float = 0.05,
+    margin: float | None = None,
+    slices: Sequence[str] = (),
+) -> PairedComparison:
+    """What successes of a and b in the same worlds ``(n,)``, in the order in which they came, say.
+
+    Raises:
+        InputError: no pair, pairs that do not match, a level or a margin that is none.
+    """
+    check_level(1 - alpha)
+    if margin is not None:
+        check_margin(margin)
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    test = sequential_pairs(first, second, level=1 - alpha)
+    margins = None if margin is None else _running_margins(first, second, margin)
+    differs, equal = test.stopped, None
+    if margins is not None:
+        equal = int(np.argmax(margins <= alpha)) + 1 if (margins <= alpha).any() else None
+    answer: Answer = "undecided"
+    if differs is not None and (equal is None or differs <= equal):
+        answer = "better" if (first - second)[:differs].sum() > 0 else "worse"
+    elif equal is not None:
+        answer = "equivalent"
+    counts = _counts(first, second)
+    by_slice: dict[str, list[int]] = {}
+    for name, x, y in zip(slices, first, second, strict=False):
+        row = by_slice.setdefault(name, [0, 0, 0])
+        row[0] += 1
+        row[1] += int(x > y)
+        row[2] += int(y > x)
+    return PairedComparison(
+        a=names[0],
+        b=names[1],
+        alpha=alpha,
+        margin=margin,
+        answer=answer,
+        decided=differs if answer in ("better", "worse") else equal,
+        counts=counts,
+        test=test,
+        p_equivalent=None if margins is None else float(margins[-1]),
+        fixed_p_value=mcnemar(counts),
+        by_slice={name: (row[0], row[1], row[2]) for name, row in by_slice.items()},
+    )
+
+
+def _running_margins(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
+    """The running p-value of a difference as large as the margin, on either side, after each pair."""
+    above = running_p(log_e_pairs(a, b, difference=-margin, alternative="greater"))
+    below = running_p(log_e_pairs(a, b, difference=margin, alternative="less"))
+    return np.maximum(above, below)
+
+
+def _counts(a: NDArray[np.float64], b: NDArray[np.float64]) -> PairedCounts:
+    won, other = a > 0, b > 0
+    both, only_a, only_b, neither = (int(x.sum()) for x in (won & other, won & ~other, ~won & other, ~won & ~other))
+    return PairedCounts(both=both, only_a=only_a, only_b=only_b, neither=neither)
+
+
+def drawn_trials(arena: Arena) -> Iterator[Trial]:
+    """Trials of a suite's slices without end, each slice as likely as any other at every one; none occurs twice."""
+    slices, used = arena.suite.slices, dict.fromkeys((item.name for item in arena.suite.slices), 0)
+    random = generator(arena.run_seed, f"compare/{arena.suite.name}")
+    while True:
+        item = slices[int(random.integers(len(slices)))]
+        yield item, used[item.name]
+        used[item.name] += 1
+
+
+def compare_running(
+    a: Candidate,
+    b: Candidate,
+    arena: Arena,
+    *,
+    alpha: float = 0.05,
+    margin: float | None = None,
+    most: int = 1000,
+    done: Callable[[int, int, int], None] | None = None,
+) -> tuple[PairedComparison, list[Row], list[Row]]:
+    """Try both in batches of the same worlds until it is decided, or ``most`` pairs were tried.
+
+    ``done`` is told after each batch how many pairs there are, and how many only a, and only b, succeeded in.
+
+    Returns:
+        the comparison, and the rows of both (see `Arena.run`).
+
+    Raises:
+        InputError: fewer than one pair, a level or a margin that is none; before anything runs.
+    """
+    check_level(1 - alpha)
+    if margin is not None:
+        check_margin(margin)
+    if most < 1:
+        raise InputError(f"At most {most} pairs decide nothing. Allow at least one.")
+    names, source = _distinct(a.name, b.name), drawn_trials(arena)
+    trials: list[Trial] = []
+    rows_a: list[Row] = []
+    rows_b: list[Row] = []
+    while True:
+        count = min(max(FIRST, min(len(trials), MOST)), most - len(trials))
+        new = [next(source) for _ in range(count)]
+        trials += new
+        rows_a += arena.run(a, new)
+        rows_b += arena.run(b, new)
+        won_a, won_b = (np.array([row["success"] and row["valid"] for row in rows]) for rows in (rows_a, rows_b))
+        if done is not None:
+            done(len(trials), int((won_a & ~won_b).sum()), int((won_b & ~won_a).sum()))
+        if len(trials) >= most or settled(won_a, won_b, alpha=alpha, margin=margin):
+            where = [item.name for item, _ in trials]
+            found = decide(won_a, won_b, names=names, alpha=alpha, margin=margin, slices=where)
+            return found, rows_a, rows_b
+
+
+def settled(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> bool:
+    """Whether pairs decide, as `decide` has it."""
+    first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
+    if running_p(log_e_pairs(first, second))[-1] <= alpha:
+        return True
+    return margin is not None and bool(_running_margins(first, second, margin)[-1] <= alpha)
+
+
+def compare_stored(
+    a: Evaluation, b: Evaluation, *, alpha: float = 0.05, margin: float | None = None, seed: int = 0
+) -> PairedComparison:
+    """Two evaluations of the same worlds, their common trials taken in a random order.
+
+    ``fixed_p_value`` of the result is McNemar's, which is for a number of trials that was fixed beforehand as it is
+    here; the e-process holds too, and asks for more.
+
+    Raises:
+        InputError: they were not tried alike: another domain, suite, seed, twin or task, or no trial in common.
+    """
+    _check_alike(a, b)
+    first, second = _outcomes(a), _outcomes(b)
+    shared = [key for key in first if key in second]
+    if not shared:
+        raise InputError(
+            f"{a.policy} and {b.policy} have no trial in common in {a.suite}. Evaluate both with the same slices, or "
+            "compare them unpaired: `twinloop gap compare`."
+        )
+    order = generator(seed, "compare/stored").permutation(len(shared))
+    keys = [shared[i] for i in order]
+    flags = [np.array([side[key] for key in keys]) for side in (first, second)]
+    names = _distinct(a.policy, b.policy)
+    return decide(flags[0], flags[1], names=names, alpha=alpha, margin=margin, slices=[key[0] for key in keys])
+
+
+def _check_alike(a: Evaluation, b: Evaluation) -> None:
+    facts = {"domain": "domain", "suite": "suite", "run seed": "run_seed", "task": "task", "twin": "twin_hash"}
+    unlike = [
+        f"{word} {getattr(a, key) or 'none'!s:.16} and {getattr(b, key) or 'none'!s:.16}"
+        for word, key in facts.items()
+        if getattr(a, key) != getattr(b, key)
+    ]
+    hashes = [one.extra.get("suite_hash") for one in (a, b)]
+    if a.suite == b.suite and hashes[0] != hashes[1]:
+        unlike.append(f"another version of the suite {a.suite}")
+    if unlike:
+        raise InputError(
+            f"The evaluations of {a.policy} and {b.policy} are no pairs, because they differ: {'; '.join(unlike)}. "
+            "Evaluate both with the same --suite, --seed and --twin."
+        )
+
+
+def _outcomes(evaluation: Evaluation) -> dict[tuple[str, str], bool]:
+    rows = evaluation.trials.select(["slice", "trial", "success", "valid"]).to_pydict()
+    names = zip(rows["slice"], rows["trial"], strict=True)
+    won = (s and v for s, v in zip(rows["success"], rows["valid"], strict=True))
+    return dict(zip(names, won, strict=True))
+
+
+def _distinct(a: str, b: str) -> tuple[str, str]:
+    return (a, b) if a != b else (f"{a} (first)", f"{b} (second)")

@@ -1,0 +1,176 @@
+"""What an evaluation comes to: every slice with its exact interval, the mean, and the worst beside it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.headline import Headline
+from twinloop.stats import Interval, clopper_pearson
+from twinloop.stats.interval import check_level
+
+OVERALL, WORST, SUCCESS = "overall", "worst", "success"
+_COLUMNS = ("progress", "time_s", "smoothness", "peak_force_n", "violations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SliceSummary:
+    """One slice.
+
+    ``success`` is the exact interval of its rate; trials that are not valid count as no success, and ``invalid`` says
+    how many there are. Figures are NaN where no trial has one: ``progress`` is a mean, ``time_s`` (to success),
+    ``smoothness`` and ``peak_force_n`` are medians, ``peak_force_most_n`` is the largest, ``violating`` the share of
+    trials in which a safety limit was broken.
+    """
+
+    name: str
+    success: Interval
+    successes: int
+    trials: int
+    invalid: int
+    progress: float
+    time_s: float
+    smoothness: float
+    peak_force_n: float
+    peak_force_most_n: float
+    violating: float
+    reasons: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {**vars(self), "success": self.success.to_json(), "reasons": list(self.reasons)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """An evaluation, ``slices`` from the worst success rate to the best.
+
+    ``overall`` is the rate over all trials. Slices are independent of each other, and the exact interval of a mean of
+    rates is then no narrower than it must be (Hoeffding, Ann. Math. Stat. 27, 1956). ``worst`` is the lowest rate of
+    all slices: its interval is made of every slice's own at level 1 − α / slices, from the lowest lower end to the
+    lowest upper end. With a chance of at least 1 − α all of these hold at once (Bonferroni; nothing is asked of how
+    slices depend on each other), and then it holds the lowest of the true rates, whichever slice that is.
+    """
+
+    policy: str
+    suite: str
+    level: float
+    slices: tuple[SliceSummary, ...]
+    overall: Interval
+    worst: Interval
+    trials: int
+    invalid: int
+    violating: float
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, *, level: float = 0.95) -> Summary:
+        """The summary of an evaluation.
+
+        Raises:
+            InputError: a level that is none.
+        """
+        check_level(level)
+        rows = {name: np.asarray(evaluation.trials[name]) for name in ("slice", "success", "valid")}
+        numbers = {name: _floats(evaluation, name) for name in _COLUMNS}
+        reasons = np.asarray(evaluation.trials["reason"].to_pylist(), dtype=object)
+        won = rows["success"].astype(bool) & rows["valid"].astype(bool)
+        found: list[SliceSummary] = []
+        for name in evaluation.slices:
+            here = rows["slice"] == name
+            there = {key: values[here] for key, values in numbers.items()}
+            lost = ~rows["valid"][here].astype(bool)
+            found.append(_slice(name, won[here], lost, there, reasons[here][lost].tolist(), level))
+        found.sort(key=lambda item: (float(item.success.estimate), np.nan_to_num(item.progress), item.name))
+        return cls(
+            policy=evaluation.policy,
+            suite=evaluation.suite,
+            level=level,
+            slices=tuple(found),
+            overall=clopper_pearson(int(won.sum()), len(won), level=level),
+            worst=worst_rate([(item.successes, item.trials) for item in found], level=level),
+            trials=len(won),
+            invalid=sum(item.invalid for item in found),
+            violating=_of(np.mean, _violating(numbers["violations"])),
+        )
+
+    def headline(self) -> list[Headline]:
+        """The figures that conditions and the history see: ``success``, ``worst``, ``success/SLICE``."""
+        figures = [
+            self.overall.headline(SUCCESS, better="higher", meaning="success rate over all trials"),
+            self.worst.headline(WORST, better="higher", meaning="success rate of the worst slice, chosen as such"),
+        ]
+        figures += [item.success.headline(f"{SUCCESS}/{item.name}", better="higher") for item in self.slices]
+        shares = {"invalid": self.invalid / self.trials, "violating": self.violating}
+        return figures + [Headline(name=name, estimate=value, method="a share") for name, value in shares.items()]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            **{name: getattr(self, name) for name in ("policy", "suite", "level", "trials", "invalid", "violating")},
+            "overall": self.overall.to_json(),
+            "worst": self.worst.to_json(),
+            "slices": [item.to_json() for item in self.slices],
+        }
+
+
+def worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) -> Interval:
+    """The lowest of several success rates, with the interval that `Summary` describes.
+
+    Args:
+        counts: successes and trials of each.
+        level: 1 − α.
+    """
+    each = 1.0 - (1.0 - level) / len(counts)
+    ends = [clopper_pearson(won, tried, level=each) for won, tried in counts]
+    return Interval(
+        estimate=np.array(min(float(end.estimate) for end in ends)),
+        low=np.array(min(float(end.low) for end in ends)),
+        high=np.array(min(float(end.high) for end in ends)),
+        level=level,
+        method=f"lowest of {len(counts)} Clopper–Pearson intervals, Bonferroni",
+    )
+
+
+def _slice(
+    name: str,
+    won: NDArray[np.bool_],
+    lost: NDArray[np.bool_],
+    numbers: Mapping[str, NDArray[np.float64]],
+    reasons: list[str | None],
+    level: float,
+) -> SliceSummary:
+    return SliceSummary(
+        name=name,
+        success=clopper_pearson(int(won.sum()), len(won), level=level),
+        successes=int(won.sum()),
+        trials=len(won),
+        invalid=int(lost.sum()),
+        progress=_of(np.mean, numbers["progress"]),
+        time_s=_of(np.median, numbers["time_s"]),
+        smoothness=_of(np.median, numbers["smoothness"]),
+        peak_force_n=_of(np.median, numbers["peak_force_n"]),
+        peak_force_most_n=_of(np.max, numbers["peak_force_n"]),
+        violating=_of(np.mean, _violating(numbers["violations"])),
+        reasons=tuple(dict.fromkeys(reason for reason in reasons if reason)),
+    )
+
+
+def _violating(violations: NDArray[np.float64]) -> NDArray[np.float64]:
+    """1 where a trial broke a safety limit, 0 where not, NaN where it is not known."""
+    return np.where(np.isnan(violations), np.nan, violations > 0)
+
+
+def _of(figure: Any, values: NDArray[np.float64]) -> float:
+    known = values[np.isfinite(values)]
+    return float(figure(known)) if len(known) else math.nan
+
+
+def _floats(evaluation: Evaluation, name: str) -> NDArray[np.float64]:
+    values = evaluation.trials[name].to_pylist()
+    return np.array([math.nan if value is None else value for value in values], dtype=np.float64)
