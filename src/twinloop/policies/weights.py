@@ -78,19 +78,16 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     if not path.is_file():
         raise InputError(f"{path} does not exist: the policy has no weights. {RESTORE}")
-    with path.open("rb") as file:
-        begin = file.read(4)
-    if begin.startswith(_PICKLES):
+    data = path.read_bytes()  # a file that is mapped instead ends the process when it is cut short meanwhile
+    if data.startswith(_PICKLES):
         raise InputError(
             f"{path} is a pickle, as torch.save writes them, which could run any code. It was not opened. Save the "
             "weights as safetensors."
         )
     try:
-        tensors = safetensors.torch.load_file(path)
-    except (safetensors.SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InputError(
-            f"{path} ({path.stat().st_size} bytes) is no whole safetensors file ({error}). {RESTORE}"
-        ) from error
+        tensors = safetensors.torch.load(data)
+    except (safetensors.SafetensorError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(f"{path} ({len(data)} bytes) is no whole safetensors file ({error}). {RESTORE}") from error
     require_finite(tensors, where=str(path), remedy=RESTORE)
     return tensors
 
