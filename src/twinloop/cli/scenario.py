@@ -1,0 +1,252 @@
+"""The command ``twinloop scenario``: from a failure to a world that is kept, asked, and never forgotten."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from twinloop.cli.commands import Outcome, console
+
+_Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
+_Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FromFailure:
+    """Rebuild a failed episode, see whether the failure happens again in simulation and how often, and keep it."""
+
+    episode: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="EPISODE")]]
+    """Beginning of its id in the workspace, or FOLDER:INDEX."""
+    name: str = ""
+    """What to call it; by default its failure class and where it comes from."""
+    policy: str = ""
+    """Who acts again: a policy's folder or name, or expert; by default the expert, where it acted in the episode."""
+    twin: str = "so101_tabletop"
+    """Of a log: the twin of the robot. A simulated episode knows its own."""
+    task: str = "pick_and_place"
+    """Of a log: the task."""
+    identified: Path | None = None
+    """Of a log: a run of `twinloop identify` whose distribution parameters come from; else the twin's."""
+    tries: int = 32
+    """How many worlds like it are tried: with other chance and, of a log, other draws of what is not known."""
+    least: float = 0.1
+    """Share of tries that must fail for the failure to have happened again."""
+    reason: str = ""
+    """Why it failed, in words; by default what the task's rule says."""
+    meaning: str = ""
+    """Why it is kept, in words."""
+    anyway: bool = False
+    """Keep it even where the failure does not happen again."""
+    seed: int = 0
+    """Of a log: seed of draws and chance."""
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Rebuild, try, keep."""
+        from twinloop.loop.scenario_failure import Asked, run_from_failure
+
+        asked = Asked(
+            episode=self.episode,
+            name=self.name,
+            policy=self.policy,
+            twin=self.twin,
+            task=self.task,
+            identified=self.identified,
+            tries=self.tries,
+            least=self.least,
+            reason=self.reason,
+            meaning=self.meaning,
+            anyway=self.anyway,
+            seed=self.seed,
+        )
+        return run_from_failure(asked, self.scenarios, console(json=self.json))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counterfactual:
+    """Would it have succeeded, had something been different? Same worlds, same chance, with the change and without."""
+
+    name: _Name
+    what: _Texts = ()
+    """PARAMETER=0.05,0.1 sets it, PARAMETER*=2 scales it, PARAMETER+=0.01 shifts it, PARAMETER=0.02..0.2:7 asks for
+    seven values; * stands for any name, units are SI; again for each question."""
+    policy: str = ""
+    """Who acts: a policy's folder or name, or expert; by default whoever was stored with the scenario."""
+    tries: int = 16
+    """Worlds, the pinned one first."""
+    chance: Literal["varied", "held"] = "varied"
+    """Whether worlds differ in chance from each other; with a change and without it is the same either way."""
+    refine: int = 0
+    """How many times the doses between which half of the worlds turn are halved."""
+    level: float = 0.95
+    """Of intervals."""
+    output: Path | None = None
+    """Folder for result.json and report.html."""
+    fail_if: _Texts = ()
+    """Exit with 1 if a figure is such, as in 'actuator/*/delay*=0.5 < 0.2'."""
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Ask."""
+        from twinloop.loop.scenario_ask import run_counterfactual
+
+        return run_counterfactual(
+            self.name,
+            self.what,
+            self.policy,
+            self.output,
+            scenarios=self.scenarios,
+            tries=self.tries,
+            chance=self.chance,
+            refine=self.refine,
+            level=self.level,
+            fail_if=self.fail_if,
+            console=console(json=self.json),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablate:
+    """Which term of the physics does the failure need? Each is switched off alone, and all but each."""
+
+    name: _Name
+    term: _Texts = ()
+    """Only these terms; again for each. See docs/scenarios.md for all."""
+    policy: str = ""
+    """Who acts: a policy's folder or name, or expert; by default whoever was stored with the scenario."""
+    tries: int = 16
+    """Worlds, the pinned one first."""
+    chance: Literal["varied", "held"] = "varied"
+    """Whether worlds differ in chance from each other."""
+    level: float = 0.95
+    """Of intervals."""
+    output: Path | None = None
+    """Folder for result.json and report.html."""
+    fail_if: _Texts = ()
+    """Exit with 1 if a figure is such, as in 'backlash > 0.5'."""
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Switch off."""
+        from twinloop.loop.scenario_ask import run_ablate
+
+        return run_ablate(
+            self.name,
+            self.policy,
+            self.output,
+            terms=self.term,
+            scenarios=self.scenarios,
+            tries=self.tries,
+            chance=self.chance,
+            level=self.level,
+            fail_if=self.fail_if,
+            console=console(json=self.json),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regress:
+    """Run every stored scenario under a policy, or on another version of its twin; exit code 1 on a regression."""
+
+    names: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
+    """Scenarios; all of them by default."""
+    policy: str = ""
+    """Who acts: a policy's folder or name, or expert; by default whoever was stored with each scenario."""
+    twin: str = ""
+    """Another version of the twin: a file or a name. Scenarios are moved over, or refused with the difference."""
+    accept: bool = False
+    """What is found becomes what is expected, and the twin theirs."""
+    alpha: float = 0.05
+    """Chance that any scenario is called regressed where none is."""
+    level: float = 0.95
+    """Of intervals."""
+    output: Path | None = None
+    """Folder for result.json."""
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Run them."""
+        from twinloop.loop.scenario_regress import run_regress
+
+        return run_regress(
+            self.names,
+            self.output,
+            policy=self.policy,
+            twin=self.twin,
+            scenarios=self.scenarios,
+            accept=self.accept,
+            alpha=self.alpha,
+            level=self.level,
+            console=console(json=self.json),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioList:
+    """The scenarios that there are."""
+
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """List."""
+        from twinloop.loop.scenario_list import run_list
+
+        return run_list(self.scenarios, console(json=self.json)), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioShow:
+    """All that is known of a scenario."""
+
+    name: _Name
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Show."""
+        from twinloop.loop.scenario_list import run_show
+
+        return run_show(self.name, self.scenarios, console(json=self.json)), 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Failures that are kept: rebuilt, asked what they need, turned into data, and run again for ever."""
+
+    action: (
+        Annotated[FromFailure, tyro.conf.subcommand("from-failure", prefix_name=False)]
+        | Annotated[Counterfactual, tyro.conf.subcommand("counterfactual", prefix_name=False)]
+        | Annotated[Ablate, tyro.conf.subcommand("ablate", prefix_name=False)]
+        | Annotated[Regress, tyro.conf.subcommand("regress", prefix_name=False)]
+        | Annotated[ScenarioList, tyro.conf.subcommand("list", prefix_name=False)]
+        | Annotated[ScenarioShow, tyro.conf.subcommand("show", prefix_name=False)]
+    )
+
+    @property
+    def json(self) -> bool:
+        """See the action."""
+        return self.action.json
+
+    def run(self) -> Outcome:
+        """Run the action."""
+        return self.action.run()

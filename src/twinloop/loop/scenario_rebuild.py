@@ -1,0 +1,201 @@
+"""The world of an episode: from its provenance where it was simulated, else from what a robot logged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ACTION, ENVIRONMENT, STATE
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.records import SimEpisode
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate.replay import root_config
+from twinloop.label.rule import UNKNOWN, Material
+from twinloop.label.rules_simulated import FailureFromStates
+from twinloop.loop.scenario_places import Located
+from twinloop.randomize.sources import read_identified
+from twinloop.rollout.pinned import Origin, PinnedWorld
+from twinloop.scenario.rebuild import LoggedEpisode, pin_log
+from twinloop.simulate import Backend, rollout
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin, load_twin
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """A world with its twin and task.
+
+    ``exact`` says whether the stored states came out bit for bit, None of a log, which has none. ``parameters`` says
+    where they are from; ``lines`` tell people.
+    """
+
+    world: PinnedWorld
+    twin: Twin
+    task: Task
+    exact: bool | None
+    parameters: str
+    lines: tuple[str, ...]
+
+
+def simulated(located: Located) -> bool:
+    """Whether an episode is a simulated one with its states."""
+    reader, index = located.reader, located.index
+    if not reader.ours or reader.appended(index) or reader.has_log(index):
+        return False
+    return bool(reader.provenance(index).twin)
+
+
+def from_provenance(located: Located, name: str, reason: str, meaning: str, backend: Backend) -> Rebuilt:
+    """A simulated episode.
+
+    Raises:
+        InputError: it succeeded, or its dataset or twin is not as it was.
+    """
+    reader, index = located.reader, located.index
+    record = reader.provenance(index)
+    if record.success:
+        raise InputError(f"Episode {index} of {reader.path} succeeded. Give one that failed (`--keep all` keeps them).")
+    config = root_config(reader, record.config_hash).get("generate")
+    if not isinstance(config, dict) or not {"twin", "task"} <= config.keys():
+        raise InputError(f"{reader.path} does not say which twin and task made it, so nothing can be rebuilt from it.")
+    twin = load_twin(str(config["twin"]))
+    task = open_task(str(config["task"]), twin)
+    episode = SimEpisode(
+        number=int(reader.numbers[index]),
+        commands=reader.commands(index),
+        states=reader.states(index),
+        action=np.empty(0),
+        observation=np.empty(0),
+        next_success=np.empty(0, dtype=bool),
+        provenance=record,
+    )
+    found, why = _class(reader, index, task)
+    world = PinnedWorld.of_episode(
+        episode,
+        twin,
+        task,
+        name=name or _name(located, found),
+        twin_reference=str(config["twin"]),
+        reason=reason or (f"{found}: {why}" if found else ""),
+        meaning=meaning,
+        origin=_origin(located, record.actor, record.source),
+    )
+    world = replace(world, task=str(config["task"]))
+    exact = _bit_for_bit(world, twin, task, episode, backend)
+    said = "equal bit for bit" if exact else "NOT equal bit for bit: another MuJoCo or processor made them"
+    lines = [f"Rebuilt from its provenance: {world.nstep} frames {said}."]
+    lines += [f"Why it failed: {world.reason}."] if world.reason else []
+    return Rebuilt(world=world, twin=twin, task=task, exact=exact, parameters="as recorded", lines=tuple(lines))
+
+
+def _bit_for_bit(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode, backend: Backend) -> bool:
+    """Whether the pinned world under its commands gives the states that were stored."""
+    begun = world.beginning(twin=twin, task=task)
+    ran = rollout(backend, twin, begun.params, begun.initial, episode.commands[None], len(episode.commands))
+    return ran.states[0].tobytes() == np.ascontiguousarray(episode.states).tobytes()
+
+
+def _class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
+    """The failure class by the task's rule, and its sentence; empty where no rule tells."""
+    material = Material(episode_id="", reader=reader, index=index, world=task)
+    found = [one for one in FailureFromStates().label(material) if one.value != UNKNOWN]
+    return (found[0].value, found[0].reason) if found else ("", "")
+
+
+def from_log(
+    located: Located,
+    name: str,
+    reason: str,
+    meaning: str,
+    *,
+    twin: str,
+    task: str,
+    identified: Path | None,
+    ndraw: int,
+    seed: int,
+) -> Rebuilt:
+    """The log of a robot, rebuilt in a twin.
+
+    Raises:
+        InputError: it succeeded, says nothing of where things lay, or does not fit the twin.
+    """
+    loaded = load_twin(twin)
+    opened = open_task(task, loaded)
+    distribution, said = _identified(identified)
+    world = pin_log(
+        _log(located, loaded),
+        loaded,
+        opened,
+        name=name or _name(located, ""),
+        twin_reference=twin,
+        identified=distribution,
+        ndraw=ndraw,
+        seed=seed,
+        reason=reason,
+        meaning=meaning,
+    )
+    places = {key: value for key, value in world.departures.items() if loaded.params[key].quantity.stage == "reset"}
+    lay = ", ".join(f"{key.removeprefix('object/')} {value:.4g}" for key, value in places.items())
+    lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}.", f"Parameters: {said}.")
+    return Rebuilt(world=replace(world, task=task), twin=loaded, task=opened, exact=None, parameters=said, lines=lines)
+
+
+def _identified(path: Path | None) -> tuple[ParamDistribution | None, str]:
+    if path is None:
+        return None, "the twin's nominal values; draws from its default ranges"
+    found = ParamDistribution.from_json(read_identified(path)["distribution"])
+    return found, f"identified from {found.clusters} episodes ({path}); draws from that distribution"
+
+
+def _log(located: Located, twin: Twin) -> LoggedEpisode:
+    reader, index = located.reader, located.index
+    if ENVIRONMENT not in reader.info["features"]:
+        raise InputError(
+            f"{reader.path} has no {ENVIRONMENT}, so nobody says where things lay. Record with a tracker, or pin a "
+            "simulated episode."
+        )
+    row: dict[str, Any] = reader.row(index)
+    if row.get("success") or row.get("provenance/success"):
+        raise InputError(f"Episode {index} of {reader.path} succeeded. Give one that failed.")
+    return LoggedEpisode(
+        state=_of_joints(reader, index, STATE, twin),
+        action=_of_joints(reader, index, ACTION, twin),
+        environment=reader.array(index, ENVIRONMENT),
+        environment_names=tuple(reader.feature_names(ENVIRONMENT)),
+        units=reader.units or twin.units,
+        hz=reader.fps,
+        origin=_origin(located, "recorded", row.get("provenance/source") or "real"),
+    )
+
+
+def _of_joints(reader: DatasetReader, index: int, feature: str, twin: Twin) -> NDArray[np.float64]:
+    """A feature of the robot's joints, one column each."""
+    values = reader.array(index, feature)
+    if values.ndim != 2 or values.shape[1] != len(twin.robot.joints):
+        raise InputError(
+            f"{reader.path}: {feature} has {values.shape[-1] if values.ndim > 1 else 1} columns, and the twin "
+            f"{twin.name} {len(twin.robot.joints)} joints ({', '.join(twin.robot.joints)}). Give this robot's twin."
+        )
+    return values
+
+
+def _origin(located: Located, actor: str, source: Any) -> Origin:
+    return Origin(
+        source=source,
+        place=str(located.reader.path),
+        episode_id=located.episode_id,
+        episode=located.index,
+        actor=actor,
+    )
+
+
+def _name(located: Located, failure: str) -> str:
+    """A name that tells where it comes from."""
+    letters = Path(located.reader.path).resolve().name
+    stem = "".join(letter if letter.isalnum() else "-" for letter in letters).strip("-")
+    return f"{failure.replace('_', '-') or 'failure'}-{stem or 'data'}-{located.index}"[:80]

@@ -1,0 +1,95 @@
+"""Doses and terms of a scenario as plotly figures from plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from twinloop.report.figure import BLUE, GREY, INK, ORANGE, fitting, interval_bars, new_figure, set_layout
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+def dose_response(
+    doses: ArrayLike,
+    rates: ArrayLike,
+    ends: tuple[ArrayLike, ArrayLike],
+    *,
+    base: float,
+    title: str,
+    crossing: tuple[float, float] | None = None,
+    by_ratio: bool = False,
+) -> Figure:
+    """Success rate up, dose across, with exact intervals; a line where nothing was changed.
+
+    Args:
+        doses: ``(n,)`` in ascending order.
+        rates: success rates.
+        ends: lower and upper ends of their intervals.
+        base: the success rate without the change.
+        title: of the axis of doses.
+        crossing: doses between which half of the worlds turn.
+        by_ratio: whether doses are drawn by their logarithm.
+    """
+    at = np.asarray(doses, dtype=np.float64)
+    values = fitting(rates, len(at), "rates")
+    figure = new_figure()
+    figure.add_hline(y=base, line={"color": GREY, "dash": "dot", "width": 1.6})
+    figure.add_scatter(
+        x=at,
+        y=values,
+        mode="lines+markers",
+        name="success with the change",
+        line={"color": BLUE, "width": 1.6},
+        marker={"size": 9},
+        error_y=interval_bars(values, ends, BLUE),
+        hovertemplate="%{x:.4g}: %{y:.2f}<extra></extra>",
+    )
+    figure.add_scatter(
+        x=[None], y=[None], mode="lines", name="without it", line={"color": GREY, "dash": "dot", "width": 1.6}
+    )
+    if crossing is not None:
+        figure.add_vrect(x0=crossing[0], x1=crossing[1], fillcolor=ORANGE, opacity=0.2, line_width=0)
+    figure.update_xaxes(title=title, type="log" if by_ratio else "linear")
+    figure.update_yaxes(title="success rate", range=[-0.06, 1.06])
+    set_layout(figure, height=380)
+    return figure
+
+
+def term_bars(names: Sequence[str], needed: ArrayLike, ends: tuple[ArrayLike, ArrayLike], enough: ArrayLike) -> Figure:
+    """What each term of the physics does to success, a row each, the most needed on top.
+
+    Args:
+        names: ``n`` terms.
+        needed: success gained without the term, with the ends of its intervals.
+        ends: of the intervals.
+        enough: success lost with the term alone.
+    """
+    n, rows, figure = len(names), np.arange(len(names)), new_figure()
+    gained = fitting(needed, n, "differences")
+    figure.add_scatter(
+        x=gained,
+        y=rows - 0.12,
+        mode="markers",
+        name="success gained without the term: the failure needs it",
+        marker={"color": BLUE, "size": 10},
+        error_x=interval_bars(gained, ends, BLUE),
+        hovertemplate="%{x:+.2f}<extra></extra>",
+    )
+    figure.add_scatter(
+        x=fitting(enough, n, "differences"),
+        y=rows + 0.16,
+        mode="markers",
+        name="success lost with the term alone: it is enough",
+        marker={"color": ORANGE, "size": 9, "symbol": "diamond"},
+        hovertemplate="%{x:+.2f}<extra></extra>",
+    )
+    figure.add_vline(x=0, line={"color": INK, "width": 1})
+    figure.update_xaxes(title="difference of success rates", range=[-1.06, 1.06])
+    figure.update_yaxes(tickvals=rows, ticktext=list(names), range=[n - 0.45, -0.55], showgrid=False, zeroline=False)
+    set_layout(figure, height=130 + 34 * n)
+    return figure

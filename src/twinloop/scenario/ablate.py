@@ -1,0 +1,121 @@
+"""Which term of the physics a failure needs: each switched off alone, and all but one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
+from twinloop.scenario.counterfactual import Attempt, Contrast, adjusted, contrast
+from twinloop.scenario.terms import Term
+from twinloop.scenario.trials import Tried
+from twinloop.stats.two_by_two import Alternative
+
+WITHOUT, ALONE = "without", "alone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablated:
+    """One term: what success becomes without it, and with it alone.
+
+    ``without`` compares worlds without the term with worlds as they are: success gained says that the failure needs it.
+    ``alone`` compares worlds in which all other terms are switched off with worlds in which all are: success lost says
+    that it is enough.
+    """
+
+    term: Term
+    parameters: tuple[str, ...]
+    without: Contrast
+    alone: Contrast
+
+    @property
+    def needed(self) -> float:
+        """Share of worlds that succeed without the term less that with it."""
+        return float(self.without.difference.estimate)
+
+    @property
+    def enough(self) -> float:
+        """Share of worlds that fail with the term alone less that with none."""
+        return 0.0 - float(self.alone.difference.estimate)
+
+    def verdict(self, alpha: float = 0.05) -> str:
+        """In words, at an error rate over all terms: whether the failure needs it, and whether it is enough."""
+        needed = self.without.p_adjusted <= alpha and self.needed > 0
+        enough = self.alone.p_adjusted <= alpha and self.enough > 0
+        if needed and enough:
+            return "needed and enough"
+        if needed:
+            return "needed, with others"
+        if enough:
+            return "enough, not needed"
+        return "no effect shown"
+
+    def to_json(self, level: float) -> dict[str, Any]:
+        """A plain form for results."""
+        return {
+            "term": self.term.name,
+            "meaning": self.term.meaning,
+            "parameters": list(self.parameters),
+            "needed": self.needed,
+            "enough": self.enough,
+            "verdict": self.verdict(),
+            "without": self.without.to_json(level),
+            "alone": self.alone.to_json(level),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ablation:
+    """What an ablation came to: worlds as they are, with every term off, and each term, the most needed first."""
+
+    base: Tried
+    bare: Tried
+    terms: tuple[Ablated, ...]
+    idle: tuple[str, ...]
+
+
+def ablate(attempt: Attempt, base: Tried, own: ParamTable, terms: Sequence[Term], *, level: float = 0.95) -> Ablation:
+    """Switch terms off one by one, and all but one.
+
+    Terms are ranked by how much success is gained without them, then by how much is lost with them alone.
+
+    Args:
+        attempt: tries the worlds with parameters set, the same worlds and chance every time.
+        base: the worlds as they are.
+        own: their parameters.
+        terms: what is switched off; those that are neutral in every world are passed over.
+        level: of intervals.
+
+    Raises:
+        InputError: every term is neutral in every world.
+    """
+    acting = [term for term in terms if term.acts(own)]
+    idle = tuple(term.name for term in terms if not term.acts(own))
+    if not acting:
+        raise InputError(
+            "Every term is neutral in this world, so there is nothing to switch off: it departs from its twin in "
+            "none. Ask what would have been different with `twinloop scenario counterfactual`."
+        )
+    off = {term.name: dict(term.neutral) for term in acting}
+    bare = attempt(_joined(off, ()))
+    without = [_contrast(WITHOUT, term, base, attempt(off[term.name]), level) for term in acting]
+    alone = [_contrast(ALONE, term, bare, attempt(_joined(off, (term.name,))), level) for term in acting]
+    rows = [
+        Ablated(term=term, parameters=tuple(term.acts(own)), without=one, alone=other)
+        for term, one, other in zip(acting, adjusted(without), adjusted(alone), strict=True)
+    ]
+    ranked = sorted(rows, key=lambda row: (-row.needed, -row.enough))
+    return Ablation(base=base, bare=bare, terms=tuple(ranked), idle=idle)
+
+
+def _contrast(what: str, term: Term, before: Tried, after: Tried, level: float) -> Contrast:
+    """What switching off does: one-sided, success gained without a term, success lost with it alone."""
+    side: Alternative = "greater" if what == WITHOUT else "less"
+    return contrast(f"{term.name} {what}", [*term.neutral], 0.0, before, after, level=level, alternative=side)
+
+
+def _joined(off: Mapping[str, Mapping[str, float]], kept: Sequence[str]) -> dict[str, float]:
+    """Every term off but some."""
+    return {name: value for term, values in off.items() if term not in kept for name, value in values.items()}

@@ -1,0 +1,135 @@
+"""Whether stored scenarios come out as they did: exact verdicts, try by try in the same worlds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.scenario.trials import Tried
+from twinloop.stats import holm
+from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar
+
+Word = Literal["regressed", "improved", "unchanged", "gone", "refused"]
+_LETTERS = frozenset("01x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One scenario: what it was, what it is now, and what that says.
+
+    ``gained`` and ``lost`` count tries that turned to success and to failure. ``word``: success fell (``regressed``)
+    or rose (``improved``) beyond chance over all scenarios; ``gone``: a failure of a real robot that this twin no
+    longer shows; ``refused``: it could not be run, see ``note``.
+    """
+
+    name: str
+    word: Word
+    was: Tried
+    now: Tried | None
+    gained: int = 0
+    lost: int = 0
+    p_fell: float = 1.0
+    p_rose: float = 1.0
+    note: str = ""
+
+    @property
+    def fails(self) -> bool:
+        """Whether it fails a build."""
+        return self.word in ("regressed", "gone", "refused")
+
+    def to_json(self, level: float) -> dict[str, Any]:
+        """A plain form for results."""
+        return {
+            "scenario": self.name,
+            "verdict": self.word,
+            "was": self.was.to_json(level) if self.was.trials else None,
+            "now": None if self.now is None else self.now.to_json(level),
+            "gained": self.gained,
+            "lost": self.lost,
+            "p_fell": self.p_fell,
+            "p_rose": self.p_rose,
+            "note": self.note,
+        }
+
+
+def expected(evidence: Any, name: str) -> tuple[str, Tried]:
+    """Who acted when a scenario was stored, and what the tries came to.
+
+    Raises:
+        InputError: nothing was stored of it, or not what `scenario` stores.
+    """
+    stored = evidence.get("expected") if isinstance(evidence, dict) else None
+    if not isinstance(stored, dict) or not {"reference", "actor", "outcomes"} <= stored.keys():
+        raise InputError(
+            f"Scenario {name} says nothing of what to expect of it. Pin it again with `twinloop scenario "
+            f"from-failure`, or take what a policy does now: `twinloop scenario regress {name} --policy P --accept`."
+        )
+    outcomes = str(stored["outcomes"])
+    if not outcomes or not _LETTERS.issuperset(outcomes):
+        raise InputError(f"Scenario {name}: evidence.expected.outcomes is {outcomes[:20]!r}, not of 0, 1 and x.")
+    return str(stored["reference"]), Tried.of_outcomes(outcomes, str(stored["actor"]))
+
+
+def expectation(reference: str, tried: Tried) -> dict[str, Any]:
+    """What is stored of tries, so that later ones can be compared with them."""
+    return {"reference": reference, **tried.to_json()}
+
+
+def compare(name: str, was: Tried, now: Tried, *, note: str = "") -> Verdict:
+    """What was and what is, try by try, without a verdict; see `judged`.
+
+    Raises:
+        InputError: there is no try that the simulation lost in neither.
+    """
+    n = min(len(was), len(now))
+    both = was.valid[:n] & now.valid[:n]
+    if not both.any():
+        raise InputError(f"Scenario {name}: the simulation lost every world then or now. Check it with `twin check`.")
+    a, b = now.success[:n][both], was.success[:n][both]
+    counts = PairedCounts(
+        both=int((a & b).sum()), only_a=int((a & ~b).sum()), only_b=int((~a & b).sum()), neither=int((~a & ~b).sum())
+    )
+    return Verdict(
+        name=name,
+        word="unchanged",
+        was=was,
+        now=now,
+        gained=counts.only_a,
+        lost=counts.only_b,
+        p_fell=mcnemar(counts, alternative="less"),
+        p_rose=mcnemar(counts, alternative="greater"),
+        note=note,
+    )
+
+
+def judged(rows: Sequence[Verdict], *, alpha: float = 0.05, real: Sequence[bool] = ()) -> list[Verdict]:
+    """Verdicts with an error rate over all scenarios (Holm).
+
+    Args:
+        rows: as `compare` gives them, or refused.
+        alpha: chance that any scenario is called regressed where none is, and likewise improved.
+        real: of a new version of a twin, which scenarios come from a real robot: where these no longer fail, the twin
+            has lost a failure that is known. Empty where policies are compared.
+    """
+    ran = [row for row in rows if row.now is not None]
+    fell = dict(zip((row.name for row in ran), holm([row.p_fell for row in ran]), strict=True)) if ran else {}
+    rose = dict(zip((row.name for row in ran), holm([row.p_rose for row in ran]), strict=True)) if ran else {}
+    known = dict(zip((row.name for row in rows), real, strict=True)) if real else {}
+
+    def word(row: Verdict) -> Word:
+        if row.now is None:
+            return "refused"
+        if fell[row.name] <= alpha:
+            return "regressed"
+        if rose[row.name] <= alpha:
+            return "gone" if known.get(row.name) else "improved"
+        return "unchanged"
+
+    return [
+        replace(row, word=word(row), p_fell=float(fell.get(row.name, np.nan)), p_rose=float(rose.get(row.name, np.nan)))
+        for row in rows
+    ]

@@ -1,0 +1,64 @@
+"""A regression is called one where it is, in the worlds where it is, and at the rate that was promised."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from twinloop.core.errors import InputError
+from twinloop.scenario.regress import Verdict, compare, expectation, expected, judged
+from twinloop.scenario.trials import Tried
+
+
+def tried(outcomes):
+    return Tried.of_outcomes(outcomes, "somebody")
+
+
+def test_worlds_that_turn_decide_and_those_that_were_lost_do_not():
+    row = compare("a", tried("1111111100x"), tried("0000000001x1"))
+    assert (row.gained, row.lost) == (1, 8)
+    assert row.p_fell == pytest.approx(10 / 2**9)  # at least 8 of 9 coins
+    (verdict,) = judged([row])
+    assert verdict.word == "regressed"
+    assert verdict.fails
+
+
+def test_better_is_no_regression_but_on_a_new_twin_a_real_failure_must_not_vanish():
+    rows = [compare(name, tried("0" * 12), tried("1" * 12)) for name in ("sim", "real")]
+    assert [row.word for row in judged(rows)] == ["improved", "improved"]
+    assert [row.word for row in judged(rows, real=[False, True])] == ["improved", "gone"]
+
+
+def test_what_cannot_be_run_fails_a_build():
+    refused = Verdict(name="b", word="refused", was=tried("01"), now=None, note="no such parameter")
+    words = {row.name: row.word for row in judged([compare("a", tried("01"), tried("01")), refused])}
+    assert words == {"a": "unchanged", "b": "refused"}
+    assert refused.to_json(0.95)["now"] is None
+
+
+def test_false_alarms_over_all_scenarios_stay_below_what_was_promised():
+    """Ten scenarios of a policy that is as good as before, 300 builds."""
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(300):
+        runs = rng.random((2, 10, 24)) < 0.5
+        rows = [
+            compare(str(i), *(Tried(actor="", success=side[i], valid=np.ones(24, dtype=bool)) for side in runs))
+            for i in range(10)
+        ]
+        alarms += any(row.word == "regressed" for row in judged(rows, alpha=0.05))
+    assert alarms / 300 <= 0.05
+
+
+def test_what_was_stored_is_read_back_and_what_was_not_says_how():
+    stored = {"expected": expectation("policies/mine", tried("01x1"))}
+    reference, again = expected(stored, "a")
+    assert reference == "policies/mine"
+    assert again.outcomes == "01x1"
+    assert stored["expected"]["failures"] == 1
+    with pytest.raises(InputError, match="says nothing of what to expect"):
+        expected({}, "a")
+    with pytest.raises(InputError, match="not of 0, 1 and x"):
+        expected({"expected": {"reference": "", "actor": "", "outcomes": "0101?"}}, "a")
+    with pytest.raises(InputError, match="lost every world then or now"):
+        compare("a", tried("x0"), tried("1x"))
