@@ -3,7 +3,7 @@
 from twinloop.stats.agreement import cohens_kappa, krippendorff_alpha
 from twinloop.stats.allan import AllanCurve, AllanNoise, allan_curve, allan_noise
 from twinloop.stats.auc import auc_interval
-from twinloop.stats.betting import bounded_mean
+from twinloop.stats.betting import bounded_mean, log_e_mean
 from twinloop.stats.blocks import block_frames, integrated_time, time_blocks
 from twinloop.stats.bootstrap import (
     bootstrap,
@@ -46,10 +46,12 @@ from twinloop.stats.power import (
 from twinloop.stats.prediction_powered import prediction_powered
 from twinloop.stats.prediction_powered_exact import post_stratified
 from twinloop.stats.proportion import clopper_pearson, wilson
+from twinloop.stats.quantile_bound import least_values, quantile_upper
 from twinloop.stats.quantum import on_grid, quantum
 from twinloop.stats.ridge import ridge_predictions
 from twinloop.stats.sandwich import Sandwich, bias_reduced_sandwich
 from twinloop.stats.sequential import Sequential, decision_blocks, log_e_rates, sequential_rates
+from twinloop.stats.sequential_pairs import log_e_pairs, sequential_pairs
 from twinloop.stats.sequential_scores import log_e_scores, sequential_scores
 from twinloop.stats.series import LjungBox, autocorrelation, effective_size, ljung_box, pooled_autocorrelation
 from twinloop.stats.shapley import Walks, antithetic_walks, every_coalition, shapley, shapley_of_walks
@@ -58,6 +60,7 @@ from twinloop.stats.spectra import Spectrum, octaves, spectrum
 from twinloop.stats.two_by_two import Alternative, TwoByTwo, barnard, exact_p_value, fisher
 from twinloop.stats.two_by_two_intervals import difference_interval
 from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.stats.two_by_two_paired_exact import MOST_PAIRS, paired_p_value, paired_p_values
 from twinloop.stats.two_by_two_strata import mantel_haenszel, stratified_exact
 from twinloop.stats.two_sample import least_p_value
 from twinloop.stats.warp import warped_correlation
@@ -65,6 +68,7 @@ from twinloop.stats.wasserstein import ColumnDistances, wasserstein
 from twinloop.stats.welch import WelchTest, welch_test
 
 __all__ = [
+    "MOST_PAIRS",
     "AllanCurve",
     "AllanNoise",
     "Alternative",
@@ -140,7 +144,10 @@ __all__ = [
     "krippendorff_alpha",
     "least_clips",
     "least_p_value",
+    "least_values",
     "ljung_box",
+    "log_e_mean",
+    "log_e_pairs",
     "log_e_rates",
     "log_e_scores",
     "mae",
@@ -151,6 +158,8 @@ __all__ = [
     "octaves",
     "on_grid",
     "paired_difference_interval",
+    "paired_p_value",
+    "paired_p_values",
     "paired_test",
     "permutation_of_means",
     "pooled_autocorrelation",
@@ -160,11 +169,13 @@ __all__ = [
     "power_of_rates",
     "precision_recall_density_coverage",
     "prediction_powered",
+    "quantile_upper",
     "quantum",
     "raw_correlation",
     "ridge_predictions",
     "rmse",
     "score_bootstrap",
+    "sequential_pairs",
     "sequential_power",
     "sequential_rates",
     "sequential_scores",

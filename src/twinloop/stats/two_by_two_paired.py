@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy  # its parts load when they are used
+from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.two_by_two import Alternative
+
+_TIE = 1e-9  # counts off by less are not off
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +73,18 @@ def _limit(counts: PairedCounts, z: float) -> float:
     return float(found)  # pyright: ignore[reportArgumentType]
 
 
+def tango_statistic(only_a: ArrayLike, only_b: ArrayLike, pairs: int, difference: float) -> NDArray[np.float64]:
+    """Tango's score statistic of p_a − p_b against ``difference``, elementwise over counts; 0 where none is seen."""
+    b, c = np.asarray(only_a, dtype=np.float64), np.asarray(only_b, dtype=np.float64)
+    linear = -b - c + (2 * pairs - b + c) * difference
+    root = np.sqrt(np.maximum(linear**2 + 8 * pairs * c * difference * (1 - difference), 0.0))
+    share = (root - linear) / (4 * pairs)
+    variance = pairs * (2 * share + difference * (1 - difference))
+    off = b - c - pairs * difference
+    off = np.where(np.abs(off) < _TIE, 0.0, off)
+    infinite = np.copysign(np.where(off == 0, 0.0, np.inf), off)
+    return np.where(variance > _TIE, off / np.sqrt(np.maximum(variance, _TIE)), infinite)
+
+
 def _tango(counts: PairedCounts, shift: float) -> float:
-    """Tango's score statistic of the difference ``shift``."""
-    n, b, c = counts.pairs, counts.only_a, counts.only_b
-    linear = -b - c + (2 * n - b + c) * shift
-    q = (np.sqrt(max(linear**2 - 8 * n * (-c * shift * (1 - shift)), 0.0)) - linear) / (4 * n)
-    variance = n * (2 * q + shift * (1 - shift))
-    off = b - c - n * shift
-    return float(off / np.sqrt(variance)) if variance > 0 else float(np.copysign(np.inf, off) if off else 0.0)
+    return float(tango_statistic(counts.only_a, counts.only_b, counts.pairs, shift))

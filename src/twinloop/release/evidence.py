@@ -1,0 +1,167 @@
+"""The trials that a gate reads, candidate's beside champion's, in an order that may be looked at as it grows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.evaluation import Evaluation
+
+Key = tuple[str, str, str, str]  # domain, suite, slice, trial
+_SHOWN = 3
+_ALIKE = {"task": "task", "twin_hash": "twin", "run_seed": "run seed"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One trial; ``won`` where it is valid and succeeded. What was not measured is None."""
+
+    key: Key
+    won: bool
+    progress: float | None
+    violations: int | None
+    latency_s: float | None
+    valid: bool
+    reason: str
+
+    @property
+    def slice(self) -> str:
+        """Its slice, with the suite before it."""
+        return f"{self.key[1]}/{self.key[2]}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All trials of both policies, in the order in which they came."""
+
+    candidate: tuple[Trial, ...]
+    champion: tuple[Trial, ...] = ()
+    hashes: tuple[str, ...] = ()
+    problems: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(
+        cls,
+        candidate: Sequence[Evaluation],
+        champion: Sequence[Evaluation],
+        *,
+        candidate_hash: str = "",
+        champion_hash: str = "",
+    ) -> Evidence:
+        """Read evaluations and say what is wrong with them as evidence about these two policies."""
+        problems = [
+            *_strangers(candidate, candidate_hash, "candidate"),
+            *_strangers(champion, champion_hash, "champion"),
+            *_unlike(candidate, champion),
+        ]
+        mine, theirs = (tuple(t for one in side for t in _trials(one)) for side in (candidate, champion))
+        for side, trials in (("candidate", mine), ("champion", theirs)):
+            twice = [key for key, count in Counter(trial.key for trial in trials).items() if count > 1]
+            if twice:
+                problems.append(f"{len(twice)} trials of the {side} occur in two evaluations ({_named(twice)})")
+        if champion:
+            problems += _partners(mine, theirs)
+        hashes = tuple(one.hash for one in (*candidate, *champion))
+        return cls(candidate=mine, champion=theirs, hashes=hashes, problems=tuple(problems))
+
+    def pairs(
+        self, suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
+    ) -> list[tuple[Trial, Trial]]:
+        """Trials of both that are of the same key, in the candidate's order."""
+        partners = {trial.key: trial for trial in self.champion}
+        chosen = of_suites(self.candidate, suites, domain, without)
+        return [(trial, partners[trial.key]) for trial in chosen if trial.key in partners]
+
+
+def of_suites(
+    trials: Sequence[Trial], suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
+) -> list[Trial]:
+    """The trials of some suites, or of all but some."""
+    return [
+        trial
+        for trial in trials
+        if (trial.key[1] in suites if suites is not None else trial.key[1] not in without)
+        and domain in (None, trial.key[0])
+    ]
+
+
+def in_turns(slices: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """An order of trials in which every slice has had its share at every look, and the looks.
+
+    The first trial of each slice, then the second of each, …; what is added at the end of the slices comes at the end.
+    Where all slices have equally many trials one may look after each round, else only once, at the end: an average over
+    slices is meant, and only there have they had their shares.
+
+    Returns:
+        Positions ``(n,)`` in that order, and how many trials there are at each look.
+    """
+    count: Counter[str] = Counter()
+    rounds = np.empty(len(slices), dtype=np.intp)
+    for at, name in enumerate(slices):
+        rounds[at] = count[name]
+        count[name] += 1
+    order = np.argsort(rounds, kind="stable")
+    even = len(set(count.values())) == 1
+    looks = np.arange(len(count), len(slices) + 1, len(count)) if even else np.array([len(slices)])
+    return order, looks.astype(np.intp)
+
+
+def _trials(evaluation: Evaluation) -> list[Trial]:
+    rows = evaluation.trials.to_pylist()
+    where = (evaluation.domain, evaluation.suite)
+    return [
+        Trial(
+            key=(*where, row["slice"], row["trial"]),
+            won=bool(row["success"] and row["valid"]),
+            progress=row["progress"],
+            violations=row["violations"],
+            latency_s=row["latency_s"],
+            valid=row["valid"],
+            reason=row["reason"] or "",
+        )
+        for row in rows
+    ]
+
+
+def _strangers(evaluations: Sequence[Evaluation], policy: str, side: str) -> list[str]:
+    """Evaluations that are of another policy than the one that is meant."""
+    return [
+        f"an evaluation in {one.suite} given for the {side} is of {one.policy} ({one.policy_hash[:12] or 'no hash'}), "
+        f"and the {side} has the hash {policy[:12]}"
+        for one in evaluations
+        if policy and one.policy_hash != policy
+    ]
+
+
+def _unlike(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> list[str]:
+    """Evaluations of one suite that were made unlike, so that their trials are no pairs."""
+    found = list[str]()
+    for mine in candidate:
+        for theirs in champion:
+            if (mine.suite, mine.domain) != (theirs.suite, theirs.domain):
+                continue
+            other = [word for name, word in _ALIKE.items() if getattr(mine, name) != getattr(theirs, name)]
+            if mine.extra.get("suite_hash") != theirs.extra.get("suite_hash"):
+                other.append("version of the suite")
+            if other:
+                found.append(f"in {mine.suite} the two were tried with another {' and '.join(other)}")
+    return found
+
+
+def _partners(mine: Sequence[Trial], theirs: Sequence[Trial]) -> list[str]:
+    """Trials that only one of both was tried in."""
+    here, there = {trial.key for trial in mine}, {trial.key for trial in theirs}
+    found = list[str]()
+    for side, missing in (("champion", here - there), ("candidate", there - here)):
+        if missing:
+            found.append(f"{len(missing)} trials lack their partner by the {side} ({_named(sorted(missing))})")
+    return found
+
+
+def _named(keys: Sequence[Key]) -> str:
+    shown = [f"{suite}/{part}/{trial}" for _, suite, part, trial in keys[:_SHOWN]]
+    return ", ".join(shown) + (", …" if len(keys) > _SHOWN else "")

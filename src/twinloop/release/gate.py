@@ -1,0 +1,149 @@
+"""The gate: every rule is asked, and a candidate passes where all say yes.
+
+α is spent once. All rules must say yes, so a candidate that breaks any one tested rule passes only if that rule's own
+test errs, which has a chance of at most α, however many rules, metrics and slices there are: an intersection-union test
+(Berger, Technometrics 24, 1982). Only the effects of ``improves``, of which one suffices, share α between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from twinloop.core.decision import GateDecision, RuleVerdict
+from twinloop.core.evaluation import Evaluation
+from twinloop.release.evidence import Evidence
+from twinloop.release.gate_config import (
+    ContextRule,
+    FloorRule,
+    GateConfig,
+    InvariantRule,
+    LatencyRule,
+    RegressionRule,
+    SuccessRule,
+    Waived,
+)
+from twinloop.release.rules_context import Trained, context_rule
+from twinloop.release.rules_effect import floor_rule, improvement_rule, success_rules
+from twinloop.release.rules_limits import invariant_rule, latency_rule, regression_rule
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What is known besides trials: the candidate's hash and contract, what trained it, which failures are stored.
+
+    ``spent`` says that this candidate was looked at before where only one look was planned. None is what nobody knows.
+    """
+
+    candidate_hash: str = ""
+    champion_hash: str = ""
+    contract: Any = None
+    trained: Trained | None = None
+    stored: Sequence[str] | None = None
+    spent: str = ""
+
+
+def gate(
+    config: GateConfig,
+    candidate: Evaluation | Sequence[Evaluation],
+    champion: Evaluation | Sequence[Evaluation] = (),
+    *,
+    known: Known | None = None,
+) -> GateDecision:
+    """Decide about a candidate.
+
+    Args:
+        config: what is asked.
+        candidate: its evaluations, one of each suite and domain.
+        champion: those of what it would replace; none where there is no champion yet.
+        known: what is known besides.
+
+    Returns:
+        The decision, a verdict for every rule; nothing here raises for lack of evidence, which is a verdict too.
+    """
+    about = known or Known()
+    mine, theirs = ([one] if isinstance(one, Evaluation) else list(one) for one in (candidate, champion))
+    evidence = Evidence.of(
+        mine, theirs, candidate_hash=about.candidate_hash, champion_hash=about.champion_hash if config.champion else ""
+    )
+    rules = [_evidence_rule(config, evidence, about), *_rules(config, evidence, about)]
+    return GateDecision(
+        candidate=config.candidate,
+        candidate_hash=about.candidate_hash or (mine[0].policy_hash if mine else ""),
+        champion=config.champion or "",
+        champion_hash=about.champion_hash or (theirs[0].policy_hash if theirs else ""),
+        alpha=config.alpha,
+        looks=config.looks,
+        rules=tuple(rules),
+        evidence=evidence.hashes,
+        plan=config.plan.to_json(),
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def _rules(config: GateConfig, evidence: Evidence, known: Known) -> list[RuleVerdict]:
+    found = list[RuleVerdict]()
+    if config.champion is None:
+        found.append(_without("success", "there is no champion yet; the floor decides"))
+    elif isinstance(config.success, SuccessRule):
+        found += success_rules(config.success, config, evidence)
+    else:
+        found.append(_waived("success", config.success))
+    if config.improves and config.champion is not None:
+        found.append(improvement_rule(config, evidence))
+    found.append(
+        floor_rule(config.floor, config, evidence)
+        if isinstance(config.floor, FloorRule)
+        else _waived("floor", config.floor)
+    )
+    found.append(
+        invariant_rule(config.invariants, config, evidence)
+        if isinstance(config.invariants, InvariantRule)
+        else _waived("invariants", config.invariants)
+    )
+    found.append(
+        regression_rule(config.regressions, evidence, known.stored, first=config.champion is None)
+        if isinstance(config.regressions, RegressionRule)
+        else _waived("regressions", config.regressions)
+    )
+    found.append(
+        latency_rule(config.latency, config, evidence)
+        if isinstance(config.latency, LatencyRule)
+        else _waived("latency", config.latency)
+    )
+    found.append(
+        context_rule(config.context, known.contract, known.trained)
+        if isinstance(config.context, ContextRule)
+        else _waived("context", config.context)
+    )
+    return found
+
+
+def _evidence_rule(config: GateConfig, evidence: Evidence, known: Known) -> RuleVerdict:
+    """Whether the trials are of these policies, and pairs, and may be looked at."""
+    asked = "trials of this candidate and this champion, tried alike, each with its partner"
+    problems = list(evidence.problems)
+    if not evidence.candidate:
+        problems.insert(0, "there are no trials of the candidate")
+    if config.champion is not None and not evidence.champion:
+        problems.append(f"there are no trials of the champion {config.champion}")
+    if known.spent:
+        problems.append(known.spent)
+    figures = {"candidate": len(evidence.candidate), "champion": len(evidence.champion)}
+    if problems:
+        return RuleVerdict(
+            rule="evidence", verdict="missing", asked=asked, reason="; ".join(problems), evidence=figures
+        )
+    reason = f"{len(evidence.candidate)} trials" + (", all with their partner" if evidence.champion else "")
+    return RuleVerdict(rule="evidence", verdict="yes", asked=asked, reason=reason, evidence=figures)
+
+
+def _waived(rule: str, waived: object) -> RuleVerdict:
+    assert isinstance(waived, Waived)  # noqa: S101 - a rule is given or waived
+    return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=waived.waived, evidence={})
+
+
+def _without(rule: str, why: str) -> RuleVerdict:
+    return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=why, evidence={})
