@@ -29,8 +29,8 @@ ALIASES = {
     "successes": ("num_success", "n_success"),
     "trials": ("episodes", "num_trials", "n_trials", "n"),
     "task": ("task_name",),
-    "condition": ("variant", "scene"),
-    "pair": ("pair_id", "initial_state"),
+    "condition": ("variant", "scene", "slice"),
+    "pair": ("pair_id", "initial_state", "trial"),
 }
 _DOMAIN_WORDS = {"simulation": "sim", "simulated": "sim", "hardware": "real", "robot": "real"}
 _MOST_COUNTED = 1_000_000  # trials of a row of counts: more than anybody runs, little enough to be listed one by one
@@ -80,7 +80,7 @@ def trials_of_rows(
     if "success" not in known and "score" not in known:
         raise _lacks(where, "success or score (or successes and trials)", known)
     places = [f"{where}, row {number}" for number in range(1, len(rows) + 1)]
-    success = [_truth(row.get("success", ""), place) for row, place in zip(rows, places, strict=True)]
+    success = [truth(row.get("success", ""), place) for row, place in zip(rows, places, strict=True)]
     return Trials(
         policy=tuple(_policy(row, place, policy) for row, place in zip(rows, places, strict=True)),
         domain=tuple(_domain(row, place, domain) for row, place in zip(rows, places, strict=True)),
@@ -185,13 +185,19 @@ def _condition(row: Row) -> str:
     return ", ".join(part for part in (row.get("condition", ""), *several) if part)
 
 
-def _truth(text: str, place: str) -> bool | None:
+def truth(text: str, place: str, name: str = "success") -> bool | None:
+    """Yes or no as people write it; None where the cell is empty.
+
+    Raises:
+        InputError: it is neither.
+    """
     word = text.lower()
     if not word:
         return None
     if word in _YES or word in _NO:
         return word in _YES
-    raise InputError(f"{place}: success is '{text}'. Write 1 or 0, and what lies between as a score.")
+    between = ", and what lies between as a score" if name == "success" else ""
+    raise InputError(f"{place}: {name} is '{text}'. Write 1 or 0{between}.")
 
 
 def _score(row: Row, success: bool | None, place: str) -> float:

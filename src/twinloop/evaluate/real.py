@@ -1,0 +1,199 @@
+"""Real trials as evaluations: a table that a person kept, or a dataset whose episodes say how they ended.
+
+A table (CSV or JSON) has a row per trial. Columns, in any order, beside those of `dataset.trials_table` (``policy``,
+``success`` or ``score``, ``task``, ``slice`` or ``condition``, ``trial`` or ``pair``): ``time_s``, ``smoothness``,
+``peak_force_n``, ``violations``, ``latency_s``, ``valid`` (1 or 0, empty: yes), ``reason`` and ``episode_id``, as in
+`core.evaluation.TRIALS`. ``score`` is the progress. What is not there is not known.
+
+Of a LeRobot dataset, outcomes are ``provenance/success`` or the last ``next.success``, the time to success follows from
+``next.success`` frame by frame, and smoothness and broken limits from the joints' readings, by the functions that score
+simulated trials; speeds are differences of readings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.contract import STATE
+from twinloop.core.errors import InputError
+from twinloop.core.evaluation import TRIALS, Evaluation
+from twinloop.core.trials import Trials
+from twinloop.core.units import UnitMap
+from twinloop.dataset import layout
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.trials import read_trials
+from twinloop.dataset.trials_table import number, read_rows, trials_of_rows, truth
+from twinloop.evaluate.scores import arm_limits, joint_violations, tool_smoothness
+from twinloop.twin import Twin
+
+SUITE = "real"
+_NUMBERS = ("time_s", "smoothness", "peak_force_n", "violations", "latency_s")
+_NEXT_SUCCESS = "next.success"
+_LEAST_FRAMES = 5  # of which a speed has a smoothness
+
+Columns = dict[str, list[Any]]
+
+
+def read_real(
+    path: Path | str,
+    *,
+    policy: str | None = None,
+    twin: Twin | None = None,
+    suite: str = SUITE,
+    outcomes: Mapping[int, bool] | None = None,
+) -> tuple[Evaluation, ...]:
+    """An evaluation per policy and task of real trials.
+
+    Args:
+        path: a CSV or JSON table, a LeRobotDataset v3.0 folder, or a folder of them, one per policy.
+        policy: of trials that do not name theirs; the name of the file or folder without it.
+        twin: of the robot, for smoothness and limits of a dataset's episodes.
+        suite: what to call the set of conditions.
+        outcomes: whether episodes of a dataset succeeded by ``episode_index``, instead of what they say: labels.
+
+    Raises:
+        InputError: nothing is there, a row that cannot be read, a trial that does not say whether it succeeded; names
+            it.
+        DatasetError: a dataset that is damaged, or whose episodes do not say how they ended.
+    """
+    path = Path(path)
+    if (path / layout.INFO).is_file():
+        parts = [_of_dataset(path, policy, twin, outcomes or {})]
+    elif path.is_dir():
+        inside = sorted(p for p in path.iterdir() if p.suffix in (".csv", ".json") or (p / layout.INFO).is_file())
+        if not inside:
+            raise InputError(
+                f"{path} holds no trials: no table and no dataset. See docs/evaluation.md for the columns."
+            )
+        return tuple(e for p in inside for e in read_real(p, policy=policy or p.stem, twin=twin, suite=suite))
+    else:
+        parts = [_of_table(path, policy)]
+    return tuple(made for trials, columns in parts for made in _evaluations(trials, columns, suite, twin, path))
+
+
+def _of_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
+    rows = read_rows(path) if path.is_file() else []
+    if not rows:
+        raise InputError(f"{path} does not exist. Give a table of trials (CSV, JSON), a LeRobot dataset, or a folder.")
+    trials = trials_of_rows(rows, where=str(path), domain="real", policy=policy or path.stem)
+    columns: Columns = {}
+    if len(trials) == len(rows) and "successes" not in rows[0]:
+        places = [f"{path}, row {at}" for at in range(1, len(rows) + 1)]
+        for name in _NUMBERS:
+            values = [number(row, name, place) for row, place in zip(rows, places, strict=True)]
+            columns[name] = [None if math.isnan(value) else value for value in values]
+        valid = [truth(row.get("valid", ""), place, "valid") for row, place in zip(rows, places, strict=True)]
+        columns["valid"] = [one is not False for one in valid]
+        for name in ("reason", "episode_id"):
+            columns[name] = [row.get(name) or None for row in rows]
+        if "score" in rows[0]:
+            columns["progress"] = trials.score.tolist()
+    return trials, columns
+
+
+def _of_dataset(
+    path: Path, policy: str | None, twin: Twin | None, outcomes: Mapping[int, bool]
+) -> tuple[Trials, Columns]:
+    reader = DatasetReader(path)
+    indices = range(len(reader))
+    said = set(outcomes) >= set(indices)
+    if said:
+        won = [outcomes[index] for index in indices]
+        trials = _labelled(reader, path, won, policy)
+    else:
+        trials = read_trials(path, domain="real", policy=policy)
+        won = [outcomes.get(index, bool(trials.success[index])) for index in indices]
+    units = _units(reader, twin)
+    rows = [_episode_scores(reader, index, won[index], twin, units) for index in indices]
+    columns: Columns = {key: [row.get(key) for row in rows] for key in ("time_s", "smoothness", "violations")}
+    columns["episode_id"] = [name or None for name in reader.episode_ids] if reader.ours else [None] * len(reader)
+    columns["success"] = won
+    return trials, columns
+
+
+def _labelled(reader: DatasetReader, path: Path, won: Sequence[bool], policy: str | None) -> Trials:
+    rows = [reader.row(index) for index in range(len(reader))]
+    return Trials(
+        policy=tuple(policy or str(row.get("provenance/actor") or path.name) for row in rows),
+        domain=tuple("sim" if row.get("provenance/source") == "sim" else "real" for row in rows),
+        score=np.array(won, dtype=np.float64),
+        success=tuple(won),
+        task=tuple(", ".join(row.get("tasks") or []) for row in rows),
+        origin=str(path),
+    )
+
+
+def _units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
+    """Units of the readings that say where a twin's joints are; None where they cannot."""
+    if twin is None or STATE not in reader.info["features"]:
+        return None
+    units = reader.units or twin.units
+    return units if units.names == twin.units.names and len(reader.feature_names(STATE)) == len(units.names) else None
+
+
+def _episode_scores(
+    reader: DatasetReader, index: int, won: bool, twin: Twin | None, units: UnitMap | None
+) -> dict[str, Any]:
+    """What an episode's frames tell beside its outcome."""
+    found: dict[str, Any] = {}
+    if won and _NEXT_SUCCESS in reader.info["features"]:
+        values = reader.frames_table(index, [_NEXT_SUCCESS])[_NEXT_SUCCESS].to_pylist()
+        done = np.array([bool(value[0] if isinstance(value, list) else value) for value in values])
+        if done[-1]:
+            last = int(np.argmin(np.append(done[::-1], False)))  # frames of the last stretch in which it was done
+            found["time_s"] = (len(done) - last + 1) / reader.fps
+    if twin is None or units is None:
+        return found
+    joints = units.to_si(reader.array(index, STATE))
+    if len(joints) < _LEAST_FRAMES or not np.isfinite(joints).all():
+        return found
+    speed = np.gradient(joints, 1.0 / reader.fps, axis=0)
+    broken = joint_violations(twin, arm_limits(twin), joints, speed, reader.fps)
+    smoothness = float(tool_smoothness(twin, _whole(twin, joints)[None], reader.fps)[0])
+    found["violations"] = int(broken.any(axis=-1).sum())
+    found["smoothness"] = smoothness if math.isfinite(smoothness) else None
+    return found
+
+
+def _whole(twin: Twin, joints: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Positions ``(T, nq)`` with the robot's joints as read and all else at home."""
+    qpos = np.tile(twin.home()[0], (len(joints), 1))
+    qpos[:, twin.joint_qpos] = joints
+    return qpos
+
+
+def _evaluations(trials: Trials, columns: Columns, suite: str, twin: Twin | None, path: Path) -> list[Evaluation]:
+    """One record per policy, task and domain, in order of first appearance."""
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for at, key in enumerate(zip(trials.policy, trials.task, trials.domain, strict=True)):
+        groups.setdefault(key, []).append(at)
+    won = columns.get("success") or [bool(x) for x in trials.values("success")]
+    found: list[Evaluation] = []
+    for (policy, task, domain), rows in groups.items():
+        table: Columns = {
+            "slice": [trials.condition[at] or suite for at in rows],
+            "trial": [trials.pair[at] or f"{path.stem}#{at}" for at in rows],
+            "success": [won[at] for at in rows],
+            "valid": [True] * len(rows),
+        }
+        table |= {key: [values[at] for at in rows] for key, values in columns.items()}
+        known = {key: pa.array(values, TRIALS.field(key).type) for key, values in table.items()}
+        found.append(
+            Evaluation(
+                policy=policy,
+                suite=suite,
+                domain="sim" if domain == "sim" else "real",
+                task=task,
+                twin=twin.name if twin is not None else "",
+                trials=pa.table(known),
+                extra={"source": str(path)},
+            )
+        )
+    return found
