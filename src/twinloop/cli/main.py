@@ -17,10 +17,12 @@ from rich.markup import escape
 from twinloop import __version__
 from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Generate, Replay, Twin
+from twinloop.cli.compare import Compare
 from twinloop.cli.coverage import Coverage
 from twinloop.cli.curate import Curate
 from twinloop.cli.datasets import Datasets
 from twinloop.cli.edit import Edit
+from twinloop.cli.evaluate import Evaluate
 from twinloop.cli.exporting import Export
 from twinloop.cli.fsck import Fsck
 from twinloop.cli.gap import Gap, said
@@ -71,6 +73,8 @@ _Commands = (
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
     | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate", prefix_name=False)]
+    | Annotated[Compare, tyro.conf.subcommand("compare", prefix_name=False)]
     | Annotated[Twin, tyro.conf.subcommand("twin", prefix_name=False)]
     | Annotated[Sensors, tyro.conf.subcommand("sensors", prefix_name=False)]
     | Annotated[Scenario, tyro.conf.subcommand("scenario", prefix_name=False)]
