@@ -34,8 +34,10 @@ from twinloop.cli.plan import Plan
 from twinloop.cli.query import Query
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
+from twinloop.cli.run import Run
 from twinloop.cli.scenario import Scenario
 from twinloop.cli.sensors import Sensors
+from twinloop.cli.serve import Serve
 from twinloop.cli.train import Train
 from twinloop.cli.workspace import Add, Init
 from twinloop.core.errors import TwinloopError
@@ -71,6 +73,8 @@ _Commands = (
     | Annotated[Label, tyro.conf.subcommand("label", prefix_name=False)]
     | Annotated[Identify, tyro.conf.subcommand("identify", prefix_name=False)]
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
+    | Annotated[Run, tyro.conf.subcommand("run", prefix_name=False)]
+    | Annotated[Serve, tyro.conf.subcommand("serve", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
     | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate", prefix_name=False)]

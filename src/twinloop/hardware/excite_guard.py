@@ -154,8 +154,14 @@ class Guarded:
         self.reason, self.lost = self.reason or f"the robot does not answer: {raised(error)}", True
 
 
+class Stoppable(Protocol):
+    """Something that ends soon after it is given a reason to."""
+
+    reason: str
+
+
 @contextmanager
-def stopped_by_hand(guarded: Guarded) -> Generator[None]:
+def stopped_by_hand(guarded: Stoppable) -> Generator[None]:
     """Ctrl-C becomes a reason to stop, so that what was recorded is kept; a second one ends the program."""
     if threading.current_thread() is not threading.main_thread():
         yield

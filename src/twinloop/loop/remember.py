@@ -16,7 +16,7 @@ from twinloop.dataset.target import is_address, local_path
 
 # Commands that measure or make something and do not write down their own runs; of these, those that make datasets.
 MEASURING = ("gap", "identify")
-MAKING = ("edit", "fetch", "generate", "import", "pull", "record", "render")
+MAKING = ("edit", "fetch", "generate", "import", "pull", "record", "render", "run")
 _MOST_BYTES = 4096  # of one figure; a run's result.json has the rest
 
 

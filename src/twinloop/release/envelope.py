@@ -176,6 +176,17 @@ class Envelope:
             return self._waiting(motion, f"the command of {self._first(~np.isfinite(values))} is not a number")
         return self._allowed(motion, values, here)
 
+    def sent(self, before: Motion, after: Motion, command: ArrayLike) -> Motion:
+        """What is known where the robot sent another command ``(n,)`` than it was given, because of limits of its own.
+
+        Args:
+            before: the motion that was judged.
+            after: the motion that the ruling left.
+            command: what was sent, in the robot's units.
+        """
+        position = self._si(np.asarray(command, dtype=np.float64))
+        return replace(after, position=position, velocity=(position - before.position) / self.limits.dt)
+
     def _allowed(self, motion: Motion, values: Array, here: Array | None) -> Ruling:
         """The command, or the nearest that keeps every limit."""
         allowed, goal = window(motion.position, motion.velocity, self.limits), self._si(values)

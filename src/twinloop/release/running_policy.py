@@ -10,9 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import Contract
+from twinloop.core.errors import InputError
 
 if TYPE_CHECKING:
     from twinloop.policies.policy import Policy
+    from twinloop.release.registry import Registry
 
 Array = NDArray[np.float64]
 Observation = Mapping[str, NDArray[Any]]
@@ -76,9 +78,46 @@ class LocalDecider:
     def close(self) -> None:
         """Nothing is held."""
 
+    def copy(self) -> LocalDecider:
+        """Another of the same policy, with a memory of its own; both share the network."""
+        return LocalDecider(self._policy, name=self.name, run_seed=self._run_seed)
+
 
 def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecider:
     """The policy saved in a folder, ready to act; raises as `policies.open_policy`."""
     from twinloop.policies import open_policy
 
     return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed)
+
+
+def open_decider(reference: str, registry: Registry | None, *, token: str | None = None, run_seed: int = 0) -> Decider:
+    """What a reference names: a server's address, a folder, or a version or alias of the registry.
+
+    Args:
+        reference: ``http://HOST:PORT``, ``ws://HOST:PORT``, a folder, ``champion``, ``NAME@VERSION`` and the like.
+        registry: of the workspace, where there is one.
+        token: for a server.
+        run_seed: of the chance within a policy.
+
+    Raises:
+        InputError: it is none of these, a folder that is damaged, or a server that does not answer.
+        UnknownNameError: nothing in the registry is called that.
+    """
+    from twinloop.release.client import PolicyClient, is_address
+
+    if is_address(reference):
+        return PolicyClient(reference, token=token)
+    return open_saved(reference, registry, run_seed=run_seed)
+
+
+def open_saved(reference: str, registry: Registry | None, *, run_seed: int = 0) -> LocalDecider:
+    """The same of policies that are saved here: a folder, or a version or alias of the registry."""
+    if Path(reference).is_dir():
+        return open_local(Path(reference), run_seed=run_seed)
+    if registry is None:
+        raise InputError(
+            f"{reference!r} is neither a folder of a policy nor the address of a server, and there is no workspace "
+            "here that could know it by name. Give a folder, http://HOST:PORT, or work in a workspace."
+        )
+    version = registry.version(reference)
+    return open_local(registry.folder(version.reference), name=version.reference, run_seed=run_seed)

@@ -1,0 +1,309 @@
+"""A policy drives a robot through the envelope for one episode, and whatever goes wrong, the robot holds.
+
+At each control step of the robot's clock: look, ask the policy, wait no longer than the watchdog allows, let the
+envelope judge, send, write down. A policy that is late is not waited for: the robot brakes and holds, and the answer is
+taken at a later step unless what it was made from is too old by then.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ENVIRONMENT
+from twinloop.core.errors import TwinloopError
+from twinloop.core.extension import raised
+from twinloop.release.envelope import Envelope, Motion, Ruling
+from twinloop.release.running_answers import Answer, Answerer
+from twinloop.release.running_policy import Decider
+from twinloop.release.running_robot import RobotLostError, Seen, Spoken
+from twinloop.release.running_steps import Event, EventKind, Ran, RunOptions, Step, Told, Watcher
+
+Array = NDArray[np.float64]
+_ROUND_OFF = 1e-6  # of a unit; what a robot says it sent went through its own units
+_LONGEST_BRAKE = 300  # steps that are given to coming to rest; 10 s at 30 Hz
+_RESTART_S = 30.0  # for a policy to begin an episode: a server may load it first
+_SLOW = 1.5  # control periods between commands from which on a step counts as slow
+
+
+class Runner:
+    """One robot, one envelope, and who decides; see `run`.
+
+    Args:
+        robot: connected.
+        envelope: at the robot's rate and in its units.
+        decider: whose contract fits the robot.
+        watchers: who looks on.
+    """
+
+    def __init__(self, robot: Spoken, envelope: Envelope, decider: Decider, watchers: tuple[Watcher, ...] = ()) -> None:
+        self._robot, self._envelope, self._decider, self._watchers = robot, envelope, decider, watchers
+        self._thread = Answerer(f"policy {decider.name}")
+        self._period = envelope.limits.dt
+
+    def run(self, episode: int, options: RunOptions) -> Ran:
+        """Run one episode; what goes wrong underway is written down and ends it, and is never raised.
+
+        Raises:
+            InputError: the robot stands where it must not be.
+            RobotLostError: it does not answer before anything has moved.
+            TwinloopError: the policy cannot begin.
+        """
+        seen = self._robot.look()
+        motion = self._envelope.begin(seen.reading)
+        self._begin(episode)
+        going = _Going(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
+        ran = Ran(episode=episode, policy=self._decider.name)
+        return going.run(ran, motion, seen)
+
+    def close(self) -> None:
+        """End the thread that asks the policy."""
+        self._thread.close()
+
+    def _begin(self, episode: int) -> None:
+        if self._thread.busy and self._thread.wait(_RESTART_S) is None:
+            raise TwinloopError(f"{self._decider.name} has not answered since the episode before. Start it again.")
+        self._thread.ask(lambda: self._decider.restart(episode))
+        answer = self._thread.wait(_RESTART_S)
+        if answer is None:
+            raise TwinloopError(f"{self._decider.name} does not begin an episode within {_RESTART_S:g} s.")
+        if isinstance(answer.error, TwinloopError):
+            raise answer.error
+        if answer.error is not None:
+            raise TwinloopError(f"{self._decider.name} cannot begin an episode: {raised(answer.error)}.")
+        for watcher in self._watchers:
+            watcher.begin(episode)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A question to the policy that is under way."""
+
+    taken: float
+    began: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """What the policy answered; ``command`` None where it did not, and ``missing`` says why."""
+
+    command: Array | None = None
+    latency_s: float = float("nan")
+    age_s: float = 0.0
+    missing: str = "no command in time"
+
+
+class _Going:
+    """One episode under way."""
+
+    def __init__(
+        self,
+        robot: Spoken,
+        envelope: Envelope,
+        decider: Decider,
+        thread: Answerer,
+        watchers: tuple[Watcher, ...],
+        options: RunOptions,
+    ) -> None:
+        self._robot, self._envelope, self._decider, self._thread = robot, envelope, decider, thread
+        self._watchers, self._options, self._period = watchers, options, envelope.limits.dt
+        self._patience = envelope.watchdog_s if options.patience_s is None else options.patience_s
+        self._asked: _Asked | None = None
+        self._start = robot.clock.now()
+        self._last_kind = ""
+        self._columns = robot.environment_columns(decider.contract)
+
+    def run(self, ran: Ran, motion: Motion, seen: Seen) -> Ran:
+        """See `Runner.run`."""
+        due, fresh = self._start, True
+        while len(ran.steps) < self._options.steps and not ran.trip:
+            motion = self._step(ran, motion, seen, fresh=fresh)
+            due = self._next(ran, due)
+            self._judge(ran, fresh=fresh)
+            if ran.success and self._options.stop_on_success:
+                break
+            if self._options.interrupted() and not ran.trip:
+                self._trip(ran, "hand", "stopped by hand")
+            seen, fresh = self._look(ran, seen)
+        self._come_to_rest(ran, motion, seen, due)
+        return ran
+
+    def _step(self, ran: Ran, motion: Motion, seen: Seen, *, fresh: bool) -> Motion:
+        clock = self._robot.clock
+        wanted = self._wanted(ran, seen) if fresh else _Wanted(missing="the robot does not answer")
+        age = 0.0 if fresh else clock.now() - seen.taken
+        ruling = self._envelope.judge(motion, wanted.command, seen.reading, age_s=age, missing=wanted.missing)
+        when = clock.now() - self._start
+        motion, issued = self._send(ran, motion, ruling, when)
+        self._log(ran, ruling, when)
+        told = self._watch(ran, seen, issued) if fresh else Told()
+        values = np.full(len(issued), np.nan) if wanted.command is None else wanted.command
+        ran.steps.append(
+            Step(
+                time_s=when,
+                seen=seen,
+                wanted=values if values.shape == issued.shape else np.full(len(issued), np.nan),
+                issued=issued,
+                ruling=ruling,
+                latency_s=wanted.latency_s,
+                age_s=wanted.age_s,
+                scores=told.scores,
+            )
+        )
+        if ruling.kind == "stopped" and not ran.trip:
+            lost = next((event.message for event in reversed(ran.events) if event.kind == "robot"), "")
+            self._trip(ran, "stopped" if fresh else "robot", ruling.reason if fresh else f"{ruling.reason}: {lost}")
+        if told.alarm and not ran.trip:
+            self._trip(ran, "alarm", told.alarm)
+        return motion
+
+    def _wanted(self, ran: Ran, seen: Seen) -> _Wanted:
+        """The policy's command for this step, waited for no longer than the watchdog allows."""
+        wrong = _not_finite(seen)
+        if wrong:
+            return _Wanted(missing=f"{wrong} of the robot is not a number")
+        if self._asked is None:
+            self._asked = _Asked(taken=seen.taken, began=time.perf_counter())
+            shown = self._shown(seen)
+            self._thread.ask(lambda: self._decider.act(shown))
+        answer = self._thread.wait(self._patience)
+        asked = self._asked
+        if answer is None:
+            return _Wanted(missing=f"no command in time: the policy has had {self._waited(asked):.2f} s")
+        self._asked = None
+        latency = self._waited(asked)
+        if answer.error is not None:
+            return self._failed(ran, answer, latency)
+        age = self._robot.clock.now() - asked.taken
+        if age > self._envelope.settings.max_age_s:
+            said = f"an answer after {latency:.2f} s, to an observation {age:.2f} s old, came too late to be used"
+            self._event(ran, "late", said)
+            return _Wanted(missing="no command in time: the answer came too late to be used", latency_s=latency)
+        return _Wanted(command=np.asarray(answer.value, dtype=np.float64), latency_s=latency, age_s=age)
+
+    def _shown(self, seen: Seen) -> dict[str, NDArray]:
+        """What the policy reads of an observation: its own columns of what a tracker sees, in its order."""
+        arrays = dict(seen.arrays)
+        if ENVIRONMENT in arrays:
+            arrays[ENVIRONMENT] = arrays[ENVIRONMENT][self._columns]
+        return arrays
+
+    def _failed(self, ran: Ran, answer: Answer, latency: float) -> _Wanted:
+        error = answer.error
+        assert error is not None  # noqa: S101 - the caller looked
+        said = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {raised(error)}"
+        self._trip(ran, "policy", said)
+        return _Wanted(missing=said, latency_s=latency)
+
+    def _waited(self, asked: _Asked) -> float:
+        return time.perf_counter() - asked.began
+
+    def _send(
+        self, ran: Ran, motion: Motion, ruling: Ruling, when: float, *, tell: bool = True
+    ) -> tuple[Motion, Array]:
+        """Issue what was ruled; where the robot does not take it, it stands at the command before."""
+        try:
+            sent = self._robot.send(ruling.command)
+        except RobotLostError as error:
+            self._event(ran, "robot", str(error), when)
+            before = self._envelope.units.from_si(motion.position)
+            stopped = replace(ruling.motion, position=motion.position, velocity=np.zeros_like(motion.velocity))
+            return stopped, before
+        as_ruled = np.allclose(sent, ruling.command, rtol=0.0, atol=_ROUND_OFF)
+        if tell and self._asked is None and not (as_ruled and ruling.kind == "passed"):
+            self._decider.sent(sent)
+        return ruling.motion if as_ruled else self._envelope.sent(motion, ruling.motion, sent), sent
+
+    def _watch(self, ran: Ran, seen: Seen, issued: Array) -> Told:
+        """What those who look on say; one that fails is told of once, and the robot goes on."""
+        scores: dict[str, float] = {}
+        alarm = ""
+        for watcher in self._watchers:
+            try:
+                told = watcher.look(seen, issued)
+            except Exception as error:  # noqa: BLE001  # whoever looks on stops no robot by failing
+                self._watchers = tuple(one for one in self._watchers if one is not watcher)
+                self._event(ran, "alarm", f"{type(watcher).__name__} failed and looks on no longer: {raised(error)}")
+                continue
+            scores |= told.scores
+            alarm = alarm or told.alarm
+        return Told(scores=scores, alarm=alarm)
+
+    def _look(self, ran: Ran, before: Seen) -> tuple[Seen, bool]:
+        """The next observation; the one before where the robot gives none."""
+        try:
+            return self._robot.look(), True
+        except RobotLostError as error:
+            self._event(ran, "robot", str(error))
+            return before, False
+
+    def _next(self, ran: Ran, due: float) -> float:
+        """Wait for the next control step, and return when it was due; one that was missed is not made up for."""
+        clock, due = self._robot.clock, due + self._period
+        clock.wait_until(due)
+        behind = clock.now() - due
+        if behind <= (_SLOW - 1.0) * self._period:
+            return due
+        if not ran.events or ran.events[-1].kind != "slow":
+            self._event(ran, "slow", f"the loop is {1e3 * behind:.0f} ms behind its clock")
+        return clock.now()
+
+    def _judge(self, ran: Ran, *, fresh: bool) -> None:
+        if self._options.judge is None or not fresh:
+            return
+        ran.success = self._options.judge()
+        ran.steps[-1] = replace(ran.steps[-1], success=ran.success)
+
+    def _come_to_rest(self, ran: Ran, motion: Motion, seen: Seen, due: float) -> None:
+        """Brake along the stopping path; on the record where something went wrong."""
+        reason = ran.reason or "the episode is over"
+        for _ in range(_LONGEST_BRAKE):
+            if motion.at_rest:
+                return
+            ruling = self._envelope.judge(motion, None, missing=reason)
+            when = self._robot.clock.now() - self._start
+            motion, issued = self._send(ran, motion, ruling, when, tell=False)
+            if ran.trip:
+                nothing = np.full(len(issued), np.nan)
+                step = Step(
+                    time_s=when, seen=seen, wanted=nothing, issued=issued, ruling=ruling, latency_s=np.nan, age_s=0.0
+                )
+                ran.steps.append(replace(step, success=ran.success))
+            due = self._next(ran, due)
+            seen, fresh = self._look(ran, seen)
+            if not fresh:
+                return
+
+    def _log(self, ran: Ran, ruling: Ruling, when: float) -> None:
+        """An event where the envelope begins to do something else than at the step before."""
+        kind = ruling.kind if ruling.kind != "limited" else "limited by " + ", ".join(_rules(ruling))
+        if kind != self._last_kind and ruling.kind != "passed":
+            said = ruling.reason or "; ".join(
+                f"{cut.joint} {cut.wanted:.4g} to {cut.issued:.4g} by {cut.rule}" for cut in ruling.cuts
+            )
+            self._event(ran, ruling.kind, said, when)
+        self._last_kind = kind
+
+    def _trip(self, ran: Ran, kind: EventKind, reason: str) -> None:
+        ran.trip, ran.reason = kind, reason
+        if kind != "stopped":  # the envelope's own is on record already
+            self._event(ran, kind, reason)
+
+    def _event(self, ran: Ran, kind: EventKind, message: str, when: float | None = None) -> None:
+        moment = self._robot.clock.now() - self._start if when is None else when
+        last = ran.events[-1] if ran.events else None
+        if last is not None and (last.kind, last.message) == (kind, message):
+            return  # it goes on
+        ran.events.append(Event(frame=len(ran.steps), time_s=moment, kind=kind, message=message))
+
+
+def _not_finite(seen: Seen) -> str:
+    """The first part of an observation that no policy should see, or ""."""
+    return next((key for key, array in seen.arrays.items() if not np.isfinite(array).all()), "")
+
+
+def _rules(ruling: Ruling) -> list[str]:
+    return sorted({f"{cut.joint}/{cut.rule}" for cut in ruling.cuts})

@@ -1,0 +1,241 @@
+"""What came of episodes as a LeRobotDataset v3.0: whole after each of them, whatever happens in the next.
+
+Frames hold what a learner wants: observations, and as ``action`` the command as it was issued. What a person or a
+monitor asks of a run stands beside them, in the side tables ``run/steps`` (the command as it was wanted, the envelope's
+ruling, latencies), ``run/events`` and ``run/scores``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.contract import ENVIRONMENT, IMAGES, Contract
+from twinloop.core.records import Episode, Provenance, SimEpisode, Source
+from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.side_tables import SideTable
+from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
+from twinloop.release.running_steps import Ran
+
+STEPS, EVENTS, SCORES = "run/steps", "run/events", "run/scores"
+_NO_STATES = np.empty((0, 0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What is the same for all episodes of a run: the robot, what it offers, the twin of its envelope, the task.
+
+    ``judged`` says whether somebody could tell at each step whether the task was done, ``success_version`` by what.
+    """
+
+    origin: str
+    source: Source
+    offered: Contract
+    twin: str
+    twin_hash: str
+    task: str
+    judged: bool = False
+    success_version: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+
+class RunWriter:
+    """A dataset that grows by an episode at a time.
+
+    Args:
+        path: an absent or empty folder; made with the first episode.
+        facts: see `RunFacts`.
+
+    Raises:
+        DatasetError: as of `DatasetWriter`.
+    """
+
+    def __init__(self, path: Path, facts: RunFacts) -> None:
+        self.path, self._facts = path, facts
+        self._writer: DatasetWriter | None = None
+
+    @property
+    def episodes(self) -> int:
+        """Episodes written."""
+        return 0 if self._writer is None else self._writer.episodes
+
+    def add(self, ran: Ran, *, policy_hash: str, success: bool | None, notes: Mapping[str, Any] | None = None) -> int:
+        """Write an episode that has frames; when this returns it is on the disk. Returns its ``episode_index``.
+
+        Args:
+            ran: what came of it.
+            policy_hash: of the policy that acted.
+            success: whether it succeeded, None where nobody has said.
+            notes: what else its provenance should say.
+        """
+        if self._writer is None:
+            self._writer = DatasetWriter.open(self.path, self._spec())
+        number = self._writer.next_block
+        log = self._log(ran)
+        record = self._provenance(ran, policy_hash, success, notes or {})
+        episode = SimEpisode(
+            number=number,
+            commands=_NO_STATES,
+            states=_NO_STATES,
+            action=log.action,
+            observation=log.state,
+            next_success=np.array([bool(step.success) for step in ran.steps]),
+            provenance=record,
+            readings=self._environment(ran),
+        )
+        frames = [self._pictures(ran)] if self._facts.offered.cameras else None
+        outcome = {"recorded": 1, "success": int(success is True)}
+        tables = _tables(number, ran, self._facts.offered.action.names)
+        self._writer.commit_block(number, [episode], logs=[log], frames=frames, outcome=outcome, tables=tables)
+        return number
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Complete the statistics and store the run's figures."""
+        if self._writer is not None:
+            self._writer.finish(result)
+
+    def close(self) -> None:
+        """Let others write."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _spec(self) -> DatasetSpec:
+        offered = self._facts.offered
+        seen = offered.environment
+        reading = (
+            ReadingSpec(name=ENVIRONMENT.removeprefix("observation."), columns=seen, units=tuple(map(_unit, seen)))
+            if seen
+            else None
+        )
+        return DatasetSpec(
+            name=self.path.name,
+            robot_type=offered.robot_type,
+            fps=max(1, round(offered.control_hz)),
+            joints=offered.action.names,
+            units=offered.action,
+            cameras=tuple(CameraSpec(name=name, height=h, width=w) for name, (h, w) in offered.cameras.items()),
+            config={"run": dict(self._facts.config)},
+            block_size=1,
+            success=self._facts.judged,
+            readings=() if reading is None else (reading,),
+        )
+
+    def _log(self, ran: Ran) -> Episode:
+        facts = self._facts
+        return Episode(
+            index=ran.episode,
+            time=np.array([step.time_s for step in ran.steps]),
+            action=np.array([step.issued for step in ran.steps]),
+            state=_carried_on(np.array([step.seen.reading for step in ran.steps])),
+            units=facts.offered.action,
+            task=facts.task,
+            source=facts.source,
+            origin=facts.origin,
+            robot_type=facts.offered.robot_type,
+            command=facts.offered.command,
+        )
+
+    def _provenance(self, ran: Ran, policy_hash: str, success: bool | None, notes: Mapping[str, Any]) -> Provenance:
+        facts = self._facts
+        kinds: dict[str, int] = {}
+        for step in ran.steps:
+            kinds[step.ruling.kind] = kinds.get(step.ruling.kind, 0) + 1
+        run = {"policy": ran.policy, "policy_hash": policy_hash, "envelope": kinds, "trip": ran.trip or ""}
+        return Provenance(
+            source=facts.source,
+            twin=facts.twin,
+            twin_hash=facts.twin_hash,
+            config_hash="",
+            params={},
+            seed_path=(0, ran.episode, 0),
+            versions={"twinloop": version("twinloop")},
+            actor=f"policy:{ran.policy}",
+            task=facts.task or "unnamed task",
+            units=facts.offered.action.to_json(),
+            success=success,
+            success_version=facts.success_version if success is not None else "",
+            extra={
+                "origin": facts.origin,
+                "log_episode": ran.episode,
+                "task": facts.offered.task,
+                "run": {**run, "reason": ran.reason},
+                **notes,
+            },
+        )
+
+    def _environment(self, ran: Ran) -> dict[str, NDArray[np.float64]]:
+        if not self._facts.offered.environment:
+            return {}
+        return {ENVIRONMENT: _carried_on(np.array([step.seen.arrays[ENVIRONMENT] for step in ran.steps]))}
+
+    def _pictures(self, ran: Ran) -> dict[str, NDArray[np.uint8]]:
+        return {
+            name: np.stack([step.seen.arrays[f"{IMAGES}{name}"] for step in ran.steps])
+            for name in self._facts.offered.cameras
+        }
+
+
+def _carried_on(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Rows ``(T, n)`` with what is not a number as it was before; the robot held then, and `run/steps` says so."""
+    good = np.isfinite(values)
+    last = np.maximum.accumulate(np.where(good, np.arange(len(values))[:, None], 0), axis=0)
+    return np.nan_to_num(np.take_along_axis(values, last, axis=0), nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _unit(name: str) -> str:
+    """The unit of a tracker's column: places in m, headings as cosine and sine; of others nobody says."""
+    return {"x": "m", "y": "m", "z": "m", "cos": "1", "sin": "1"}.get(name.rpartition(".")[2], "")
+
+
+def _tables(number: int, ran: Ran, joints: tuple[str, ...]) -> dict[str, SideTable]:
+    steps, count = ran.steps, len(ran.steps)
+    first = {"number": pa.array(np.full(count, number), pa.int64()), "frame": pa.array(np.arange(count), pa.int64())}
+    columns = {
+        "time_s": pa.array([step.time_s for step in steps], pa.float64()),
+        "ruling": pa.array([step.ruling.kind for step in steps], pa.string()),
+        "reason": pa.array([step.ruling.reason for step in steps], pa.string()),
+        "cut_joints": pa.array([[cut.joint for cut in step.ruling.cuts] for step in steps], pa.list_(pa.string())),
+        "cut_rules": pa.array([[cut.rule for cut in step.ruling.cuts] for step in steps], pa.list_(pa.string())),
+        "latency_s": pa.array([_or_none(step.latency_s) for step in steps], pa.float64()),
+        "age_s": pa.array([step.age_s for step in steps], pa.float64()),
+    }
+    for j, joint in enumerate(joints):
+        columns[f"wanted/{joint}"] = pa.array([_or_none(step.wanted[j]) for step in steps], pa.float64())
+        columns[f"issued/{joint}"] = pa.array([float(step.issued[j]) for step in steps], pa.float64())
+    return {STEPS: pa.table({**first, **columns}), EVENTS: _events(number, ran), SCORES: _scores(number, ran)}
+
+
+def _events(number: int, ran: Ran) -> pa.Table:
+    events = ran.events
+    return pa.table(
+        {
+            "number": pa.array([number] * len(events), pa.int64()),
+            "frame": pa.array([event.frame for event in events], pa.int64()),
+            "time_s": pa.array([event.time_s for event in events], pa.float64()),
+            "kind": pa.array([event.kind for event in events], pa.string()),
+            "message": pa.array([event.message for event in events], pa.string()),
+        }
+    )
+
+
+def _scores(number: int, ran: Ran) -> pa.Table:
+    rows = [(frame, name, value) for frame, step in enumerate(ran.steps) for name, value in step.scores.items()]
+    return pa.table(
+        {
+            "number": pa.array([number] * len(rows), pa.int64()),
+            "frame": pa.array([row[0] for row in rows], pa.int64()),
+            "name": pa.array([row[1] for row in rows], pa.string()),
+            "value": pa.array([_or_none(row[2]) for row in rows], pa.float64()),
+        }
+    )
+
+
+def _or_none(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
