@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -38,10 +39,13 @@ class PictureCache:
 
     def __init__(self, data: Data, camera: str, size: tuple[int, int], *, folder: Path | None = None) -> None:
         self._data, self._camera, self._size = data, camera, size
-        self._file = tempfile.TemporaryFile(prefix="twinloop-pictures-", dir=folder)  # noqa: SIM115 - lives as long
         shape = (data.frames, *size, 3)
         try:
-            self._pictures: NDArray[np.uint8] = np.memmap(self._file, dtype=np.uint8, mode="w+", shape=shape)
+            with tempfile.TemporaryFile(prefix="twinloop-pictures-", dir=folder) as file:
+                os.posix_fallocate(
+                    file.fileno(), 0, max(1, int(np.prod(shape)))
+                )  # a map of a full disk ends the process
+                self._pictures: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r+", shape=shape)
         except OSError as error:
             weight = np.prod(shape) / 2**30
             raise InputError(
