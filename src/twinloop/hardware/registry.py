@@ -7,12 +7,13 @@ from urllib.parse import parse_qsl
 
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.core.extension import load_class, raised
+from twinloop.hardware.lerobot import lerobot_names, open_lerobot
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.hardware.virtual_cell import VirtualCell
 from twinloop.twin import builtin_names, load_twin
 
-_VIRTUAL = "virtual:"
+_VIRTUAL, _LEROBOT = "virtual:", "lerobot:"
 _NUMBERS, _WORDS = ("seed", "session", "run_seed"), ("task", "fault")
 _OF_CELLS = ("run_seed", "fault")
 
@@ -28,8 +29,8 @@ def open_robot(address: str) -> Robot:
     Args:
         address: ``virtual:TWIN?seed=N&session=M``, where TWIN is anything `load_twin` takes and both numbers default
             to 0; with ``&task=NAME`` at that task and watched by a tracker, where ``&run_seed=N&fault=NAME`` may follow
-            (see `VirtualCell`); or ``path/to/file.py:Class?option=value``, where the class is called with the options
-            as strings.
+            (see `VirtualCell`); ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`); or
+            ``path/to/file.py:Class?option=value``, where the class is called with the options as strings.
 
     Raises:
         UnknownNameError: no such robot, twin, option, task, fault or class; names the nearest.
@@ -38,9 +39,11 @@ def open_robot(address: str) -> Robot:
     """
     name, _, query = address.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
+    if name.startswith(_LEROBOT):
+        return open_lerobot(name.removeprefix(_LEROBOT), options, origin=address)
     if name.startswith(_VIRTUAL):
         return _virtual(name.removeprefix(_VIRTUAL), options, address)
-    return _own(name, load_class("robot", name, robot_names()), options)
+    return _own(name, load_class("robot", name, [*robot_names(), *lerobot_names()]), options)
 
 
 def _virtual(twin: str, options: dict[str, str], address: str) -> Robot:

@@ -1,0 +1,273 @@
+"""LeRobot's own robots behind our protocol: ``lerobot:so101?port=/dev/ttyACM0&id=my_arm``.
+
+LeRobot's interface is the protocol already (lerobot 0.4 to 0.6, ``robots/robot.py``); what is added is what a log
+needs: which units its numbers are in, by the arm's calibration, and the clock. LeRobot is imported once a robot is
+opened.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.extension import raised
+from twinloop.core.records import Source
+from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, UnitMap
+from twinloop.dataset.calibration import MotorCalibration, calibrated_units, read_calibration
+from twinloop.hardware.protocol import POSITION, NotConnectedError, WallClock
+from twinloop.twin import load_twin
+
+# Robots by their short name: LeRobot's type, and the joints whose last is the gripper, in 0 to 100.
+_SO_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
+_KINDS = {"so101": ("so101_follower", _SO_JOINTS), "so100": ("so100_follower", _SO_JOINTS)}
+_CLASSES = {"so101": "SO101Follower", "so100": "SO100Follower"}
+# Where the classes stand: in one module since lerobot 0.5, in one per arm before.
+_MODULES = ("lerobot.robots.so_follower", "lerobot.robots.{type}")
+_OPTIONS = ("port", "id", "use_degrees", "calibration", "units", "torque_off")
+_CAMERA = "camera."
+_REMEDY = "pip install 'lerobot[feetech]'"
+
+
+def lerobot_names() -> list[str]:
+    """Addresses of the LeRobot robots that are known here."""
+    return [f"lerobot:{name}" for name in _KINDS]
+
+
+class LerobotRobot:
+    """See `hardware.protocol.Robot`.
+
+    Args:
+        robot: speaks LeRobot's interface; disconnected.
+        name: the type of robot, as datasets call it.
+        joints: in the order of the unit map.
+        units: what its numbers are; None asks its calibration when it is needed.
+        use_degrees: whether the arm's joints are in degrees; else in ±100. LeRobot's default is degrees since 0.4.4,
+            and was ±100 before.
+        origin: its address.
+    """
+
+    def __init__(
+        self,
+        robot: Any,
+        *,
+        name: str,
+        joints: tuple[str, ...] = _SO_JOINTS,
+        units: UnitMap | None = None,
+        use_degrees: bool = True,
+        origin: str = "lerobot",
+    ) -> None:
+        self._robot, self._joints, self._units, self._degrees = robot, joints, units, use_degrees
+        self.name, self._origin = name, origin
+
+    @property
+    def observation_features(self) -> Mapping[str, Any]:
+        """See the protocol; cameras, if there are any, by their shape, as LeRobot has it."""
+        offered: Mapping[str, Any] = self._robot.observation_features
+        keys = [f"{joint}.{POSITION}" for joint in self._joints]
+        missing = [key for key in keys if key not in offered]
+        if missing:
+            raise InputError(f"{self.origin} has no {', '.join(missing)}. It offers: {', '.join(offered)}.")
+        return dict.fromkeys(keys, float) | {key: kind for key, kind in offered.items() if isinstance(kind, tuple)}
+
+    @property
+    def action_features(self) -> Mapping[str, type]:
+        """See the protocol."""
+        return {f"{joint}.{POSITION}": float for joint in self._joints}
+
+    @property
+    def is_connected(self) -> bool:
+        """See the protocol."""
+        return bool(self._robot.is_connected)
+
+    def connect(self, calibrate: bool = False) -> None:
+        """Open the bus, configure the servos, and hold where they are; a calibration is not begun unasked.
+
+        Servos go to the last goal that they were given when their torque comes on, so the first goal is where they
+        read to be.
+        """
+        if self.is_connected:
+            return
+        self._robot.connect(calibrate=calibrate)
+        if self.is_calibrated:
+            here = self.get_observation()
+            self._robot.send_action({key: here[key] for key in self.action_features})
+
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether the servos hold the calibration that LeRobot knows of this arm."""
+        return bool(self._robot.is_calibrated)
+
+    def calibrate(self) -> None:
+        """LeRobot's calibration by hand, which asks at the terminal."""
+        self._robot.calibrate()
+
+    def configure(self) -> None:
+        """Nothing to do: LeRobot configures when it connects, and again would let the arm drop for a moment."""
+
+    def get_observation(self) -> dict[str, Any]:
+        """See the protocol."""
+        self._require_connection()
+        answer = self._robot.get_observation()
+        return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in self._asked()}
+
+    def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
+        """See the protocol; LeRobot may cut it by ``max_relative_target``, which is not set here."""
+        self._require_connection()
+        sent = self._robot.send_action({key: float(action[key]) for key in self.action_features})
+        return {key: float(sent[key]) for key in self.action_features}
+
+    def disconnect(self) -> None:
+        """Close the bus; servos keep their torque, and hold, unless the address says ``torque_off=true``."""
+        if self.is_connected:
+            self._robot.disconnect()
+
+    @property
+    def clock(self) -> WallClock:
+        """See the protocol."""
+        return WallClock()
+
+    @property
+    def units(self) -> UnitMap:
+        """See the protocol; from the calibration that LeRobot keeps of this arm.
+
+        Raises:
+            InputError: there is none.
+        """
+        if self._units is None:
+            self._units = _units(self._robot, self._joints, use_degrees=self._degrees, origin=self.origin)
+        return self._units
+
+    @property
+    def source(self) -> Source:
+        """``real``."""
+        return "real"
+
+    @property
+    def origin(self) -> str:
+        """See the protocol."""
+        return self._origin
+
+    def _asked(self) -> list[tuple[str, Any]]:
+        return list(self.observation_features.items())
+
+    def _require_connection(self) -> None:
+        if not self.is_connected:
+            raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
+
+
+def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> LerobotRobot:
+    """A robot of LeRobot's by its short name, not yet connected.
+
+    Args:
+        name: such as ``so101``.
+        options: ``port``; ``id``, by which LeRobot finds the arm's calibration; ``use_degrees``; ``calibration``, a
+            calibration.json instead; ``units``, a twin whose unit map is to be taken instead of the calibration's;
+            ``torque_off``, to let the arm go when it is disconnected; ``camera.NAME=DEVICE:WIDTHxHEIGHT:FPS``.
+        origin: the whole address.
+
+    Raises:
+        UnknownNameError: no such robot or option.
+        InputError: the port is missing, or an option says what cannot be.
+        MissingDependencyError: LeRobot is not installed.
+    """
+    if name not in _KINDS:
+        raise UnknownNameError("LeRobot robot", name, _KINDS)
+    for key in options:
+        if key not in _OPTIONS and not key.startswith(_CAMERA):
+            raise UnknownNameError("option", key, (*_OPTIONS, f"{_CAMERA}NAME"), where=origin)
+    if "port" not in options:
+        raise InputError(f"{origin} does not say where the arm is. Write {origin}?port=/dev/ttyACM0&id=my_arm.")
+    kind, joints = _KINDS[name]
+    use_degrees = _flag(options, "use_degrees", default=True)
+    given: dict[str, Any] = {"port": options["port"], "id": options.get("id"), "use_degrees": use_degrees}
+    given["disable_torque_on_disconnect"] = _flag(options, "torque_off", default=False)
+    cameras = {key.removeprefix(_CAMERA): value for key, value in options.items() if key.startswith(_CAMERA)}
+    if cameras:
+        given["cameras"] = {key: _camera(key, value) for key, value in cameras.items()}
+    robot = _made(name, kind, given)
+    units = _given_units(options, joints, use_degrees=use_degrees)
+    return LerobotRobot(robot, name=kind, joints=joints, units=units, use_degrees=use_degrees, origin=origin)
+
+
+def _made(name: str, kind: str, given: Mapping[str, Any]) -> Any:
+    """LeRobot's robot, from whichever module this version has it in."""
+    problem: ImportError | None = None
+    for place in _MODULES:
+        try:
+            module = importlib.import_module(place.format(type=kind))
+        except ImportError as error:
+            problem = error
+            continue
+        config = getattr(module, f"{_CLASSES[name]}Config")(**given)
+        return getattr(module, _CLASSES[name])(config)
+    what = f"{kind} is a robot of LeRobot's, which cannot be imported here ({problem})."
+    raise MissingDependencyError(what, remedy=_REMEDY) from problem
+
+
+def _camera(name: str, text: str) -> Any:
+    device, _, rest = text.partition(":")
+    size, _, fps = rest.partition(":")
+    width, _, height = size.partition("x")
+    if not device or not all(part.isdecimal() for part in (width, height, fps)):
+        raise InputError(
+            f"{_CAMERA}{name}={text} is no camera. Write for example {_CAMERA}{name}=/dev/video0:640x480:30."
+        )
+    try:
+        module = importlib.import_module("lerobot.cameras.opencv")
+    except ImportError as error:
+        raise MissingDependencyError(f"Cameras are read by LeRobot ({error}).", remedy=_REMEDY) from error
+    place = int(device) if device.isdecimal() else device
+    return module.OpenCVCameraConfig(index_or_path=place, width=int(width), height=int(height), fps=int(fps))
+
+
+def _given_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_degrees: bool) -> UnitMap | None:
+    """The unit map that an address asks for, if it does."""
+    if "units" in options:
+        return load_twin(options["units"]).unit_map(_unit_names(joints, use_degrees=use_degrees))
+    if "calibration" in options:
+        path = Path(options["calibration"])
+        names = _unit_names(joints, use_degrees=use_degrees)
+        return calibrated_units(read_calibration(path), joints, names, source=str(path))
+    return None
+
+
+def _units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool, origin: str) -> UnitMap:
+    """The unit map that follows from the calibration that LeRobot keeps of an arm."""
+    motors = getattr(robot, "calibration", None) or {}
+    if not motors:
+        raise InputError(
+            f"LeRobot knows no calibration of {origin}, so nothing says what its numbers are. Calibrate it "
+            "(`lerobot-calibrate`), give the id that it was calibrated under, or calibration=FILE."
+        )
+    try:
+        rows = {
+            joint: MotorCalibration(
+                range_min=motor.range_min,
+                range_max=motor.range_max,
+                drive_mode=motor.drive_mode,
+                homing_offset=motor.homing_offset,
+                id=motor.id,
+            )
+            for joint, motor in motors.items()
+        }
+    except AttributeError as error:
+        raise InputError(
+            f"The calibration of {origin} cannot be read ({raised(error)}). Give calibration=FILE."
+        ) from error
+    names = _unit_names(joints, use_degrees=use_degrees)
+    return calibrated_units(rows, joints, names, source=f"LeRobot's calibration of {origin}")
+
+
+def _unit_names(joints: tuple[str, ...], *, use_degrees: bool) -> list[str]:
+    """Units of the SO arms: degrees or ±100, and 0 to 100 for the gripper."""
+    return [PERCENT if joint == "gripper" else DEGREES if use_degrees else NORMALIZED for joint in joints]
+
+
+def _flag(options: Mapping[str, str], key: str, *, default: bool) -> bool:
+    word = options.get(key, str(default)).lower()
+    if word not in ("true", "false"):
+        raise InputError(f"{key}={options[key]} is neither true nor false.")
+    return word == "true"
