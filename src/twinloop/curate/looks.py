@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.curate.recording import Recording
+from twinloop.encoders.sharpness import block_means, sharpness
 
 Array = NDArray[np.floating[Any]]
 
@@ -16,7 +17,6 @@ _CHUNK = 64  # frames in memory at a time: 55 MB of 640 × 480
 _BLOCKS = 24  # rows of the grid on which change is seen: blocks average an encoder's and a sensor's noise away
 _THUMB = 8  # rows and columns of the mean picture
 _GREY = np.full(3, 1 / 3, dtype=np.float32)
-_COARSE = 4  # pixels: an edge is as strong over so many where a little blur makes it weak over one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,29 +51,14 @@ def _looks(recording: Recording, camera: str) -> Looks:
     for begin in range(0, recording.frames, _CHUNK):
         pictures = recording.pictures(camera, range(begin, min(begin + _CHUNK, recording.frames)))
         grey = pictures.astype(np.float32) @ _GREY
-        grid = _blocks(grey, max(1, grey.shape[1] // _BLOCKS))
+        grid = block_means(grey, max(1, grey.shape[1] // _BLOCKS))
         joined = grid if before is None else np.concatenate([before, grid])
         change = np.abs(np.diff(joined, axis=0)).max(axis=(1, 2), initial=0.0)
-        parts.append((grey.mean(axis=(1, 2)), grey.std(axis=(1, 2)), change, _sharpness(grey), _summed(pictures)))
+        parts.append((grey.mean(axis=(1, 2)), grey.std(axis=(1, 2)), change, sharpness(grey), _summed(pictures)))
         before = grid[-1:]
-    level, contrast, change, sharpness = (np.concatenate([part[i] for part in parts]).astype(float) for i in range(4))
+    level, contrast, change, sharp = (np.concatenate([part[i] for part in parts]).astype(float) for i in range(4))
     thumb = _thumb(np.sum([part[4] for part in parts], axis=0) / recording.frames)
-    return Looks(level=level, contrast=contrast, change=change, sharpness=sharpness, thumb=thumb)
-
-
-def _sharpness(grey: Array) -> Array:
-    fine, coarse = _energy(grey), _energy(_blocks(grey, _COARSE))
-    return np.log((fine + 1e-3) / (coarse + 1e-3))  # of a picture of one colour both are 0
-
-
-def _energy(grey: Array) -> Array:
-    return (np.diff(grey, axis=1) ** 2).mean(axis=(1, 2)) + (np.diff(grey, axis=2) ** 2).mean(axis=(1, 2))
-
-
-def _blocks(grey: Array, side: int) -> Array:
-    """Means over square blocks; what is left over at the edges is cut off."""
-    count, height, width = grey.shape[0], grey.shape[1] // side, grey.shape[2] // side
-    return grey[:, : height * side, : width * side].reshape(count, height, side, width, side).mean(axis=(2, 4))
+    return Looks(level=level, contrast=contrast, change=change, sharpness=sharp, thumb=thumb)
 
 
 def _summed(pictures: NDArray[np.uint8]) -> Array:

@@ -50,7 +50,7 @@ class Envelope:
 def envelope(curves: ArrayLike) -> Envelope:
     """Mean and standard deviation of curves ``(n, T)`` at each time, smoothed a little; NaN where one has ended.
 
-    Times that few curves reach take the figures of the last one that half of them do.
+    Times at which fewer than three curves, or fewer than half, have a value take the figures of the nearest other.
 
     Raises:
         InputError: fewer than three curves, or a value that is infinite.
@@ -58,13 +58,13 @@ def envelope(curves: ArrayLike) -> Envelope:
     values = np.asarray(curves, dtype=np.float64)
     if values.ndim != 2 or len(values) < 3 or np.isinf(values).any():
         raise InputError(f"An envelope needs at least three finite curves (n, T); given {values.shape}.")
-    there = np.isfinite(values).sum(axis=0)
-    reached = int(np.flatnonzero(there >= max(3, len(values) / 2))[-1]) + 1 if (there >= 3).any() else 0
-    if not reached:
-        raise InputError("No three curves reach the same time.")
-    head = values[:, :reached]
+    there = np.flatnonzero(np.isfinite(values).sum(axis=0) >= max(3, len(values) / 2))
+    if not len(there):
+        raise InputError("No three curves have a value at the same time.")
+    nearest = there[np.abs(np.arange(there[-1] + 1)[:, None] - there[None]).argmin(axis=1)]
+    head = values[:, nearest]
     centre, width = np.nanmean(head, axis=0), np.nanstd(head, axis=0, ddof=1)
-    centre, width = _smooth(centre), np.sqrt(_smooth(width**2))
+    centre, width = running_mean(centre, _SMOOTHED), np.sqrt(running_mean(width**2, _SMOOTHED))
     floor = max(_LEAST_WIDTH * float(width.mean()), 1e-9 * (1.0 + float(np.abs(centre).max())))
     return Envelope(centre=centre, width=np.maximum(width, floor))
 
@@ -118,7 +118,10 @@ def joint_band(shape: dict[str, Array], calibration: dict[str, Array], *, rate: 
     )
 
 
-def _smooth(values: Array) -> Array:
-    """Running means over `_SMOOTHED` steps, of fewer at the ends."""
-    kernel = np.ones(min(_SMOOTHED, len(values)))
-    return np.convolve(values, kernel, mode="same") / np.convolve(np.ones(len(values)), kernel, mode="same")
+def running_mean(values: ArrayLike, steps: int) -> Array:
+    """Means of values ``(T, …)`` over so many neighbouring steps, of fewer at the ends."""
+    given = np.asarray(values, dtype=np.float64)
+    kernel = np.ones(min(steps, len(given)))
+    flat = given.reshape(len(given), -1)
+    summed = np.stack([np.convolve(column, kernel, mode="same") for column in flat.T], axis=-1)
+    return (summed / np.convolve(np.ones(len(given)), kernel, mode="same")[:, None]).reshape(given.shape)

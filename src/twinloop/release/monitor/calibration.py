@@ -1,0 +1,200 @@
+"""What a monitor is calibrated to: judges, envelopes and thresholds made of successes alone, and how it is kept.
+
+Some episodes shape the judges and envelopes, the others set the thresholds, so that the promised rate of false alarms
+holds whatever the judges are worth (see `stats.functional`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import Contract
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.release.monitor.hypotheses import Hypothesis, named
+from twinloop.release.monitor.judging import Departure, Drives, Judge, Size
+from twinloop.release.monitor.outlying import Kind, fit_outlying
+from twinloop.release.monitor.pictures import LOOKS, PictureReference
+from twinloop.release.monitor.scorer import Scorer
+from twinloop.stats.functional import Envelope, JointBand, envelope, joint_band, least_curves
+
+Array = NDArray[np.float64]
+Rows = Mapping[str, Array]  # by stream, (episode, time, d), NaN where an episode has ended
+RATE = 0.05  # false alarms per episode, of all signals together: one in twenty (our choice)
+SHAPE = 0.4  # of the episodes shape judges; the rest set thresholds (our choice)
+_SKIP_S = 0.5  # of an episode before coefficients say anything
+_FEWEST = 8  # episodes that shape judges: a covariance of fewer is nothing
+KINDS: Mapping[str, Kind] = {"observation": "density", "latent": "density"}  # measured, see docs/monitoring.md
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """What a calibration holds for: the policy and the twin by hash, the contract, and whose episodes it was made of.
+
+    ``params`` are the twin's parameters where they are not nominal. ``success_rate`` and ``intervention_rate`` are
+    what was expected of a trial then, None where nobody knew.
+    """
+
+    policy: str
+    policy_hash: str
+    twin: str
+    twin_hash: str
+    contract: Contract
+    source: str
+    params: Mapping[str, float] = field(default_factory=dict[str, float])
+    episodes: int = 0
+    success_rate: float | None = None
+    intervention_rate: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibration:
+    """See the module. ``levels`` are the mean standardized scores of each calibration episode, by signal."""
+
+    origin: Origin
+    scorer: Scorer
+    envelopes: Mapping[str, Envelope]
+    band: JointBand
+    levels: Mapping[str, Array]
+    pictures: Mapping[str, PictureReference]
+
+    @property
+    def signals(self) -> tuple[str, ...]:
+        """The signals, in order."""
+        return tuple(self.envelopes)
+
+    def standard(self, scores: Mapping[str, Array], step: Any) -> dict[str, Array]:
+        """Scores in spreads above what is usual at their step; beyond ``band.together`` they are alarms."""
+        return {name: self.envelopes[name].standard(values, step) for name, values in scores.items()}
+
+
+def fit(
+    rows: Rows,
+    commands: Array,
+    origin: Origin,
+    *,
+    hypotheses: Sequence[Hypothesis],
+    signature: Array,
+    arm: NDArray[np.intp],
+    pictures: Mapping[str, PictureReference] | None = None,
+    rate: float = RATE,
+    kinds: Mapping[str, Kind] = KINDS,
+    seed: int = 0,
+) -> Calibration:
+    """A calibration from the streams of successful episodes.
+
+    Args:
+        rows: see `streams`.
+        commands: of the same episodes ``(m, T, k)`` in the dataset's units; how much they vary is what disagreements of
+            chunks are measured in.
+        origin: what it holds for; the count of episodes is filled in.
+        hypotheses, signature: see `signatures`.
+        arm: joints whose coefficients are in ``drives``.
+        pictures: references of the cameras.
+        rate: of false alarms per episode.
+        kinds: how unlikeness is measured, by stream.
+        seed: of the split.
+
+    Raises:
+        InputError: too few episodes; says how many the rate needs.
+    """
+    count = len(commands)
+    shape, rest = _split(count, rate, seed)
+    hz = origin.contract.control_hz
+    ways = signature[:, :, arm].reshape(len(signature), signature.shape[1], -1)
+    part = {name: values[shape] for name, values in rows.items()}
+    judges, columns = _judges(part, commands[shape], hypotheses, ways, kinds, hz)
+    scorer = Scorer(judges=judges, columns=columns, control_hz=hz)
+    shaped = scorer.curves(part) | _crossed(part, kinds, hz)
+    envelopes = {name: envelope(values) for name, values in shaped.items()}
+    calibrated = scorer.curves({name: values[rest] for name, values in rows.items()})
+    band = joint_band(
+        {name: envelopes[name].largest(values) for name, values in shaped.items()},
+        {name: envelopes[name].largest(values) for name, values in calibrated.items()},
+        rate=rate,
+    )
+    return Calibration(
+        origin=Origin(**{**origin.__dict__, "episodes": count}),
+        scorer=scorer,
+        envelopes=envelopes,
+        band=band,
+        levels={name: level(envelopes[name], values) for name, values in calibrated.items()},
+        pictures=dict(pictures or {}),
+    )
+
+
+def level(usual: Envelope, curves: Array) -> Array:
+    """The mean standardized score of each curve ``(n, T)``."""
+    return np.nanmean(usual.standard(curves, np.arange(curves.shape[1])[None]), axis=1)
+
+
+def fewest_episodes(rate: float) -> int:
+    """How many successful episodes a calibration needs for a rate of false alarms."""
+    count = _FEWEST + least_curves(rate)
+    while count - max(_FEWEST, round(SHAPE * count)) < least_curves(rate):
+        count += 1
+    return count
+
+
+def _split(count: int, rate: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    if count < fewest_episodes(rate):
+        raise InputError(
+            f"{count} successful episodes are too few: a false-alarm rate of {100 * rate:g} % needs at least "
+            f"{fewest_episodes(rate)}, of which {least_curves(rate)} set the thresholds. Record more, or ask for a "
+            "higher --rate."
+        )
+    order = generator(seed, "monitor/split").permutation(count)
+    shaping = max(_FEWEST, round(SHAPE * count))
+    return np.sort(order[:shaping]), np.sort(order[shaping:])
+
+
+def _judges(
+    rows: Rows,
+    commands: Array,
+    hypotheses: Sequence[Hypothesis],
+    signature: Array,
+    kinds: Mapping[str, Kind],
+    control_hz: float,
+) -> tuple[dict[str, Judge], dict[str, tuple[int, ...]]]:
+    skip = round(_SKIP_S * control_hz)
+    judges: dict[str, Judge] = {"drives": Drives.fit(rows["drives"], signature, named(hypotheses), skip=skip)}
+    columns: dict[str, tuple[int, ...]] = {}
+    for name, values in rows.items():
+        if name == "grip":
+            judges[name] = Departure.fit(values, skip=skip)
+        elif name == "tracker":
+            judges[name] = Departure.fit(values)
+        elif name == "chunk":
+            judges[name] = Size(unit=np.maximum(np.nanstd(commands.reshape(-1, commands.shape[-1]), axis=0), 1e-9))
+        elif name in kinds:
+            judges[name] = fit_outlying(_flat(values), kinds[name])
+        elif name.startswith("camera/"):
+            for kind, which in LOOKS.items():
+                columns[f"{name}/{kind}"] = which
+                judges[f"{name}/{kind}"] = Departure.fit(values[..., list(which)])
+    return judges, columns
+
+
+def _crossed(rows: Rows, kinds: Mapping[str, Kind], control_hz: float) -> dict[str, Array]:
+    """Curves of streams that are compared with references, each episode by references that it is not among."""
+    crossed: dict[str, Array] = {}
+    for name in [name for name in rows if name in kinds]:
+        values = rows[name]
+        half = np.arange(len(values)) % 2
+        curves = np.full(values.shape[:2], np.nan)
+        for side in (0, 1):
+            judge = fit_outlying(_flat(values[half != side]), kinds[name])
+            scorer = Scorer(judges={name: judge}, columns={}, control_hz=control_hz)
+            curves[half == side] = scorer.curves({name: values[half == side]})[name]
+        crossed[name] = curves
+    return crossed
+
+
+def _flat(values: Array) -> Array:
+    rows = values.reshape(-1, values.shape[-1])
+    return rows[np.isfinite(rows).all(axis=1)]

@@ -1,0 +1,144 @@
+"""From what was measured to scores: how far a row lies from those of successes, and in which direction.
+
+A judge is fitted to rows ``(episode, time, d)`` of successes, NaN where an episode has ended, and scores rows of other
+episodes. It is made of arrays alone, which are what a calibration file keeps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.records import frozen
+from twinloop.stats.functional import running_mean
+from twinloop.stats.novelty import shrunk_covariance
+
+Array = NDArray[np.float64]
+_LEAST_SD = 1e-9
+_SMOOTHED = 7  # steps over which spreads are averaged: with tens of episodes they are ragged (our choice)
+_LEAST_SHARE = 0.3  # of its usual spread: where all successes agree by accident, it must not be a trap (our choice)
+
+
+class Judge(Protocol):
+    """Scores by signal: rows ``(…, d)`` at their steps ``(…,)`` to one number each."""
+
+    kind: ClassVar[str]
+
+    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
+        """Larger is worse; the names are ends of signals' names, empty for a judge that has but one."""
+        ...
+
+
+class Arrays:
+    """A frozen dataclass of arrays that goes into files and comes back."""
+
+    kind: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        for field in fields(self):  # pyright: ignore[reportArgumentType]
+            object.__setattr__(self, field.name, frozen(getattr(self, field.name)))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Its arrays by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def from_arrays(cls, arrays: dict[str, NDArray[Any]]) -> Self:
+        """The inverse of `to_arrays`."""
+        return cls(**arrays)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Departure(Arrays):
+    """Mahalanobis' distance from the mean of successes at the same time, by their spread then.
+
+    ``mean`` and ``sd`` ``(T, d)``, ``inverse`` ``(d, d)`` of the shrunk correlations, which are those of all times.
+    """
+
+    kind: ClassVar[str] = "departure"
+    mean: Array
+    sd: Array
+    inverse: Array
+
+    @classmethod
+    def fit(cls, rows: Array, *, skip: int = 0) -> Departure:
+        """From rows ``(m, T, d)``; the first ``skip`` steps have a mean and do not count for the covariance."""
+        reached = np.flatnonzero(np.isfinite(rows[..., 0]).sum(axis=0) >= min(3, len(rows)))[-1] + 1
+        head = rows[:, :reached]
+        mean, sd = np.nanmean(head, axis=0), np.nanstd(head, axis=0)
+        sd = np.sqrt(running_mean(sd**2, _SMOOTHED))
+        usual = np.sqrt(np.mean(sd[min(skip, reached - 1) :] ** 2, axis=0))
+        sd = np.maximum(sd, np.maximum(_LEAST_SHARE * usual, _LEAST_SD))
+        apart = ((head - mean) / sd)[:, min(skip, reached - 1) :].reshape(-1, rows.shape[-1])
+        apart = apart[np.isfinite(apart).all(axis=1)]
+        return cls(mean=mean, sd=sd, inverse=np.asarray(np.linalg.inv(shrunk_covariance(apart)), dtype=np.float64))
+
+    def standard(self, rows: Array, step: ArrayLike) -> Array:
+        """Rows ``(…, d)`` in standard deviations from the mean of their time."""
+        at = np.minimum(np.asarray(step), len(self.mean) - 1)
+        return (rows - self.mean[at]) / self.sd[at]
+
+    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
+        """See `Judge`."""
+        apart = self.standard(rows, step)
+        return {"": np.sqrt(np.maximum(np.einsum("...d,de,...e->...", apart, self.inverse, apart), 0.0))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drives(Arrays):
+    """Whether the coefficients of the drives depart from those of successes, and as which fault would move them.
+
+    ``mean``, ``sd`` and ``inverse`` are those of `Departure`, over the coefficients of all joints; ``signature``
+    ``(nwrong, T, d)`` is how each fault moves them, in those standard deviations. A fault's score is the matched
+    filter's, sᵀ Σ⁻¹ z / √(sᵀ Σ⁻¹ s): how many standard deviations the coefficients have gone that way.
+    """
+
+    kind: ClassVar[str] = "drives"
+    names: NDArray[np.str_]
+    mean: Array
+    sd: Array
+    inverse: Array
+    signature: Array
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "sd", "inverse", "signature"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+
+    @classmethod
+    def fit(cls, rows: Array, signature: Array, names: tuple[str, ...], *, skip: int) -> Drives:
+        """From coefficients ``(m, T, d)`` and how each fault moves them ``(nwrong, T, d)``."""
+        known = Departure.fit(rows, skip=skip)
+        length = len(known.mean)
+        return cls(
+            names=np.array(names),
+            mean=known.mean,
+            sd=known.sd,
+            inverse=known.inverse,
+            signature=signature[:, np.minimum(np.arange(length), signature.shape[1] - 1)] / known.sd,
+        )
+
+    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
+        """See `Judge`: one for each fault, and ``any`` for a departure whichever way."""
+        at = np.minimum(np.asarray(step), len(self.mean) - 1)
+        apart = (rows - self.mean[at]) / self.sd[at]
+        pulled = apart @ self.inverse
+        told = {"any": np.sqrt(np.maximum(np.einsum("...d,...d->...", pulled, apart), 0.0))}
+        for name, way in zip(self.names.tolist(), self.signature[:, at], strict=True):
+            length = np.sqrt(np.maximum(np.einsum("...d,de,...e->...", way, self.inverse, way), 1e-6))
+            told[name] = np.einsum("...d,...d->...", pulled, way) / length
+        return told
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size(Arrays):
+    """The root mean square of a row in units of its columns, ``unit`` ``(d,)``."""
+
+    kind: ClassVar[str] = "size"
+    unit: Array
+
+    def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Judge`
+        """See `Judge`."""
+        return {"": np.sqrt(np.mean((rows / self.unit) ** 2, axis=-1))}

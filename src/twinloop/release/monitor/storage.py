@@ -1,0 +1,120 @@
+"""A calibration as a folder: ``monitor.json`` and ``monitor.npz``, hashed, without pickles."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.contract import Contract
+from twinloop.core.errors import InputError
+from twinloop.core.files import dumps, read_json, sha256_bytes, write_bytes, write_json
+from twinloop.release.monitor.calibration import Calibration, Origin
+from twinloop.release.monitor.pictures import PictureReference
+from twinloop.release.monitor.scorer import KINDS, Scorer
+from twinloop.stats.functional import Envelope, JointBand
+
+SCHEMA = 1
+META, ARRAYS = "monitor.json", "monitor.npz"
+
+
+def save(calibration: Calibration, folder: Path) -> str:
+    """Write a calibration; returns its hash."""
+    folder.mkdir(parents=True, exist_ok=True)
+    arrays = _arrays(calibration)
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    origin = calibration.origin
+    told = {**asdict(origin), "contract": origin.contract.to_json(), "params": dict(origin.params)}
+    meta = {
+        "schema": SCHEMA,
+        "origin": told,
+        "signals": list(calibration.envelopes),
+        "judges": {name: judge.kind for name, judge in calibration.scorer.judges.items()},
+        "columns": {name: list(which) for name, which in calibration.scorer.columns.items()},
+        "control_hz": calibration.scorer.control_hz,
+        "band": asdict(calibration.band),
+        "cameras": list(calibration.pictures),
+        "arrays": sha256_bytes(buffer.getvalue()),
+    }
+    write_bytes(folder / ARRAYS, buffer.getvalue())
+    whole = sha256_bytes(dumps(meta).encode())
+    write_json(folder / META, {**meta, "hash": whole})
+    return whole
+
+
+def read(folder: Path) -> tuple[Calibration, str]:
+    """A calibration and its hash.
+
+    Raises:
+        InputError: no calibration lies there, or it is newer or damaged; names the file.
+    """
+    path = folder / META
+    if not path.is_file():
+        raise InputError(f"{folder} holds no monitor ({META} is missing). Make one: twinloop monitor calibrate.")
+    meta = _checked(path)
+    values = _loaded(folder / ARRAYS, meta["arrays"])
+    whole = meta.pop("hash")
+    if sha256_bytes(dumps(meta).encode()) != whole:
+        raise InputError(f"{path} is not what was written: its hash does not fit. Calibrate again, or copy it again.")
+    origin = Origin(**{**meta["origin"], "contract": Contract.from_json(meta["origin"]["contract"])})
+    judges = {name: KINDS[kind].from_arrays(_part(values, f"judge:{name}")) for name, kind in meta["judges"].items()}
+    columns = {name: tuple(which) for name, which in meta["columns"].items()}
+    calibration = Calibration(
+        origin=origin,
+        scorer=Scorer(judges=judges, columns=columns, control_hz=float(meta["control_hz"])),
+        envelopes={name: Envelope(**_part(values, f"envelope:{name}")) for name in meta["signals"]},
+        band=JointBand(**meta["band"]),
+        levels={name: _part(values, "levels")[name] for name in meta["signals"]},
+        pictures={
+            name: PictureReference(background=_part(values, "picture")[name].astype(np.float64))
+            for name in meta["cameras"]
+        },
+    )
+    return calibration, whole
+
+
+def _arrays(calibration: Calibration) -> dict[str, NDArray[Any]]:
+    found: dict[str, NDArray[Any]] = {}
+    for name, judge in calibration.scorer.judges.items():
+        found |= {f"judge:{name}:{key}": values for key, values in judge.to_arrays().items()}
+    for name, one in calibration.envelopes.items():
+        found |= {f"envelope:{name}:centre": one.centre, f"envelope:{name}:width": one.width}
+    found |= {f"levels:{name}": values for name, values in calibration.levels.items()}
+    return found | {f"picture:{name}": one.background.astype(np.float32) for name, one in calibration.pictures.items()}
+
+
+def _part(values: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {key.removeprefix(f"{prefix}:"): array for key, array in values.items() if key.startswith(f"{prefix}:")}
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    try:
+        meta = read_json(path)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is no JSON ({error}). Calibrate again, or copy it again.") from error
+    if not isinstance(meta, dict) or "schema" not in meta or "hash" not in meta:
+        raise InputError(f"{path} is not a monitor's: it has no schema and hash.")
+    if meta["schema"] > SCHEMA:
+        raise InputError(f"{path} has schema {meta['schema']}; this version reads up to {SCHEMA}. Update twinloop.")
+    return meta
+
+
+def _loaded(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
+    if not path.is_file():
+        raise InputError(f"{path} is missing. Copy the whole folder of the monitor, or calibrate again.")
+    data = path.read_bytes()
+    if sha256_bytes(data) != wanted:
+        raise InputError(f"{path} is not what was written: its hash does not fit. Calibrate again, or copy it again.")
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as kept:
+            return {key: kept[key] for key in kept.files}
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from error

@@ -1,0 +1,204 @@
+"""What a monitor measures at every step, before anything is judged: rows of numbers by stream.
+
+The streams, each ``(nworld, d)``:
+
+- ``drives``, ``grip``: coefficients of the residuals of arm and gripper, joint by joint (see `directions`);
+- ``tracker``: where a tracker sees the tool less where the readings say it is, x, y, z in m, averaged over a third of a
+  second. A worn joint moves both; a tracker or a camera that was moved moves one;
+- ``observation``: joint readings and what a tracker sees; ``latent``: the policy's features;
+- ``chunk``: how far the latest chunk departs from the one before it, over the steps that both foretell, by joint;
+- ``camera/NAME``: light, sharpness and shift (see `pictures`).
+
+A stream that a robot or a policy does not have is left out. Before there is anything to say a row is NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
+from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
+from twinloop.release.monitor.directions import Directions
+from twinloop.release.monitor.observers import Observers
+from twinloop.release.monitor.pictures import PictureReference
+from twinloop.tasks.kinematics import Chain
+from twinloop.twin import Twin
+
+Array = NDArray[np.float64]
+_TRACKED_S = 1.0 / 3.0  # over which the tracker's residual is averaged: a tag flickers from frame to frame (our choice)
+
+
+class Acts(Protocol):
+    """What is looked at of a policy in the loop; `policies.Acting` is one."""
+
+    chunk: NDArray[np.float64]
+    previous_chunk: NDArray[np.float64]
+    chunk_step: NDArray[np.int64]
+    previous_step: NDArray[np.int64]
+    predicted: NDArray[np.bool_]
+    latent: NDArray[np.float64]
+
+
+class Streams:
+    """The streams of ``nworld`` robots of one kind, each of which may begin an episode while the others go on.
+
+    Args:
+        twin: the robot as it was identified, with ``params``.
+        contract: units of readings and commands, and the names of what a tracker sees.
+        params: one row; nominal if none is given.
+        pictures: references of the cameras that are to be looked at, by name.
+        nthread: C threads.
+    """
+
+    def __init__(
+        self,
+        twin: Twin,
+        contract: Contract,
+        params: ParamTable | None = None,
+        *,
+        pictures: Mapping[str, PictureReference] | None = None,
+        nthread: int = 1,
+    ) -> None:
+        self._twin, self._contract, self._pictures = twin, contract, dict(pictures or {})
+        self._units = contract.state or twin.units
+        self._params = twin.table(1) if params is None else params
+        self._observers = Observers(twin, self._params, nthread=nthread)
+        self.hypotheses = self._observers.wrong
+        self.arm, self.grip = arm_and_grip(twin)
+        self._tool = _tool_columns(contract)
+        home = twin.home()[0]
+        self._chain = Chain(twin.model, twin.robot.tcp, home) if twin.robot.tcp and self._tool else None
+        self._keep = math.exp(-1.0 / (_TRACKED_S * twin.control_hz))
+
+    def begin(self, nworld: int) -> None:
+        """Forget everything; episodes of so many robots begin with the next look."""
+        n, wrong = len(self._twin.robot.joints), len(self.hypotheses)
+        self.nworld = nworld
+        self._fresh = np.ones(nworld, dtype=bool)
+        self._never = True
+        self._directions = Directions((nworld, n, wrong), self._twin.control_hz)
+        self._tracked = np.full((nworld, 3), np.nan)
+        self._disagreed = np.full((nworld, len(self._contract.action.names)), np.nan)
+        self._command = np.zeros((nworld, self._twin.model.nu))
+
+    def restart(self, worlds: ArrayLike) -> None:
+        """Some episodes begin with the next look."""
+        self._fresh[np.asarray(worlds)] = True
+
+    def look(
+        self,
+        observation: Mapping[str, NDArray],
+        acting: Acts | None,
+        command: ArrayLike,
+        reading: ArrayLike | None = None,
+    ) -> dict[str, Array]:
+        """The rows of this step.
+
+        Args:
+            observation: of this step, by LeRobot's names, in the dataset's units.
+            acting: the policy after it decided on this step; None where there is none.
+            command: what is sent at this step, ``(nworld, k)`` in the dataset's units, after any envelope.
+            reading: joint readings ``(nworld, n)`` where the observation does not hold them.
+
+        Raises:
+            InputError: no readings, or readings of another count or that are not finite.
+        """
+        read = self._read(observation, reading)
+        position = self._units.to_si(read)
+        rows = self._drives(position)
+        fresh = self._fresh.copy()
+        self._fresh[:] = False
+        self._command = np.asarray(self._to_actuators(command), dtype=np.float64)
+        rows["observation"] = np.concatenate([read, *self._seen(observation)], axis=1)
+        if self._chain is not None and ENVIRONMENT in observation:
+            tool = np.asarray(observation[ENVIRONMENT])[:, self._tool]
+            rows["tracker"] = self._tracker(self._chain, position, tool, fresh)
+        if acting is not None:
+            rows |= self._policy(acting, fresh)
+        for name, reference in self._pictures.items():
+            if IMAGES + name in observation:
+                rows[f"camera/{name}"] = reference.look(np.asarray(observation[IMAGES + name]), name)
+        return rows
+
+    def _read(self, observation: Mapping[str, NDArray], reading: ArrayLike | None) -> Array:
+        given = observation.get(STATE) if reading is None else np.asarray(reading)
+        if given is None:
+            raise InputError(f"A monitor needs joint readings: give {STATE} in the observation, or `reading`.")
+        wanted = (self.nworld, len(self._twin.robot.joints))
+        if given.shape != wanted or not np.isfinite(given).all():
+            raise InputError(f"Joint readings are finite and of shape {wanted} (robots, joints); given {given.shape}.")
+        return np.asarray(given, dtype=np.float64)
+
+    def _to_actuators(self, command: ArrayLike) -> Array:
+        values = np.asarray(command, dtype=np.float64)
+        return self._contract.action.to_si(values) if self._contract.command == "position" else values
+
+    def _drives(self, position: Array) -> dict[str, Array]:
+        if self._never:
+            self._observers.begin(position)
+            self._never = False
+        residual, moved = self._observers.look(self._command, position)
+        coefficients = self._directions.look(residual, moved)
+        worlds = np.flatnonzero(self._fresh)
+        if worlds.size:
+            self._observers.restart(worlds, position[worlds])
+            self._directions.restart(worlds)
+            coefficients[worlds] = 0.0
+        rows = {"drives": coefficients[:, self.arm].reshape(self.nworld, -1)}
+        if self.grip.size:
+            rows["grip"] = coefficients[:, self.grip].reshape(self.nworld, -1)
+        return rows
+
+    def _seen(self, observation: Mapping[str, NDArray]) -> list[Array]:
+        return [np.asarray(observation[ENVIRONMENT], dtype=np.float64)] if ENVIRONMENT in observation else []
+
+    def _tracker(self, chain: Chain, position: Array, tool: NDArray, fresh: NDArray[np.bool_]) -> Array:
+        offset, scale = (self._twin.column(self._params, "sensor", kind) for kind in ("offset", "scale"))
+        order = [self._twin.joint_qpos.tolist().index(row) for row in chain.qpos.tolist()]
+        reached = chain.pose((offset + scale * position)[:, order]).position
+        apart = tool - reached
+        before = np.where(fresh[:, None], apart, self._tracked)
+        self._tracked = self._keep * before + (1.0 - self._keep) * apart
+        return self._tracked.copy()
+
+    def _policy(self, acting: Acts, fresh: NDArray[np.bool_]) -> dict[str, Array]:
+        self._disagreed[fresh] = np.nan
+        both = acting.predicted & (acting.previous_step >= 0)
+        for shift in np.unique((acting.chunk_step - acting.previous_step)[both]):
+            worlds = np.flatnonzero(both & (acting.chunk_step - acting.previous_step == shift))
+            self._disagreed[worlds] = overlap(acting.chunk[worlds], acting.previous_chunk[worlds], int(shift))
+        rows = {"chunk": self._disagreed.copy()}
+        if acting.latent.shape[1]:
+            rows["latent"] = np.array(acting.latent, dtype=np.float64)
+        return rows
+
+
+def overlap(chunk: Array, previous: Array, shift: int) -> Array:
+    """How far chunks ``(n, size, k)`` depart from those made ``shift`` steps before, over the steps of both.
+
+    Root mean square over those steps, ``(n, k)``; NaN where there are none.
+    """
+    common = chunk.shape[1] - shift
+    if common < 1:
+        return np.full((len(chunk), chunk.shape[2]), np.nan)
+    return np.sqrt(np.mean((chunk[:, :common] - previous[:, shift:]) ** 2, axis=1))
+
+
+def arm_and_grip(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Which joints carry the hand, and which are the hand: jaws that close on a thing stop where it is."""
+    gripper = twin.robot.gripper
+    grip = [i for i, name in enumerate(twin.robot.joints) if gripper is not None and name == gripper.joint]
+    return np.setdiff1d(np.arange(len(twin.robot.joints)), grip), np.array(grip, dtype=np.intp)
+
+
+def _tool_columns(contract: Contract) -> list[int]:
+    names = [f"tool.{axis}" for axis in "xyz"]
+    if not all(name in contract.environment for name in names):
+        return []
+    return [contract.environment.index(name) for name in names]
