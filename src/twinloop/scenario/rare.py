@@ -1,0 +1,198 @@
+"""How often a policy fails where counting would see nothing: cross-entropy towards failures, then weighted draws.
+
+The cross-entropy method (Rubinstein and Kroese, 2004; de Boer et al., Annals of Operations Research 134, 2005) moves a
+proposal, round by round, to where the worst worlds lie, until it draws mostly failures; what is estimated afterwards
+comes from fresh draws of the final proposal, which no adaptation has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from twinloop.core.errors import InputError
+from twinloop.scenario.proposal import Proposal, log_density
+from twinloop.stats.importance import WeightedRate, weighted_rate
+
+Array = NDArray[np.float64]
+_ELITE = 0.15  # share of a round that is called worst; 0.01 to 0.2 in the literature
+_SMOOTHING = 0.8  # of the way to the new mean; 0.6 to 0.9 in the literature
+_NOMINAL = 0.1  # plain draws beside the normals; Hesterberg uses 0.1 to 0.5
+_SPREAD = (1.0, 1.3)
+_ENOUGH = 0.4  # share of a round that fails, at which the proposal has arrived; our choice
+_ALPHA = 0.01  # chance that an axis which no failure depends on is moved, over all axes; our choice
+_LEAST = 0.5  # of an equal share of the draws, for every mode: a weak one is not lost; our choice
+_FEWEST = 4  # draws that a mode rests on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What became of points ``z`` ``(n, d)``: ``score`` ``(n,)``, lower is worse, and whether each ``failed``.
+
+    ``lost`` worlds diverged: they are not counted as failures, and how many there are is said beside a rate.
+    """
+
+    z: Array
+    score: Array
+    failed: NDArray[np.bool_]
+    lost: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+    @classmethod
+    def joined(cls, parts: list[Seen]) -> Seen:
+        """All of them, one after the other."""
+        return cls(
+            z=np.concatenate([part.z for part in parts]),
+            score=np.concatenate([part.score for part in parts]),
+            failed=np.concatenate([part.failed for part in parts]),
+            lost=np.concatenate([part.lost for part in parts]),
+        )
+
+
+Try = Callable[[Array], Seen]
+"""Runs the worlds of points ``(n, d)``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Search:
+    """How a search goes: worlds per round, most rounds, modes of the proposal, worlds of the estimate."""
+
+    round_size: int = 256
+    rounds: int = 6
+    modes: int = 4
+    draws: int = 1024
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("round_size", 4 * _FEWEST), ("rounds", 0), ("modes", 1), ("draws", 2)):
+            if getattr(self, name) < least:
+                raise InputError(f"{name} = {getattr(self, name)}: a search needs {least} or more.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What a search came to: the rate, the last proposal, all worlds that were run (``seen``; the ``fresh`` ones last).
+
+    ``levels`` is, round by round, the score that the elite lay below and the share of the round that failed.
+    """
+
+    rate: WeightedRate
+    proposal: Proposal
+    seen: Seen
+    fresh: int
+    levels: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+
+def failure_rate(try_: Try, axes: int, search: Search, *, level: float = 0.95) -> Found:
+    """Search for failures, and estimate how often they happen under the plain distribution.
+
+    Args:
+        try_: runs worlds.
+        axes: how many numbers a world is.
+        search: how.
+        level: of the interval.
+    """
+    rng = np.random.default_rng([search.seed, axes])
+    proposal, parts, levels = Proposal.plain(axes), list[Seen](), list[tuple[float, float]]()
+    for _ in range(search.rounds):
+        seen = try_(proposal.draw(search.round_size, rng))
+        parts.append(seen)
+        elite, threshold = _elite(seen, proposal)
+        share = float(seen.failed.mean())
+        levels.append((threshold, share))
+        if proposal.modes and share >= _ENOUGH:
+            break
+        proposal = _moved(proposal, seen, elite, search.modes, rng)
+    fresh = try_(proposal.draw(search.draws, rng))
+    rate = weighted_rate(fresh.failed & ~fresh.lost, proposal.log_weight(fresh.z), level=level)
+    seen = Seen.joined([*parts, fresh])
+    return Found(rate=rate, proposal=proposal, seen=seen, fresh=len(fresh), levels=levels)
+
+
+def _elite(seen: Seen, proposal: Proposal) -> tuple[NDArray[np.bool_], float]:
+    """The worst worlds of a round: its failures or, where they are few, its lowest scores, and a few of every normal.
+
+    The few keep a region of failures from being forgotten because another is reached first.
+    """
+    kept = ~seen.lost
+    if not kept.any():
+        return kept, np.inf
+    score, elite = np.where(kept, seen.score, np.inf), seen.failed & kept
+    threshold = float(np.quantile(score[kept], _ELITE))
+    if elite.sum() < _ELITE * kept.sum():
+        elite |= kept & (score <= threshold)
+    origin = proposal.origin(seen.z)
+    for part in range(proposal.modes):
+        mine = np.flatnonzero(kept & (origin == part))
+        if elite[mine].sum() < _FEWEST:
+            elite[mine[np.argsort(score[mine], kind="stable")[:_FEWEST]]] = True
+    return elite, threshold
+
+
+def _moved(proposal: Proposal, seen: Seen, elite: NDArray[np.bool_], modes: int, rng: np.random.Generator) -> Proposal:
+    """The proposal whose normals fit the elite, seen through the plain distribution."""
+    z, logs = seen.z[elite], proposal.log_weight(seen.z[elite])
+    if len(z) < 2 * _FEWEST:
+        return proposal
+    weights = np.exp(np.minimum(logs - logs.max(), 0.0))
+    flat = np.sqrt(
+        weights
+    )  # tempered: the few heaviest points would else be the whole mode (Koblents and Míguez, 2015)
+    moving = _moving(z, flat)
+    groups = _groups(z[:, moving], flat, modes, rng) if moving.any() else np.zeros(len(z), dtype=np.intp)
+    means, stds, shares = [], [], []
+    for group in np.unique(groups):
+        mine = groups == group
+        w = flat[mine] / flat[mine].sum()
+        mean = w @ z[mine]
+        std = np.sqrt(np.maximum(w @ (z[mine] - mean) ** 2, 1e-12))
+        means.append(np.where(moving, _SMOOTHING * mean, 0.0))
+        stds.append(np.where(moving, np.clip(std, *_SPREAD), 1.0))
+        shares.append(float(flat[mine].sum()))
+    share = np.maximum(np.array(shares) / sum(shares), _LEAST / len(shares))
+    return Proposal(mean=np.stack(means), std=np.stack(stds), share=share / share.sum(), nominal=_NOMINAL)
+
+
+def _moving(z: Array, weights: Array) -> NDArray[np.bool_]:
+    """Axes along which the elite lies elsewhere than the plain distribution, or wider: what failures depend on."""
+    w = weights / weights.sum()
+    effective = 1.0 / (w**2).sum()
+    mean, square = w @ z, w @ z**2
+    limit = float(ndtri(1.0 - _ALPHA / (4.0 * z.shape[1])))
+    off = np.abs(mean) * np.sqrt(effective)
+    wide = (square - 1.0) * np.sqrt(effective / 2.0)  # the variance of a squared normal is 2
+    return (off > limit) | (wide > limit)
+
+
+def _groups(z: Array, weights: Array, modes: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Which of at most ``modes`` groups each point belongs to; no group is smaller than a mode may be.
+
+    Weighted k-means from far apart points (Arthur and Vassilvitskii, k-means++, 2007).
+    """
+    modes = min(modes, len(z) // _FEWEST)
+    centres = z[[int(rng.choice(len(z), p=weights / weights.sum()))]]
+    while len(centres) < modes:
+        away = weights * ((z[:, None] - centres[None]) ** 2).sum(axis=2).min(axis=1)
+        centres = np.concatenate([centres, z[[int(rng.choice(len(z), p=away / away.sum()))]]])
+    groups = np.zeros(len(z), dtype=np.intp)
+    for _ in range(20):
+        groups = ((z[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
+        sums = [(weights[groups == k].sum(), weights[groups == k] @ z[groups == k]) for k in range(len(centres))]
+        centres = np.stack(
+            [total / mass if mass > 0 else old for (mass, total), old in zip(sums, centres, strict=True)]
+        )
+    sizes = np.bincount(groups, minlength=len(centres))
+    large = np.flatnonzero(sizes >= _FEWEST)
+    return large[((z[:, None] - centres[None, large]) ** 2).sum(axis=2).argmin(axis=1)]
+
+
+def most_probable(seen: Seen, count: int) -> NDArray[np.intp]:
+    """The most probable failures that were seen, most probable first: rows of ``seen``."""
+    failures = np.flatnonzero(seen.failed & ~seen.lost)
+    return failures[np.argsort(-log_density(seen.z[failures]), kind="stable")][:count]

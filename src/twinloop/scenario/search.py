@@ -1,0 +1,124 @@
+"""Worlds of a plan as points to search among: which points, what became of them, and the worlds themselves again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import SimEpisode
+from twinloop.core.seeds import MOST_EPISODES
+from twinloop.randomize import Plan
+from twinloop.rollout import Actor, BatchResult, run_batch
+from twinloop.scenario.rare import Seen
+from twinloop.simulate import Backend
+from twinloop.tasks import Task
+from twinloop.tasks.protocol import is_staged
+
+_BATCH = 128  # worlds at once: past this a batch gets no faster on C threads (benchmarks/generate.py)
+_EDGE = 1e-12  # probabilities are kept this far from 0 and 1, where a normal has no quantile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """A design whose episodes lie where they are told: episode ``first + i`` at row ``i`` of ``points``, in (0, 1)."""
+
+    kind: ClassVar[str] = "given"
+    points: NDArray[np.float64]
+    first: int
+    names: tuple[str, ...] = ()
+
+    def check(self, axes: Sequence[tuple[str, ...]]) -> None:
+        """Refuse points of other axes."""
+        if self.points.shape[1] != len(axes):
+            raise InputError(f"Points have {self.points.shape[1]} axes, the plan draws {len(axes)} numbers.")
+
+    def place(
+        self, u: NDArray[np.float64], axes: Any, run_seed: int, episodes: NDArray[np.int64], /
+    ) -> NDArray[np.float64]:  # the protocol's signature
+        """The points of these episodes."""
+        del u, axes, run_seed
+        return self.points[episodes - self.first]
+
+
+class PlanSearch:
+    """Runs worlds of a plan at points ``z`` ``(n, d)`` of independent standard normals; see `scenario.rare.Try`.
+
+    A world's score is the task's progress, in [0, 1], where it failed, and 1 plus the share of the episode for which
+    success already lasted at its end where it did not: a late success is nearest to a failure. Chance within worlds is
+    new in every world, so that what happens by chance alone is part of the rate.
+
+    Args:
+        plan: what is drawn, and so what is asked about.
+        task: on the plan's twin.
+        actor: who acts.
+        backend: how worlds run.
+
+    Raises:
+        InputError: a plan with constraints, adaptive ranges or proposals, whose distribution is not the product that
+            points stand for; or one that draws nothing per episode.
+    """
+
+    def __init__(self, plan: Plan, task: Task, actor: Actor, backend: Backend) -> None:
+        hinders = {"constraints": plan.constraints, "adaptive ranges": plan.adaptive, "proposals": plan.weighted}
+        for what, there in hinders.items():
+            if there:
+                raise InputError(f"Failures cannot be searched under {what}: leave them out of `randomization`.")
+        drawn = [draw for draw in plan.draws if draw.scope == "episode"]
+        self.axes = tuple("+".join(axis) for draw in drawn for axis in draw.axes)
+        if not self.axes:
+            raise InputError("Nothing is drawn per episode, so there is nothing to search. Add `default: true`.")
+        self._plan, self._task, self._actor, self._backend = plan, task, actor, backend
+        self._count, self._points = 0, list[NDArray[np.float64]]()
+
+    def __call__(self, z: NDArray[np.float64]) -> Seen:
+        """Run the worlds of these points."""
+        first = self._count
+        if first + len(z) > MOST_EPISODES:
+            raise InputError(f"A search has at most {MOST_EPISODES} worlds.")
+        self._points.append(z)
+        self._count += len(z)
+        cuts = [(z[a : a + _BATCH], first + a) for a in range(0, len(z), _BATCH)]
+        return Seen.joined([self._judged(part, self._run(part, number)) for part, number in cuts])
+
+    def episode(self, row: int) -> SimEpisode:
+        """The world of a row, counted over all calls, run again: its record with states and commands."""
+        z = np.concatenate(self._points)[[row]]
+        return self._run(z, row).episode(0)
+
+    def values(self, z: NDArray[np.float64]) -> dict[str, float]:
+        """The drawn parameters of one point ``(d,)``, by name."""
+        table = self._placed(z[None], 0).draw([0], nstep=self._task.nstep)
+        names = [name for draw in self._plan.draws for name in draw.names if draw.scope != "step"]
+        return {name: float(table[name][0]) for name in names}
+
+    def _placed(self, z: NDArray[np.float64], first: int) -> Plan:
+        points = np.clip(ndtr(z), _EDGE, 1.0 - _EDGE)
+        return replace(self._plan, design=Given(points=points, first=first))
+
+    def _run(self, z: NDArray[np.float64], first: int) -> BatchResult:
+        numbers, task, plan = list(range(first, first + len(z))), self._task, self._placed(z, first)
+        return run_batch(
+            plan.twin,
+            task,
+            plan.draw(numbers, nstep=task.nstep),
+            run_seed=plan.run_seed,
+            episodes=numbers,
+            backend=self._backend,
+            actor=self._actor,
+        )
+
+    def _judged(self, z: NDArray[np.float64], batch: BatchResult) -> Seen:
+        lost, won = ~batch.trajectories.valid, batch.success
+        far = np.where(batch.held.any(axis=1), 0.9, 0.5)  # of a task that does not say how far it came
+        if is_staged(self._task):
+            far = self._task.progress(batch.trajectories.states)[:, -1]
+        undone = ~batch.held
+        lasted = np.where(undone.any(axis=1), undone[:, ::-1].argmax(axis=1), batch.held.shape[1])
+        score = np.where(won, 1.0 + lasted / batch.held.shape[1], np.minimum(far, 1.0))
+        return Seen(z=z, score=score, failed=~won & ~lost, lost=lost)

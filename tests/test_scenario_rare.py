@@ -1,0 +1,130 @@
+"""The rate of failures in closed form comes back, far below what counting could see, and weights are densities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.stats import multivariate_normal, norm
+
+from twinloop.core.errors import InputError
+from twinloop.scenario.archive import CELLS, Archive, illuminate, map_axes
+from twinloop.scenario.proposal import Proposal, log_density
+from twinloop.scenario.rare import Search, Seen, failure_rate, most_probable
+from twinloop.stats.importance import weighted_rate
+
+WAY = np.array([0.6, 0.6, 0.529])
+WAY /= np.linalg.norm(WAY)
+
+
+def half_space(threshold, *, both=False):
+    """Failures beyond a plane at some distance from the middle, whose probability is the normal's tail there."""
+
+    def tried(z):
+        score = threshold - z[:, :3] @ WAY
+        if both:
+            score = np.minimum(score, threshold + 0.3 + z[:, :3] @ WAY[::-1])
+        return Seen(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
+
+    return tried
+
+
+def coverage(threshold, axes, runs, *, both=False):
+    truth = norm.sf(threshold) + both * norm.sf(threshold + 0.3)
+    rates = [failure_rate(half_space(threshold, both=both), axes, Search(seed=s)).rate for s in range(runs)]
+    covered = np.mean([r.interval.low <= truth <= r.interval.high for r in rates])
+    return covered, np.array([float(r.interval.estimate) for r in rates]) / truth, rates
+
+
+def test_one_in_a_hundred_thousand_among_149_axes():
+    covered, ratio, rates = coverage(4.3, 149, 8)
+    assert covered >= 0.75
+    assert np.abs(ratio - 1).max() < 0.5
+    assert all(rate.plain > 100 * rate.draws for rate in rates)
+
+
+@pytest.mark.slow
+def test_intervals_cover_and_a_weaker_region_is_rarely_lost():
+    one, ratio, _ = coverage(3.7, 149, 100)
+    assert one >= 0.88
+    assert abs(ratio.mean() - 1) < 0.05
+    two, ratio, _ = coverage(3.7, 149, 100, both=True)
+    assert two >= 0.75  # 0.85 was found: the weaker of two opposite regions is missed in one search of seven
+    assert abs(ratio.mean() - 1) < 0.15
+
+
+def test_weights_are_the_ratio_of_densities():
+    proposal = Proposal(
+        mean=np.array([[1.0, 0.0], [-2.0, 1.0]]),
+        std=np.array([[1.0, 1.2], [0.8, 1.0]]),
+        share=np.array([0.3, 0.7]),
+        nominal=0.2,
+    )
+    z = np.random.default_rng(0).normal(size=(50, 2))
+    parts = [
+        0.8 * share * multivariate_normal(mean, np.diag(std**2)).pdf(z)
+        for mean, std, share in zip(proposal.mean, proposal.std, proposal.share, strict=True)
+    ]
+    plain = multivariate_normal(np.zeros(2), np.eye(2)).pdf(z)
+    np.testing.assert_allclose(np.exp(proposal.log_weight(z)), plain / (sum(parts) + 0.2 * plain), rtol=1e-10)
+    np.testing.assert_allclose(np.exp(log_density(z)), plain, rtol=1e-10)
+    assert proposal.log_weight(z).max() <= -np.log(0.2)
+
+
+def test_draws_of_a_proposal_average_to_one_when_weighted():
+    proposal = Proposal(mean=np.array([[1.5, -1.0]]), std=np.ones((1, 2)), share=np.ones(1), nominal=0.1)
+    z = proposal.draw(20_000, np.random.default_rng(1))
+    weights = np.exp(proposal.log_weight(z))
+    assert weights.mean() == pytest.approx(1.0, abs=0.05)
+    assert set(np.unique(proposal.origin(np.array([[1.5, -1.0], [-3.0, 3.0]])))) == {0, -1}
+
+
+def test_what_never_happened_and_what_rests_on_one_draw_are_said():
+    nothing = weighted_rate(np.zeros(100, dtype=bool), np.zeros(100))
+    assert (float(nothing.interval.estimate), float(nothing.interval.high)) == (0.0, 1.0)
+    assert "never happened in 100 draws" in nothing.warning
+    heavy = weighted_rate(np.arange(100) < 40, np.where(np.arange(100) == 0, 5.0, 0.0))
+    assert heavy.warning.startswith("One draw carries 79% of the estimate")
+    few = weighted_rate(np.arange(100) < 8, np.zeros(100))
+    assert "It happened in 8 draws only" in few.warning
+    with pytest.raises(InputError, match="give no rate"):
+        weighted_rate([True], [0.0])
+
+
+def test_without_a_search_it_is_plain_counting():
+    found = failure_rate(half_space(1.0), 5, Search(rounds=0, draws=4000, seed=3))
+    assert found.proposal.modes == 0
+    assert float(found.rate.interval.estimate) == found.seen.failed.mean()
+    assert float(found.rate.interval.low) < norm.sf(1.0) < float(found.rate.interval.high)
+
+
+def test_lost_worlds_are_no_failures():
+    def tried(z):
+        seen = half_space(1.0)(z)
+        return Seen(z=z, score=seen.score, failed=seen.failed & (z[:, 4] < 0), lost=z[:, 4] >= 0)
+
+    found = failure_rate(tried, 5, Search(rounds=3, draws=4000, seed=3))
+    assert float(found.rate.interval.low) < norm.sf(1.0) / 2 < float(found.rate.interval.high)
+
+
+def test_the_archive_holds_the_most_probable_failure_of_each_cell():
+    tried = half_space(2.0)
+    found = failure_rate(tried, 6, Search(seed=2))
+    axes = map_axes([f"p{i}" for i in range(6)], (), found.proposal, found.seen)
+    assert set(axes) < {0, 1, 2}
+    archive = Archive.of(axes, found.seen)
+    before = len(archive.failures)
+    active = np.arange(6) < 3
+    illuminate(archive, tried, active, worlds=128, rounds=4, rng=np.random.default_rng(0))
+    assert len(archive.failures) > before
+    best = archive.failures[0]
+    assert 2.0 <= np.linalg.norm(archive.seen.z[best]) < 2.9  # the nearest failure lies at 2.0
+    assert best == most_probable(archive.seen, 1)[0]
+    assert np.isfinite(archive.odds).sum() == len(archive.failures) <= CELLS**2
+    for (i, j), row in archive.rows.items():
+        quantile = norm.cdf(archive.seen.z[row][list(axes)])
+        assert (i, j) == tuple(np.minimum((quantile * CELLS).astype(int), CELLS - 1))
+
+
+def test_too_small_a_search_is_refused():
+    with pytest.raises(InputError, match="round_size = 3: a search needs 16 or more"):
+        Search(round_size=3)
