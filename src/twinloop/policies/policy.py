@@ -127,7 +127,11 @@ class Policy(nn.Module):
         ``(n, chunk_size)`` says which of them lie beyond an episode's end: whatever stands there changes nothing.
         ``domain`` ``(n,)`` are indices of domain tokens. Chance comes from ``generator``, or torch's own; that of
         dropout always from torch's own.
+
+        Raises:
+            InputError: an observation or the commands are missing or have another shape; names it.
         """
+        self._check_batch(batch)
         action = batch[ACTION].to(torch.float32)
         is_pad = batch[IS_PAD].bool() if IS_PAD in batch else torch.zeros_like(action[..., 0], dtype=torch.bool)
         if self.settings.action_space == "delta_to_state":
@@ -235,6 +239,13 @@ class Policy(nn.Module):
         if len(set(counts.values())) != 1:
             raise InputError(f"The observation's parts have different counts of rows: {counts}.")
         return next(iter(counts.values()))
+
+    def _check_batch(self, batch: Batch) -> None:
+        count = self._check(batch)
+        wanted = (count, self.chunk_size, self.action_size)
+        if ACTION not in batch or tuple(batch[ACTION].shape) != wanted:
+            there = f"has shape {tuple(batch[ACTION].shape)}" if ACTION in batch else "is missing"
+            raise InputError(f"{ACTION} {there}; the policy wants {wanted}.")
 
     def _row(self, key: str) -> tuple[int, ...]:
         if key == LAST_COMMAND:
