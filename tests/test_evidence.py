@@ -1,0 +1,89 @@
+"""`twinloop evidence`: what a claim needs, and that simulation adds nothing without an assumption."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from twinloop.cli.main import main
+from twinloop.core.files import write_json
+from twinloop.stats.claims import trials_to_claim
+
+
+def evidence(capsys, *words):
+    code = main(["evidence", *words, "--json"])
+    out = capsys.readouterr()
+    return code, json.loads(out.out.splitlines()[-1]), out.err
+
+
+def search(folder, *, high=2e-4, warning="", level=0.95):
+    rate = {"rate": 1e-4, "low": 5e-5, "high": high, "level": level, "draws": 1024, "warning": warning}
+    write_json(folder / "result.json", {"kind": "search", "rate": rate})
+    return str(folder)
+
+
+def test_one_in_a_thousand_needs_three_thousand_trials(capsys):
+    code, figures, said = evidence(capsys, "--failure-rate", "1e-3", "--confidence", "0.95")
+    assert code == 0
+    rows = figures["demonstrations"]
+    assert [row["trials"] for row in rows] == [trials_to_claim(1e-3, failures=k) for k in range(4)]
+    assert rows[0]["trials"] == 2995
+    assert all(row["watched_trials"] > row["trials"] for row in rows)
+    assert rows[0]["chance_to_pass"]["rate/10"] == pytest.approx((1 - 1e-4) ** 2995)
+    assert "Without an assumption about how far it is from reality: nothing" in said
+
+
+def test_what_was_seen_counts(capsys):
+    _, figures, _ = evidence(
+        capsys, "--failure-rate", "0.05", "--seen-trials", "50", "--seen-failures", "1", "--failures", "1"
+    )
+    assert figures["seen"]["more_without_failure"] == trials_to_claim(0.05, failures=1) - 50
+    assert figures["seen"]["rate_shown"] > 0.05
+
+
+def test_each_assumption_buys_what_it_says(capsys, tmp_path):
+    _, figures, said = evidence(
+        capsys,
+        *("--failure-rate", "1e-3", "--gap", "5e-4", "--sim", search(tmp_path), "--correlation", "0.9"),
+        *("--region", "0.05"),
+    )
+    found = figures["simulation"]
+    assert found["gap"]["simulated_trials"] == trials_to_claim(5e-4)
+    assert found["gap"]["bound"] == pytest.approx(7e-4)
+    assert "which carries the claim" in said
+    assert found["paired"]["trials_at_best"] == round(2995 * 0.19)
+    assert found["region"]["real_trials"] == trials_to_claim(0.02)
+    _, figures, said = evidence(capsys, "--failure-rate", "1e-3", "--gap", "2e-3")
+    assert figures["simulation"]["gap"]["simulated_trials"] is None
+    assert "nothing: the assumed gap alone is 0.002 of the 0.001 to be claimed" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--failure-rate", "0"), "A failure rate of 0 cannot be claimed"),
+        (("--failure-rate", "0.1", "--gap", "2"), "--gap 2 is no share"),
+        (("--failure-rate", "0.1", "--region", "0"), "--region 0 leaves nothing to try"),
+        (("--failure-rate", "0.1", "--sim", "nowhere"), "nowhere holds no result of `twinloop scenario search`"),
+        (
+            ("--failure-rate", "0.1", "--seen-trials", "3", "--seen-failures", "4"),
+            "4 failures of 3 trials is no result",
+        ),
+    ],
+)
+def test_wrong_words_are_told(capsys, words, said):
+    code, figures, _ = evidence(capsys, *words)
+    assert code == 2
+    assert said in figures["message"]
+
+
+def test_a_search_that_warns_or_is_too_wide_carries_nothing(capsys, tmp_path):
+    code, figures, _ = evidence(
+        capsys, "--failure-rate", "0.1", "--sim", search(tmp_path, warning="One draw carries 90% of the estimate")
+    )
+    assert (code, "cannot carry a claim: One draw" in figures["message"]) == (2, True)
+    code, figures, _ = evidence(
+        capsys, "--failure-rate", "0.1", "--confidence", "0.99", "--sim", search(tmp_path / "b")
+    )
+    assert (code, "Search again with --level 0.98" in figures["message"]) == (2, True)
