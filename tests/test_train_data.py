@@ -67,6 +67,8 @@ def test_units_that_nobody_said_are_asked_for(tmp_path):
     half = answered.frames // 2
     np.testing.assert_array_equal(answered.columns[STATE][:half], answered.columns[STATE][half:])
     assert any("taken to mean the same" in note for note in answered.notes)
+    with pytest.raises(UnitsError, match=r"ours says the units of its joints itself \(deg\)\. Leave out `units:`"):
+        opened({"data": str(ours), "units": "rad"})
     alone = opened({"data": str(theirs)})
     assert any("no folder says the units" in note for note in alone.notes)
 

@@ -15,6 +15,7 @@ from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.policies import open_policy
 from twinloop.policies.statistics import LAST_COMMAND
+from twinloop.train import prepared
 from twinloop.train.additions import Additions
 from twinloop.train.schedule import learning_rate
 
@@ -105,14 +106,14 @@ def test_resuming_without_or_with_a_damaged_checkpoint_is_refused(folders, tmp_p
 
 
 def test_a_batch_that_breaks_is_named_and_the_checkpoint_before_it_is_kept(folders, tmp_path, monkeypatch):
-    loaded = run_module.load
+    loaded = prepared.load
 
     def planted(*args, **named):
         data = loaded(*args, **named)
         data.columns[ACTION][int(data.first[25]) + 3] = 1e30  # episode 5 of real: its square overflows
         return data
 
-    monkeypatch.setattr(run_module, "load", planted)
+    monkeypatch.setattr(prepared, "load", planted)
     said = config(*folders, holdout=0.0, normalization="sim", steps=60, evaluations=60)
     with pytest.raises(CheckFailedError) as caught:
         train(said, tmp_path / "out")
@@ -173,8 +174,8 @@ def test_domain_tokens_are_the_sources_and_the_real_one_is_the_default(folders, 
 def test_additions_choose_weights_change_batches_and_add_to_the_loss(folders, tmp_path):
     seen = []
 
-    def made(policy, prepared):
-        assert len(prepared.training) == 26
+    def made(policy, given):
+        assert len(given.training) == 26
 
         def term(_, batch):
             seen.append(batch["source"].tolist())

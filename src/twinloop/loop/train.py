@@ -44,7 +44,7 @@ def run_train(
         TwinloopError: see `train.run.train`.
     """
     require_torch()
-    from twinloop.train.run import prepare, resolved
+    from twinloop.train.prepared import prepare, resolved
 
     started = datetime.now(UTC)
     config = resolved(read_config(file, **flags))
@@ -101,6 +101,8 @@ def _remember(
 
 
 def _print(figures: Mapping[str, Any], console: Console) -> None:
+    from twinloop.train.result import said_error
+
     table = Table("source", "", "episodes", "held out", "share", "held-out action error", box=None, pad_edge=False)
     held = {row["source"]: row for row in figures["held_out"]}
     for row in figures["sources"]:
@@ -117,12 +119,6 @@ def _print(figures: Mapping[str, Any], console: Console) -> None:
         f"{figures['steps']} steps in {figures['seconds']:.1f} s ({figures['samples_per_second']:.0f} samples/s); the "
         f"weights of step {figures['kept_step']} are kept"
     )
-
-
-def said_error(unit: str, row: Mapping[str, Any]) -> str:
-    """An error with its interval, in words."""
-    between = f" [{row['low']:.3g}, {row['high']:.3g}]" if "low" in row else ""
-    return f"{row['estimate']:.3g}{between} {unit}"
 
 
 def read_settings_words(words: Sequence[str]) -> dict[str, Any]:

@@ -46,6 +46,6 @@ def error_curves(steps: Sequence[int], errors: Mapping[str, Sequence[float]], *,
     if kept is not None:
         figure.add_vline(x=kept, line={"color": GREY, "dash": "dot", "width": 1.4})
     figure.update_xaxes(title="step")
-    figure.update_yaxes(title=f"held-out action error / {unit}", rangemode="tozero")
+    figure.update_yaxes(title=f"error / {unit}", rangemode="tozero")
     set_layout(figure, height=_HEIGHT)
     return figure

@@ -17,7 +17,8 @@ from twinloop.train.config import CurriculumConfig, DomainConfig, SourceConfig, 
 
 if TYPE_CHECKING:
     from twinloop.policies.policy import Policy
-    from twinloop.train.run import Prepared, Trained
+    from twinloop.train.prepared import Prepared
+    from twinloop.train.run import Trained
 
 
 def train(

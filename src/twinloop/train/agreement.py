@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
-from twinloop.core.errors import InputError, UnitsError, UnknownNameError
-from twinloop.core.units import DEGREES, METRES, RADIANS, JointUnit, UnitMap
+from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
+from twinloop.core.units import UnitMap
 from twinloop.dataset.reader import DatasetReader
+from twinloop.train.column_units import KNOWN, UNKNOWN, Side, as_first, check_units, equal, same_units, side_of
 from twinloop.train.sources import Source
+from twinloop.twin import load_twin
 
 _INPUTS = {"state": STATE, "environment": ENVIRONMENT}
-_UNKNOWN = "unknown"
-_LIKE = {RADIANS: (1.0, 0.0), METRES: (1.0, 0.0)}  # units whose meaning needs no calibration
-_KNOWN = "deg, rad, range_m100_100, range_0_100"
-_ANOTHER_SCALE = 1e-6  # relative difference from which on two unit maps are two
-
-
-@dataclass(frozen=True, kw_only=True)
-class Side:
-    """One folder: its joint columns as they lie there, and what is known of their units."""
-
-    folder: Path
-    action: UnitMap
-    state: UnitMap | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +41,12 @@ class Agreed:
             if key == ACTION
             else (self.sides[folder].state, self.contract.state)
         )
-        if mine is None or wanted is None or _same(mine, wanted):
+        if mine is None or wanted is None or same_units(mine, wanted):
             return values.astype(np.float32)
         order = [mine.names.index(name) for name in wanted.names]
         mapped = UnitMap(joints=tuple(mine.joints[i] for i in order), source=mine.source)
         values = values[:, order]
-        same = [_equal(a, b) for a, b in zip(mapped.joints, wanted.joints, strict=True)]
+        same = [equal(a, b) for a, b in zip(mapped.joints, wanted.joints, strict=True)]
         return np.where(same, values, wanted.from_si(mapped.to_si(values)) if not all(same) else values).astype(
             np.float32
         )
@@ -84,21 +74,21 @@ def agree(
     """
     said = {episode.folder: source.config.units for source in sources for episode in source.episodes}
     keys, notes = _inputs(readers, inputs)
-    sides = {folder: _side(reader, said[folder], STATE in keys) for folder, reader in readers.items()}
+    sides = {folder: side_of(reader, said[folder], STATE in keys) for folder, reader in readers.items()}
     first = next(iter(sides.values()))
     _check_same(readers)
     for folder in sides:
         if said[folder] is not None:
-            sides[folder] = _as_first(sides[folder], first)
+            sides[folder] = as_first(sides[folder], first)
             notes += [f"units of {folder} as said; those of the same name are taken to mean the same"] * (
                 len(sides) > 1
             )
     for side in sides.values():
-        _check_units(first, side)
-    if any(unit.unit == _UNKNOWN for unit in first.action.joints):
+        check_units(first, side)
+    if any(unit.unit == UNKNOWN for unit in first.action.joints):
         notes.append(
             "no folder says the units of its joints, so no robot can be held against the policy's contract. "
-            f"Say them: --units ({_KNOWN})"
+            f"Say them: --units ({KNOWN})"
         )
     reader = next(iter(readers.values()))
     environment = tuple(reader.feature_names(ENVIRONMENT)) if ENVIRONMENT in keys else ()
@@ -109,6 +99,7 @@ def agree(
         state=first.state,
         environment=environment,
         cameras={key.removeprefix(IMAGES): _size(readers, key) for key in keys if key.startswith(IMAGES)},
+        command=_command(readers),
         task=task or _task(readers),
     )
     columns = {
@@ -153,51 +144,6 @@ def _names(features: Sequence[str]) -> list[str]:
     return [short.get(key, key.removeprefix(IMAGES)) for key in features if key in short or key.startswith(IMAGES)]
 
 
-def _side(reader: DatasetReader, said: Sequence[str] | str | None, with_state: bool) -> Side:
-    return Side(
-        folder=reader.path,
-        action=_columns_units(reader, ACTION, said),
-        state=_columns_units(reader, STATE, said) if with_state else None,
-    )
-
-
-def _columns_units(reader: DatasetReader, feature: str, said: Sequence[str] | str | None) -> UnitMap:
-    """A unit for every column of a feature: as the person says, else the folder's unit map, else unknown."""
-    width = int(np.prod(reader.info["features"][feature]["shape"]))
-    names = [name.removesuffix(".pos") for name in reader.feature_names(feature)]
-    names = names if len(names) == width else [f"{feature}.{i}" for i in range(width)]
-    if said is not None:
-        units = [said] * width if isinstance(said, str) else list(said)
-        if len(units) != width:
-            raise UnitsError(f"{reader.path}: {feature} has {width} columns and {len(units)} units are given.")
-        return UnitMap(joints=tuple(_of_word(n, u) for n, u in zip(names, units, strict=True)), source="said")
-    known = {} if reader.units is None else {unit.joint: unit for unit in reader.units.joints}
-    rows = tuple(known.get(n, JointUnit(joint=n, unit=_UNKNOWN, scale=None, offset=None)) for n in names)
-    return UnitMap(joints=rows, source=reader.units.source if reader.units is not None else _UNKNOWN)
-
-
-def _of_word(joint: str, unit: str) -> JointUnit:
-    """A joint in a unit that somebody names; degrees count from the joint's zero."""
-    if unit not in _KNOWN.split(", ") and unit != METRES:
-        raise UnknownNameError("joint unit", unit, [*_KNOWN.split(", "), METRES])
-    scale, offset = (np.pi / 180, 0.0) if unit == DEGREES else _LIKE.get(unit, (None, None))
-    return JointUnit(joint=joint, unit=unit, scale=scale, offset=offset)
-
-
-def _as_first(side: Side, first: Side) -> Side:
-    """Units that a person named mean what they mean in the first folder: a name says nothing of where zero is."""
-
-    def like(mine: UnitMap | None, theirs: UnitMap | None) -> UnitMap | None:
-        if mine is None or theirs is None:
-            return mine
-        known = {unit.joint: unit for unit in theirs.joints}
-        rows = [unit if known.get(unit.joint, unit).unit != unit.unit else known[unit.joint] for unit in mine.joints]
-        return UnitMap(joints=tuple(rows), source=mine.source)
-
-    action = like(side.action, first.action)
-    return Side(folder=side.folder, action=action or side.action, state=like(side.state, first.state))
-
-
 def _check_same(readers: Mapping[Path, DatasetReader]) -> None:
     (one, first), *others = readers.items()
     for folder, reader in others:
@@ -207,49 +153,6 @@ def _check_same(readers: Mapping[Path, DatasetReader]) -> None:
         ):
             if mine != theirs:
                 raise InputError(f"{one} and {folder} have other {what}: {mine} and {theirs}. Train on one of the two.")
-
-
-def _check_units(first: Side, side: Side) -> None:
-    for mine, theirs in ((first.action, side.action), (first.state, side.state)):
-        if mine is None or theirs is None or mine is theirs:
-            continue
-        if sorted(mine.names) != sorted(theirs.names):
-            raise InputError(
-                f"{first.folder} and {side.folder} have other joints: {', '.join(mine.names)} and "
-                f"{', '.join(theirs.names)}. Train on one of the two."
-            )
-        units = {unit.joint: unit for unit in theirs.joints}
-        for unit in mine.joints:
-            _check_unit(unit, units[unit.joint], first.folder, side.folder)
-
-
-def _check_unit(mine: JointUnit, theirs: JointUnit, one: Path, other: Path) -> None:
-    if _equal(mine, theirs) or (mine.known and theirs.known):
-        return
-    for unit, folder, known, its in ((theirs, other, mine, one), (mine, one, theirs, other)):
-        if unit.unit == _UNKNOWN:
-            raise UnitsError(
-                f"{folder} does not say the unit of {unit.joint}; {its} has it in {known.unit}. Which unit is it in? "
-                f"Say it with `units:` beside `data:` ({_KNOWN}), or import the folder with --units first."
-            )
-    unknown, folder = (theirs, other) if not theirs.known else (mine, one)
-    raise UnitsError(
-        f"{mine.joint} is in {mine.unit} in {one} and in {theirs.unit} in {other}, and nothing says what a unit of "
-        f"{folder} is in radians ({unknown.unit} without a calibration). Which range did the joint sweep? Import the "
-        "folder again with --calibration."
-    )
-
-
-def _equal(mine: JointUnit, theirs: JointUnit) -> bool:
-    """Whether the same number means the same position."""
-    figures = np.array([[mine.scale, mine.offset], [theirs.scale, theirs.offset]], dtype=np.float64)  # None is NaN
-    close = np.allclose(figures[0], figures[1], rtol=_ANOTHER_SCALE, atol=1e-9, equal_nan=True)
-    return mine.unit == theirs.unit and bool(close)
-
-
-def _same(mine: UnitMap, theirs: UnitMap) -> bool:
-    pairs = zip(mine.joints, theirs.joints, strict=True)
-    return mine.names == theirs.names and all(_equal(a, b) for a, b in pairs)
 
 
 def _order(wanted: Sequence[str], present: Sequence[str], reader: DatasetReader) -> list[int]:
@@ -274,6 +177,16 @@ def _size(readers: Mapping[Path, DatasetReader], key: str) -> tuple[int, int]:
         said = ", ".join(f"{w}x{h} in {folder}" for (h, w), folder in sizes.items())
         raise InputError(f"{key} has several sizes: {said}. Render one of them anew.")
     return next(iter(sizes))
+
+
+def _command(readers: Mapping[Path, DatasetReader]) -> Literal["position", "torque"]:
+    """What an action is: as the twin says that a folder was generated with, else a position, as LeRobot's are."""
+    for reader in readers.values():
+        generated = reader.spec.config.get("generate", {}) if reader.ours else {}
+        if "twin" in generated:
+            with contextlib.suppress(TwinloopError, OSError):  # a twin of somebody's own, which is not here
+                return load_twin(generated["twin"]).robot.control
+    return "position"
 
 
 def _task(readers: Mapping[Path, DatasetReader]) -> str:

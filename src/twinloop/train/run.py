@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,32 +11,27 @@ from typing import Any
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
-from numpy.typing import NDArray
 
-from twinloop import __version__
-from twinloop.catalog.frozen import list_hash
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.core.files import sha256_json, write_json
-from twinloop.policies.card import Card
+from twinloop.core.files import write_json
 from twinloop.policies.opening import new_policy
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
 from twinloop.train.additions import Additions
 from twinloop.train.checkpoint import FILE, read_checkpoint
 from twinloop.train.config import TrainConfig
-from twinloop.train.data import Data, Ints, load
-from twinloop.train.holdout import Holdout, SourceError, split
+from twinloop.train.holdout import Holdout
 from twinloop.train.loop import Loop
-from twinloop.train.mixture import Mixture, shares
+from twinloop.train.mixture import Mixture
 from twinloop.train.normalization import measure
 from twinloop.train.pictures import open_caches
+from twinloop.train.prepared import Prepared, prepare, resolved
+from twinloop.train.result import card_of, data_hash, figures_of
 from twinloop.train.samples import Samples
-from twinloop.train.sources import open_sources
 from twinloop.train.strength import strengths
 
 RESULT = "result.json"
-_NO_SCORE = "nothing is held out, so no error is known and nothing can stop early"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,22 +41,6 @@ class Trained:
     policy: Policy
     folder: Path
     figures: dict[str, Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """What a run is made of before its first step. Episodes are places in ``data.episodes``."""
-
-    config: TrainConfig
-    data: Data
-    training: Ints
-    held_out: Ints
-    share: NDArray[np.float64]
-
-    @property
-    def training_ids(self) -> list[str]:
-        """Names of the episodes that are trained on."""
-        return sorted({self.data.episodes[place].episode_id for place in self.training})
 
 
 def train(
@@ -106,30 +85,11 @@ def train(
     policy = policy.to("cpu")
     if made.before_saving is not None:
         policy = made.before_saving(policy)
-    figures = _figures(prepared, policy, loop, errors, made)
-    policy.save(output, _card(output.name, figures))
+    figures = figures_of(prepared, policy, loop, errors, made)
+    policy.save(output, card_of(output.name, figures))
     write_json(output / RESULT, figures)
     (output / FILE).unlink(missing_ok=True)
     return Trained(policy=policy, folder=output, figures=figures)
-
-
-def resolved(config: TrainConfig) -> TrainConfig:
-    """The configuration with the policy's settings checked and their defaults filled in."""
-    given = dict(config.settings)
-    settings = read_settings(config.policy, given, where="settings")
-    return config.model_copy(update={"settings": settings.model_dump(mode="json", exclude={"kind"})})
-
-
-def prepare(config: TrainConfig, workspace: Path | None = None) -> Prepared:
-    """Read the data and divide it; raises as `train`."""
-    sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
-    data = load(sources, inputs=config.inputs, task=config.task, keep_failures=config.keep_failures)
-    training, held_out = split(data, config.holdout, config.seed)
-    frames = np.bincount(
-        data.source_of[training], weights=(data.last - data.first + 1)[training], minlength=len(sources)
-    )
-    share = shares(data, config.sim_fraction, frames=frames)
-    return Prepared(config=config, data=data, training=training, held_out=held_out, share=share)
 
 
 def _policy(prepared: Prepared, base: Policy | None) -> Policy:
@@ -171,103 +131,11 @@ def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path
     )
     scale = data.columns[ACTION][data.frames_of(prepared.training)].std(axis=0, dtype=np.float64)
     holdout = Holdout(data, prepared.held_out, scale) if len(prepared.held_out) else None
-    facts = {"configuration": config.hash, "data": _data_hash(data)}
+    facts = {"configuration": config.hash, "data": data_hash(data)}
     return Loop(
         policy, data=data, samples=samples, mixture=mixture, holdout=holdout, config=config, folder=folder,
         facts=facts, additions=additions,
     )  # fmt: skip
-
-
-def _figures(
-    prepared: Prepared, policy: Policy, loop: Loop, errors: Sequence[SourceError], additions: Additions
-) -> dict[str, Any]:
-    config, data, progress = prepared.config, prepared.data, loop.progress
-    notes = [*data.notes, *([progress.stopped] if progress.stopped else [])]
-    if loop.holdout is None:
-        notes.append(_NO_SCORE)
-    elif not any(error.real for error in errors):
-        notes.append(f"no real episode is held out: the error that decides is that of {', '.join(loop.holdout.judges)}")
-    return {
-        "schema": 1,
-        "verb": "train",
-        "policy": config.policy,
-        "hash": policy.hash,
-        "parameters": policy.parameter_count,
-        "config": config.model_dump(mode="json"),
-        "config_hash": config.hash,
-        "seed": config.seed,
-        "steps": progress.step,
-        "best_step": progress.best_step,
-        "kept_step": progress.best_step
-        if (config.keep == "best" or progress.stopped) and progress.best_step
-        else progress.step,
-        "seconds": progress.seconds,
-        "samples_per_second": progress.step * config.batch / max(progress.seconds, 1e-9),
-        "sources": _sources(prepared, loop.mixture.drawn),
-        "data_hash": _data_hash(data),
-        "twins": sorted({f"{e.twin} {e.twin_hash[:16]}" for e in data.episodes if e.twin}),
-        "normalization": policy.statistics.source,
-        "losses": progress.losses,
-        "evaluations": progress.evaluations,
-        "held_out": [error.to_json() for error in errors],
-        "judges": list(loop.holdout.judges) if loop.holdout is not None else [],
-        "versions": {"twinloop": __version__, "torch": torch.__version__, "numpy": np.__version__},
-        "adaptation": dict(additions.facts),
-        "notes": notes,
-    }
-
-
-def _sources(prepared: Prepared, drawn: NDArray[np.int64]) -> list[dict[str, Any]]:
-    data, rows = prepared.data, []
-    lengths = data.last - data.first + 1
-    for number, source in enumerate(data.sources):
-        mine = prepared.training[data.source_of[prepared.training] == number]
-        held = prepared.held_out[data.source_of[prepared.held_out] == number]
-        names = [data.episodes[place].episode_id for place in np.flatnonzero(data.source_of == number)]
-        rows.append(
-            {
-                "name": source.name,
-                "data": source.config.data,
-                "hash": list_hash(names),
-                "real": source.real,
-                "episodes": len(mine),
-                "held_out": len(held),
-                "frames": int(lengths[mine].sum()),
-                "share": float(prepared.share[number]),
-                "samples": int(drawn[number]),
-                "share_realized": float(drawn[number] / max(1, drawn.sum())),
-            }
-        )
-    return rows
-
-
-def _card(name: str, figures: dict[str, Any]) -> Card:
-    columns = ("name", "hash", "episodes", "held_out", "frames", "real", "share_realized")
-    metrics = {
-        f"held-out action error, {row['source']}": ", ".join(_said(unit, one) for unit, one in row["by_unit"].items())
-        for row in figures["held_out"]
-    }
-    provenance = {
-        "code": f"twinloop {__version__}",
-        "config_hash": figures["config_hash"],
-        "data_hash": figures["data_hash"],
-        "twins": ", ".join(figures["twins"]),
-        "seed": figures["seed"],
-        "steps": figures["kept_step"],
-        "seconds": figures["seconds"],
-    }
-    rows = tuple({key: row[key] for key in columns} for row in figures["sources"])
-    return Card(name=name, data=rows, provenance=provenance, metrics=metrics, notes=tuple(figures["notes"]))
-
-
-def _said(unit: str, row: dict[str, Any]) -> str:
-    between = f" [{row['low']:.3g}, {row['high']:.3g}]" if "low" in row else ""
-    return f"{row['estimate']:.3g}{between} {unit}"
-
-
-def _data_hash(data: Data) -> str:
-    names = [(data.sources[int(s)].name, e.episode_id) for s, e in zip(data.source_of, data.episodes, strict=True)]
-    return sha256_json([names, sorted(data.columns), data.frames])
 
 
 def _check_output(output: Path, *, resume: bool) -> None:
