@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from twinloop.cli.commands import Outcome, console
+from twinloop.cli.scenario_search import ScenarioSearch
 
 _Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
 _Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
@@ -197,6 +198,101 @@ class Regress:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Augment:
+    """Demonstrations around a failure: a generate file with a box around the scenario, and the data it makes."""
+
+    name: _Name
+    output: Path
+    """Folder for generate.yaml and data."""
+    episodes: int = 64
+    """Attempts; those that succeed are kept."""
+    width: float = 0.125
+    """Half the width of the box, in parts of each parameter's default range."""
+    only: _Texts = ()
+    """Patterns of parameters that the box is about; all that the scenario departs in by default. All others are drawn
+    from their default ranges. Again for each."""
+    seed: int = 0
+    """Run seed."""
+    workers: int = 0
+    """Processes; 0 for every core."""
+    plan_only: bool = False
+    """Write the file and run nothing."""
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Generate."""
+        from twinloop.loop.scenario_augment import run_augment
+
+        figures = run_augment(
+            self.name,
+            self.output,
+            episodes=self.episodes,
+            width=self.width,
+            only=self.only,
+            seed=self.seed,
+            scenarios=self.scenarios,
+            workers=self.workers,
+            run=not self.plan_only,
+            console=console(json=self.json),
+        )
+        return figures, 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """The whole circle from a failure: demonstrations around it, training on, trials before and after, the gate."""
+
+    name: _Name
+    policy: str
+    """The present champion: a policy's folder or name. Training goes on from its weights."""
+    output: Path
+    """Folder for the targeted data, the new policy, evaluations, result.json and report.html."""
+    data: tuple[str, ...] = ()
+    """What the champion was trained on; by default what its folder says."""
+    episodes: int = 64
+    """Attempts at demonstrations around the failure."""
+    width: float = 0.125
+    """Half the width of their box, in parts of each parameter's default range."""
+    only: _Texts = ()
+    """Patterns of parameters that the box is about; again for each."""
+    share: float = 0.5
+    """Part of every batch that comes from around the failure."""
+    steps: int = 2000
+    """Steps of training."""
+    lr: float | None = None
+    """Learning rate; by default a tenth of the champion's."""
+    tries: int = 32
+    """Trials of every stored scenario."""
+    trials: int = 100
+    """Nominal trials."""
+    within: float = 0.1
+    """The gate: nominal success must not be lower by that much."""
+    alpha: float = 0.05
+    """The gate: chance of a wrong yes."""
+    seed: int = 0
+    """Run seed of data, training and trials."""
+    workers: int = 0
+    """Processes that generate; 0 for every core."""
+    scenarios: Path | None = None
+    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    json: bool = False
+    """End with one line of JSON on standard output."""
+
+    def run(self) -> Outcome:
+        """Go round."""
+        from twinloop.loop.scenario_circle import Circle, run_circle
+
+        apart = ("output", "workers", "scenarios", "json")
+        circle = Circle(**{key: value for key, value in vars(self).items() if key not in apart})
+        return run_circle(
+            circle, self.output, scenarios=self.scenarios, workers=self.workers, console=console(json=self.json)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ScenarioList:
     """The scenarios that there are."""
 
@@ -238,6 +334,9 @@ class Scenario:
         | Annotated[Counterfactual, tyro.conf.subcommand("counterfactual", prefix_name=False)]
         | Annotated[Ablate, tyro.conf.subcommand("ablate", prefix_name=False)]
         | Annotated[Regress, tyro.conf.subcommand("regress", prefix_name=False)]
+        | Annotated[Augment, tyro.conf.subcommand("augment", prefix_name=False)]
+        | Annotated[Loop, tyro.conf.subcommand("loop", prefix_name=False)]
+        | Annotated[ScenarioSearch, tyro.conf.subcommand("search", prefix_name=False)]
         | Annotated[ScenarioList, tyro.conf.subcommand("list", prefix_name=False)]
         | Annotated[ScenarioShow, tyro.conf.subcommand("show", prefix_name=False)]
     )

@@ -28,7 +28,7 @@ def run_list(scenarios: Path | None, console: Console) -> dict[str, Any]:
 def run_show(name: str, scenarios: Path | None, console: Console) -> dict[str, Any]:
     """One scenario: where it comes from, its own parameters, and what was measured of it."""
     folder, pinned = places.opened(name, scenarios)
-    console.print(f"[bold]{pinned.name}[/] ({folder})", soft_wrap=True)
+    console.print(f"{pinned.name} ({folder})", soft_wrap=True)
     for line in filter(None, (pinned.meaning, pinned.reason)):
         console.print(line, soft_wrap=True, markup=False)
     origin = pinned.origin

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import ACTION, ENVIRONMENT, STATE
 from twinloop.core.distribution import ParamDistribution
-from twinloop.core.errors import InputError
+from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate.replay import root_config
@@ -43,11 +43,14 @@ class Rebuilt:
 
 
 def simulated(located: Located) -> bool:
-    """Whether an episode is a simulated one with its states."""
+    """Whether an episode is a simulated one with its states; what a robot ran, a virtual one too, is a log."""
     reader, index = located.reader, located.index
-    if not reader.ours or reader.appended(index) or reader.has_log(index):
+    if not reader.ours or reader.appended(index) or reader.has_log(index) or not reader.provenance(index).twin:
         return False
-    return bool(reader.provenance(index).twin)
+    try:
+        return len(reader.states(index)) > 0
+    except DatasetError:
+        return False
 
 
 def from_provenance(located: Located, name: str, reason: str, meaning: str, backend: Backend) -> Rebuilt:
@@ -169,7 +172,7 @@ def _log(located: Located, twin: Twin) -> LoggedEpisode:
         environment_names=tuple(reader.feature_names(ENVIRONMENT)),
         units=reader.units or twin.units,
         hz=reader.fps,
-        origin=_origin(located, "recorded", row.get("provenance/source") or "real"),
+        origin=_origin(located, str(row.get("provenance/expert") or ""), row.get("provenance/source") or "real"),
     )
 
 

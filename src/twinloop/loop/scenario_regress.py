@@ -43,7 +43,7 @@ def run_regress(
 
     Returns:
         The figures, and exit code 1 where one regressed, could not be run, or (of a new twin) no longer shows a
-        failure that a real robot had.
+        failure that a robot had.
 
     Raises:
         InputError: there is no scenario, or nothing to compare with and ``accept`` is not given.
@@ -58,7 +58,7 @@ def run_regress(
         verdict, world = _one(pinned, policy, loaded, twin, backend, accept=accept)
         rows.append(verdict)
         moved.append((folder, world))
-    real = [pinned.origin.source == "real" for _, pinned in found] if loaded is not None else ()
+    real = [pinned.readings is not None for _, pinned in found] if loaded is not None else ()
     verdicts = judged(rows, alpha=alpha, real=real)
     console.print(_table(verdicts))
     for row in verdicts:
@@ -77,7 +77,7 @@ def run_regress(
     }
     result, _ = run.end(figures, [])
     if failed and not accept:
-        console.print(f"[bold]{len(failed)} of {len(verdicts)} scenarios fail:[/] {', '.join(failed)}.", soft_wrap=True)
+        console.print(f"{len(failed)} of {len(verdicts)} scenarios fail: {', '.join(failed)}.", soft_wrap=True)
     return result, int(bool(failed) and not accept)
 
 

@@ -22,8 +22,8 @@ class Verdict:
     """One scenario: what it was, what it is now, and what that says.
 
     ``gained`` and ``lost`` count tries that turned to success and to failure. ``word``: success fell (``regressed``)
-    or rose (``improved``) beyond chance over all scenarios; ``gone``: a failure of a real robot that this twin no
-    longer shows; ``refused``: it could not be run, see ``note``.
+    or rose (``improved``) beyond chance over all scenarios; ``gone``: a failure of a robot that this twin no longer
+    shows; ``refused``: it could not be run, see ``note``.
     """
 
     name: str
@@ -112,7 +112,7 @@ def judged(rows: Sequence[Verdict], *, alpha: float = 0.05, real: Sequence[bool]
     Args:
         rows: as `compare` gives them, or refused.
         alpha: chance that any scenario is called regressed where none is, and likewise improved.
-        real: of a new version of a twin, which scenarios come from a real robot: where these no longer fail, the twin
+        real: of a new version of a twin, which scenarios come from a robot's log: where these no longer fail, the twin
             has lost a failure that is known. Empty where policies are compared.
     """
     ran = [row for row in rows if row.now is not None]

@@ -1,0 +1,221 @@
+"""The circle from a failure: demonstrations around it, the policy trained on, tried against the old one, and gated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.decision import GateDecision
+from twinloop.core.errors import InputError
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.files import read_json
+from twinloop.loop import scenario_places as places
+from twinloop.loop.gap_run import GapRun
+from twinloop.loop.scenario_augment import run_augment
+from twinloop.loop.scenario_change import Change, changes_page, changes_table
+from twinloop.rollout.pinned import PinnedWorld
+from twinloop.rollout.pinned_files import stored
+from twinloop.simulate import open_backend
+
+# Training goes on from the champion at a tenth of its learning rate: the preset by which a policy is fine-tuned without
+# forgetting (docs/training.md).
+_SLOWER = 0.1
+# The share of every batch that is drawn from around the failure; our choice: half, so that neither side can be
+# forgotten, and small targeted sets still count.
+SHARE = 0.5
+_RESULT, _NOMINAL = "result.json", "nominal"
+_KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circle:
+    """What `twinloop scenario loop` was asked; see the command."""
+
+    name: str
+    policy: str
+    data: tuple[str, ...] = ()
+    episodes: int = 64
+    width: float = 0.125
+    only: tuple[str, ...] = ()
+    share: float = SHARE
+    steps: int = 2000
+    lr: float | None = None
+    tries: int = 32
+    trials: int = 100
+    within: float = 0.1
+    alpha: float = 0.05
+    seed: int = 0
+
+
+def run_circle(
+    circle: Circle, output: Path, *, scenarios: Path | None, workers: int = 0, console: Console
+) -> tuple[dict[str, Any], int]:
+    """Regenerate, retrain, try, gate; the new policy lies in ``OUTPUT/policy``, whatever the gate says.
+
+    Returns:
+        The figures, and exit code 1 where the gate said no.
+
+    Raises:
+        InputError: the scenario or the policy cannot be opened, or nobody knows what the policy was trained on.
+    """
+    run = GapRun.begin("loop", output, (), console, verb="scenario")
+    _, pinned = places.opened(circle.name, scenarios)
+    folder = places.policy_folder(circle.policy)
+    sources = _sources(circle, folder)
+    console.print(f"1. Demonstrations around {pinned.name}", soft_wrap=True)
+    augmented = run_augment(
+        circle.name,
+        output / "targeted",
+        episodes=circle.episodes,
+        width=circle.width,
+        only=circle.only,
+        seed=circle.seed,
+        scenarios=scenarios,
+        workers=workers,
+        console=console,
+    )
+    console.print(f"2. Training on from {circle.policy}: {circle.share:.0%} of every batch around the failure")
+    trained = _train(circle, folder, sources, Path(augmented["data"]), output / "policy")
+    console.print(f"3. Trials of both: {circle.trials} nominal, {circle.tries} of each stored scenario")
+    home = places.home(scenarios)
+    before, after = (_evaluated(circle, pinned, one, home, output) for one in (folder, output / "policy"))
+    changes = [
+        Change.of(name, old, new)
+        for old, new in zip(before, after, strict=True)
+        for name in dict.fromkeys(old.trials["slice"].to_pylist())
+    ]
+    console.print(changes_table(changes, pinned))
+    decision = _gated(circle, after, before, [path.name for path in stored(home)])
+    console.print(f"4. The gate says {'yes' if decision.passed else 'no'}")
+    for rule in decision.rules:
+        console.print(f"  {rule.line()}", soft_wrap=True, markup=False)
+    if decision.passed:
+        console.print(f"Put it in the champion's place: `twinloop policies add {output / 'policy'}`, then `promote`.")
+    figures = {
+        "scenario": pinned.name,
+        "champion": circle.policy,
+        "policy": str(output / "policy"),
+        "augmented": augmented,
+        "trained": {key: trained[key] for key in ("hash", "steps", "seconds", "sources")},
+        "changes": [one.to_json() for one in changes],
+        "gate": {"passed": decision.passed, "rules": [rule.to_json() for rule in decision.rules]},
+    }
+    result, _ = run.end(
+        figures,
+        [one.difference.headline(one.name, better="higher", meaning="success gained") for one in changes],
+        title=f"From a failure: {pinned.name}",
+        subtitle=f"{circle.policy} trained on for {circle.steps} steps",
+        fill=lambda page: changes_page(page, pinned, changes, decision, augmented),
+    )
+    return result, int(not decision.passed)
+
+
+def _sources(circle: Circle, folder: Path) -> list[dict[str, Any]]:
+    """What the policy was trained on: what is given, or what its result says."""
+    if not 0 < circle.share < 1:
+        raise InputError(f"--share {circle.share:g}: give a part of every batch, between 0 and 1.")
+    if circle.data:
+        return [{"data": one, "kind": "sim"} for one in circle.data]
+    sources = _said(folder).get("sources")
+    if not sources:
+        raise InputError(
+            f"{folder} does not say what the policy was trained on. Give that with --data, so that it is not forgotten."
+        )
+    return list(sources)
+
+
+def _said(folder: Path) -> dict[str, Any]:
+    """The configuration that a policy was trained with; nothing where its folder does not say."""
+    file = folder / _RESULT
+    said = read_json(file) if file.is_file() else {}
+    return said.get("config", {}) if isinstance(said, dict) else {}
+
+
+def _train(
+    circle: Circle, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
+) -> dict[str, Any]:
+    """The champion's weights, trained on with old and targeted data in the shares asked for."""
+    from twinloop.policies import open_policy
+    from twinloop.train import TrainConfig
+    from twinloop.train.run import train
+
+    champion = open_policy(folder)
+    said = _said(folder)
+    kept = {key: said[key] for key in _KEPT if key in said}
+    old = [{**one, "weight": (1.0 - circle.share) / len(sources)} for one in sources]
+    contract = champion.contract
+    inputs = [*(["state"] if contract.state else []), *(["environment"] if contract.environment else [])]
+    config = TrainConfig.of(
+        {
+            **kept,
+            "policy": champion.settings.kind,
+            "settings": champion.settings.model_dump(mode="json", exclude={"kind"}),
+            "inputs": [*inputs, *contract.cameras],
+            "sources": [*old, {"data": str(targeted), "name": "targeted", "weight": circle.share}],
+            "steps": circle.steps,
+            "lr": circle.lr or _SLOWER * float(said.get("lr", 1e-3)),
+            "seed": circle.seed,
+        },
+        where="the training of scenario loop",
+    )
+    return train(config, output, base=champion).figures
+
+
+def _evaluated(circle: Circle, pinned: PinnedWorld, policy: Path, home: Path, output: Path) -> list[Evaluation]:
+    """A policy in the nominal suite and in every stored scenario, on the same trials for all; stored beside."""
+    from twinloop.evaluate.acting import candidate
+    from twinloop.evaluate.run import evaluate
+    from twinloop.policies import open_policy
+
+    who, made = candidate(open_policy(policy), name=str(policy)), list[Evaluation]()
+    twin, _ = pinned.open()
+    for suite, episodes in ((_NOMINAL, circle.trials), ("failures", circle.tries)):
+        one = evaluate(
+            who,
+            twin,
+            pinned.task,
+            suite,
+            episodes=episodes,
+            run_seed=circle.seed,
+            backend=open_backend(),
+            scenarios=home,
+        )
+        one.write(output / "evaluations" / f"{policy.name}-{who.hash[:8]}-{suite}")
+        made.append(one)
+    return made
+
+
+def _gated(
+    circle: Circle, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
+) -> GateDecision:
+    """Not worse nominally, better at the failure, and no other stored failure lost."""
+    from twinloop.release.gate import Known, gate
+    from twinloop.release.gate_config import parse_gate
+
+    config = parse_gate(
+        {
+            "candidate": after[0].policy,
+            "champion": before[0].policy,
+            "alpha": circle.alpha,
+            "looks": "once",
+            "success": {"within": circle.within, "suites": [_NOMINAL]},
+            "improves": [{"metric": "success", "slice": circle_slice(circle.name)}],
+            "floor": {"waived": "a failure that is being worked on has no floor yet"},
+            "invariants": {"waived": "trials here compare policies; safety is the envelope's and the release gate's"},
+            "regressions": {"suites": ["failures"]},
+            "latency": {"waived": "the network is the champion's"},
+            "context": {"waived": "tried on the twin of the scenario only; the release gate asks for the deployment's"},
+        },
+        where="the gate of scenario loop",
+    )
+    known = Known(candidate_hash=after[0].policy_hash, champion_hash=before[0].policy_hash, stored=tuple(names))
+    return gate(config, list(after), list(before), known=known)
+
+
+def circle_slice(name: str) -> str:
+    """The slice of a scenario in the suite of failures: its folder's name."""
+    return Path(name).name
