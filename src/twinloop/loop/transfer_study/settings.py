@@ -1,0 +1,102 @@
+"""How large a study is, and the recipe that all of its policies are trained by."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import sha256_json
+from twinloop.loop.transfer_study.conditions import CONDITIONS, NUMBERS, Condition
+
+TWIN, TASK = "so101_tabletop", "pick_and_place"
+FIRST_ROBOT = 100  # robots 100, 101, …: the seeds below were looked at while the recipe was found
+DEMONSTRATIONS, PLACES = 11, 77  # run seeds: of what is shown, and of where things lie when policies are tried
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How demonstrations are given and policies trained, the same in every condition.
+
+    Attributes:
+        shake: standard deviation of what is added to the script's commands of the arm while it shows, in rad; the
+            commands that are learned are those without (DART: Laskey et al., "Noise injection for robust imitation
+            learning", CoRL 2017).
+        memory: correlation of the shaking from one command to the next.
+        tracker_noise: of the tracker in randomized worlds, in m; nominal and identified worlds have a perfect one.
+        settings: of the policy.
+        batch, lr: of training.
+        real_share: part of every batch that the robot's own demonstrations have when policies are trained on both.
+    """
+
+    shake: float = 0.0175
+    memory: float = 0.9
+    tracker_noise: float = 0.001
+    policy: str = "mlp"
+    settings: dict[str, Any] = field(
+        default_factory=lambda: {
+            "chunk_size": 32,
+            "n_action_steps": 24,
+            "action_space": "delta_to_state",
+            "width": 256,
+            "depth": 3,
+            "loss": "l1",
+        }
+    )
+    batch: int = 128
+    lr: float = 1.5e-3
+    real_share: float = 0.25
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferSettings:
+    """What a study consists of.
+
+    Attributes:
+        robots: virtual robots.
+        seeds: training runs per condition and robot.
+        episodes: trials per policy and robot; the same places for all.
+        demos: simulated demonstrations that are attempted per source.
+        real: demonstrations on each virtual robot.
+        steps: of training.
+        log: episodes that each robot is identified from, 8 s of teleoperation each.
+        conditions: which of `CONDITIONS`.
+        images: policies see pictures of the front camera in place of what a tracker sees.
+        recipe: see `Recipe`.
+    """
+
+    robots: int = 5
+    seeds: int = 3
+    episodes: int = 30
+    demos: int = 300
+    real: int = 10
+    steps: int = 2000
+    log: int = 6
+    conditions: tuple[int, ...] = tuple(condition.number for condition in CONDITIONS)
+    images: bool = False
+    recipe: Recipe = field(default_factory=Recipe)
+
+    def __post_init__(self) -> None:
+        for name in ("robots", "seeds", "episodes", "demos", "real", "steps", "log"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} {getattr(self, name)}: a study needs at least one.")
+        wrong = [number for number in self.conditions if number not in NUMBERS]
+        if wrong or not self.conditions:
+            raise InputError(
+                f"--conditions {wrong[0] if wrong else '(none)'}: there are {', '.join(map(str, NUMBERS))}."
+            )
+
+    @property
+    def chosen(self) -> list[Condition]:
+        """The conditions, in their order."""
+        return [NUMBERS[number] for number in sorted(set(self.conditions))]
+
+    @property
+    def robot_seeds(self) -> list[int]:
+        """Seeds of the virtual robots."""
+        return [FIRST_ROBOT + n for n in range(self.robots)]
+
+    def made_of(self) -> dict[str, Any]:
+        """What every part in the folder depends on; a study that goes on must agree in it."""
+        value = {key: item for key, item in asdict(self).items() if key not in ("robots", "seeds", "conditions")}
+        return {**value, "hash": sha256_json(value)}
