@@ -33,6 +33,7 @@ CONTRACT = Contract(
     cameras={"front": (24, 32)},
 )
 TOKEN = "a-token-of-some-length"
+ONE_QUICKLY = [pytest.param(0, id="http"), pytest.param(1, id="websocket", marks=pytest.mark.slow)]
 
 
 class Adding:
@@ -139,7 +140,7 @@ def test_a_wrong_observation_is_refused_with_its_reason_and_the_session_goes_on(
     client.close()
 
 
-@pytest.mark.parametrize("way", [0, 1], ids=["http", "websocket"])
+@pytest.mark.parametrize("way", ONE_QUICKLY)
 def test_a_policy_that_raises_is_told_of_and_the_server_lives_on(way):
     with serving(Raising) as server:
         client = PolicyClient(addresses(server)[way])
@@ -150,7 +151,7 @@ def test_a_policy_that_raises_is_told_of_and_the_server_lives_on(way):
         client.close()
 
 
-@pytest.mark.parametrize("way", [0, 1], ids=["http", "websocket"])
+@pytest.mark.parametrize("way", ONE_QUICKLY)
 def test_without_the_token_nobody_is_let_in(way):
     with serving(token=TOKEN) as server:
         for wrong in (None, TOKEN + "x", TOKEN[:-1], "Bearer " + TOKEN):
@@ -181,6 +182,7 @@ def test_web_pages_and_false_names_are_refused(server):
     assert b"There is no such session" in said
 
 
+@pytest.mark.slow
 def test_too_much_is_not_read():
     with serving(largest=50_000) as server:
         session = server.sessions.open()
@@ -208,6 +210,7 @@ def test_a_full_server_says_so_and_gives_away_what_has_gone_silent():
         quick.act(first, observation())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", [0, 1], ids=["http", "websocket"])
 def test_a_server_that_dies_is_a_clear_error_and_a_new_one_is_found_at_the_next_episode(way):
     with serving() as server:

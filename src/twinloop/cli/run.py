@@ -45,6 +45,10 @@ class Run:
     """End an episode as soon as the judge calls it a success."""
     on_trip: Literal["stop", "go-on", "rollback"] = "stop"
     """When an episode was cut short: end the run, go on with the next, or roll the champion back and end."""
+    monitor: Path | None = None
+    """Folder of a monitor that was calibrated for this policy: twinloop monitor calibrate."""
+    on_alarm: Literal["stop", "log"] = "stop"
+    """An alarm of the monitor ends the episode, or is written down only."""
     run_seed: int = 0
     """Of what a policy does by chance."""
     token_file: Path | None = None
@@ -74,6 +78,8 @@ class Run:
             realtime=self.realtime,
             stop_on_success=self.stop_on_success,
             on_trip=self.on_trip,
+            monitor=self.monitor,
+            on_alarm=self.on_alarm,
             run_seed=self.run_seed,
             token=read_token(self.token_file),
         )

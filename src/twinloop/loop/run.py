@@ -156,6 +156,9 @@ class _Run:
             self.done.append((ran, success))
         self._console.print(_line(ran, success), soft_wrap=True)
         self._tell(ran, success)
+        if cell.monitor is not None and arm == "champion":
+            for line in cell.monitor.end(success):
+                self._console.print(escape(line), soft_wrap=True)
         if ran.trip:
             self._after_trip(ran)
 
@@ -174,8 +177,8 @@ class _Run:
             stop_on_success=request.stop_on_success,
             interrupted=lambda: bool(self.stop.reason),
         )
-        watchers = () if watcher is None else (watcher,)
-        ran = self._driven(Runner(cell.spoken, cell.envelope, cell.deciders[arm], watchers), number, options)
+        watchers = [one for one in (watcher, cell.monitor if arm == "champion" else None) if one is not None]
+        ran = self._driven(Runner(cell.spoken, cell.envelope, cell.deciders[arm], tuple(watchers)), number, options)
         if watcher is not None:
             ran.shadow = watcher.log.summary()
         return ran

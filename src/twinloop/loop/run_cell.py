@@ -15,6 +15,7 @@ from twinloop.hardware import Robot, open_robot
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.registry import Registry
+from twinloop.release.running_monitor import MonitorWatcher, OnAlarm, open_watcher
 from twinloop.release.running_policy import Decider, open_decider
 from twinloop.release.running_robot import Spoken, offered_contract
 from twinloop.release.stages import Stages
@@ -46,6 +47,8 @@ class RunRequest:
     realtime: bool = False
     stop_on_success: bool = False
     on_trip: OnTrip = "stop"
+    monitor: Path | None = None
+    on_alarm: OnAlarm = "stop"
     run_seed: int = 0
     token: str | None = None
 
@@ -62,6 +65,7 @@ class RunCell:
     deciders: Mapping[str, Decider]
     stages: Stages | None
     task: Any
+    monitor: MonitorWatcher | None
 
 
 def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -> RunCell:
@@ -87,6 +91,9 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
         require_fitting(deciders[arm], offered, robot.origin)
     patience = settings.max_age_s if robot.source == "real" else PATIENCE_S
     spoken = Spoken(robot, patience_s=patience)
+    monitor = None
+    if request.monitor is not None:
+        monitor = open_watcher(request.monitor, deciders["champion"], spoken, on_alarm=request.on_alarm)
     return RunCell(
         robot=robot,
         spoken=spoken,
@@ -96,6 +103,7 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
         deciders=deciders,
         stages=stages,
         task=task,
+        monitor=monitor,
     )
 
 

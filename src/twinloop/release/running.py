@@ -229,6 +229,8 @@ class _Going:
                 self._event(ran, "alarm", f"{type(watcher).__name__} failed and looks on no longer: {raised(error)}")
                 continue
             scores |= told.scores
+            for note in told.notes:
+                self._event(ran, "alarm", note)
             alarm = alarm or told.alarm
         return Told(scores=scores, alarm=alarm)
 

@@ -46,10 +46,11 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What a watcher says of a step: its scores, and an alarm, or ""."""
+    """What a watcher says of a step: its scores, an alarm that ends the episode, or "", and ``notes`` that do not."""
 
     scores: Mapping[str, float] = field(default_factory=dict)
     alarm: str = ""
+    notes: tuple[str, ...] = ()
 
 
 class Watcher(Protocol):
