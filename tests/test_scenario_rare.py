@@ -10,6 +10,7 @@ from twinloop.core.errors import InputError
 from twinloop.scenario.archive import CELLS, Archive, illuminate, map_axes
 from twinloop.scenario.proposal import Proposal, log_density
 from twinloop.scenario.rare import Search, Seen, failure_rate, most_probable
+from twinloop.scenario.simplify import simplified
 from twinloop.stats.importance import weighted_rate
 
 WAY = np.array([0.6, 0.6, 0.529])
@@ -123,6 +124,24 @@ def test_the_archive_holds_the_most_probable_failure_of_each_cell():
     for (i, j), row in archive.rows.items():
         quantile = norm.cdf(archive.seen.z[row][list(axes)])
         assert (i, j) == tuple(np.minimum((quantile * CELLS).astype(int), CELLS - 1))
+
+
+def test_what_a_failure_does_not_need_goes_back_to_the_middle():
+    """Two of forty axes matter: the rest end at zero, and those two near the border between failure and success."""
+
+    def tried(z):
+        score = 3.0 - z[:, 3] - z[:, 7]
+        return Seen(z=z, score=score, failed=score < 0, lost=np.zeros(len(z), dtype=bool))
+
+    rng = np.random.default_rng(0)
+    z = rng.normal(size=(3, 40))
+    z[:, [3, 7]] = 2.6
+    best, seen = simplified(tried, z, rounds=24, rng=rng)
+    assert tried(best).failed.all()
+    assert ((best != 0).sum(axis=1) <= 6).all()
+    assert (best[:, [3, 7]] > 0).all()
+    assert (np.linalg.norm(best, axis=1) < 4.0).all()
+    assert len(seen) == 24 * 3 * 8
 
 
 def test_too_small_a_search_is_refused():

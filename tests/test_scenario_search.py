@@ -54,7 +54,9 @@ def test_a_world_that_is_run_again_is_the_same(plan, task):
     assert len(seen) == 2
     assert seen_again.failed.all()
     assert (seen.score < 1).all()
-    episode = there.episode(1)
+    episode = there.episode(np.array([1.0, -1.0]))
+    with pytest.raises(InputError, match="has not run cannot be kept"):
+        there.episode(np.array([9.0, 9.0]))
     table = plan.twin.table(1, {k: np.array([v]) for k, v in there.values(np.array([1.0, -1.0])).items()})
     assert episode.number == 1
     assert episode.provenance.params["object/cube/mass"] == float(table["object/cube/mass"][0])

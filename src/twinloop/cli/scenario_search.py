@@ -31,6 +31,8 @@ class ScenarioSearch:
     """Regions of failures that the search can hold at once."""
     illuminate: int = 512
     """Further worlds that fill the map of failures; 0 for none."""
+    simplify: int = 8
+    """Rounds in which what a failure does not need goes back to the middle of what is drawn; 0 for none."""
     by: _Texts = ()
     """A parameter that the map is drawn over; again for the second. By default those that failures depend on most."""
     keep: int = 0
@@ -59,6 +61,7 @@ class ScenarioSearch:
             policy=self.policy,
             search=search,
             illuminate=self.illuminate,
+            simplify=self.simplify,
             by=self.by,
             keep=self.keep,
             level=self.level,

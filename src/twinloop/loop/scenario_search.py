@@ -24,10 +24,12 @@ from twinloop.scenario.archive import CELLS, Archive, active_axes, illuminate, m
 from twinloop.scenario.proposal import log_density
 from twinloop.scenario.rare import Found, Search, Seen, failure_rate
 from twinloop.scenario.search import PlanSearch
+from twinloop.scenario.simplify import simplified
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 
 _NAMED = 6  # parameters of a failure that are shown: those farthest from the middle of what is drawn
+_SHOWN = 8  # failures that are shown
 _OFF = 1.0  # standard normals from the middle, below which a parameter is not named
 
 
@@ -39,6 +41,7 @@ class Hunt:
     policy: str
     search: Search
     illuminate: int
+    simplify: int
     by: tuple[str, ...]
     keep: int
     level: float
@@ -71,9 +74,10 @@ def run_search(
     try_ = _Counted(worlds, console)
     found = failure_rate(try_, len(worlds.axes), asked.search, level=asked.level)
     archive = _archived(asked, found, worlds, try_)
-    figures = _figures(asked, found, archive, worlds, actor.name) | {"worlds": try_.worlds}
+    plain = _simplified(asked, archive, try_)
+    figures = _figures(asked, found, archive, plain, worlds, actor.name) | {"worlds": try_.worlds}
     _say(figures, console)
-    figures["kept"] = _keep(asked, archive, worlds, plan.twin, task, config.twin, scenarios)
+    figures["kept"] = _keep(asked, plain, worlds, plan.twin, task, config.twin, scenarios)
     for folder in figures["kept"]:
         console.print(f"Kept {folder}", soft_wrap=True)
     rate = found.rate.interval
@@ -108,8 +112,23 @@ def _archived(asked: Hunt, found: Found, worlds: PlanSearch, try_: _Counted) -> 
     return archive
 
 
-def _figures(asked: Hunt, found: Found, archive: Archive, worlds: PlanSearch, actor: str) -> dict[str, Any]:
-    rows = archive.failures
+def _simplified(asked: Hunt, archive: Archive, try_: _Counted) -> Seen:
+    """The failures that are shown and kept, each with no more off the middle than it needs, most probable first."""
+    rows = archive.failures[: max(asked.keep, _SHOWN)]
+    z = archive.seen.z[rows]
+    if not rows or not asked.simplify:
+        return Seen(z=z, score=archive.seen.score[rows], failed=archive.seen.failed[rows], lost=archive.seen.lost[rows])
+    rng = np.random.default_rng([asked.search.seed, 2])
+    best, tried = simplified(try_, z, rounds=asked.simplify, rng=rng)
+    known = Seen.joined([tried, archive.seen])
+    order = np.argsort(-log_density(best), kind="stable")
+    at = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
+    return Seen(z=known.z[at], score=known.score[at], failed=known.failed[at], lost=known.lost[at])
+
+
+def _figures(
+    asked: Hunt, found: Found, archive: Archive, plain: Seen, worlds: PlanSearch, actor: str
+) -> dict[str, Any]:
     fresh = found.seen.failed[-found.fresh :]
     return {
         "schema": 1,
@@ -123,9 +142,9 @@ def _figures(asked: Hunt, found: Found, archive: Archive, worlds: PlanSearch, ac
         "lost": int(archive.seen.lost.sum()),
         "failing_share_of_final_draws": float(fresh.mean()),
         "map": [worlds.axes[axis] for axis in archive.axes],
-        "cells_with_failures": len(rows),
+        "cells_with_failures": len(archive.failures),
         "cells_reached": len(archive.rows),
-        "failures": [_failure(archive, row, worlds) for row in rows[: max(asked.keep, 8)]],
+        "failures": [_failure(plain, row, worlds) for row in range(len(plain))],
     }
 
 
@@ -133,13 +152,14 @@ def _moved(found: Found) -> list[bool]:
     return (found.proposal.mean != 0.0).any(axis=0).tolist() if found.proposal.modes else [False] * found.proposal.axes
 
 
-def _failure(archive: Archive, row: int, worlds: PlanSearch) -> dict[str, Any]:
-    z = archive.seen.z[row]
+def _failure(plain: Seen, row: int, worlds: PlanSearch) -> dict[str, Any]:
+    z = plain.z[row]
     order = [int(axis) for axis in np.argsort(-np.abs(z), kind="stable")[:_NAMED] if abs(z[axis]) >= _OFF]
     values = worlds.values(z)
     return {
-        "row": row,
-        "progress": float(archive.seen.score[row]),
+        "progress": float(plain.score[row]),
+        "distance": float(np.linalg.norm(z)),
+        "parameters_off": int((np.abs(z) >= _OFF).sum()),
         "log_density": float(log_density(z[None])[0]),
         "parameters": {name: values[name] for axis in order for name in worlds.axes[axis].split("+")[:1]},
         "deviations": {worlds.axes[axis]: float(z[axis]) for axis in order},
@@ -158,20 +178,24 @@ def _say(figures: dict[str, Any], console: Console) -> None:
         console.print(f"[yellow]{rate['warning']}[/]", soft_wrap=True)
     named = ", ".join(figures["depends_on"]) or "nothing that the search could tell"
     console.print(f"It depends on {named}.", soft_wrap=True)
-    table = Table("failure", "progress", "how far from the middle of what is drawn, in standard deviations")
+    table = Table(
+        "failure", "progress", "distance", "farthest from the middle of what is drawn, in standard deviations"
+    )
     for number, failure in enumerate(figures["failures"]):
         said = ", ".join(f"{name} {value:+.1f}" for name, value in failure["deviations"].items())
-        table.add_row(str(number), f"{failure['progress']:.2f}", said)
+        table.add_row(
+            str(number), f"{failure['progress']:.2f}", f"{failure['distance']:.1f}", said or "nothing beyond 1"
+        )
     console.print(table)
 
 
 def _keep(
-    asked: Hunt, archive: Archive, worlds: PlanSearch, twin: Any, task: Any, reference: str, scenarios: Path | None
+    asked: Hunt, plain: Seen, worlds: PlanSearch, twin: Any, task: Any, reference: str, scenarios: Path | None
 ) -> list[str]:
     kept: list[str] = []
-    for number, row in enumerate(archive.failures[: asked.keep]):
+    for number in range(min(asked.keep, len(plain))):
         name = f"searched-{asked.file.stem}-{number}"
-        episode = worlds.episode(row)
+        episode = worlds.episode(plain.z[number])
         pinned = PinnedWorld.of_episode(
             episode,
             twin,
@@ -210,12 +234,12 @@ def _fill(page: Report, figures: dict[str, Any], archive: Archive, worlds: PlanS
     )
     page.plot(failure_map(archive.odds, [worlds.axes[axis] for axis in archive.axes]))
     page.table(
-        ["failure", "progress", "log density", "farthest parameters (standard deviations)"],
+        ["failure", "progress", "distance from the middle", "farthest parameters (standard deviations)"],
         [
             [
                 number,
                 failure["progress"],
-                failure["log_density"],
+                failure["distance"],
                 ", ".join(f"{name} {value:+.1f}" for name, value in failure["deviations"].items()),
             ]
             for number, failure in enumerate(figures["failures"])

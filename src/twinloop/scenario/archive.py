@@ -59,7 +59,8 @@ class Archive:
         return table
 
     def _enter(self, rows: NDArray[np.intp]) -> None:
-        cells = np.minimum((ndtr(self.seen.z[np.ix_(rows, self.axes)]) * CELLS).astype(np.intp), CELLS - 1)
+        chosen = self.seen.z[np.ix_(rows, np.array(self.axes))]
+        cells = np.minimum((ndtr(chosen) * CELLS).astype(np.intp), CELLS - 1)
         for row, cell in zip(rows.tolist(), map(tuple, cells.tolist()), strict=True):
             if not self.seen.lost[row] and (cell not in self.rows or self._better(row, self.rows[cell])):
                 self.rows[cell] = row

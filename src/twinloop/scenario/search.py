@@ -86,10 +86,17 @@ class PlanSearch:
         cuts = [(z[a : a + _BATCH], first + a) for a in range(0, len(z), _BATCH)]
         return Seen.joined([self._judged(part, self._run(part, number)) for part, number in cuts])
 
-    def episode(self, row: int) -> SimEpisode:
-        """The world of a row, counted over all calls, run again: its record with states and commands."""
-        z = np.concatenate(self._points)[[row]]
-        return self._run(z, row).episode(0)
+    def episode(self, z: NDArray[np.float64]) -> SimEpisode:
+        """The world of a point ``(d,)`` that was run, run again: its record with states and commands.
+
+        Raises:
+            InputError: it was not run.
+        """
+        ran = np.concatenate(self._points)
+        rows = np.flatnonzero((ran == z).all(axis=1))
+        if not len(rows):
+            raise InputError("A world that the search has not run cannot be kept. Run it first.")
+        return self._run(ran[[rows[0]]], int(rows[0])).episode(0)
 
     def values(self, z: NDArray[np.float64]) -> dict[str, float]:
         """The drawn parameters of one point ``(d,)``, by name."""
