@@ -188,6 +188,11 @@ def test_an_observation_that_does_not_fit_is_named():
         policy.predict({**seen, STATE: seen[STATE][:, :1]})
     with pytest.raises(InputError, match="different counts of rows"):
         policy.predict({**seen, STATE: seen[STATE][:2]})
+    sees = small("mlp", contract(cameras={"front": (16, 16)}))
+    for floats in (observation(sees, 3), batch(sees, 3)):
+        floats[IMAGES + "front"] = floats[IMAGES + "front"] / 255
+        with pytest.raises(InputError, match=r"observation.images.front is .*float(32|64); .*in uint8, 0 to 255"):
+            sees.predict(floats)
     rows = batch(policy, 3)
     with pytest.raises(InputError, match=r"observation.state has shape \(3, 1, 2\); the policy wants \(n, 2, 2\)"):
         policy.loss({**rows, STATE: rows[STATE][:, :1]})

@@ -135,7 +135,9 @@ def test_a_policy_is_made_of_what_fits_together():
     with pytest.raises(InputError, match=r"action has j0, j1, observation.state has none. Choose absolute"):
         new_policy("mlp", contract(state=None), {"action_space": "delta_to_state"}, statistics(contract()))
     tiny = contract(cameras={"front": (4, 64)})
-    with pytest.raises(InputError, match="Camera front gives 64x4 pixels; 3 layers that halve a picture need"):
+    with pytest.raises(
+        InputError, match="Camera front gives 64x4 pixels; 4 layers that halve a picture need at least 16"
+    ):
         new_policy("mlp", tiny, {}, statistics(tiny))
     bare = Statistics(
         columns={k: v for k, v in statistics(contract()).columns.items() if k != LAST_COMMAND}, source="s"

@@ -30,7 +30,7 @@ IS_PAD = "action_is_pad"  # key of a batch: LeRobot's name for steps beyond an e
 
 # Rows that go through a network at once when it acts. Always as many, so that matrix products sum in the same order and
 # an episode gets the same commands alone and among hundreds; fewer with pictures, which take longer. Our choice.
-_TILE, _TILE_PICTURES = 32, 4
+_TILE, _TILE_PICTURES = 16, 4
 
 Batch = Mapping[str, Tensor]
 
@@ -236,6 +236,8 @@ class Policy(nn.Module):
                 raise InputError(
                     f"{key} has shape {shape}; the policy wants (n, {', '.join(map(str, self._row(key)))})."
                 )
+            if key.startswith(IMAGES) and str(observation[key].dtype).removeprefix("torch.") != "uint8":
+                raise InputError(f"{key} is {observation[key].dtype}; the policy wants pictures in uint8, 0 to 255.")
         if len(set(counts.values())) != 1:
             raise InputError(f"The observation's parts have different counts of rows: {counts}.")
         return next(iter(counts.values()))

@@ -33,7 +33,9 @@ class PictureSettings(_Strict):
     ICRA 2016; robomimic takes 32). ``act`` takes the cells of the last layer as tokens instead.
     """
 
-    channels: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(default=(32, 64, 32), min_length=1, max_length=8)
+    channels: tuple[Annotated[int, Field(ge=1, le=1024)], ...] = Field(
+        default=(16, 32, 64, 32), min_length=1, max_length=8
+    )
 
 
 class CommonSettings(_Strict):
@@ -117,7 +119,7 @@ class ActSettings(CommonSettings):
     feed_forward: _Width = 256
     encoder_layers: _Depth = 2
     decoder_layers: _Depth = 1
-    posterior_layers: _Depth = 2
+    posterior_layers: _Depth = 1
     latent: int = Field(32, ge=1, le=1024)
     kl_weight: _Weight = 10.0
     dropout: _Share = 0.1
