@@ -87,6 +87,10 @@ def work(what: str, root: Path) -> None:
             compact(ws.parts, least=1)
         elif what == "rewrite":
             ws.add(root / "data" / "first")
+        elif what.startswith("release "):
+            from _releases import act
+
+            act(ws, what.removeprefix("release "))
         else:
             raise ValueError(what)
 
@@ -112,7 +116,8 @@ def serve() -> None:
     import pyarrow.parquet  # noqa: F401
 
     import test_catalog_workspace  # noqa: F401
-    import twinloop.catalog.compaction  # noqa: F401
+    import twinloop.catalog.compaction
+    import twinloop.release  # noqa: F401
 
     for line in sys.stdin:
         at, root, what = json.loads(line)

@@ -12,7 +12,10 @@ import pyarrow as pa
 from twinloop.catalog import Workspace
 from twinloop.core.decision import GateDecision, RuleVerdict
 from twinloop.core.evaluation import Evaluation
-from twinloop.release import Registry, StagePlan
+from twinloop.release import CanaryPlan, Registry, ShadowPlan, StagePlan, Stages, promote
+
+AT_ONCE = StagePlan(shadow=None, canary=None)
+IN_SHADOW = StagePlan(shadow=ShadowPlan(limit=5.0, episodes=1), canary=CanaryPlan(share=0.5, episodes=4))
 
 CONTRACT = {"robot_type": "so101_follower", "control_hz": 30.0}
 
@@ -20,7 +23,8 @@ CONTRACT = {"robot_type": "so101_follower", "control_hz": 30.0}
 def policy_folder(folder: Path, number: int, *, size: int = 64) -> Path:
     """A folder with the files of a saved policy."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"kind": "mlp", "contract": CONTRACT, "normalization": {"action": "mean_std"}, "number": number}
+    settings = {"kind": "mlp", "normalization": "mean_std", "seed": number}
+    config = {"contract": CONTRACT, "settings": settings, "statistics": {"action": [0.0, 1.0]}}
     (folder / "config.json").write_text(json.dumps(config))
     (folder / "model.safetensors").write_bytes(bytes([number % 256]) * size)
     (folder / "README.md").write_text(f"# Policy {number}\n")
@@ -78,3 +82,33 @@ def evaluation(
         "twin_hash": "twin-1",
     } | facts
     return Evaluation(policy=name, policy_hash=policy_hash or name, trials=pa.table(columns), **given)
+
+
+def act(ws: Workspace, what: str) -> None:
+    """One of the steps that must be whole or not at all; done again, it is done."""
+    registry = registry_of(ws)
+    stages, aliases = Stages(registry), registry.aliases()
+    shadow = {"value": 1.0, "joint": "gripper", "faults": 0, "fault": ""}
+    steps = {
+        "add": lambda: registry.add(ws.root / "trained", name="pick", policy="9"),
+        "gate": lambda: yes(registry, "pick@3", AT_ONCE),
+        "rollback": lambda: "previous" in aliases and registry.rollback("planted"),
+        "crown": lambda: aliases["champion"] == "pick@3" or promote(registry, "pick@3", force=True, reason="planted"),
+        "send": lambda: stages.now is None and promote(registry, "candidate"),
+        "outcome": lambda: stages.stage == "shadow" and stages.outcome(0, True, shadow=shadow),
+    }
+    steps[what]()
+
+
+def released(root: Path) -> Path:
+    """A workspace with two champions so far, one version more, and a folder that is not added yet."""
+    with Workspace.create(root) as ws:
+        registry = registry_of(ws)
+        for number in (1, 2, 3):
+            reference = registry.add(policy_folder(root / "p" / str(number), number), name="pick", policy=str(number))
+            if number < 3:
+                yes(registry, reference, AT_ONCE)
+                promote(registry)
+        yes(registry, "pick@3", IN_SHADOW)
+    policy_folder(root / "trained", 9)
+    return root

@@ -50,7 +50,7 @@ def test_a_version_is_a_copy_that_nobody_changes(registry, tmp_path):
     assert [one.reference for one in registry.versions()] == ["pick@1", "pick@2"]
     record = registry.version(first).record
     assert record["contract"]["robot_type"] == "so101_follower"
-    assert record["normalization"] == {"action": "mean_std"}
+    assert record["normalization"] == {"how": "mean_std", "statistics": {"action": [0.0, 1.0]}}
     assert set(record["files"]) == {"config.json", "model.safetensors", "README.md"}
 
 

@@ -23,14 +23,18 @@ from twinloop.cli.curate import Curate
 from twinloop.cli.datasets import Datasets
 from twinloop.cli.edit import Edit
 from twinloop.cli.evaluate import Evaluate
+from twinloop.cli.evidence import Evidence
 from twinloop.cli.exporting import Export
 from twinloop.cli.fsck import Fsck
 from twinloop.cli.gap import Gap, said
+from twinloop.cli.gate import Gate
 from twinloop.cli.hub import Pull, Push
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
 from twinloop.cli.label import Label, labelled
+from twinloop.cli.monitor import Monitor
 from twinloop.cli.plan import Plan
+from twinloop.cli.policies import Policies, Promote, Rollback
 from twinloop.cli.query import Query
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
@@ -75,14 +79,20 @@ _Commands = (
     | Annotated[Record, tyro.conf.subcommand("record", prefix_name=False)]
     | Annotated[Run, tyro.conf.subcommand("run", prefix_name=False)]
     | Annotated[Serve, tyro.conf.subcommand("serve", prefix_name=False)]
+    | Annotated[Monitor, tyro.conf.subcommand("monitor", prefix_name=False)]
     | Annotated[Gap, tyro.conf.subcommand("gap", prefix_name=False)]
     | Annotated[Train, tyro.conf.subcommand("train", prefix_name=False)]
     | Annotated[Evaluate, tyro.conf.subcommand("evaluate", prefix_name=False)]
     | Annotated[Compare, tyro.conf.subcommand("compare", prefix_name=False)]
+    | Annotated[Gate, tyro.conf.subcommand("gate", prefix_name=False)]
+    | Annotated[Promote, tyro.conf.subcommand("promote", prefix_name=False)]
+    | Annotated[Rollback, tyro.conf.subcommand("rollback", prefix_name=False)]
+    | Annotated[Policies, tyro.conf.subcommand("policies", prefix_name=False)]
     | Annotated[Twin, tyro.conf.subcommand("twin", prefix_name=False)]
     | Annotated[Sensors, tyro.conf.subcommand("sensors", prefix_name=False)]
     | Annotated[Scenario, tyro.conf.subcommand("scenario", prefix_name=False)]
     | Annotated[Bench, tyro.conf.subcommand("bench", prefix_name=False)]
+    | Annotated[Evidence, tyro.conf.subcommand("evidence", prefix_name=False)]
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
 )
 

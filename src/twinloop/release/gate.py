@@ -25,9 +25,10 @@ from twinloop.release.gate_config import (
     SuccessRule,
     Waived,
 )
-from twinloop.release.rules_context import Trained, context_rule
+from twinloop.release.rules_context import context_rule
 from twinloop.release.rules_effect import floor_rule, improvement_rule, success_rules
 from twinloop.release.rules_limits import invariant_rule, latency_rule, regression_rule
+from twinloop.release.trained import Trained
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,7 @@ def promote(
     if force and not reason:
         raise InputError("--force goes past the gate. Say why with --reason: the log keeps it.")
     decision = None if force else passed_gate(registry, version)
-    state = registry.workspace.state
-    with state.transaction() as connection:
+    with registry.changing() as connection:
         champion = registry.aliases().get("champion")
         if champion == version.reference:
             raise InputError(f"{champion} is the champion of {registry.deployment} already.")
@@ -76,7 +75,6 @@ def promote(
             _crown(registry, connection, version.reference, champion, details)
         else:
             _send(registry, connection, version.reference, stage, plan, champion, details)
-    log.witness(registry.workspace.root, state)
     return Moved(policy=version.reference, stage=stage, before=champion, reason=reason)
 
 
@@ -91,8 +89,7 @@ def rollback(registry: Registry, reason: str) -> Moved:
     """
     if not reason:
         raise InputError("Say why: the log keeps the reason of every rollback.")
-    state = registry.workspace.state
-    with state.transaction() as connection:
+    with registry.changing() as connection:
         reigns = reigned(registry.audit())
         if len(reigns) < 2:
             held = registry.aliases().get("champion")
@@ -107,7 +104,6 @@ def rollback(registry: Registry, reason: str) -> Moved:
         enter(registry, connection, bad, "rolled back", reason=reason)
         enter(registry, connection, good, "champion")
         registry.write(connection, "rollback", good, moved, {"from": bad, "reason": reason})
-    log.witness(registry.workspace.root, state)
     return Moved(policy=good, stage="champion", before=bad, reason=reason)
 
 

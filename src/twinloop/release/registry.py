@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from twinloop.core.decision import GateDecision
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import dumps
-from twinloop.release.record import describe, text
+from twinloop.release.record import describe, policy_hash, text
 from twinloop.release.store import discard, files_of, hash_of, place, stage
 from twinloop.release.version import MAIN, Alias, Version, aliases, check_name, person, resolve, versions
 
@@ -79,15 +80,12 @@ class Registry:
         if known is not None:
             self._put_back(known, folder, files)
             return known.reference
-        if policy is None:
-            from twinloop.policies import open_policy
-
-            policy = open_policy(folder).hash
-        made = describe(folder, files, self.workspace.state, policy) | dict(record or {})
+        policy = policy_hash(folder) if policy is None else policy
+        made = describe(folder, files, self.workspace, policy) | dict(record or {})
         made["evaluations"] = [self.keep(one) for one in evidence]
         staged = stage(folder, self.home / name, files)
         try:
-            with self.workspace.state.transaction() as connection:
+            with self.changing() as connection:
                 version = self._number(connection, name, digest)
                 if version is None:
                     discard(staged)
@@ -96,7 +94,6 @@ class Registry:
         except BaseException:
             discard(staged)
             raise
-        log.witness(self.workspace.root, self.workspace.state)
         found = self._same(name, digest)
         assert found is not None  # noqa: S101 - it was entered, or another process had entered it
         return found.reference
@@ -164,14 +161,13 @@ class Registry:
             *(decision.hash, self.deployment, candidate, champion, decision.passed, decision.looks),
             *(dumps(list(decision.evidence)), dumps(decision.to_json()), now()),
         )
-        with self.workspace.state.transaction() as connection:
+        with self.changing() as connection:
             if connection.execute("SELECT 1 FROM gate_decisions WHERE decision = ?", values[:1]).fetchone():
                 return decision.hash
             connection.execute("INSERT INTO gate_decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
             changed = {"candidate": candidate} if decision.passed else {}
             details = {"passed": decision.passed, "decision": decision.hash, "reasons": list(decision.reasons)}
             self.write(connection, "gate", candidate, changed, {**details, "evidence": list(decision.evidence)})
-        log.witness(self.workspace.root, self.workspace.state)
         return decision.hash
 
     def point(self, alias: Alias, reference: str | None, *, reason: str) -> None:
@@ -188,10 +184,9 @@ class Registry:
         policy = held if reference is None else self.version(reference).reference
         if policy is None:
             return
-        with self.workspace.state.transaction() as connection:
+        with self.changing() as connection:
             moved = {alias: None if reference is None else policy}
             self.write(connection, "alias", policy, moved, {"reason": reason})
-        log.witness(self.workspace.root, self.workspace.state)
 
     def rollback(self, reason: str) -> Moved:
         """Make the previous champion the champion again, checked; see `promotion.rollback`."""
@@ -207,6 +202,20 @@ class Registry:
         won, tried = evaluation.counts()
         facts = {name: getattr(evaluation, name) for name in ("suite", "domain", "twin", "twin_hash", "task")}
         return {"hash": evaluation.hash, **facts, "successes": won, "trials": tried}
+
+    @contextmanager
+    def changing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction that may add to the log, and the witness of the log before its first entry and after each.
+
+        Raises:
+            DatasetError: the workspace cannot be written, or another process wrote for longer than one waits.
+        """
+        state, root = self.workspace.state, self.workspace.root
+        if not log.head(state)[0]:
+            log.witness(root, state)
+        with state.transaction() as connection:
+            yield connection
+        log.witness(root, state)
 
     def write(
         self,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -12,45 +11,18 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from twinloop.catalog import Workspace
 from twinloop.core.contract import Contract
 from twinloop.core.decision import RuleVerdict, Verdict
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.files import read_json
 from twinloop.randomize import read_identified
 from twinloop.release.gate_config import ContextRule
+from twinloop.release.trained import Trained
 from twinloop.rollout.observing import offered_contract
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
 _SHOWN = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trained:
-    """What a policy saw while it was trained: simulated episodes, their twins, and the range of each parameter."""
-
-    episodes: int
-    twins: tuple[str, ...] = ()
-    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-
-
-def trained_on(workspace: Workspace, policy: str | None) -> Trained:
-    """What the workspace knows of the data that trained a policy, and what its training went on from."""
-    seen = "(SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = ?)"
-    twins = workspace.query(
-        f"SELECT twin_hash, count(*) AS n FROM episodes WHERE episode_id IN {seen} AND source = 'sim' GROUP BY ALL",  # noqa: S608
-        [policy or ""],
-    ).to_pylist()
-    drawn = workspace.query(
-        f"SELECT name, min(value) AS low, max(value) AS high FROM params WHERE episode_id IN {seen} GROUP BY name",  # noqa: S608
-        [policy or ""],
-    ).to_pylist()
-    return Trained(
-        episodes=sum(row["n"] for row in twins),
-        twins=tuple(row["twin_hash"] for row in twins if row["twin_hash"]),
-        ranges={row["name"]: (row["low"], row["high"]) for row in drawn},
-    )
 
 
 def context_rule(rule: ContextRule, contract: Any, trained: Trained | None) -> RuleVerdict:

@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from twinloop.catalog import audit as log
 from twinloop.catalog.state import now
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
@@ -101,8 +100,7 @@ class Stages:
         Raises:
             InputError: the episode was told already, or a shadow's episode comes without its log.
         """
-        state = self.registry.workspace.state
-        with state.transaction() as connection:
+        with self.registry.changing() as connection:
             found = self._now(connection)
             if found is None:
                 return "go on"
@@ -112,8 +110,6 @@ class Stages:
             judgement = self._judge(connection, found)
             if judgement.state != "going":
                 self._leave(connection, found, judgement)
-        if judgement.state != "going":
-            log.witness(self.registry.workspace.root, state)
         return "abort" if judgement.state == "abort" else "go on"
 
     def judgement(self) -> Judgement | None:

@@ -1,0 +1,162 @@
+"""Promote, roll back, and look at the registry of policies: words and figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace, audit
+from twinloop.catalog.fsck_release import check_release
+from twinloop.core.errors import InputError
+from twinloop.release import Registry, Stages, promote, rollback
+from twinloop.release.promotion import Target
+
+
+@contextmanager
+def opened(workspace: Path | None, deployment: str, who: str | None = None) -> Iterator[Registry]:
+    """The registry of a workspace, by default the nearest one upwards from here.
+
+    Raises:
+        InputError: there is none.
+    """
+    with Workspace.open(workspace) as held:
+        yield Registry(held, deployment=deployment, who=who)
+
+
+def run_promote(
+    registry: Registry, policy: str, *, to: Target | None, force: bool, reason: str, console: Console
+) -> dict[str, Any]:
+    """Move a version one stage on; see `release.promote`."""
+    moved = promote(registry, policy, to=to, force=force, reason=reason)
+    if moved.stage == "champion":
+        before = f", {moved.before} the previous one" if moved.before else ""
+        console.print(f"{moved.policy} is the champion of {registry.deployment}{before}.")
+    else:
+        console.print(f"{moved.policy} is in {moved.stage} of {registry.deployment}, beside {moved.before}.")
+    return {"verb": "promote", "deployment": registry.deployment, **moved.to_json(), "aliases": registry.aliases()}
+
+
+def run_rollback(registry: Registry, reason: str, console: Console) -> dict[str, Any]:
+    """Make the previous champion the champion again; see `release.rollback`."""
+    began = time.perf_counter()
+    moved = rollback(registry, reason)
+    seconds = time.perf_counter() - began
+    console.print(f"{moved.policy} is the champion of {registry.deployment} again, checked, in {seconds:.3f} s.")
+    aliases = registry.aliases()
+    return {"verb": "rollback", "deployment": registry.deployment, **moved.to_json(), "seconds": seconds} | {
+        "aliases": aliases
+    }
+
+
+def run_add(registry: Registry, folder: Path, name: str | None, console: Console) -> dict[str, Any]:
+    """Copy a saved policy into the registry."""
+    reference = registry.add(folder, name=name)
+    version = registry.version(reference)
+    console.print(f"{reference} ({version.hash[:16]}): {len(version.record['files'])} files of {folder}")
+    return {"verb": "policies add", **version.to_json()}
+
+
+def run_list(registry: Registry, console: Console) -> dict[str, Any]:
+    """Every version, what it is called, and where it is on its way."""
+    aliases, stages = registry.aliases(), Stages(registry)
+    standing = {one.policy: one for one in stages.history()}
+    table = Table("policy", "alias", "stage", "hash", "trained on", "added", "by", box=None, pad_edge=False)
+    rows = list[dict[str, Any]]()
+    for version in registry.versions():
+        called = [alias for alias, policy in aliases.items() if policy == version.reference]
+        at = standing.get(version.reference)
+        trained = [row["said"] for row in version.record.get("datasets", [])]
+        rows.append(
+            {
+                "policy": version.reference,
+                "aliases": called,
+                "stage": "offline" if at is None else at.stage,
+                "reason": "" if at is None else at.reason,
+                "hash": version.hash,
+                "datasets": trained,
+                "added": version.added,
+                "added_by": version.added_by,
+            }
+        )
+        shown = (version.hash[:12], ", ".join(trained) or "–", version.added[:16].replace("T", " "), version.added_by)
+        table.add_row(version.reference, ", ".join(called) or "–", rows[-1]["stage"], *shown)
+    console.print(table)
+    judgement = stages.judgement()
+    if judgement is not None:
+        console.print(judgement.reason)
+    return {"verb": "policies list", "deployment": registry.deployment, "aliases": aliases, "policies": rows} | {
+        "now": None if judgement is None else {"reason": judgement.reason, **judgement.figures}
+    }
+
+
+def run_show(registry: Registry, reference: str, console: Console) -> dict[str, Any]:
+    """What a version is made of, and what the gate said of it."""
+    version = registry.version(reference)
+    folder = registry.folder(reference)
+    record = version.record
+    contract = record.get("contract") or {}
+    rows = {
+        "folder": str(folder),
+        "hash": version.hash,
+        "weights": record.get("weights"),
+        "policy": version.policy,
+        "kind": record.get("kind"),
+        "robot": contract.get("robot_type"),
+        "rate": f"{contract['control_hz']:g} Hz" if "control_hz" in contract else None,
+        "normalization": (record.get("normalization") or {}).get("how"),
+        "datasets": ", ".join(row["said"] for row in record.get("datasets", [])),
+        "twins": ", ".join(digest[:16] for digest in record.get("twins", [])),
+        "code": ", ".join(f"{name} {number}" for name, number in record.get("code", {}).items()),
+        "added": f"{version.added} by {version.added_by}",
+    }
+    for name, value in rows.items():
+        console.print(f"{name:14} {value or 'not known'}", soft_wrap=True)
+    decisions = registry.decisions(version.reference)
+    for decision in decisions:
+        console.print(f"gate {decision.made}: {'yes' if decision.passed else 'no'}")
+        for reason in decision.reasons:
+            console.print(f"  {reason}", soft_wrap=True)
+    return {"verb": "policies show", **version.to_json(), "folder": str(folder)} | {
+        "decisions": [decision.to_json() for decision in decisions]
+    }
+
+
+def run_audit(registry: Registry, console: Console) -> dict[str, Any]:
+    """Who did what, oldest first, and the hash by which this log can be told from another."""
+    log = registry.audit()
+    for entry in log:
+        details = {k: v for k, v in entry.details.items() if k in ("reason", "from", "forced", "passed", "stage") and v}
+        said = ", ".join(f"{key} {value}" for key, value in details.items())
+        where = f"{entry.seq:4} {entry.at[:19].replace('T', ' ')}"
+        console.print(f"{where} {entry.who}: {entry.action} {entry.policy} {said}".rstrip(), soft_wrap=True)
+    seq, digest = audit.head(registry.workspace.state)
+    console.print(f"Newest entry: {seq}:{digest}")
+    return {"verb": "policies audit", "entries": [entry.to_json() for entry in log], "head": f"{seq}:{digest}"}
+
+
+def run_verify(registry: Registry, noted: str | None, console: Console) -> tuple[dict[str, Any], int]:
+    """Every file of every version, the chain of the log, and that an entry that was noted elsewhere is in it.
+
+    Raises:
+        InputError: what was noted is not NUMBER:HASH.
+    """
+    workspace = registry.workspace
+    found = [finding.what for finding in check_release(workspace.root, workspace.state)]
+    if noted is not None:
+        seq, _, digest = noted.partition(":")
+        if not (seq.isdigit() and digest):
+            raise InputError(f"--head {noted} is not NUMBER:HASH, as `twinloop policies audit` ends with.")
+        lost = audit.missing_head(workspace.state, int(seq), digest)
+        found += [lost] if lost else []
+    for what in found:
+        console.print(what, soft_wrap=True)
+    if not found:
+        count, entries = len(registry.versions()), audit.head(workspace.state)[0]
+        console.print(f"{count} versions and {entries} entries of the log are as they were written.")
+    return {"verb": "policies verify", "findings": found}, 1 if found else 0

@@ -1,0 +1,199 @@
+"""The commands of a release from end to end, with policies that were really saved, and the study behind the gate."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from _releases import evaluation, policy_folder
+from twinloop.catalog import Workspace
+from twinloop.cli.main import main
+from twinloop.loop.gate_study.errors import exactly, promoted
+from twinloop.loop.gate_study.run import STUDIES
+from twinloop.loop.gate_study.worlds import Truth
+from twinloop.release import Registry
+
+OFF = {"waived": "not asked here"}
+ASKED = {"floor": {"success": 0.5}, "regressions": {}, "latency": {"budget_s": 0.03}, "context": OFF}
+
+
+def said(capfd, *words: str) -> tuple[int, str]:
+    code = main(list(words))
+    out = capfd.readouterr()
+    return code, " ".join((out.out + out.err).split())
+
+
+def asked(root: Path, capfd, *words: str) -> tuple[int, dict]:
+    code = main([*words, "--workspace", str(root), "--json"])
+    return code, json.loads(capfd.readouterr().out.splitlines()[-1])
+
+
+def gate_file(root: Path, name: str, seed: int, rate: float, champion: str | None, **changes) -> Path:
+    """A candidate's folder and evaluations in a workspace, and its gate."""
+    folder = policy_folder(root / "trained" / name, seed)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hash": name}))
+    slices = np.repeat(np.arange(2), 100)
+    for who, p, s in ((name, rate, seed), ("old", 0.8, 0)):
+        evaluation(who, np.random.default_rng(s).random(200) < p, slices=slices).write(root / "runs" / f"{name}-{who}")
+    given = {"candidate": f"{name}@1", "champion": champion, "success": {"within": 0.15}, **ASKED}
+    evidence = {"candidate": [f"runs/{name}-{name}"], "champion": [f"runs/{name}-old"] if champion else []}
+    given |= {"evidence": evidence, "stages": {"shadow": None, "canary": None}, **changes}
+    file = root / f"{name}.yaml"
+    file.write_text(yaml.safe_dump(given))
+    with Workspace.open(root) as ws:
+        Registry(ws).add(folder, policy=name)
+    return file
+
+
+@pytest.fixture(name="root")
+def workspace(tmp_path):
+    Workspace.create(tmp_path / "cell").close()
+    return tmp_path / "cell"
+
+
+def test_a_release_from_candidate_to_champion_and_back(root, capfd):
+    code, text = said(capfd, "gate", str(gate_file(root, "old", 1, 0.8, "champion")))
+    assert code == 2
+    assert "main has no champion yet. For the first one write `champion: null`" in text
+    file = gate_file(root, "old", 1, 0.8, None)
+    code, text = said(capfd, "gate", str(file), "--output", str(root / "runs" / "gate"))
+    assert (code, "YES: old@1" in text) == (0, True)
+    page = (root / "runs" / "gate" / "report.html").read_text()
+    assert page.count("<tr>") > 7
+    assert "the worst of 2 slices" in page
+    at = ("--workspace", str(root))
+    assert said(capfd, "promote", *at, "--who", "Ada") == (0, "old@1 is the champion of main.")
+    assert main(["gate", str(gate_file(root, "new", 2, 0.85, "champion"))]) == 0
+    assert said(capfd, "promote", *at)[1].endswith("new@1 is the champion of main, old@1 the previous one.")
+    code, figures = asked(root, capfd, "policies", "list")
+    assert figures["aliases"] == {"champion": "new@1", "previous": "old@1"}
+    assert [row["stage"] for row in figures["policies"]] == ["offline", "offline"]
+    code, text = said(capfd, "rollback", "--reason", "drops cubes", *at)
+    assert re.fullmatch(r"old@1 is the champion of main again, checked, in 0\.\d+ s\.", text)
+    _, figures = asked(root, capfd, "policies", "audit")
+    told = [(entry["action"], entry["policy"]) for entry in figures["entries"]]
+    assert told[-1] == ("rollback", "old@1")
+    assert ("promote", "old@1") in told
+    assert "Ada" in {entry["who"] for entry in figures["entries"]}
+    assert said(capfd, "policies", "verify", "--head", figures["head"], *at)[0] == 0
+    assert said(capfd, "policies", "verify", "--head", "1:" + "0" * 64, *at)[0] == 1
+    assert "is not NUMBER:HASH" in said(capfd, "policies", "verify", "--head", "x", *at)[1]
+    assert "gate" in said(capfd, "policies", "show", "new", *at)[1]
+    assert main(["fsck", *at]) == 0
+
+
+def test_a_worse_candidate_is_refused_with_exit_code_1(root, capfd):
+    file = gate_file(root, "old", 1, 0.8, None)
+    assert main(["gate", str(file)]) == 0
+    assert main(["promote", "--workspace", str(root)]) == 0
+    code, text = said(capfd, "gate", str(gate_file(root, "bad", 3, 0.4, "champion")))
+    assert code == 1
+    assert "NO: bad@1 against old@1" in text
+    assert "the contrary is shown" in text
+    code, text = said(capfd, "promote", "bad", "--workspace", str(root))
+    assert code == 1
+    assert "The gate said no to bad@1: success:" in text
+
+
+def test_a_second_look_where_one_was_planned_is_refused(root, capfd):
+    assert main(["gate", str(gate_file(root, "old", 1, 0.8, None))]) == 0
+    assert main(["promote", "--workspace", str(root)]) == 0
+    file = gate_file(root, "new", 2, 0.85, "champion", looks="once")
+    assert main(["gate", str(file)]) == 0
+    assert main(["gate", str(file)]) == 0  # the same trials again are no other look
+    capfd.readouterr()
+    again = evaluation("new", np.random.default_rng(9).random(200) < 0.9, slices=np.repeat(np.arange(2), 100))
+    again.write(root / "runs" / "new-new")
+    code, text = said(capfd, "gate", str(file))
+    assert code == 1
+    assert "looks: once, and α was spent on" in text
+
+
+def test_a_gate_works_without_a_workspace(tmp_path, capfd):
+    root = tmp_path / "free"
+    (root / "twinloop.yaml").parent.mkdir()
+    folder = policy_folder(root / "new", 1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hash": "new"}))
+    evaluation("new", np.ones(100, dtype=bool)).write(root / "run")
+    given = {"candidate": "new", "champion": None, "evidence": {"candidate": ["run"]}, "success": OFF, **ASKED}
+    (root / "gate.yaml").write_text(yaml.safe_dump({**given, "regressions": OFF}))
+    assert said(capfd, "gate", str(root / "gate.yaml"))[0] == 0
+    (root / "gate.yaml").write_text(yaml.safe_dump(given))  # nobody knows what is stored: that is no yes
+    assert said(capfd, "gate", str(root / "gate.yaml"))[0] == 1
+    (root / "gate.yaml").write_text(yaml.safe_dump({**given, "candidate": "pick@1"}))
+    assert "there is no workspace whose registry could know it" in said(capfd, "gate", str(root / "gate.yaml"))[1]
+
+
+@pytest.mark.slow
+def test_a_trained_policy_is_added_loaded_and_fits_its_place(root, tmp_path):
+    pytest.importorskip("torch")
+    from _policies import small
+    from twinloop.release.gate_config import ContextRule
+    from twinloop.release.rules_context import context_rule
+    from twinloop.release.trained import trained_on
+    from twinloop.rollout.observing import offered_contract
+    from twinloop.tasks import open_task
+    from twinloop.twin import load_twin
+
+    twin = load_twin("so101_tabletop")
+    contract = offered_contract(twin, open_task("pick_and_place", twin))
+    policy = small("mlp", contract)
+    policy.save(tmp_path / "pick")
+    with Workspace.open(root) as ws:
+        registry = Registry(ws)
+        reference = registry.add(tmp_path / "pick")
+        version = registry.version(reference)
+        assert registry.load(reference).hash == policy.hash == version.policy
+        found = context_rule(
+            ContextRule(twin="so101_tabletop"), version.record["contract"], trained_on(ws, version.policy)
+        )
+        assert found.verdict == "missing"
+        assert "does not know which simulated episodes trained it" in found.reason
+
+
+# The study.
+
+
+def test_equal_policies_are_rarely_called_better():
+    """300 of the runs that the published table makes 4000 of; the bounds are passed by chance in 1 of 10⁴."""
+    for number, rates in enumerate(((0.8,), (0.3, 0.9))):
+        truth = Truth(name="", candidate=rates, champion=rates)
+        mine, theirs = truth.draw(np.random.default_rng(number), 300, 120)
+        assert promoted(mine, theirs, 0.0, slices=len(rates)) <= 30
+        assert exactly(mine, theirs, 0.0) <= 30
+    better = Truth(name="", candidate=(0.95,), champion=(0.6,)).draw(np.random.default_rng(5), 100, 120)
+    assert promoted(*better, 0.0, slices=1) >= 95
+
+
+def test_planted_rates_are_those_drawn():
+    mine, theirs = Truth(name="", candidate=(0.3, 0.9), champion=(0.5, 0.5)).draw(np.random.default_rng(0), 2000, 10)
+    assert mine[:, 0::2].mean() == pytest.approx(0.3, abs=0.02)
+    assert mine[:, 1::2].mean() == pytest.approx(0.9, abs=0.02)
+    assert (mine == theirs).mean() > 0.5
+
+
+@pytest.mark.slow
+def test_the_published_claims_hold():
+    """All that docs/release.md says of error rates, with fewer repetitions."""
+    for name in ("gate_equal", "gate_margin", "canary"):
+        [study] = STUDIES.chosen([name])
+        table = study.run(2000, 1)
+        for row in table.figures:
+            for method in ("e-process, every look", "exact, one look"):
+                if method in row:
+                    assert row[method] / row["repetitions"] <= 0.065  # 5 % and three standard errors of 2000 runs
+            if row.get("champion") == row.get("canary") is not None:
+                assert row["share 0.5"]["within 200"] / 2000 <= 0.065
+
+
+def test_the_page_has_a_place_for_every_table():
+    page = (Path(__file__).parent.parent / "docs" / "release.md").read_text()
+    for study in STUDIES.chosen():
+        assert f"<!-- twinloop bench gate {study.name}: begin -->\n**" in page
