@@ -109,6 +109,23 @@ def test_rates_to_hold_become_conditions():
             conditions([wrong])
 
 
+def test_a_policy_s_name_never_leads_out_of_the_folder_of_a_run(tmp_path):
+    from rich.console import Console
+
+    from twinloop.core.evaluation import Evaluation
+    from twinloop.loop.evaluate import run_evaluate_real
+
+    text = "policy,slice,success\n../../up,s,1\n../../up,t,0\nother,s,1\n"
+    figures, code = run_evaluate_real(
+        table(tmp_path, text), tmp_path / "run", policy=None, twin=None, level=0.95, fail_under=["s/*=0.5", "t/*=0.5"],
+        console=Console(quiet=True),
+    )  # fmt: skip
+    assert {path.name for path in (tmp_path / "run").iterdir() if path.is_dir()} == {"up", "other"}
+    assert Evaluation.read(tmp_path / "run" / "up").policy == "../../up"
+    assert code == 1
+    assert [item["figure"] for item in figures["failed"]] == ["success/t/../../up"]
+
+
 @pytest.mark.slow
 def test_a_recorded_episode_is_scored_as_the_simulated_one_was(tmp_path):
     """Readings differ from the truth by noise and offsets, speeds are differences: near, not equal."""

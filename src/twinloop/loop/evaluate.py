@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -240,16 +241,24 @@ def _labelled(path: Path, output: Path | None) -> dict[int, bool]:
     return {index: said[name] for index, name in enumerate(names) if name in said}
 
 
+def _folders(made: Sequence[Evaluation]) -> list[str]:
+    """A folder of its own for each of several evaluations: the policy's name, as far as a folder's may be so."""
+    if len(made) == 1:
+        return ["."]
+    words = [re.sub(r"[^A-Za-z0-9_-]+", "_", one.policy).strip("_") or "policy" for one in made]
+    return [word if words.count(word) == 1 else f"{word}_{at}" for at, word in enumerate(words)]
+
+
 def _ended(run: GapRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
     """Print, store and remember evaluations, and judge the conditions on their figures."""
     summaries = [Summary.of(one, level=level) for one in made]
     headline = []
-    for one, summary in zip(made, summaries, strict=True):
+    for one, summary, folder in zip(made, summaries, _folders(made), strict=True):
         print_summary(run.console, one, summary)
         of = f"/{one.policy}" if len(made) > 1 else ""
         headline += [replace(figure, name=f"{figure.name}{of}") for figure in summary.headline()]
         if run.output is not None:
-            one.write(run.output / one.policy if len(made) > 1 else run.output)
+            one.write(run.output / folder)
     figures: dict[str, Any] = {
         "evaluations": [
             {

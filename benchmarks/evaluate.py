@@ -1,0 +1,77 @@
+"""Trying a policy in a suite against running the same worlds bare: episodes per minute, and the ratio.
+
+Bare is `run_batch` of the expert on the same parameter tables: reset, commands, physics, readings and success. What
+`evaluate` adds is contact sensors, scores, and the drawing of every slice. Both run in turn in one process on every
+core, in processor time and in wall time.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from twinloop.evaluate.acting import candidate
+from twinloop.evaluate.run import Arena
+from twinloop.evaluate.suites import open_suite
+from twinloop.evaluate.worlds import on_twin, stacked
+from twinloop.rollout import run_batch
+from twinloop.simulate import open_backend
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+EACH, ROUNDS, NAME = 2, 3, "axes"
+
+
+def run(policy: object = "expert", *, rounds: int = ROUNDS) -> dict:
+    """Rates of both, and the ratio of processor times, round by round.
+
+    Args:
+        policy: who is tried; the bare runs are always the expert's.
+        rounds: how often both run.
+    """
+    twin = load_twin("so101_tabletop")
+    task = open_task("pick_and_place", twin)
+    suite = on_twin(open_suite(NAME), twin, task).with_episodes(EACH)
+    who, backend = candidate(policy), open_backend()
+    rows = []
+    for _ in range(rounds):
+        arena = Arena(suite=suite, task="pick_and_place", backend=backend)
+        trials = [(item, number) for item in suite.slices for number in range(EACH)]
+        tried = _timed(lambda arena=arena, trials=trials: arena.run(who, trials))
+        numbers = np.concatenate([item.numbers(range(EACH)) for item in suite.slices])
+        tables = [suite.table(item, item.numbers(range(EACH)), run_seed=0, nstep=task.nstep) for item in suite.slices]
+        table = stacked(tables)
+        bare = _timed(lambda table=table, numbers=numbers: _bare(twin, task, table, numbers, backend))
+        rows.append({"tried": tried, "bare": bare})
+    ratios = [row["bare"]["processor"] / row["tried"]["processor"] for row in rows]
+    return {
+        "name": f"twinloop evaluate, suite {NAME}, {len(suite.slices)} slices, {suite.episodes} episodes of 6 s",
+        "against": "run_batch of the expert in the same worlds, without scores",
+        "episodes_per_minute": 60 * suite.episodes / min(row["tried"]["wall"] for row in rows),
+        "bare_episodes_per_minute": 60 * suite.episodes / min(row["bare"]["wall"] for row in rows),
+        "episodes_per_processor_minute": 60 * suite.episodes / min(row["tried"]["processor"] for row in rows),
+        "ratio": float(np.median(ratios)),
+        "ratio_min": min(ratios),
+        "ratio_max": max(ratios),
+        "rounds": rows,
+    }
+
+
+def _bare(twin, task, table, numbers, backend, batch: int = 256) -> None:
+    for at in range(0, len(numbers), batch):
+        part = slice(at, at + batch)
+        rows = np.arange(len(numbers))[part]
+        run_batch(twin, task, table.take(rows), run_seed=0, episodes=numbers[part].tolist(), backend=backend)
+
+
+def _timed(work) -> dict[str, float]:
+    processor, wall = time.process_time(), time.perf_counter()
+    work()
+    return {"processor": time.process_time() - processor, "wall": time.perf_counter() - wall}
+
+
+if __name__ == "__main__":
+    import json
+
+    print(json.dumps(run(), indent=1))
