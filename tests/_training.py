@@ -109,6 +109,6 @@ def frames(
 
 def config(*folders: Path, **said) -> TrainConfig:
     """A run of a few steps of a small network."""
-    small = {"width": 16, "depth": 1, "chunk_size": 4, "n_action_steps": 2, "dropout": 0.1}
+    small = {"width": 16, "depth": 1, "chunk_size": 4, "n_action_steps": 2, "dropout": 0.1, "loss": "mse"}
     defaults = {"steps": 12, "batch": 16, "evaluations": 3, "settings": small, "lr": 3e-3}
     return TrainConfig.of({"sources": [{"data": str(folder)} for folder in folders], **defaults, **said})

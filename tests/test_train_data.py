@@ -17,10 +17,12 @@ from twinloop.core.units import NORMALIZED, JointUnit, UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import fixed_lists
 from twinloop.dataset.reader import DatasetReader
-from twinloop.train.config import SourceConfig, read_config
+from twinloop.train.config import SourceConfig, TrainConfig, read_config
 from twinloop.train.data import load
 from twinloop.train.holdout import split
 from twinloop.train.normalization import weighted_statistics
+from twinloop.train.prepared import resolved
+from twinloop.train.recipes import RECIPES
 from twinloop.train.sources import open_sources
 
 
@@ -173,6 +175,16 @@ def test_weighted_statistics_are_those_of_rows_repeated():
     np.testing.assert_allclose(found.std, repeated.std(axis=0))
     np.testing.assert_array_equal(found.q99, np.quantile(repeated, 0.99, axis=0, method="inverted_cdf"))
     np.testing.assert_array_equal(found.q01, np.quantile(repeated, 0.01, axis=0, method="inverted_cdf"))
+
+
+def test_a_recipe_fills_in_what_nobody_said():
+    made = resolved(TrainConfig.of({"sources": [{"data": "x"}]}))
+    assert (made.steps, made.lr) == (RECIPES["mlp"].steps, RECIPES["mlp"].lr)
+    assert (made.settings["loss"], made.settings["n_action_steps"]) == ("l1", 24)
+    said = {"sources": [{"data": "x"}], "steps": 3, "settings": {"chunk_size": 4, "loss": "mse"}}
+    made = resolved(TrainConfig.of(said))
+    assert (made.steps, made.settings["loss"], made.settings["n_action_steps"]) == (3, "mse", 4)
+    assert resolved(made) == made
 
 
 def test_a_file_and_flags_make_one_configuration(tmp_path):

@@ -70,13 +70,14 @@ class TrainConfig(_Strict):
     """A training run.
 
     Steps of the optimizer, ``batch`` samples each, at a learning rate that rises for ``warmup`` (a share of the steps)
-    and then falls to zero along a cosine. ``settings`` are the policy's own. ``inputs`` are of ``state``,
-    ``environment`` and names of cameras; by default the state, and the environment where every source has it, else all
-    cameras that every source has. ``holdout`` is the share of each source's episodes that is not trained on.
-    ``patience`` is how many evaluations in a row without a better held-out error end the run; 0 for never.
+    and then falls to zero along a cosine; 0 is what the kind's recipe says (`train.recipes`). ``settings`` are the
+    policy's own. ``inputs`` are of ``state``, ``environment`` and names of cameras; by default the state, and the
+    environment where every source has it, else all cameras that every source has. ``holdout`` is the share of each
+    source's episodes that is not trained on. ``patience`` is how many evaluations in a row without a better held-out
+    error end the run; 0 for never.
     ``normalization`` is ``pooled`` (all sources by their shares) or the name of the source whose statistics are used.
     ``keep`` is which weights become the policy: those of the ``best`` evaluation, or the ``last``. ``ema`` is the decay
-    of the weights' running mean, None for none. ``adapt`` belongs to `train.adapt_*`.
+    of the weights' running mean, None for none.
     """
 
     policy: str = "mlp"
@@ -85,9 +86,9 @@ class TrainConfig(_Strict):
     sim_fraction: float | None = Field(default=None, ge=0, le=1)
     inputs: tuple[str, ...] | None = None
     task: str = ""
-    steps: int = Field(default=10_000, ge=1)
-    batch: int = Field(default=256, ge=1)
-    lr: float = Field(default=1e-3, gt=0)
+    steps: int = Field(default=0, ge=0)
+    batch: int = Field(default=0, ge=0)
+    lr: float = Field(default=0.0, ge=0)
     weight_decay: float = Field(default=1e-4, ge=0)
     warmup: float = Field(default=0.03, ge=0, lt=1)
     clip: float = Field(default=1.0, gt=0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +15,7 @@ from twinloop.train.config import TrainConfig
 from twinloop.train.data import Data, Ints, load
 from twinloop.train.holdout import split
 from twinloop.train.mixture import shares
+from twinloop.train.recipes import Recipe, recipe
 from twinloop.train.sources import open_sources
 
 
@@ -33,14 +36,26 @@ class Prepared:
 
 
 def resolved(config: TrainConfig) -> TrainConfig:
-    """The configuration with the policy's settings checked and their defaults filled in."""
-    given = dict(config.settings)
-    settings = read_settings(config.policy, given, where="settings")
-    return config.model_copy(update={"settings": settings.model_dump(mode="json", exclude={"kind"})})
+    """The configuration with what the kind's recipe says filled in, and the policy's settings checked and complete.
+
+    Only the size of a batch is left open where nobody said it: it depends on what the policy sees.
+    """
+    usual = recipe(config.policy)
+    settings = read_settings(config.policy, _with_recipe(usual, config.settings), where="settings")
+    said = {"steps": config.steps or usual.steps, "lr": config.lr or usual.lr}
+    return config.model_copy(update={**said, "settings": settings.model_dump(mode="json", exclude={"kind"})})
+
+
+def _with_recipe(usual: Recipe, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe's settings with those given; pieces of a chunk are no longer than a chunk that was asked for."""
+    made = {**usual.settings, **given}
+    if "n_action_steps" not in given and isinstance(given.get("chunk_size"), int) and "n_action_steps" in made:
+        made["n_action_steps"] = min(made["n_action_steps"], given["chunk_size"])
+    return made
 
 
 def prepare(config: TrainConfig, workspace: Path | None = None) -> Prepared:
-    """Read the data and divide it; raises as `train.run.train`."""
+    """Read the data of a resolved configuration and divide it; raises as `train.run.train`."""
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
     data = load(sources, inputs=config.inputs, task=config.task, keep_failures=config.keep_failures)
     training, held_out = split(data, config.holdout, config.seed)
@@ -48,4 +63,7 @@ def prepare(config: TrainConfig, workspace: Path | None = None) -> Prepared:
         data.source_of[training], weights=(data.last - data.first + 1)[training], minlength=len(sources)
     )
     share = shares(data, config.sim_fraction, frames=frames)
+    if not config.batch:
+        usual = recipe(config.policy)
+        config = config.model_copy(update={"batch": usual.batch_pictures if data.contract.cameras else usual.batch})
     return Prepared(config=config, data=data, training=training, held_out=held_out, share=share)

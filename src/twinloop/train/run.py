@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -61,7 +62,8 @@ def train(
         workspace: where frozen datasets and statements are looked up; by default the nearest one from here.
         resume: go on from the checkpoint in ``output``; the result is the same as of an unbroken run.
         prepared: what `prepare` made of this very configuration, where that was done already.
-        base: a policy to go on from, which keeps its normalization; by default a new one.
+        base: a policy to go on from, which keeps its settings and normalization and stays as it is; by default a
+            new one.
         additions: what adaptation adds to the loop, made once policy and data are known.
 
     Raises:
@@ -98,7 +100,7 @@ def _policy(prepared: Prepared, base: Policy | None) -> Policy:
         unlike = base.contract.differences(data.contract)
         if unlike:
             raise InputError("The policy to go on from does not fit the data. " + "; ".join(unlike) + ".")
-        return base
+        return copy.deepcopy(base)
     given = dict(config.settings)
     if config.domain_token is not None:
         real = [source.name for source in data.sources if source.real]
