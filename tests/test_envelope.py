@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import mujoco
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -270,6 +273,16 @@ def test_settings_are_checked_and_say_what_exists(tmp_path):
         Envelope(TWIN, EnvelopeSettings(max_relative_target={"elbow": 3.0}))
     with pytest.raises(InputError, match="double_pendulum is commanded by torques"):
         Envelope(load_twin("double_pendulum"))
+
+
+def test_the_settings_on_the_page_are_settings():
+    page = (Path(__file__).parents[1] / "docs" / "deployment.md").read_text()
+    [text] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    envelope = Envelope(TWIN, EnvelopeSettings.of(yaml.safe_load(text), where="docs/deployment.md"))
+    assert envelope.watchdog_s == 0.05
+    speed, acceleration = np.rad2deg(ENVELOPE.limits.speed).round(), ENVELOPE.limits.acceleration.round()
+    assert f"0.6: SO-101 {speed[0]:.0f} deg/s, gripper {speed[5]:.0f} deg/s" in page
+    assert f"SO-101 {acceleration[:5].min():.0f} to {acceleration[:5].max():.0f} rad/s², gripper" in page
 
 
 def test_a_twin_with_other_joints_is_refused():

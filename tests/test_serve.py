@@ -120,6 +120,12 @@ def test_a_served_policy_gives_the_same_commands_and_keeps_clients_apart(server,
         time.sleep(0.005)
 
 
+def test_answers_are_sent_at_once(server):
+    assert (
+        server._socket.proto == socket.IPPROTO_TCP
+    )  # else asyncio leaves Nagle's algorithm on, and answers take 40 ms
+
+
 @pytest.mark.parametrize("way", [0, 1], ids=["http", "websocket"])
 def test_a_wrong_observation_is_refused_with_its_reason_and_the_session_goes_on(server, way):
     client = PolicyClient(addresses(server)[way])

@@ -143,8 +143,8 @@ class PolicyServer:
 
 def _bound(host: str, port: int) -> socket.socket:
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)  # asyncio sends at once only where it knows that it is TCP
     except OSError as error:
         raise InputError(
             f"There is no host {host} here ({error.strerror}). Leave --host out, or correct it."
