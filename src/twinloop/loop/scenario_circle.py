@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 from rich.console import Console
 
 from twinloop.core.decision import GateDecision
@@ -27,7 +28,7 @@ _SLOWER = 0.1
 # The share of every batch that is drawn from around the failure; our choice: half, so that neither side can be
 # forgotten, and small targeted sets still count.
 SHARE = 0.5
-_RESULT, _NOMINAL = "result.json", "nominal"
+_RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
 _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
 
 
@@ -89,7 +90,8 @@ def run_circle(
         for name in dict.fromkeys(old.trials["slice"].to_pylist())
     ]
     console.print(changes_table(changes, pinned))
-    decision = _gated(circle, after, before, [path.name for path in stored(home)])
+    here = circle_slice(circle.name)
+    decision = _gated(circle, _apart(after, here), _apart(before, here), [path.name for path in stored(home)])
     console.print(f"4. The gate says {'yes' if decision.passed else 'no'}")
     for rule in decision.rules:
         console.print(f"  {rule.line()}", soft_wrap=True, markup=False)
@@ -187,6 +189,13 @@ def _evaluated(circle: Circle, pinned: PinnedWorld, policy: Path, home: Path, ou
         one.write(output / "evaluations" / f"{policy.name}-{who.hash[:8]}-{suite}")
         made.append(one)
     return made
+
+
+def _apart(made: Sequence[Evaluation], name: str) -> list[Evaluation]:
+    """The evaluations, and once more the trials of one scenario: the gate asks for an effect outside of regressions."""
+    failures = made[-1]
+    chosen = pc.equal(failures.trials["slice"], name)  # pyright: ignore[reportAttributeAccessIssue]
+    return [*made, replace(failures, suite=_THIS, trials=failures.trials.filter(chosen))]
 
 
 def _gated(

@@ -26,10 +26,10 @@ def scenario_section(page: Report, pinned: PinnedWorld, base: Tried, level: floa
                 value=f"{float(rate.estimate):.0%}",
                 source=f"{base.failures} of {base.trials} worlds, {float(rate.low):.0%} to {float(rate.high):.0%}",
             ),
-            KeyFigure(label="who acts", value=base.actor[:40], source=f"{pinned.task} on {pinned.twin}"),
             KeyFigure(label="own parameters", value=len(pinned.departs), source="in which it departs from its twin"),
         ]
     )
+    page.text(f"Who acts: {base.actor}, at {pinned.task} on {pinned.twin}.")
 
 
 def doses_section(

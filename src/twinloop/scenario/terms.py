@@ -86,3 +86,21 @@ def _neutral(twin: Twin, row: _Term, taken: set[str]) -> dict[str, float]:
             if name not in taken and param.low <= value <= param.high:
                 values[name] = value
     return values
+
+
+def terms_table() -> str:
+    """The terms as Markdown, from the table: what docs/scenarios.md shows."""
+    rows = [
+        f"| {name} | {row.meaning} | {', '.join(f'`{key}` {_said(value)}' for key, value in _few(row.neutral))} |"
+        for name, row in _declared().items()
+    ]
+    return "\n".join(["| term | meaning | switched off |", "|---|---|---|", *rows])
+
+
+def _said(value: float | str) -> str:
+    return "nominal" if isinstance(value, str) else f"{value:g}"
+
+
+def _few(neutral: Mapping[str, float | str]) -> list[tuple[str, float | str]]:
+    """The first patterns of a term; the rest stands in the table."""
+    return list(neutral.items())[:3]

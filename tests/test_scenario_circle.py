@@ -1,0 +1,101 @@
+"""What the circle says of a change, and its gate: yes where the failure is gone and nothing else is lost, else no."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from twinloop.core.errors import InputError
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.files import write_json
+from twinloop.loop.scenario_change import Change
+from twinloop.loop.scenario_circle import Circle, _apart, _gated, _sources
+
+ASKED = Circle(name="miss", policy="old", within=0.1)
+
+
+def tried(policy, suite, slices):
+    """An evaluation with these outcomes by slice, one letter each: 1, 0, or x for a world that was lost."""
+    rows = [(name, f"{name}#{i}", letter) for name, letters in slices.items() for i, letter in enumerate(letters)]
+    n = len(rows)
+    return Evaluation(
+        policy=policy,
+        policy_hash=policy * 16,
+        suite=suite,
+        twin="so101_tabletop",
+        twin_hash="a" * 64,
+        task="pick_and_place",
+        run_seed=0,
+        trials=pa.table(
+            {
+                "slice": [row[0] for row in rows],
+                "trial": [row[1] for row in rows],
+                "success": [row[2] == "1" for row in rows],
+                "progress": np.zeros(n),
+                "time_s": pa.nulls(n, pa.float64()),
+                "smoothness": pa.nulls(n, pa.float64()),
+                "peak_force_n": pa.nulls(n, pa.float64()),
+                "violations": pa.array([0] * n),
+                "latency_s": pa.nulls(n, pa.float64()),
+                "valid": [row[2] != "x" for row in rows],
+                "reason": pa.array(["diverged" if row[2] == "x" else None for row in rows], pa.string()),
+                "episode_id": pa.nulls(n, pa.string()),
+            }
+        ),
+    )
+
+
+def decided(nominal, miss, other):
+    """The gate's answer to outcomes (before, after) of the nominal suite, of this failure, and of another one."""
+    sides = []
+    for at, policy in enumerate(("old", "new")):
+        failures = tried(policy, "failures", {"miss": miss[at], "other": other[at]})
+        sides.append(_apart([tried(policy, "nominal", {"nominal": nominal[at]}), failures], "miss"))
+    decision = _gated(ASKED, sides[1], sides[0], ["miss", "other"])
+    return decision.passed, {rule.rule: rule.verdict for rule in decision.rules}
+
+
+SAME = ("1" * 60, "1" * 60)
+
+
+def test_the_gate_says_yes_where_the_failure_is_gone_and_nothing_is_lost():
+    assert decided(SAME, ("0" * 16, "1" * 16), ("1" * 16, "1" * 16))[0]
+
+
+@pytest.mark.parametrize(
+    ("nominal", "miss", "other", "rule"),
+    [
+        (("1" * 60, "1" * 40 + "0" * 20), ("0" * 16, "1" * 16), ("1" * 16, "1" * 16), "success"),
+        (SAME, ("0" * 16, "0" * 14 + "11"), ("1" * 16, "1" * 16), "improves"),
+        (SAME, ("0" * 16, "1" * 16), ("1" * 16, "0" * 16), "regressions"),
+    ],
+)
+def test_the_gate_says_no_and_which_rule_did(nominal, miss, other, rule):
+    passed, verdicts = decided(nominal, miss, other)
+    assert not passed
+    assert verdicts[rule] == "no"
+    assert [name for name, word in verdicts.items() if word not in ("yes", "waived")] == [rule]
+
+
+def test_a_change_is_counted_over_the_trials_of_one_slice_that_both_had():
+    before = tried("old", "failures", {"miss": "0011x", "other": "1111"})
+    after = tried("new", "failures", {"miss": "0110x", "other": "0000"})
+    found = Change.of("miss", before, after)
+    assert (found.pairs.both, found.pairs.only_a, found.pairs.only_b, found.pairs.neither) == (1, 1, 1, 2)
+    assert float(found.before.estimate) == pytest.approx(0.4)
+    assert float(found.difference.estimate) == 0.0
+    assert found.to_json()["p_value"] == 1.0
+
+
+def test_nobody_trains_on_without_knowing_what_was_trained_on(tmp_path):
+    with pytest.raises(InputError, match="does not say what the policy was trained on. Give that with --data"):
+        _sources(ASKED, tmp_path)
+    write_json(tmp_path / "result.json", {"config": {"sources": [{"data": "sim", "units": "deg"}]}})
+    assert _sources(ASKED, tmp_path) == [{"data": "sim", "units": "deg"}]
+    assert _sources(Circle(name="miss", policy="old", data=("a", "b")), tmp_path) == [
+        {"data": "a", "kind": "sim"},
+        {"data": "b", "kind": "sim"},
+    ]
+    with pytest.raises(InputError, match="--share 1"):
+        _sources(Circle(name="miss", policy="old", share=1.0), tmp_path)
