@@ -16,6 +16,7 @@ import pytest
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.dataset.logs import load_log
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.side_tables import open_side_table
 from twinloop.loop.run import run_policy
@@ -24,6 +25,7 @@ from twinloop.loop.run_outcome import read_outcomes
 from twinloop.release.client import PolicyClient
 from twinloop.release.running_policy import LocalDecider
 from twinloop.release.running_record import EVENTS, STEPS
+from twinloop.twin import load_twin
 
 pytest.importorskip("torch")
 
@@ -234,3 +236,84 @@ def test_an_unknown_alias_is_named_in_a_workspace(policy, tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path / "cell")
     with pytest.raises(UnknownNameError, match="Unknown alias 'champion'"):
         run_policy(requested("champion", tmp_path), console=said()[0])
+
+
+ARM = '''
+"""An arm that follows its commands with a lag, in the time of the wall; away from home when it is switched on."""
+import time
+
+from twinloop.hardware.protocol import NotConnectedError, WallClock
+from twinloop.twin import load_twin
+
+TWIN = load_twin("so101_tabletop")
+HOME = TWIN.units.from_si(TWIN.home()[0][TWIN.joint_qpos])
+
+
+class Arm:
+    name, source, origin, units = "so101_follower", "real", "arm", TWIN.units
+    is_calibrated = True
+
+    def __init__(self, away="8"):
+        self._at, self._goal = HOME + float(away) * (TWIN.units.to_si(HOME) * 0 + 1), None
+        self._open, self.connections = False, 0
+
+    observation_features = action_features = {f"{joint}.pos": float for joint in TWIN.robot.joints}
+    clock = WallClock()
+
+    @property
+    def is_connected(self):
+        return self._open
+
+    def connect(self, calibrate=True):
+        self._open, self.connections, self._when = True, self.connections + 1, time.perf_counter()
+
+    def calibrate(self):
+        pass
+
+    def configure(self):
+        pass
+
+    def get_observation(self):
+        now = time.perf_counter()
+        if self._goal is not None:
+            self._at = self._at + (self._goal - self._at) * min(1.0, (now - self._when) / 0.07)
+        self._when = now
+        return dict(zip(self.action_features, map(float, self._at)))
+
+    def send_action(self, action):
+        self.get_observation()
+        self._goal = HOME * 0 + list(action.values())
+        return dict(action)
+
+    def disconnect(self):
+        self._open = False
+'''
+
+
+@pytest.mark.slow
+def test_an_arm_of_ones_own_is_brought_home_slowly_and_run_in_its_own_time(policy, tmp_path):
+    (tmp_path / "arm.py").write_text(ARM)
+    settings = tmp_path / "envelope.yaml"
+    settings.write_text("watchdog_s: 0.5\nmax_age_s: 2.0\n")  # a busy machine is no robot's computer
+    request = requested(
+        policy, tmp_path, robot=f"{tmp_path}/arm.py:Arm?away=8", twin="so101_tabletop", episodes=2, envelope=settings
+    )
+    figures, code = run_policy(request, console=said()[0])
+    assert (code, figures["episodes"], figures["judged"], figures["trips"]) == (0, 2, 0, [])
+    reader = DatasetReader(tmp_path / "out")
+    assert [reader.provenance(i).source for i in range(2)] == ["real", "real"]
+    assert reader.provenance(0).success is None
+    steps = open_side_table(tmp_path / "out", STEPS).to_table()
+    times = steps["time_s"].to_numpy()[: reader.lengths[0]]
+    assert times[-1] >= (len(times) - 1) / 30 - 0.01
+    logs = load_log(tmp_path / "out")
+    twin = load_twin("so101_tabletop")
+    home = twin.units.from_si(twin.home()[0][twin.joint_qpos])
+    assert abs(logs[0].state[0] - home).max() < 2.0  # it began 8 degrees away
+
+
+def test_without_a_twin_an_arm_of_ones_own_is_not_run(policy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "arm.py").write_text(ARM)
+    with pytest.raises(InputError, match=r"The envelope asks a twin where .* Give --twin"):
+        run_policy(requested(policy, tmp_path, robot=f"{tmp_path}/arm.py:Arm"), console=said()[0])
