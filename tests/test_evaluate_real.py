@@ -126,6 +126,27 @@ def test_a_policy_s_name_never_leads_out_of_the_folder_of_a_run(tmp_path):
     assert [item["figure"] for item in figures["failed"]] == ["success/t/../../up"]
 
 
+def test_trials_become_rows_of_the_workspace(tmp_path):
+    from datetime import UTC, datetime
+
+    from twinloop.catalog import Workspace
+    from twinloop.loop.evaluate import remembered
+
+    Workspace.create(tmp_path / "cell").close()
+    text = "policy,slice,trial,success,score,valid\nact,s,t1,1,1.0,\nact,s,t2,1,1.0,0\n"
+    made = read_real(table(tmp_path, text))
+    run_id = remembered(tmp_path / "cell" / "runs" / "e", made, {"suite": "real"}, datetime.now(UTC), verb="evaluate")
+    with Workspace.open(tmp_path / "cell") as held:
+        rows = held.query("SELECT * FROM evaluations ORDER BY trial").to_pylist()
+        (run,) = held.query("SELECT verb FROM runs WHERE run_id = ?", [run_id]).to_pylist()
+    assert [(row["trial"], row["success"], row["condition"], row["source"]) for row in rows] == [
+        ("t1", True, "s", "real"),
+        ("t2", False, "s", "real"),  # a trial that does not count is no success
+    ]
+    assert run["verb"] == "evaluate"
+    assert remembered(tmp_path / "elsewhere", made, {}, datetime.now(UTC), verb="evaluate") is None
+
+
 @pytest.mark.slow
 def test_a_recorded_episode_is_scored_as_the_simulated_one_was(tmp_path):
     """Readings differ from the truth by noise and offsets, speeds are differences: near, not equal."""

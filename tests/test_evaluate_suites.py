@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import yaml
@@ -94,6 +96,17 @@ slices:
     assert made.variant(pushed) is made.twin
     assert made.spec.hash != open_suite("nominal").hash
     assert yaml.safe_load(yaml.safe_dump(made.spec.model_dump(mode="json"))) == made.spec.model_dump(mode="json")
+
+
+def test_the_suite_of_the_page_is_one(twin, task):
+    page = (Path(__file__).parents[1] / "docs" / "evaluation.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    made = on_twin(parse_suite(yaml.safe_load(text), where="docs/evaluation.md"), twin, task)
+    assert len(made.slices) == 3 + 2 * 6 + 4
+    for item in made.slices[:2]:
+        assert made.table(item, item.numbers([0]), run_seed=0, nstep=2).nworld == 1
+    listed = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and line.count("|") == 4}
+    assert set(builtin_suites()) <= listed
 
 
 def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_refused_in_ones_own(twin, task):
