@@ -9,7 +9,7 @@ from twinloop.core.units import JointUnit, UnitMap
 from twinloop.policies import LAST_COMMAND, Statistics, new_policy
 
 SMALL = {
-    "mlp": {"width": 32, "depth": 2, "chunk_size": 4, "n_action_steps": 2},
+    "mlp": {"loss": "mse", "width": 32, "depth": 2, "chunk_size": 4, "n_action_steps": 2},
     "act": {"width": 32, "heads": 2, "feed_forward": 32, "chunk_size": 4, "n_action_steps": 2, "latent": 4}
     | {"encoder_layers": 1, "posterior_layers": 1},
     "flow": {"width": 32, "depth": 1, "features": 16, "chunk_size": 4, "n_action_steps": 2, "steps": 2},

@@ -30,6 +30,9 @@ def test_settings_name_what_is_wrong():
         read_settings("diffusion")
     with pytest.raises(InputError, match=r"widht: .*Nearest existing: width"):
         read_settings("mlp", {"widht": 3})
+    assert read_settings("act", {"chunk_size": 8}).n_action_steps == 8
+    with pytest.raises(InputError, match="chunk_size: Input should be greater than or equal to 1"):
+        read_settings("act", {"chunk_size": 0})
     with pytest.raises(InputError, match=r"n_action_steps \(9\) is more than the chunk has \(8\)"):
         read_settings("flow", {"chunk_size": 8, "n_action_steps": 9})
     with pytest.raises(InputError, match=r"width \(100\) must be a multiple of 4 times the heads \(16\)"):

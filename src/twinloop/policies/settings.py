@@ -55,8 +55,8 @@ class CommonSettings(_Strict):
     """
 
     n_obs_steps: int = Field(1, ge=1, le=64)
-    chunk_size: int = Field(16, ge=1, le=1024)
-    n_action_steps: int = Field(8, ge=1, le=1024)
+    chunk_size: int = Field(32, ge=1, le=1024)
+    n_action_steps: int = Field(16, ge=1, le=1024)
     ensemble: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] | None = None
     action_space: Literal["absolute", "delta_to_state"] = "absolute"
     last_command: bool = False
@@ -64,6 +64,15 @@ class CommonSettings(_Strict):
     domains: tuple[Annotated[str, Field(min_length=1)], ...] = Field((), max_length=64)
     default_domain: str = ""
     pictures: PictureSettings = Field(default_factory=PictureSettings)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _within_the_chunk(cls, value: Any) -> Any:
+        """Where only the length of a chunk is said, no more of it is carried out than it has."""
+        if not isinstance(value, dict) or "n_action_steps" in value or not isinstance(value.get("chunk_size"), int):
+            return value
+        usual = cls.model_fields["n_action_steps"].default
+        return {**value, "n_action_steps": max(1, min(usual, value["chunk_size"]))}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -92,14 +101,14 @@ class CommonSettings(_Strict):
 class MlpSettings(CommonSettings):
     """Behaviour cloning by regression: ``depth`` layers of ``width`` units.
 
-    Squared errors are the usual loss (robomimic's BC); absolute ones (``l1``) shrug off demonstrations that differ.
+    Absolute errors (``l1``) shrug off demonstrations that differ; robomimic's BC takes squared ones (``mse``).
     """
 
     kind: Literal["mlp"] = "mlp"
     width: _Width = 256
     depth: _Depth = 3
     dropout: _Share = 0.0
-    loss: Literal["mse", "l1"] = "mse"
+    loss: Literal["mse", "l1"] = "l1"
 
 
 class ActSettings(CommonSettings):
@@ -112,8 +121,6 @@ class ActSettings(CommonSettings):
     """
 
     kind: Literal["act"] = "act"
-    chunk_size: int = Field(32, ge=1, le=1024)
-    n_action_steps: int = Field(16, ge=1, le=1024)
     width: _Width = 128
     heads: int = Field(4, ge=1, le=64)
     feed_forward: _Width = 256
