@@ -12,11 +12,12 @@ from pathlib import Path
 from twinloop.core.files import read_json, write_json
 from twinloop.hardware import HiddenCell, hidden_cell
 from twinloop.loop.transfer_study.conditions import NUMBERS, Condition
-from twinloop.loop.transfer_study.settings import PLACES, TASK, TWIN, TransferSettings
-from twinloop.loop.transfer_study.showing import show
+from twinloop.loop.transfer_study.settings import PICTURES, PLACES, TASK, TWIN, TransferSettings
+from twinloop.loop.transfer_study.showing import Worlds, show
 from twinloop.loop.transfer_study.worlds import log_and_identify, worlds_of
 from twinloop.policies import open_policy
 from twinloop.rollout import BatchResult, ExpertActor, run_batch
+from twinloop.rollout.photographer import Photographer
 from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
@@ -99,32 +100,15 @@ def _log(part: Part) -> None:
 
 
 def _demos(part: Part) -> None:
-    recipe, wanted = part.settings.recipe, part.settings.real
+    settings = part.settings
+    how = {"recipe": settings.recipe, "pictures": settings.images}
     if part.worlds == "real":
         cell = _cell(part.robot)
-        plan = cell.plan(part.robot)
-        show(
-            cell.twin,
-            plan,
-            part.path,
-            count=_ATTEMPTS * wanted,
-            recipe=recipe,
-            tracker=cell.tracker,
-            worlds=cell.table,
-            wanted=wanted,
-        )
+        worlds = Worlds(twin=cell.twin, plan=cell.plan(part.robot), tracker=cell.tracker, become=cell.table)
+        show(worlds, part.path, count=_ATTEMPTS * settings.real, wanted=settings.real, **how)
         return
     log = _other(part, "log").path / "distribution.json"
-    worlds = worlds_of(part.worlds, _twin(), recipe, log)
-    show(
-        _twin(),
-        worlds.plan,
-        part.path,
-        count=part.settings.demos,
-        recipe=recipe,
-        tracker=worlds.tracker,
-        worlds=worlds.become,
-    )
+    show(worlds_of(part.worlds, _twin(), settings.recipe, log), part.path, count=settings.demos, **how)
 
 
 def _policy(part: Part) -> None:
@@ -133,6 +117,7 @@ def _policy(part: Part) -> None:
         policy=settings.recipe.policy,
         settings=settings.recipe.settings,
         sources=_sources(part, condition),
+        inputs=("state", PICTURES[0]) if settings.images else None,
         steps=settings.steps,
         batch=settings.recipe.batch,
         lr=settings.recipe.lr,
@@ -160,9 +145,19 @@ def _sources(part: Part, condition: Condition) -> tuple[SourceConfig, ...]:
 
 def _trials(part: Part) -> None:
     cell, owner = _cell(part.robot), policy_of(part)
-    task = open_task(TASK, cell.twin)
-    actor = PolicyActor(policy=open_policy(owner.path), task=task, twin=cell.twin, tracker=cell.tracker)
-    _keep(part, _tried(cell, part.settings.episodes, actor))
+    camera, height, width = PICTURES
+    photographer = Photographer(cell.twin, [camera], height=height, width=width)
+    actor = PolicyActor(
+        policy=open_policy(owner.path),
+        task=open_task(TASK, cell.twin),
+        twin=cell.twin,
+        tracker=cell.tracker,
+        photograph=photographer.pictures if part.settings.images else None,
+    )
+    try:
+        _keep(part, _tried(cell, part.settings.episodes, actor))
+    finally:
+        photographer.close()
 
 
 def _script(part: Part) -> None:

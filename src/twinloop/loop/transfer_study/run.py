@@ -105,10 +105,10 @@ def _needs(part: Part) -> list[Part]:
 
 def _make_all(wanted: Sequence[Part], console: Console, workers: int) -> dict[str, float]:
     """Make parts and what they need, stage by stage, on some processes; returns processor seconds by kind."""
-    stages = _stages(wanted)
+    ordered = stages(wanted)
     took: dict[str, float] = {}
     with LocalProcesses(workers) as engine:
-        for stage in stages:
+        for stage in ordered:
             kinds = ", ".join(sorted({part.kind for part in stage}))
             console.print(f"{kinds}: {sum(not part.done for part in stage)} of {len(stage)} to make")
             for part, seconds in track(engine.map(make, stage), label=kinds, total=len(stage)):
@@ -116,14 +116,14 @@ def _make_all(wanted: Sequence[Part], console: Console, workers: int) -> dict[st
     return dict(sorted(took.items()))
 
 
-def _stages(wanted: Iterable[Part]) -> list[list[Part]]:
+def stages(wanted: Iterable[Part]) -> list[list[Part]]:
     """Parts in an order in which each finds what it needs: what is needed first, first."""
-    stages = [_by_path(wanted)]
+    ordered = [_by_path(wanted)]
     while True:
-        needed = _by_path(itertools.chain.from_iterable(map(_needs, stages[0])))
+        needed = _by_path(itertools.chain.from_iterable(map(_needs, ordered[0])))
         if not needed:
-            return stages
-        stages.insert(0, needed)
+            return ordered
+        ordered.insert(0, needed)
 
 
 def _by_path(parts: Iterable[Part]) -> list[Part]:

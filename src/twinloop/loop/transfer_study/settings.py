@@ -11,6 +11,7 @@ from twinloop.loop.transfer_study.conditions import CONDITIONS, NUMBERS, Conditi
 
 TWIN, TASK = "so101_tabletop", "pick_and_place"
 FIRST_ROBOT = 100  # robots 100, 101, …: the seeds below were looked at while the recipe was found
+PICTURES = ("front", 72, 96)  # camera, height and width in pixels, of the slow version
 DEMONSTRATIONS, PLACES = 11, 77  # run seeds: of what is shown, and of where things lie when policies are tried
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -10,22 +10,39 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
-from twinloop.core.contract import ENVIRONMENT, STATE
+from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
 from twinloop.core.errors import CheckFailedError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
 from twinloop.core.seeds import uniforms
 from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.spec import DatasetSpec
+from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.generate.readings import environment_spec
-from twinloop.loop.transfer_study.settings import DEMONSTRATIONS, TASK, Recipe
+from twinloop.loop.transfer_study.settings import DEMONSTRATIONS, PICTURES, TASK, Recipe
 from twinloop.randomize import Plan
-from twinloop.rollout import BatchResult, Beginning, Observation, Observer, Tracker, run_batch
+from twinloop.rollout import Beginning, Observation, Observer, Tracker, run_batch
+from twinloop.rollout.observing import PERFECT, Photograph
+from twinloop.rollout.photographer import Photographer
 from twinloop.simulate import Controller, Simulation, open_backend
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin
 
-_BATCH = 64  # worlds at a time
+_BATCH, _BATCH_PICTURES = 64, 16  # worlds at a time; pictures of 16 episodes take 60 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worlds:
+    """Where demonstrations are given: a twin, a plan, what its draws become, and a tracker."""
+
+    twin: Twin
+    plan: Plan
+    tracker: Tracker = PERFECT
+    become: Callable[[ParamTable], ParamTable] | None = None
+
+    def draw(self, numbers: Sequence[int]) -> ParamTable:
+        """The worlds of these episodes."""
+        table = self.plan.draw(numbers)
+        return table if self.become is None else self.become(table)
 
 
 @dataclass(kw_only=True)
@@ -38,8 +55,8 @@ class ShakenExpert:
 
     task: Task
     recipe: Recipe
-    still: Sequence[int]
-    tracker: Tracker
+    tracker: Tracker = PERFECT
+    photograph: Photograph | None = None
     meant: list[NDArray[np.float64]] = field(default_factory=list)
     seen: list[Observation] = field(default_factory=list)
 
@@ -51,11 +68,10 @@ class ShakenExpert:
     def begin(self, worlds: Beginning) -> Controller:
         """See `rollout.Actor`."""
         script = self.task.expert(worlds.initial)
-        observer = Observer(self.task.twin, self.task, worlds, tracker=self.tracker)
+        observer = Observer(self.task.twin, self.task, worlds, tracker=self.tracker, photograph=self.photograph)
         self.meant, self.seen = [], []
         shake = np.zeros_like(worlds.initial.command)
-        weight = np.ones(shake.shape[1])
-        weight[list(self.still)] = 0.0
+        weight = np.array([float(joint != _gripper(self.task.twin)) for joint in self.task.twin.robot.joints])
 
         def act(simulation: Simulation) -> NDArray[np.float64]:
             step = simulation.step_index
@@ -70,28 +86,26 @@ class ShakenExpert:
         return act
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """An episode, and its pictures ``(T, h, w, 3)`` by camera."""
+
+    episode: SimEpisode
+    pictures: Mapping[str, NDArray[np.uint8]]
+
+
 def show(
-    twin: Twin,
-    plan: Plan,
-    folder: Path,
-    *,
-    count: int,
-    recipe: Recipe,
-    tracker: Tracker,
-    worlds: Callable[[ParamTable], ParamTable] | None = None,
-    wanted: int | None = None,
+    worlds: Worlds, folder: Path, *, count: int, recipe: Recipe, wanted: int | None = None, pictures: bool = False
 ) -> int:
     """Write demonstrations as a LeRobotDataset; failures are left out.
 
     Args:
-        twin: whose worlds they are.
-        plan: what is drawn, episode by episode.
+        worlds: where they are given.
         folder: where to; an absent one.
         count: attempts.
         recipe: how the script is shaken.
-        tracker: how the tracker errs.
-        worlds: turns drawn parameters into those of the worlds; by default they are.
         wanted: how many successes are enough.
+        pictures: whether they hold pictures of `settings.PICTURES`.
 
     Returns:
         How many were written.
@@ -99,59 +113,77 @@ def show(
     Raises:
         CheckFailedError: none succeeded.
     """
-    task, kept = open_task(TASK, twin), list[SimEpisode]()
-    backend = open_backend("threads", nthread=1)
-    at_once = _BATCH if wanted is None else min(_BATCH, wanted)
-    for first in range(0, count, at_once):
-        numbers = range(first, min(first + at_once, count))
-        table = plan.draw(numbers)
-        params = table if worlds is None else worlds(table)
-        actor = ShakenExpert(task=task, recipe=recipe, still=_gripper(twin), tracker=tracker)
-        batch = run_batch(twin, task, params, run_seed=DEMONSTRATIONS, episodes=numbers, actor=actor, backend=backend)
-        kept += _episodes(batch, actor)
-        if wanted is not None and len(kept) >= wanted:
-            kept = kept[:wanted]
-            break
+    camera, height, width = PICTURES
+    photographer = Photographer(worlds.twin, [camera], height=height, width=width) if pictures else None
+    kept, most = list[_Shown](), _BATCH_PICTURES if pictures else _BATCH
+    at_once = most if wanted is None else min(most, wanted)
+    try:
+        for first in range(0, count, at_once):
+            numbers = range(first, min(first + at_once, count))
+            kept += _shown(worlds, numbers, recipe, photographer.pictures if photographer else None)
+            if wanted is not None and len(kept) >= wanted:
+                kept = kept[:wanted]
+                break
+    finally:
+        if photographer:
+            photographer.close()
     if not kept:
-        raise CheckFailedError(f"The script of {TASK} succeeded in none of {count} worlds of {twin.name}.")
-    _write(twin, task, kept, folder)
+        raise CheckFailedError(f"The script of {TASK} succeeded in none of {count} worlds of {worlds.twin.name}.")
+    _write(worlds.twin, kept, folder)
     return len(kept)
 
 
-def _gripper(twin: Twin) -> list[int]:
+def _gripper(twin: Twin) -> str:
     hand = twin.robot.gripper
-    return [] if hand is None else [list(twin.robot.joints).index(hand.joint)]
+    return "" if hand is None else hand.joint
 
 
-def _episodes(batch: BatchResult, actor: ShakenExpert) -> list[SimEpisode]:
-    """The successes, with what was meant as their action, and without states: they are there to be learned."""
+def _shown(worlds: Worlds, numbers: Sequence[int], recipe: Recipe, photograph: Photograph | None) -> list[_Shown]:
+    """The successes among some episodes, with what was meant as their action.
+
+    They are there to be learned, and go without states.
+    """
+    task = open_task(TASK, worlds.twin)
+    actor = ShakenExpert(task=task, recipe=recipe, tracker=worlds.tracker, photograph=photograph)
+    params, backend = worlds.draw(numbers), open_backend("threads", nthread=1)
+    batch = run_batch(
+        worlds.twin, task, params, run_seed=DEMONSTRATIONS, episodes=numbers, actor=actor, backend=backend
+    )
     meant = batch.units.from_si(np.stack(actor.meant, axis=1))
-    seen = {key: np.stack([step[key] for step in actor.seen], axis=1) for key in (STATE, ENVIRONMENT)}
+    seen = {key: np.stack([step[key] for step in actor.seen], axis=1) for key in actor.seen[0]}
     none = np.empty((0, 0))
     return [
-        replace(
-            batch.episode(int(world)),
-            action=meant[world],
-            observation=seen[STATE][world],
-            readings={ENVIRONMENT: seen[ENVIRONMENT][world]},
-            commands=none,
-            states=none,
+        _Shown(
+            episode=replace(
+                batch.episode(int(world)),
+                action=meant[world],
+                observation=seen[STATE][world],
+                readings={ENVIRONMENT: seen[ENVIRONMENT][world]},
+                commands=none,
+                states=none,
+            ),
+            pictures={key.removeprefix(IMAGES): seen[key][world] for key in seen if key.startswith(IMAGES)},
         )
         for world in np.flatnonzero(batch.success)
     ]
 
 
-def _write(twin: Twin, task: Task, episodes: Sequence[SimEpisode], folder: Path) -> None:
+def _write(twin: Twin, shown: Sequence[_Shown], folder: Path) -> None:
+    task, first = open_task(TASK, twin), shown[0]
     spec = DatasetSpec(
         name=f"{twin.name} {task.name}",
         robot_type=twin.robot.type,
         fps=round(twin.control_hz),
         joints=tuple(twin.robot.joints),
         units=twin.units,
+        cameras=tuple(
+            CameraSpec(name=name, height=taken.shape[1], width=taken.shape[2]) for name, taken in first.pictures.items()
+        ),
         twin_hash=twin.hash,
-        block_size=max(episode.number for episode in episodes) + 1,
+        block_size=max(one.episode.number for one in shown) + 1,
         readings=(environment_spec(task),),
     )
+    frames = [one.pictures for one in shown] if first.pictures else None
     with DatasetWriter.open(folder, spec) as writer:
-        writer.commit_block(0, list(episodes), outcome={"kept": len(episodes)})
+        writer.commit_block(0, [one.episode for one in shown], frames=frames, outcome={"kept": len(shown)})
         writer.finish()

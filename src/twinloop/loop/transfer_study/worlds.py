@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from twinloop.core.distribution import ParamDistribution
@@ -12,6 +11,7 @@ from twinloop.core.params import ParamTable
 from twinloop.hardware import virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.loop.transfer_study.settings import DEMONSTRATIONS, TWIN, Recipe
+from twinloop.loop.transfer_study.showing import Worlds
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws, identified_draws
 from twinloop.rollout import Tracker
 from twinloop.simulate import open_backend
@@ -19,15 +19,6 @@ from twinloop.twin import Twin
 
 _SECONDS = 8.0  # of each episode of a log
 _ITERATIONS = 8  # of the fit: from the ninth on estimates move by less than a tenth of their error
-
-
-@dataclass(frozen=True, kw_only=True)
-class Worlds:
-    """Where demonstrations are given: a plan, what its draws become, and a tracker."""
-
-    plan: Plan
-    tracker: Tracker
-    become: Callable[[ParamTable], ParamTable] | None = None
 
 
 def placed(twin: Twin) -> list[Draw]:
@@ -53,22 +44,22 @@ def worlds_of(kind: str, twin: Twin, recipe: Recipe, identified: Path | None = N
         recipe: says how the tracker of randomized worlds errs.
         identified: what `log_and_identify` stored of the robot, for ``point`` and ``posterior``.
     """
-    noisy, perfect = Tracker(noise=recipe.tracker_noise), Tracker()
+    noisy = Tracker(noise=recipe.tracker_noise)
     if kind == "nominal":
-        return Worlds(plan=_plan(twin, placed(twin)), tracker=perfect)
+        return Worlds(twin=twin, plan=_plan(twin, placed(twin)))
     if kind == "ranges":
-        return Worlds(plan=_plan(twin, default_draws(twin)), tracker=noisy)
+        return Worlds(twin=twin, plan=_plan(twin, default_draws(twin)), tracker=noisy)
     assert identified is not None  # noqa: S101 - given to both
     distribution = ParamDistribution.from_json(read_json(identified))
     if kind == "posterior":
-        return Worlds(plan=_plan(twin, identified_draws(twin, distribution)), tracker=noisy)
+        return Worlds(twin=twin, plan=_plan(twin, identified_draws(twin, distribution)), tracker=noisy)
     estimate = {name: value for name, value in distribution.estimate.items() if name in _determined(distribution)}
 
     def as_estimated(table: ParamTable) -> ParamTable:
         own = {name: table[name] for draw in placed(twin) for name in draw.names}
         return replace(twin.table(table.nworld, {**estimate, **own}), seeds=table.seeds)
 
-    return Worlds(plan=_plan(twin, placed(twin)), tracker=perfect, become=as_estimated)
+    return Worlds(twin=twin, plan=_plan(twin, placed(twin)), become=as_estimated)
 
 
 def _determined(distribution: ParamDistribution) -> set[str]:

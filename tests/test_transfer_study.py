@@ -1,0 +1,176 @@
+"""Whether the gap closes: what is shown, in which order parts are made, and what the figures mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+pytest.importorskip("torch")
+
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.dataset.reader import DatasetReader
+from twinloop.loop.transfer_study.conditions import CONDITIONS
+from twinloop.loop.transfer_study.figures import TransferResult, over_robots
+from twinloop.loop.transfer_study.pages import difference_table, figure, success_table
+from twinloop.loop.transfer_study.parts import Part, make, successes
+from twinloop.loop.transfer_study.run import run_bench_transfer, stages
+from twinloop.loop.transfer_study.settings import Recipe, TransferSettings
+from twinloop.loop.transfer_study.showing import ShakenExpert, Worlds, show
+from twinloop.loop.transfer_study.worlds import placed, worlds_of
+from twinloop.randomize import Plan
+from twinloop.rollout import run_batch
+from twinloop.simulate import open_backend
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+TWIN = load_twin("so101_tabletop")
+TINY = TransferSettings(robots=1, seeds=1, episodes=3, demos=6, real=2, steps=20, log=2, conditions=(1, 6))
+
+
+def shaken(numbers, recipe, nstep=12):
+    """What was meant and what was carried out, ``(n, nstep, nu)``."""
+    task = open_task("pick_and_place", TWIN)
+    task.nstep = nstep
+    actor, plan = ShakenExpert(task=task, recipe=recipe), Plan(twin=TWIN, run_seed=3, draws=tuple(placed(TWIN)))
+    backend = open_backend("threads", nthread=1)
+    batch = run_batch(TWIN, task, plan.draw(numbers), run_seed=3, episodes=numbers, actor=actor, backend=backend)
+    return np.stack(actor.meant, axis=1), batch.trajectories.commands
+
+
+class TestShowing:
+    def test_arms_are_shaken_as_much_as_said_and_jaws_are_not(self):
+        recipe = Recipe(shake=0.02, memory=0.5)
+        meant, done = shaken(range(40), recipe, nstep=20)
+        shake = (done - meant)[:, 6:]
+        assert np.std(shake[..., :5]) == pytest.approx(0.02, rel=0.1)
+        assert not shake[..., 5].any()
+        before, after = shake[:, :-1, :5].ravel(), shake[:, 1:, :5].ravel()
+        assert np.corrcoef(before, after)[0, 1] == pytest.approx(0.5, abs=0.06)
+
+    def test_an_episode_is_shaken_alike_alone_and_among_others(self):
+        _, alone = shaken([4], Recipe())
+        _, among = shaken([2, 4], Recipe())
+        np.testing.assert_array_equal(alone[0], among[1])
+
+    def test_randomized_worlds_differ_and_nominal_ones_do_not(self):
+        nominal, ranges = (worlds_of(kind, TWIN, Recipe()).draw(range(3)) for kind in ("nominal", "ranges"))
+        assert np.ptp(nominal["joint/elbow_flex/damping"]) == 0
+        assert np.ptp(ranges["joint/elbow_flex/damping"]) > 0
+        assert np.ptp(nominal["object/cube/position/x"]) > 0
+
+
+class TestOrder:
+    def parts(self, tmp_path):
+        settings = TransferSettings(robots=2, seeds=2)
+        return [
+            Part(kind="trials", folder=str(tmp_path), settings=settings, robot=robot, seed=seed, condition=c.number)
+            for robot in settings.robot_seeds
+            for seed in range(2)
+            for c in CONDITIONS
+        ]
+
+    def test_what_is_needed_comes_first_and_once(self, tmp_path):
+        made = stages(self.parts(tmp_path))
+        assert [{part.kind for part in stage} for stage in made] == [{"log"}, {"demos"}, {"policy"}, {"trials"}]
+        logs, demos, policies, trials = (len(stage) for stage in made)
+        assert logs == 2
+        assert demos == 2 + 2 * 3  # two for all robots; estimate, posterior and their own of each
+        assert policies == 2 * 2 + 2 * 2 * 4  # two seeds of what all share, and of what each robot has
+        assert trials == 2 * 2 * 6
+
+    def test_what_is_whole_is_not_made_again_and_half_parts_are(self, tmp_path, monkeypatch):
+        from twinloop.loop.transfer_study import parts
+
+        made = []
+
+        def maker(part):
+            made.append(part.path.name)
+            part.path.mkdir(parents=True)
+            (part.path / "trials.json").write_text('{"success": [true]}')
+
+        monkeypatch.setitem(parts._MAKERS, "script", maker)
+        part = Part(kind="script", folder=str(tmp_path), settings=TINY, robot=100)
+        part.path.mkdir(parents=True)
+        (part.path / "half").write_text("")
+        first = make(part)
+        assert not (part.path / "half").exists()
+        assert make(part) == first
+        assert made == ["robot100"]
+        assert successes(part) == [True]
+
+    def test_another_study_is_refused(self, tmp_path):
+        (tmp_path / "study.json").write_text(json.dumps(replace(TINY, demos=7).made_of()))
+        with pytest.raises(InputError, match=r"another demos\. Give the same, or choose another --output"):
+            run_bench_transfer(Console(), TINY, tmp_path, workers=1)
+
+    def test_more_robots_or_seeds_are_the_same_study(self):
+        assert replace(TINY, robots=4, seeds=2, conditions=(1,)).made_of() == TINY.made_of()
+
+    @pytest.mark.parametrize(
+        ("changed", "said"), [({"conditions": (1, 7)}, "--conditions 7"), ({"real": 0}, "--real 0")]
+    )
+    def test_wrong_settings(self, changed, said):
+        with pytest.raises(InputError, match=said):
+            TransferSettings(**changed)
+
+
+class TestFigures:
+    RESULT = TransferResult(
+        robots=(100, 101, 102),
+        trials=10,
+        success={1: np.array([[0.1, 0.2], [0.0, 0.0], [0.3, 0.2]]), 4: np.array([[0.9, 0.8], [0.5, 0.7], [0.6, 0.8]])},
+        script=np.array([1.0, 0.9, 1.0]),
+        seconds={"policy": 12.0},
+        made_of={},
+    )
+
+    def test_an_interval_is_students_over_robots(self):
+        each = np.array([0.2, 0.4, 0.9])
+        found = over_robots(np.stack([each, each], axis=1))
+        expected = stats.ttest_1samp(each, 0.0).confidence_interval(0.95)
+        assert found.interval == pytest.approx(tuple(expected))
+        assert found.between_seeds == 0
+
+    def test_differences_are_paired_by_robot(self):
+        found = self.RESULT.differences()[4, 1]
+        np.testing.assert_allclose(found.each, [0.7, 0.6, 0.45])
+        assert self.RESULT.to_json()["differences"][0]["wanted"] == 0.25
+
+    def test_one_robot_has_no_interval(self):
+        assert np.isnan(over_robots(np.array([[0.5, 0.7]])).interval).all()
+
+    def test_what_is_shown(self):
+        rows = success_table(self.RESULT).rows
+        assert [row[0] for row in rows] == ["(1)", "(4)", ""]
+        assert rows[1][2] == "71.7%"
+        assert difference_table(self.RESULT).rows[0][:2] == ("(4) − (1)", "+58.3")
+        assert figure(self.RESULT).data[0].x[0] == pytest.approx(100 * self.RESULT.condition(1).mean)
+
+
+@pytest.mark.slow
+class TestWhole:
+    def test_demonstrations_are_a_dataset_without_failures(self, tmp_path):
+        worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placed(TWIN))))
+        written = show(worlds, tmp_path / "demos", count=4, recipe=Recipe(shake=0.0))
+        reader = DatasetReader(tmp_path / "demos")
+        assert reader.info["total_episodes"] == written == 4
+        assert reader.info["features"]["observation.environment_state"]["shape"] == [11]
+
+    def test_pictures_go_with_them(self, tmp_path):
+        worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placed(TWIN))))
+        show(worlds, tmp_path / "demos", count=1, recipe=Recipe(shake=0.0), pictures=True)
+        assert DatasetReader(tmp_path / "demos").info["features"]["observation.images.front"]["shape"] == [72, 96, 3]
+
+    def test_a_study_goes_on_and_says_the_same(self, tmp_path):
+        first = run_bench_transfer(Console(quiet=True), TINY, tmp_path, workers=1)
+        (tmp_path / "trials" / "robot100-real-seed0" / "seconds.json").unlink()
+        again = run_bench_transfer(Console(quiet=True), TINY, tmp_path, workers=1)
+        assert [row["success"] for row in again["conditions"]] == [row["success"] for row in first["conditions"]]
+        assert (tmp_path / "report.html").exists()
+        assert [row["number"] for row in first["conditions"]] == [1, 6]
