@@ -73,7 +73,7 @@ def test_a_release_from_candidate_to_champion_and_back(root, capfd):
     assert said(capfd, "promote", *at)[1].endswith("new@1 is the champion of main, old@1 the previous one.")
     code, figures = asked(root, capfd, "policies", "list")
     assert figures["aliases"] == {"champion": "new@1", "previous": "old@1"}
-    assert [row["stage"] for row in figures["policies"]] == ["offline", "offline"]
+    assert [row["stage"] for row in figures["policies"]] == ["retired", "champion"]
     code, text = said(capfd, "rollback", "--reason", "drops cubes", *at)
     assert re.fullmatch(r"old@1 is the champion of main again, checked, in 0\.\d+ s\.", text)
     _, figures = asked(root, capfd, "policies", "audit")

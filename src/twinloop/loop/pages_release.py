@@ -9,6 +9,13 @@ from twinloop.report import KeyFigure, Report
 from twinloop.report.page import Tone
 
 _MOST_ROWS = 30
+_PAIRED = ("pairs", "wins", "losses", "difference", "low", "p_value")
+# What is shown of the rows behind a rule.
+_ROWS = {
+    "slices": ("slice", "answer", "successes", "trials", "rate", *_PAIRED),
+    "effects": ("effect", *_PAIRED, "missing"),
+    "parameters": ("name", "identified", "drawn", "inside"),
+}
 
 
 def gate_section(page: Report, decision: GateDecision) -> None:
@@ -47,15 +54,16 @@ def gate_section(page: Report, decision: GateDecision) -> None:
 
 def _details(page: Report, rule: RuleVerdict) -> None:
     """The rows behind a rule that was asked of many."""
-    for key in ("slices", "effects", "parameters"):
+    for key, columns in _ROWS.items():
         rows: list[dict[str, Any]] = list(rule.evidence.get(key, ()))
         if not rows:
             continue
-        names = [name for name in rows[0] if not isinstance(rows[0][name], dict)]
+        names = [name for name in columns if any(name in row for row in rows)]
         shown = [[_cell(row.get(name)) for name in names] for row in rows[:_MOST_ROWS]]
-        left = f"; {len(rows) - _MOST_ROWS} more in decision.json" if len(rows) > _MOST_ROWS else ""
-        page.section(f"{rule.rule}: {key}")
-        page.table(names, shown, caption=f"worst first{left}" if key == "slices" else left.removeprefix("; "))
+        left = f"{len(rows) - _MOST_ROWS} more in decision.json" if len(rows) > _MOST_ROWS else ""
+        order = "worst first" if key == "slices" else ""
+        page.section(f"{rule.rule.capitalize()}, {key.removesuffix('s')} by {key.removesuffix('s')}")
+        page.table(names, shown, caption="; ".join(part for part in (order, left) if part))
 
 
 def _cell(value: Any) -> Any:

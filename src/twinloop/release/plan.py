@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.stats import decision_blocks, log_e_rates
 
 Stage = Literal["offline", "shadow", "canary", "passed", "champion", "aborted", "rolled back", "retired"]
 Arm = Literal["champion", "canary"]
@@ -147,6 +146,8 @@ def judge_canary(plan: CanaryPlan, told: Sequence[Told]) -> Judgement:
     if broken is not None:
         said = f"{broken.violations} control steps beyond a safety limit"
         return Judgement(state="abort", reason=f"Episode {broken.episode}: {said}.", figures=figures)
+    from twinloop.stats import decision_blocks
+
     wealth = canary_wealth(plan, mine, others)
     figures["p_worse"] = float(np.exp(-max(wealth.max(initial=0.0), 0.0)))
     at = int(decision_blocks(wealth, alpha=plan.alpha)) if len(wealth) else 0
@@ -171,6 +172,8 @@ def canary_wealth(plan: CanaryPlan, canary: Sequence[Told], champion: Sequence[T
     blocks = min(len(canary) // size_canary, len(champion) // size_champion)
     if not blocks:
         return np.zeros(0)
+    from twinloop.stats import log_e_rates  # here, because who only rolls back must not wait for it
+
     return log_e_rates(
         _blocks(canary, blocks, size_canary),
         _blocks(champion, blocks, size_champion),

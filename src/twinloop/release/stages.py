@@ -202,7 +202,11 @@ def begin(
 
 
 def enter(registry: Registry, connection: sqlite3.Connection, policy: str, stage: Stage, *, reason: str = "") -> None:
-    """Move a candidate on, within a transaction; one that has no row yet has none still."""
+    """Put a version into a stage, within a transaction; one that was never sent anywhere has an empty plan."""
+    connection.execute(
+        "INSERT OR IGNORE INTO release_stages VALUES (?, ?, NULL, ?, '{}', 0, ?, NULL)",
+        (registry.deployment, policy, stage, now()),
+    )
     connection.execute(
         "UPDATE release_stages SET stage = ?, since = ?, reason = ? WHERE deployment = ? AND policy = ?",
         (stage, now(), reason or None, registry.deployment, policy),

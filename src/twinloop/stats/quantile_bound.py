@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike
-from scipy.stats import binom
 
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import check_level
@@ -25,7 +25,7 @@ def quantile_upper(values: ArrayLike, quantile: float, *, level: float = 0.95) -
     x = np.sort(np.asarray(values, dtype=np.float64))
     if not 0 < quantile < 1 or not len(x) or not np.isfinite(x).all():
         raise InputError(f"The {quantile:g} quantile of {len(x)} values: give numbers, and a quantile between 0 and 1.")
-    rank = int(binom.ppf(level, len(x), quantile)) + 1  # the least k with P(fewer than k below) ≥ level
+    rank = int(scipy.stats.binom.ppf(level, len(x), quantile)) + 1  # the least k with P(fewer than k below) ≥ level
     return float(x[rank - 1]) if rank <= len(x) else None
 
 
