@@ -67,7 +67,9 @@ class Data:
 def data_file(listed: Listed) -> Path:
     """The file that an episode's frames lie in."""
     reader = DatasetReader(listed.folder)
-    return _place(reader, listed.index)[0]
+    row = reader.row(listed.index)
+    where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
+    return layout.inside(reader.path, reader.info["data_path"], where)
 
 
 def load(
@@ -144,11 +146,15 @@ class _Frames:
     def __init__(self, reader: DatasetReader, keys: Sequence[str]) -> None:
         self._reader, self._keys = reader, tuple(keys)
         self._success = _SUCCESS in reader.info["features"]
+        self._places = _places(reader)
         self._open: tuple[Path, pa.Table, NDArray[np.int64]] | None = None
 
     def episode(self, listed: Listed) -> tuple[dict[str, NDArray[np.float64]], bool | None]:
         """The features of an episode ``(T, n)``, and whether its last frame says that it succeeded."""
-        path, length = _place(self._reader, listed.index)
+        chunk, file, length = self._places[listed.index]
+        path = layout.inside(
+            self._reader.path, self._reader.info["data_path"], {"chunk_index": chunk, "file_index": file}
+        )
         table, of = self._file(path)
         start = int(np.searchsorted(of, listed.index, side="left"))
         stop = int(np.searchsorted(of, listed.index, side="right"))
@@ -188,8 +194,12 @@ class _Frames:
         return values
 
 
-def _place(reader: DatasetReader, index: int) -> tuple[Path, int]:
-    """The data file of an episode, and how many frames it has."""
-    row = reader.row(index)
-    where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-    return layout.inside(reader.path, reader.info["data_path"], where), int(row["length"])
+def _places(reader: DatasetReader) -> dict[int, tuple[int, int, int]]:
+    """Chunk, file and number of frames of every episode; `DatasetReader.row` reads the drawn parameters too."""
+    columns = ["episode_index", "data/chunk_index", "data/file_index", "length"]
+    found: dict[int, tuple[int, int, int]] = {}
+    for path in sorted((reader.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
+        table = read_table(path, columns)
+        for index, *place in zip(*(table[name].to_pylist() for name in columns), strict=True):
+            found[index] = (place[0], place[1], place[2])
+    return found
