@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import numpy as np
 import pytest
 
 from twinloop.catalog import Workspace
@@ -317,3 +318,20 @@ def test_without_a_twin_an_arm_of_ones_own_is_not_run(policy, tmp_path, monkeypa
     (tmp_path / "arm.py").write_text(ARM)
     with pytest.raises(InputError, match=r"The envelope asks a twin where .* Give --twin"):
         run_policy(requested(policy, tmp_path, robot=f"{tmp_path}/arm.py:Arm"), console=said()[0])
+
+
+def test_a_monitor_is_refused_where_it_cannot_look_into_the_policy(policy, tmp_path):
+    pytest.importorskip("fastapi")
+    with served(lambda: LocalDecider(open_policy(policy), name="far")) as server:
+        request = requested(server.address, tmp_path, monitor=tmp_path / "monitor")
+        with pytest.raises(InputError, match="A monitor looks into the policy, and far runs on a server"):
+            run_policy(request, console=said()[0])
+
+
+@pytest.mark.slow
+def test_virtual_sessions_are_numbered_as_the_episodes(policy, tmp_path):
+    run_policy(requested(policy, tmp_path / "both", episodes=2), console=said()[0])
+    run_policy(requested(policy, tmp_path / "second", first=1), console=said()[0])
+    both, second = load_log(tmp_path / "both" / "out"), load_log(tmp_path / "second" / "out")
+    np.testing.assert_array_equal(second[0].state, both[1].state)
+    assert (both[0].state != both[1].state).any()

@@ -74,7 +74,7 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
     Raises:
         InputError: a part cannot be had, or does not fit the others; says which and how.
     """
-    robot = open_robot(request.robot)
+    robot = open_robot(_numbered(request.robot, request.first))
     twin = load_twin(_twin_name(request, registry))
     hz = request.hz or twin.control_hz
     if robot.source == "sim" and hz != twin.control_hz:
@@ -105,6 +105,13 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
         task=task,
         monitor=monitor,
     )
+
+
+def _numbered(address: str, first: int) -> str:
+    """The address of a virtual robot whose sessions are numbered as the episodes, unless it says otherwise."""
+    if not address.startswith(_VIRTUAL) or "session=" in address or not first:
+        return address
+    return f"{address}{'&' if '?' in address else '?'}session={first}"
 
 
 def require_fitting(decider: Decider, offered: Contract, robot: str) -> None:
