@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.evaluate.acting import candidate
+from twinloop.evaluate.acting import Photographs, Timed, candidate
 from twinloop.evaluate.comparison import compare_running, compare_stored, drawn_trials
 from twinloop.evaluate.run import Arena, evaluate
 from twinloop.evaluate.suite import parse_suite
@@ -134,6 +135,20 @@ def test_a_pinned_world_is_a_slice_and_fails_again(twin, tmp_path):
     assert made.counts() == (3, 3)  # the world can be done, by who does not stand still
     still = evaluate(weakened(still=1.0), twin, suite="failures", episodes=2, scenarios=tmp_path)
     assert still.counts() == (0, 2)
+
+
+def test_the_time_of_a_command_leaves_out_what_no_robot_does():
+    class Looks:
+        name = "looks"
+        photograph = Photographs(take=lambda states, params: time.sleep(0.05) or {})
+
+        def begin(self, worlds):
+            return lambda simulation: self.photograph(simulation, None) or np.zeros(1)
+
+    actor = Timed(actor=Looks())
+    actor.begin(None)(np.zeros(1))
+    assert actor.actor.photograph.seconds >= 0.05
+    assert actor.seconds[0] < 0.04
 
 
 def test_who_cannot_be_tried_is_refused(twin, two):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
 from twinloop.rollout import Actor, Beginning, ExpertActor
+from twinloop.rollout.observing import Photograph
 from twinloop.rollout.photographer import Photographer
 from twinloop.rollout.policy_actor import Hashed, PolicyActor
 from twinloop.simulate import Controller
@@ -55,7 +57,7 @@ def candidate(who: Any, *, name: str = "") -> Candidate:
         return who
     if who == EXPERT:
         return Candidate(name=name or EXPERT, make=lambda _, task: ExpertActor(task=task))
-    if hasattr(who, "predict") and hasattr(who, "contract"):
+    if hasattr(who, "predict_with_features") and hasattr(who, "contract"):
         return _of_policy(who, name)
     if hasattr(who, "begin"):
         return Candidate(name=name or who.name, make=lambda *_: who)
@@ -68,7 +70,7 @@ def _of_policy(policy: Hashed, name: str) -> Candidate:
     contract = policy.contract
 
     def make(twin: Twin, task: Task) -> Actor:
-        photograph = _photographer(twin, contract).pictures if contract.cameras else None
+        photograph = Photographs(take=_photographer(twin, contract).pictures) if contract.cameras else None
         return PolicyActor(policy=policy, twin=twin, task=task, photograph=photograph)
 
     return Candidate(
@@ -94,8 +96,23 @@ def _photographer(twin: Twin, contract: Contract) -> Photographer:
 
 
 @dataclass(kw_only=True)
+class Photographs:
+    """Pictures of running worlds, and the wall time that taking them took in all: no robot renders what it sees."""
+
+    take: Photograph
+    seconds: float = 0.0
+
+    def __call__(self, states: NDArray[np.float64], params: ParamTable) -> Mapping[str, NDArray[np.uint8]]:
+        """See `rollout.observing.Photograph`."""
+        began = time.perf_counter()
+        taken = self.take(states, params)
+        self.seconds += time.perf_counter() - began
+        return taken
+
+
+@dataclass(kw_only=True)
 class Timed:
-    """An actor whose commands are timed: ``seconds`` holds the wall time of each."""
+    """An actor whose commands are timed: ``seconds`` holds the wall time of each, but for that of taking pictures."""
 
     actor: Actor
     seconds: list[float] = field(default_factory=list)
@@ -110,9 +127,14 @@ class Timed:
         inner = self.actor.begin(worlds)
 
         def timed(simulation: Any) -> NDArray[np.float64]:
-            began = time.perf_counter()
+            began, before = time.perf_counter(), self._rendering
             command = inner(simulation)
-            self.seconds.append(time.perf_counter() - began)
+            self.seconds.append(time.perf_counter() - began - (self._rendering - before))
             return command
 
         return timed
+
+    @property
+    def _rendering(self) -> float:
+        photograph = getattr(self.actor, "photograph", None)
+        return photograph.seconds if isinstance(photograph, Photographs) else 0.0
