@@ -28,7 +28,7 @@ BATCH, PICTURES, HUNDREDS = 64, (96, 96), {False: 256, True: 16}
 MARK = "python -m benchmarks.policies"
 
 
-def run(*, repeats: int = 9) -> list[dict[str, Any]]:
+def run(*, repeats: int = 5) -> list[dict[str, Any]]:
     """A row per kind, without and with one camera, for SO-101 pick and place."""
     twin = load_twin("so101_tabletop")
     plain = offered_contract(twin, open_task("pick_and_place", twin))

@@ -215,6 +215,7 @@ def test_a_folder_says_what_it_is_without_its_weights(saved):
     folder, policy = saved
     (folder / "model.safetensors").unlink()
     assert read_config(folder)["hash"] == policy.hash
+    assert read_config(folder)["parameters"] == policy.parameter_count
     _config(folder, card={"data": [1]})
     with pytest.raises(InputError, match="config.json: the card is damaged"):
         read_card(folder)

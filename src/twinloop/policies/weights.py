@@ -51,7 +51,7 @@ def write_policy(
         "schema": SCHEMA,
         **identity,
         "hash": content_hash(plain, identity),
-        "parameters": sum(values.numel() for values in plain.values()),
+        "parameters": sum(values.numel() for name, values in plain.items() if name.startswith("network.")),
         "statistics": statistics,
         "versions": dict(_versions()),
         "card": card.to_json(),
