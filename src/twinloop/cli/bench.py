@@ -12,6 +12,7 @@ from twinloop.cli.bench_gate import BenchGate
 from twinloop.cli.bench_monitor import BenchMonitor
 from twinloop.cli.bench_policies import BenchPolicies
 from twinloop.cli.bench_quality import BenchQuality
+from twinloop.cli.bench_rare import BenchRare
 from twinloop.cli.bench_transfer import BenchTransfer
 from twinloop.cli.commands import Outcome, console
 from twinloop.core.errors import InputError
@@ -210,6 +211,7 @@ class Bench:
         | Annotated[BenchGap, tyro.conf.subcommand("gap", prefix_name=False)]
         | Annotated[BenchGate, tyro.conf.subcommand("gate", prefix_name=False)]
         | Annotated[BenchMonitor, tyro.conf.subcommand("monitor", prefix_name=False)]
+        | Annotated[BenchRare, tyro.conf.subcommand("rare", prefix_name=False)]
         | Annotated[BenchQuality, tyro.conf.subcommand("quality", prefix_name=False)]
         | Annotated[BenchTransfer, tyro.conf.subcommand("transfer", prefix_name=False)]
     )
