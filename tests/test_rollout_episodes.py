@@ -92,9 +92,9 @@ class _Breaks:
 
     name: str = "breaks"
 
-    def begin(self, initial):
+    def begin(self, worlds):
         def act(simulation):
-            command = initial.command.copy()
+            command = worlds.initial.command.copy()
             if simulation.step_index >= 5:
                 command[1] = np.nan
             return command
