@@ -14,6 +14,11 @@ pytest.importorskip("torch")
 SMALL = ["--steps", "6", "--batch", "8", "--set", "width=8", "depth=1", "chunk_size=4", "n_action_steps=2"]
 
 
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return str(dataset(tmp_path_factory.mktemp("data") / "sim", range(3)))
+
+
 def said(capsys) -> dict:
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
@@ -73,9 +78,8 @@ def test_a_file_says_what_flags_do_not(tmp_path, capsys):
         (["--data", "SIM", "--inputs", "front"], "Unknown input 'front'"),
     ],
 )
-def test_what_is_wrong_is_said_before_anything_is_trained(words, text, tmp_path, capsys):
-    sim = str(dataset(tmp_path / "sim", range(3))) if "SIM" in words else ""
-    given = [sim if word == "SIM" else word for word in words]
+def test_what_is_wrong_is_said_before_anything_is_trained(words, text, small, tmp_path, capsys):
+    given = [small if word == "SIM" else word for word in words]
     assert main(["train", *given, "--output", str(tmp_path / "bc"), "--json"]) in (2, 3)
     assert text in said(capsys)["message"]
     assert not (tmp_path / "bc" / "result.json").exists()

@@ -19,7 +19,7 @@ from twinloop.train.strength import strengths
 WEIGHTS = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=6)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(WEIGHTS, st.integers(1, 40), st.integers(1, 40))
 def test_after_any_batch_a_source_has_had_its_share_to_within_one_sample(weights, batch, batches):
     share = np.array(weights) / np.sum(weights)
