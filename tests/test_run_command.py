@@ -44,6 +44,7 @@ def requested(policy, folder, **changes) -> RunRequest:
     return RunRequest(**{**given, **changes})
 
 
+@pytest.mark.slow
 def test_what_runs_is_a_batch_of_the_workspace_and_failures_are_found_there(policy, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["init", "cell"]) == 0
@@ -115,6 +116,7 @@ def test_outcomes_are_read_by_episode_and_their_errors_by_line(tmp_path):
         read_outcomes(tmp_path / "absent.csv")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_at_rest_with_what_was_recorded(policy, tmp_path, monkeypatch):
     before, calls, act = signal.getsignal(signal.SIGINT), [], LocalDecider.act
 
@@ -313,6 +315,7 @@ def test_an_arm_of_ones_own_is_brought_home_slowly_and_run_in_its_own_time(polic
     assert abs(logs[0].state[0] - home).max() < 2.0  # it began 8 degrees away
 
 
+@pytest.mark.slow
 def test_without_a_twin_an_arm_of_ones_own_is_not_run(policy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "arm.py").write_text(ARM)
@@ -320,6 +323,7 @@ def test_without_a_twin_an_arm_of_ones_own_is_not_run(policy, tmp_path, monkeypa
         run_policy(requested(policy, tmp_path, robot=f"{tmp_path}/arm.py:Arm"), console=said()[0])
 
 
+@pytest.mark.slow
 def test_a_monitor_is_refused_where_it_cannot_look_into_the_policy(policy, tmp_path):
     pytest.importorskip("fastapi")
     with served(lambda: LocalDecider(open_policy(policy), name="far")) as server:

@@ -178,6 +178,7 @@ def test_one_wrong_answer_is_a_short_hold_and_the_policy_hears_of_it():
     assert_came_to_rest(ran)
 
 
+@pytest.mark.slow
 def test_a_policy_that_answers_late_is_not_waited_for():
     def slowly(command):
         time.sleep(0.12)
@@ -221,6 +222,7 @@ def test_an_answer_to_what_was_long_ago_is_not_used():
     assert "too late to be used" in late[0].message
 
 
+@pytest.mark.slow
 def test_a_policy_that_raises_ends_the_episode_at_rest(tmp_path):
     def wrong(command):
         raise ZeroDivisionError("no way out")
