@@ -88,6 +88,7 @@ def test_a_release_from_candidate_to_champion_and_back(root, capfd):
     assert main(["fsck", *at]) == 0
 
 
+@pytest.mark.slow
 def test_a_worse_candidate_is_refused_with_exit_code_1(root, capfd):
     file = gate_file(root, "old", 1, 0.8, None)
     assert main(["gate", str(file)]) == 0
@@ -101,6 +102,7 @@ def test_a_worse_candidate_is_refused_with_exit_code_1(root, capfd):
     assert "The gate said no to bad@1: success:" in text
 
 
+@pytest.mark.slow
 def test_a_second_look_where_one_was_planned_is_refused(root, capfd):
     assert main(["gate", str(gate_file(root, "old", 1, 0.8, None))]) == 0
     assert main(["promote", "--workspace", str(root)]) == 0
