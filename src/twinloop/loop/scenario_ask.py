@@ -38,14 +38,13 @@ class Asking:
     attempt: Attempt
     pictures: bool
     own: ParamTable
-    base: Tried
     level: float
 
     @classmethod
     def begin(
         cls, name: str, policy: str, scenarios: Path | None, *, tries: int, chance: Chance, level: float
     ) -> Asking:
-        """Open the scenario and try it as it is.
+        """Open the scenario and find who acts; nothing is tried yet.
 
         Raises:
             InputError: nobody is named who acts and nobody was stored, or the tries are too few.
@@ -59,7 +58,12 @@ class Asking:
         attempt = functools.partial(_attempt, pinned, twin, task, actor, tries, chance, backend)
         own = pinned.beginning(tries, twin=twin, task=task, chance=chance).params
         pictures = getattr(actor, "photograph", None) is not None
-        return cls(pinned=pinned, twin=twin, attempt=attempt, pictures=pictures, own=own, base=attempt({}), level=level)
+        return cls(pinned=pinned, twin=twin, attempt=attempt, pictures=pictures, own=own, level=level)
+
+    @functools.cached_property
+    def base(self) -> Tried:
+        """The scenario as it is."""
+        return self.attempt({})
 
 
 def _attempt(
@@ -154,9 +158,8 @@ def run_ablate(
     """Terms of the physics switched off one by one, and all but one."""
     run = GapRun.begin("ablate", output, fail_if, console, verb="scenario")
     asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
-    found = ablate(
-        asking.attempt, asking.base, asking.own, terms_of(asking.twin, terms, pictures=asking.pictures), level=level
-    )
+    chosen = terms_of(asking.twin, terms, pictures=asking.pictures)
+    found = ablate(asking.attempt, asking.base, asking.own, chosen, level=level)
     console.print(
         f"As it is, {rate_words(asking.base)}; with every term off it {rate_words(found.bare)}.", soft_wrap=True
     )
