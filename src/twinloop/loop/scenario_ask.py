@@ -161,7 +161,7 @@ def run_ablate(
     chosen = terms_of(asking.twin, terms, pictures=asking.pictures)
     found = ablate(asking.attempt, asking.base, asking.own, chosen, level=level)
     console.print(
-        f"As it is, {rate_words(asking.base)}; with every term off it {rate_words(found.bare)}.", soft_wrap=True
+        f"As it is, {rate_words(asking.base)}; with all of these terms off it {rate_words(found.bare)}.", soft_wrap=True
     )
     console.print(_terms_table(found.terms))
     console.print(_first_words(found.terms[0]), soft_wrap=True)

@@ -91,8 +91,8 @@ def terms_section(page: Report, ablation: Ablation, level: float) -> None:
     bare = float(ablation.bare.success_rate(level).estimate)
     page.section(
         "Which term of the physics does the failure need?",
-        f"With every term switched off {bare:.0%} of the worlds succeed. A term that the failure needs gains success "
-        "when it alone is switched off; one that is enough loses it when all others are.",
+        f"With all of these terms switched off {bare:.0%} of the worlds succeed. A term that the failure needs gains "
+        "success when it alone is switched off; one that is enough loses it when all others are.",
     )
     page.plot(
         term_bars(
