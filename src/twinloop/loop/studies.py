@@ -71,7 +71,7 @@ class Studies:
         items = [(self, study.name, repetitions or study.repetitions, seed) for study in chosen]
         with LocalProcesses(workers or cores()) as engine:
             for study, (item, (table, seconds)) in zip(chosen, engine.map(_made, items), strict=True):
-                console.print(_printed(table))
+                console.print(printed(table))
                 if table.note:
                     console.print(table.note, soft_wrap=True)
                 console.print(f"{study.name}: {seconds:.1f} s\n")
@@ -91,7 +91,7 @@ def _made(item: tuple[Studies, str, int, int]) -> tuple[StudyTable, float]:
     return studies.chosen([name])[0].run(repetitions, seed), time.perf_counter() - began
 
 
-def _printed(table: StudyTable) -> Table:
+def printed(table: StudyTable) -> Table:
     printed = Table(*table.head, title=table.title, title_justify="left")
     for row in table.rows:
         printed.add_row(*row)

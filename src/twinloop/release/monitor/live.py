@@ -138,8 +138,12 @@ class Monitor:
         acting: Acts | None,
         command: ArrayLike,
         reading: ArrayLike | None = None,
+        *,
+        alive: NDArray[np.bool_] | None = None,
     ) -> Look:
         """Scores and new alarms of this step; see `Streams.look` for what is given.
+
+        ``alive`` ``(nworld,)`` are the robots whose episodes go on; all by default.
 
         Raises:
             InputError: something that the calibration had is missing.
@@ -150,6 +154,8 @@ class Monitor:
         smooth = calibration.scorer.smoothed(self._before, now)
         self._before = {name: values.copy() for name, values in smooth.items()}
         standard = calibration.standard(smooth, self._step)
+        if alive is not None:
+            standard = {name: np.where(alive, values, np.nan) for name, values in standard.items()}
         relative = {name: values / calibration.band.together[name] for name, values in standard.items()}
         alarms = self._alarms(relative, standard, smooth)
         self._step += 1

@@ -32,7 +32,7 @@ class Meaning:
 
 
 _CLEAR = 1.05  # times: faults that the SO-101's twin confuses are closer (measured while this was made)
-_EXPLAINED = 0.4  # of the departure, as the cosine between them in whitened coefficients (our choice)
+_EXPLAINED = 0.35  # of the departure, as the cosine between them in whitened coefficients (our choice)
 
 _DRIVES: Mapping[str, Meaning] = {
     "friction": Meaning(cause="worn actuator", words="joints move as if their friction had grown"),
@@ -94,10 +94,10 @@ def cause_of(
         named = _of_drives(ways or {}, departed)
         if len(named) == 1:
             strength[named[0]] = max(drives.values())
-            if named[0] in ("worn actuator", "latency"):
-                left.pop("grip", None)
         else:
             doubtful = named
+        if named and named[0] in ("worn actuator", "latency"):
+            left.pop("grip", None)
     special = {name: value for name, value in left.items() if not meaning(name).general}
     for name, value in special.items():
         cause = meaning(name).cause

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -96,10 +95,7 @@ def _part(values: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    try:
-        meta = read_json(path)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is no JSON ({error}). Calibrate again, or copy it again.") from error
+    meta = read_json(path)
     if not isinstance(meta, dict) or "schema" not in meta or "hash" not in meta:
         raise InputError(f"{path} is not a monitor's: it has no schema and hash.")
     if meta["schema"] > SCHEMA:

@@ -116,7 +116,7 @@ class Streams:
         self._fresh[:] = False
         self._command = np.asarray(self._to_actuators(command), dtype=np.float64)
         rows["observation"] = np.concatenate([read, *self._seen(observation)], axis=1)
-        if self._chain is not None and ENVIRONMENT in observation:
+        if self._chain is not None:
             tool = np.asarray(observation[ENVIRONMENT])[:, self._tool]
             rows["tracker"] = self._tracker(self._chain, position, tool, fresh)
         if acting is not None:
@@ -156,7 +156,16 @@ class Streams:
         return rows
 
     def _seen(self, observation: Mapping[str, NDArray]) -> list[Array]:
-        return [np.asarray(observation[ENVIRONMENT], dtype=np.float64)] if ENVIRONMENT in observation else []
+        names = self._contract.environment
+        if not names:
+            return []
+        seen = np.asarray(observation.get(ENVIRONMENT, np.empty((self.nworld, 0))), dtype=np.float64)
+        if seen.shape != (self.nworld, len(names)):
+            raise InputError(
+                f"The monitor was made for {ENVIRONMENT} with {', '.join(names)}; the observation has it in shape "
+                f"{seen.shape}. Give what the tracker sees, in this order."
+            )
+        return [seen]
 
     def _tracker(self, chain: Chain, position: Array, tool: NDArray, fresh: NDArray[np.bool_]) -> Array:
         offset, scale = (self._twin.column(self._params, "sensor", kind) for kind in ("offset", "scale"))

@@ -1,0 +1,101 @@
+"""``twinloop bench monitor``: a policy, virtual robots with and without faults, and what their monitors say."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.pool import LocalProcesses, cores
+from twinloop.loop.marked import around, write_between
+from twinloop.loop.monitor_study.settings import POLICY, SMALL, TWIN, MonitorSettings
+from twinloop.loop.monitor_study.tables import tables
+from twinloop.loop.monitor_study.trials import Robot, try_pictures, try_robot
+from twinloop.loop.studies import printed
+from twinloop.loop.transfer_study.settings import FIRST_ROBOT, Recipe
+from twinloop.loop.transfer_study.showing import show
+from twinloop.loop.transfer_study.worlds import worlds_of
+from twinloop.train import SourceConfig, TrainConfig, train
+from twinloop.twin import load_twin
+
+PLACE, PAGE = "twinloop bench monitor", "monitoring.md"
+TABLES = ("alarms", "faults", "causes", "unlikeness")
+
+
+def run_bench_monitor(
+    console: Console,
+    *,
+    settings: MonitorSettings | None = None,
+    small: bool = False,
+    policy: Path | None = None,
+    seed: int = 0,
+    workers: int = 0,
+    docs: Path | None = None,
+) -> dict[str, Any]:
+    """Run the study, print its tables and, with ``docs``, put each into its page of that folder.
+
+    Args:
+        console: gets the tables.
+        settings: how large it is.
+        small: a small one, without pictures.
+        policy: acts in the place of one that is trained here.
+        seed: run seed.
+        workers: processes; 0 takes every core.
+        docs: folder of the page.
+
+    Raises:
+        InputError: a page without a place for its table; said before anything runs.
+    """
+    size = settings or (SMALL if small else MonitorSettings())
+    if docs is not None:
+        for name in TABLES:
+            around(docs / PAGE, f"{PLACE} {name}")
+    began = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        acting = policy or taught(Path(folder), size, seed)
+        console.print(f"Policy: {acting} ({time.perf_counter() - began:.0f} s)")
+        robots, pictures = _tried(acting, size, seed, workers)
+    made = tables(robots, pictures, size)
+    for name, table in made.items():
+        console.print(printed(table))
+        console.print(f"{table.note}\n", soft_wrap=True)
+        if docs is not None:
+            write_between(docs / PAGE, f"{PLACE} {name}", table.markdown())
+    seconds = time.perf_counter() - began
+    console.print(f"{seconds:.0f} s")
+    return {"seed": seed, "seconds": seconds, "tables": {name: table.to_json() for name, table in made.items()}}
+
+
+def taught(folder: Path, size: MonitorSettings, seed: int) -> Path:
+    """A policy of demonstrations in randomized worlds."""
+    recipe = Recipe()
+    show(worlds_of("ranges", load_twin(TWIN), recipe), folder / "demos", count=size.demos, recipe=recipe)
+    config = TrainConfig(
+        policy=recipe.policy,
+        settings=POLICY,
+        sources=(SourceConfig(data=str(folder / "demos"), name="sim", kind="sim"),),
+        steps=size.steps,
+        batch=recipe.batch,
+        lr=recipe.lr,
+        seed=seed,
+        threads=1,
+        holdout=0.0,
+        evaluations=1,
+    )
+    train(config, folder / "policy")
+    return folder / "policy"
+
+
+def _tried(policy: Path, size: MonitorSettings, seed: int, workers: int) -> tuple[list[Robot], list[Robot]]:
+    items = [(FIRST_ROBOT + number, size, str(policy), seed) for number in range(size.robots)]
+    with LocalProcesses(workers or cores()) as engine:
+        every = [(False, *item) for item in items] + [(True, *item) for item in items[: bool(size.pictured)]]
+        made = [robot for _, robot in engine.map(_try, every)]
+    return made[: size.robots], made[size.robots :]
+
+
+def _try(item: tuple[bool, int, MonitorSettings, str, int]) -> Robot:
+    return (try_pictures if item[0] else try_robot)(item[1:])

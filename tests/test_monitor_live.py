@@ -1,0 +1,228 @@
+"""The whole monitor on short episodes of an arm that waves: rest, planted faults, files, texts of errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from twinloop.core.contract import ENVIRONMENT, STATE, Contract
+from twinloop.core.errors import InputError
+from twinloop.loop.monitor import calibrated
+from twinloop.loop.monitor_data import Recorded, watch
+from twinloop.release.monitor.calibration import Calibration, fewest_episodes
+from twinloop.release.monitor.drift import Between
+from twinloop.release.monitor.hypotheses import changed, hypotheses
+from twinloop.release.monitor.live import Monitor
+from twinloop.release.monitor.observers import Observers, alpha_beta, untouched
+from twinloop.release.monitor.storage import read, save
+from twinloop.simulate import InitialState, open_backend, rollout
+from twinloop.tasks.kinematics import Chain
+from twinloop.twin import Twin, load_twin
+
+STEPS, RATE = 45, 0.2
+TOOL = ("tool.x", "tool.y", "tool.z")
+
+
+@cache
+def _twin() -> Twin:
+    return load_twin("so101_tabletop")
+
+
+def _contract(twin: Twin) -> Contract:
+    return Contract(
+        robot_type=twin.robot.type,
+        control_hz=twin.control_hz,
+        state=twin.units,
+        action=twin.units,
+        environment=TOOL,
+    )
+
+
+def _commands(count: int, seed: int) -> np.ndarray:
+    """Smooth waves about home, ``(count, STEPS, n)`` in rad."""
+    twin, random = _twin(), np.random.default_rng(seed)
+    time = np.arange(STEPS) / twin.control_hz
+    home = twin.home()[0][twin.joint_qpos]
+    n = len(home)
+    size, rate = random.uniform(0.15, 0.3, (count, 1, n)), random.uniform(3.0, 5.0, (count, 1, n))
+    return home + size * np.sin(rate * time[None, :, None]) * (time / time[-1])[None, :, None]
+
+
+def _waves(count: int, seed: int, fault: str = "", tracker: float = 0.0) -> Recorded:
+    """Episodes of an arm that nothing touches, with readings in counts and a tracker."""
+    twin, random = _twin(), np.random.default_rng(seed + 1000)
+    robot, row = twin, twin.table(1)
+    if fault:
+        robot, row = changed(twin, row, next(one for one in hypotheses(twin) if one.name == fault))
+    robot, commands = untouched(robot), _commands(count, seed)
+    initial = InitialState.home(robot, count)
+    table = row.take(np.zeros(count, dtype=int))
+    run = rollout(open_backend("threads", nthread=1), robot, table, initial, commands, STEPS)
+    joints = run.qpos[:, :-1, robot.joint_qpos]
+    chain = Chain(twin.model, str(twin.robot.tcp), twin.home()[0])
+    tool = chain.pose(joints.reshape(-1, joints.shape[-1])[:, :5]).position.reshape(count, STEPS, 3)
+    counted = np.round((joints + 5e-4 * random.normal(size=joints.shape)) / 0.00153) * 0.00153
+    seen = tool + 7e-4 * random.normal(size=tool.shape) + np.array([0.0, tracker, 0.0])
+    return Recorded(
+        observation={STATE: twin.units.from_si(counted), ENVIRONMENT: seen},
+        commands=twin.units.from_si(commands),
+        lengths=np.full(count, STEPS),
+        success=np.ones(count),
+        names=tuple(str(i) for i in range(count)),
+        source="waves",
+    )
+
+
+@cache
+def _calibration() -> Calibration:
+    return calibrated(_waves(16, 0), _twin(), _contract(_twin()), rate=RATE, success_rate=0.9)
+
+
+def test_a_twin_beside_itself_is_right() -> None:
+    """Commands through the twin, read without noise: what the observers miss is far below a count."""
+    twin, commands = _twin(), _commands(2, 5)
+    alone = untouched(twin)
+    initial = InitialState.home(alone, 2)
+    run = rollout(open_backend("threads", nthread=1), alone, twin.table(2), initial, commands, STEPS)
+    joints = run.qpos[..., alone.joint_qpos]
+    observers = Observers(twin, wrong=[])
+    observers.begin(joints[:, 0], initial.command)
+    worst = [np.abs(observers.look(commands[:, t], joints[:, t + 1])[0]).max() for t in range(STEPS)]
+    assert max(worst) < 1e-6
+
+
+def test_alpha_beta_by_kalata() -> None:
+    """Λ² = β² / (1 − α), the tracking index as it is defined, and β = 2 (2 − α) − 4 √(1 − α)."""
+    for index in (0.1, 1.0, 5.0):
+        alpha, beta = alpha_beta(index)
+        assert beta**2 / (1.0 - alpha) == pytest.approx(index**2)
+        assert beta == pytest.approx(2.0 * (2.0 - alpha) - 4.0 * np.sqrt(1.0 - alpha))
+    with pytest.raises(InputError, match="tracking index of 0 corrects nothing"):
+        alpha_beta(0.0)
+
+
+def test_false_alarms_are_few_where_nothing_is_wrong() -> None:
+    told = watch(_waves(12, 50), Monitor(_calibration(), _twin()))
+    assert sum(bool(one.alarms) for one in told) <= 6  # 20 % are promised: of 12 more than 6 have a chance of 0.004
+    assert all(not one.course for one in told)
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"), [("friction", "worn actuator"), ("latency", "latency"), ("play", "worn actuator")]
+)
+def test_planted_faults_alarm_and_are_named(fault: str, cause: str) -> None:
+    told = watch(_waves(3, 80, fault), Monitor(_calibration(), _twin()))
+    assert all(one.alarms for one in told)
+    assert [one.cause for one in told].count(cause) >= 2
+    assert f"Points to: {told[0].alarms[0].cause}" in str(told[0].alarms[0])
+
+
+def test_a_moved_tracker_is_no_worn_joint() -> None:
+    told = watch(_waves(3, 90, tracker=0.03), Monitor(_calibration(), _twin()))
+    assert [one.cause for one in told] == ["moved tracker"] * 3
+    assert told[0].alarms[0].step <= 3
+
+
+def test_worlds_begin_anew_one_by_one_as_if_alone() -> None:
+    recorded = _waves(2, 60)
+    together, alone = Monitor(_calibration(), _twin()), Monitor(_calibration(), _twin())
+    together.begin(2)
+    alone.begin(1)
+    for step in range(10):
+        together.look(recorded.at(step), None, recorded.commands[:, step])
+    together.restart([1])
+    first, second = recorded.take(np.array([0])), recorded.take(np.array([1]))
+    mixed = single = None
+    for step in range(20):
+        both = {name: np.stack([first.at(step + 10)[name][0], second.at(step)[name][0]]) for name in first.observation}
+        commands = np.stack([first.commands[0, step + 10], second.commands[0, step]])
+        mixed = together.look(both, None, commands)
+        single = alone.look(second.at(step), None, second.commands[:, step])
+    assert mixed is not None
+    assert single is not None
+    for name, values in single.scores.items():
+        assert mixed.scores[name][1] == pytest.approx(values[0], abs=1e-6), name
+
+
+def test_a_monitor_comes_back_as_it_was(tmp_path: Path) -> None:
+    made = save(_calibration(), tmp_path / "monitor")
+    opened = Monitor.open(tmp_path / "monitor", _twin())
+    assert opened.hash == made
+    recorded = _waves(1, 70)
+    scores = [watch(recorded, one)[0].scores for one in (Monitor(_calibration(), _twin()), opened)]
+    assert scores[0] == scores[1]
+
+
+def test_damage_is_found_and_named(tmp_path: Path) -> None:
+    folder = tmp_path / "monitor"
+    save(_calibration(), folder)
+    arrays = (folder / "monitor.npz").read_bytes()
+    (folder / "monitor.npz").write_bytes(arrays[:-1] + b"x")
+    with pytest.raises(InputError, match=r"monitor\.npz is not what was written"):
+        read(folder)
+    (folder / "monitor.npz").write_bytes(arrays)
+    meta = json.loads((folder / "monitor.json").read_text())
+    meta["band"]["rate"] = 0.5
+    (folder / "monitor.json").write_text(json.dumps(meta))
+    with pytest.raises(InputError, match=r"monitor\.json is not what was written"):
+        read(folder)
+    meta["schema"] = 99
+    (folder / "monitor.json").write_text(json.dumps(meta))
+    with pytest.raises(InputError, match="schema 99; this version reads up to 1"):
+        read(folder)
+    (folder / "monitor.json").write_text("{")
+    with pytest.raises(InputError, match="is not valid JSON"):
+        read(folder)
+    with pytest.raises(InputError, match="holds no monitor"):
+        read(tmp_path)
+
+
+def test_another_policy_or_twin_is_refused(tmp_path: Path) -> None:
+    origin = dataclasses.replace(_calibration().origin, policy_hash="a" * 64)
+    save(dataclasses.replace(_calibration(), origin=origin), tmp_path)
+    with pytest.raises(InputError, match="calibrated for the policy aaaaaaaaaaaa, and this is bbbbbbbbbbbb"):
+        Monitor.open(tmp_path, _twin(), policy_hash="b" * 64)
+    with pytest.raises(InputError, match="calibrated with the twin so101_tabletop .*; panda_tabletop is"):
+        Monitor.open(tmp_path, load_twin("panda_tabletop"), policy_hash="a" * 64)
+
+
+def test_too_few_successes_says_how_many_a_rate_needs() -> None:
+    assert fewest_episodes(0.05) == 31
+    assert fewest_episodes(RATE) == 12
+    with pytest.raises(InputError, match="5 successful episodes are too few: .* 20 % needs at least 12, of which 4"):
+        calibrated(_waves(5, 0), _twin(), _contract(_twin()), rate=RATE)
+
+
+def test_readings_of_another_robot_are_refused() -> None:
+    monitor = Monitor(_calibration(), _twin())
+    monitor.begin(1)
+    with pytest.raises(InputError, match=r"finite and of shape \(1, 6\).*given \(1, 5\)"):
+        monitor.look({STATE: np.zeros((1, 5))}, None, np.zeros((1, 6)))
+    with pytest.raises(InputError, match="needs joint readings"):
+        monitor.look({}, None, np.zeros((1, 6)))
+    with pytest.raises(
+        InputError, match=r"made for observation.environment_state with tool.x, tool.y, tool.z; .* shape \(1, 0\)"
+    ):
+        monitor.look({STATE: _waves(1, 0).at(0)[STATE]}, None, np.zeros((1, 6)))
+
+
+def test_slow_drift_and_rates_are_told_over_episodes() -> None:
+    calibration, random = _calibration(), np.random.default_rng(0)
+    known = {name: float(values.mean()) for name, values in calibration.levels.items()}
+    spread = {name: float(values.std()) for name, values in calibration.levels.items()}
+    steady, drifting, failing = Between(calibration), Between(calibration), Between(calibration)
+    said, lost = list[str](), list[str]()
+    for number in range(40):
+        usual = {name: known[name] + 0.5 * spread[name] * random.normal() for name in known}
+        assert not steady.add(usual, success=number % 10 != 9, intervened=False)
+        said = drifting.add({**usual, "tracker": known["tracker"] + 0.2 * number * spread["tracker"]})
+        lost = failing.add(usual, success=number % 2 == 0)
+    assert len(said) == 1
+    assert said[0].startswith("tracker has drifted since episode")
+    assert said[0].endswith("Points to: moved tracker.")
+    assert lost[0].startswith("The success rate is below 0.80, decided after")
