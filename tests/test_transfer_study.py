@@ -17,7 +17,7 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.reader import DatasetReader
 from twinloop.loop.transfer_study.conditions import CONDITIONS
 from twinloop.loop.transfer_study.figures import TransferResult, over_robots
-from twinloop.loop.transfer_study.pages import difference_table, figure, success_table
+from twinloop.loop.transfer_study.pages import difference_table, figure, success_table, time_table
 from twinloop.loop.transfer_study.parts import Part, make, successes
 from twinloop.loop.transfer_study.run import run_bench_transfer, stages
 from twinloop.loop.transfer_study.settings import Recipe, TransferSettings
@@ -126,7 +126,7 @@ class TestFigures:
         trials=10,
         success={1: np.array([[0.1, 0.2], [0.0, 0.0], [0.3, 0.2]]), 4: np.array([[0.9, 0.8], [0.5, 0.7], [0.6, 0.8]])},
         script=np.array([1.0, 0.9, 1.0]),
-        seconds={"policy": 12.0},
+        seconds={"policy": {"wall_s": 20.0, "processor_s": 12.0}},
         made_of={},
     )
 
@@ -150,6 +150,7 @@ class TestFigures:
         assert [row[0] for row in rows] == ["(1)", "(4)", ""]
         assert rows[1][2] == "71.7%"
         assert difference_table(self.RESULT).rows[0][:2] == ("(4) − (1)", "+58.3")
+        assert time_table(self.RESULT).rows[-1] == ("together", "12 s", "20 s")
         assert figure(self.RESULT).data[0].x[0] == pytest.approx(100 * self.RESULT.condition(1).mean)
 
 

@@ -66,13 +66,14 @@ class TransferResult:
     """What a study came to.
 
     ``success`` ``(nrobot, nseed)`` is the share of trials by condition, ``script`` ``(nrobot,)`` that of the script.
+    ``seconds`` are what parts of each kind took, ``wall_s`` and ``processor_s``, added up.
     """
 
     robots: tuple[int, ...]
     trials: int
     success: Mapping[int, NDArray[np.float64]]
     script: NDArray[np.float64]
-    seconds: Mapping[str, float]
+    seconds: Mapping[str, Mapping[str, float]]
     made_of: Mapping[str, Any]
 
     def condition(self, number: int) -> OverRobots:
@@ -103,6 +104,6 @@ class TransferResult:
             "conditions": conditions,
             "differences": differences,
             "script": over_robots(self.script[:, None]).to_json(),
-            "seconds": dict(self.seconds),
+            "seconds": {kind: dict(took) for kind, took in self.seconds.items()},
             "made_of": dict(self.made_of),
         }

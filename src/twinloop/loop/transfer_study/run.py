@@ -103,16 +103,18 @@ def _needs(part: Part) -> list[Part]:
     return []
 
 
-def _make_all(wanted: Sequence[Part], console: Console, workers: int) -> dict[str, float]:
-    """Make parts and what they need, stage by stage, on some processes; returns processor seconds by kind."""
+def _make_all(wanted: Sequence[Part], console: Console, workers: int) -> dict[str, dict[str, float]]:
+    """Make parts and what they need, stage by stage, on some processes; returns what each kind took."""
     ordered = stages(wanted)
-    took: dict[str, float] = {}
+    took: dict[str, dict[str, float]] = {}
     with LocalProcesses(workers) as engine:
         for stage in ordered:
             kinds = ", ".join(sorted({part.kind for part in stage}))
             console.print(f"{kinds}: {sum(not part.done for part in stage)} of {len(stage)} to make")
             for part, seconds in track(engine.map(make, stage), label=kinds, total=len(stage)):
-                took[part.kind] = took.get(part.kind, 0.0) + seconds["processor_s"]
+                sums = took.setdefault(part.kind, {})
+                for clock, value in seconds.items():
+                    sums[clock] = sums.get(clock, 0.0) + value
     return dict(sorted(took.items()))
 
 
@@ -131,7 +133,7 @@ def _by_path(parts: Iterable[Part]) -> list[Part]:
 
 
 def _result(
-    settings: TransferSettings, trials: Sequence[Part], scripts: Sequence[Part], seconds: dict[str, float]
+    settings: TransferSettings, trials: Sequence[Part], scripts: Sequence[Part], seconds: dict[str, dict[str, float]]
 ) -> TransferResult:
     share = {(part.condition, part.robot, part.seed): float(np.mean(successes(part))) for part in trials}
     robots = settings.robot_seeds
