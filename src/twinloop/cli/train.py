@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -51,6 +51,20 @@ class Train:
     """Tell the policy which source a sample is from, and leave it out at times."""
     keep_failures: bool = False
     """Train on failed episodes too."""
+    adapt: str | None = None
+    """Folder of a policy to go on from; it keeps its settings and its normalization."""
+    method: Literal["full", "head", "low_rank"] | None = None
+    """What of it moves: all weights, the head, or a low-rank change of every matrix; full by default."""
+    rank: int | None = None
+    """Of the low-rank changes; 8 by default."""
+    l2_start: float | None = None
+    """Weight of the squared distance to its weights, such as 1e-2; none by default."""
+    align: str | None = None
+    """coral, mmd or path.py:Class: draw features of real and simulated samples together."""
+    align_weight: float | None = None
+    """Weight of that term; 1 by default."""
+    pixels: Literal["moments", "fda"] | None = None
+    """Give simulated pictures the real ones' channel moments, or their amplitudes of low frequencies."""
     seed: int | None = None
     """Run seed; the same seed gives the same weights on one device."""
     device: str | None = None
@@ -77,6 +91,9 @@ class Train:
             "curriculum": {} if self.curriculum else None,
             "domain_token": {} if self.domain_token else None,
             "keep_failures": True if self.keep_failures else None,
+            "adapt": _said(**{"from": self.adapt}, method=self.method, rank=self.rank, l2_start=self.l2_start),
+            "align": _said(method=self.align, weight=self.align_weight),
+            "pixels": _said(method=self.pixels),
         }
         figures = run_train(
             self.file,
@@ -87,3 +104,8 @@ class Train:
             console=console(json=self.json),
         )
         return figures, 0
+
+
+def _said(**section: Any) -> dict[str, Any] | None:
+    """What of a section the command line says, if anything."""
+    return {key: value for key, value in section.items() if value is not None} or None

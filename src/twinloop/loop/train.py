@@ -93,7 +93,11 @@ def _remember(
         with Workspace.open(root) as held:
             words = ["--policy", config.policy, "--output", str(output)]
             run = held.record_run("train", output, short, started, datetime.now(UTC), words)
-            held.record_policy(figures["hash"], output.name, frozen, run, extra)
+            base = figures["adaptation"].get("base_hash")
+            if base is not None and not len(held.query("SELECT policy FROM policies WHERE policy = ?", [base])):
+                console.print(f"Note: the workspace does not know the base policy {base[:16]}.", soft_wrap=True)
+                base, extra = None, {**extra, "base_hash": base}
+            held.record_policy(figures["hash"], output.name, frozen, run, extra, base=base)
     except TwinloopError as error:
         console.print(f"Not written down in the workspace {root}: {error}", soft_wrap=True)
         return
@@ -115,6 +119,8 @@ def _print(figures: Mapping[str, Any], console: Console) -> None:
     console.print(table)
     for note in figures["notes"]:
         console.print(f"Note: {note}.", soft_wrap=True)
+    if "alignment" in figures["adaptation"]:
+        console.print(f"Alignment: {figures['adaptation']['alignment']['verdict']}.", soft_wrap=True)
     console.print(
         f"{figures['steps']} steps in {figures['seconds']:.1f} s ({figures['samples_per_second']:.0f} samples/s); the "
         f"weights of step {figures['kept_step']} are kept"

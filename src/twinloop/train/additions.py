@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import torch  # pyright: ignore[reportMissingImports]
 
     from twinloop.policies.policy import Policy
+    from twinloop.train.holdout import SourceError
+    from twinloop.train.samples import Samples
 
 SOURCE = "source"  # key of a batch: the number of each sample's source (n,)
 
@@ -29,8 +31,11 @@ class Additions:
         parameters: the groups for the optimizer, as torch takes them; all of the policy's by default.
         transform: a batch in the dataset's units, with ``source`` ``(n,)``, before the policy sees it.
         terms: by name, what is added to the loss of a batch, a number each, with gradients; called after the policy's
-            own loss. What a term learns itself (a discriminator) is given to ``parameters``.
+            own loss. What a term learns itself (a discriminator) is given to ``parameters``; where the term is a
+            module, checkpoints hold it.
         before_saving: makes the policy one that `open_policy` can open, such as by merging low-rank weights.
+        watch: looks at the policy, with its held-out errors, before the first step and after the last; what it returns
+            then is added to ``facts``.
         facts: what is written into result.json.
     """
 
@@ -38,4 +43,5 @@ class Additions:
     transform: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]] | None = None
     terms: Mapping[str, Callable[[Policy, Batch], torch.Tensor]] = field(default_factory=dict)
     before_saving: Callable[[Policy], Policy] | None = None
+    watch: Callable[[Policy, Samples, Sequence[SourceError]], Mapping[str, Any]] | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)

@@ -21,6 +21,8 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
 from twinloop.twin.spec import describe, load_yaml
 
+_SECTIONS = {"adapt", "align", "pixels"}
+
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -66,6 +68,48 @@ class DomainConfig(_Strict):
     dropout: float = Field(default=0.1, ge=0, lt=1)
 
 
+class AdaptConfig(_Strict):
+    """A policy to go on from, ``from``, and what of it moves; see `train.adapt_methods`.
+
+    ``full`` moves all weights, ``head`` those from the latent to the commands, ``low_rank`` adds a product of rank
+    ``rank`` to every matrix (Hu et al., "LoRA", ICLR 2022, where 4 to 8 are enough). ``l2_start`` is the weight of the
+    squared distance to the weights at the start (Li et al., "Explicit inductive bias for transfer learning with
+    convolutional networks", ICML 2018, who take 1e-2 where nothing is tuned); 0 for none.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    base: str = Field(alias="from", min_length=1)
+    method: Literal["full", "head", "low_rank"] = "full"
+    rank: int = Field(default=8, ge=1, le=1024)
+    l2_start: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+
+
+class AlignConfig(_Strict):
+    """A term that draws the features of real and simulated samples of a batch together; see `train.align_terms`.
+
+    ``method`` is ``coral``, ``mmd``, or ``path/to/file.py:Class`` for one of your own. ``weight`` is that of the term
+    once it has grown from zero over ``warmup``, a share of the steps.
+    """
+
+    method: str = "coral"
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    warmup: float = Field(default=0.2, ge=0, le=1)
+
+
+class PixelsConfig(_Strict):
+    """What simulated pictures are given of the real ones' statistics; see `train.pixels_methods`.
+
+    ``moments``: mean and deviation of each channel. ``fda``: the amplitudes of the lowest frequencies, up to ``beta``
+    of the shorter side (Yang & Soatto, "FDA", CVPR 2020, who take 0.01 to 0.09). Statistics are of ``pictures``
+    training frames of each kind and camera.
+    """
+
+    method: Literal["moments", "fda"] = "moments"
+    beta: float = Field(default=0.01, ge=0, le=0.5)
+    pictures: int = Field(default=256, ge=1)
+
+
 class TrainConfig(_Strict):
     """A training run.
 
@@ -77,7 +121,7 @@ class TrainConfig(_Strict):
     error end the run; 0 for never.
     ``normalization`` is ``pooled`` (all sources by their shares) or the name of the source whose statistics are used.
     ``keep`` is which weights become the policy: those of the ``best`` evaluation, or the ``last``. ``ema`` is the decay
-    of the weights' running mean, None for none.
+    of the weights' running mean, None for none. With ``adapt`` kind, settings, inputs and normalization are the base's.
     """
 
     policy: str = "mlp"
@@ -104,6 +148,9 @@ class TrainConfig(_Strict):
     normalization: str = "pooled"
     curriculum: CurriculumConfig | None = None
     domain_token: DomainConfig | None = None
+    adapt: AdaptConfig | None = None
+    align: AlignConfig | None = None
+    pixels: PixelsConfig | None = None
 
     @classmethod
     def of(cls, value: Any, *, where: str = "The training configuration") -> Self:
@@ -137,10 +184,17 @@ def read_config(path: Path | None, **flags: Any) -> TrainConfig:
     where = "The command line" if path is None else str(path)
     if not isinstance(value, dict):
         raise InputError(f"{where} holds no settings. It needs at least sources: [{{data: FOLDER}}].")
-    value = {**value, **{key: item for key, item in flags.items() if item is not None}}
+    said = {key: item for key, item in flags.items() if item is not None}
+    for key in _SECTIONS & said.keys():  # a flag says one key of a section
+        said[key] = {**(value.get(key) or {}), **said[key]}
+    from_file = isinstance(value.get("adapt"), dict) and "from" not in (flags.get("adapt") or {})
+    value = {**value, **said}
     if not value.get("sources"):
         raise InputError(f"{where} does not say what to train on. Give --data FOLDER, or sources: in a YAML file.")
     config = TrainConfig.of(value, where=where)
+    if path is not None and from_file and config.adapt is not None:
+        base = config.adapt.model_copy(update={"base": _beside(config.adapt.base, path.parent)})
+        config = config.model_copy(update={"adapt": base})
     if path is None or flags.get("sources") is not None:
         return config
     beside = [source.model_copy(update={"data": _beside(source.data, path.parent)}) for source in config.sources]

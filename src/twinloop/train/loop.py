@@ -76,8 +76,10 @@ class Loop:
     ) -> None:
         self.policy, self.config, self.mixture, self.holdout = policy, config, mixture, holdout
         self.progress = Progress()
-        self._data, self._samples, self._folder, self._facts = data, samples, folder, facts
+        self.samples = self._samples = samples
+        self._data, self._folder, self._facts = data, folder, facts
         self._additions = additions or Additions()
+        self._learning = {n: term for n, term in self._additions.terms.items() if isinstance(term, torch.nn.Module)}
         groups = policy.parameters() if self._additions.parameters is None else self._additions.parameters(policy)
         self._optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
         self._rates = [group["lr"] / config.lr for group in self._optimizer.param_groups]
@@ -118,6 +120,7 @@ class Loop:
             "mean": self._mean,
             "best": self._best,
             "optimizer": {f"{i}/{name}": value for i, slot in slots.items() for name, value in slot.items()},
+            **{f"terms/{name}": term.state_dict() for name, term in self._learning.items()},
         }
         facts = {**self._facts, "progress": vars(self.progress), "mixture": self.mixture.state()}
         write_checkpoint(self._folder, groups, facts)
@@ -136,6 +139,8 @@ class Loop:
                 )
         self.policy.load_state_dict(checkpoint.group("policy"))
         self._mean, self._best = checkpoint.group("mean"), checkpoint.group("best")
+        for name, term in self._learning.items():
+            term.load_state_dict(checkpoint.group(f"terms/{name}"))
         slots: dict[int, dict[str, Tensor]] = {}
         for name, value in checkpoint.group("optimizer").items():
             place, _, what = name.partition("/")

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.policies.settings import read_settings
+from twinloop.train.adapt_base import on_base
 from twinloop.train.config import TrainConfig
 from twinloop.train.data import Data, Ints, load
 from twinloop.train.holdout import split
@@ -39,7 +40,12 @@ def resolved(config: TrainConfig) -> TrainConfig:
     """The configuration with what the kind's recipe says filled in, and the policy's settings checked and complete.
 
     Only the size of a batch is left open where nobody said it: it depends on what the policy sees.
+
+    Raises:
+        InputError: a setting is wrong, or is not as the policy to go on from has it.
     """
+    if config.adapt is not None:
+        return on_base(config, config.adapt)
     usual = recipe(config.policy)
     settings = read_settings(config.policy, _with_recipe(usual, config.settings), where="settings")
     said = {"steps": config.steps or usual.steps, "lr": config.lr or usual.lr}

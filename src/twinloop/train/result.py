@@ -113,6 +113,8 @@ def card_of(name: str, figures: Mapping[str, Any]) -> Card:
         "steps": figures["kept_step"],
         "seconds": figures["seconds"],
     }
+    if figures["adaptation"].get("base_hash"):
+        provenance["base_hash"] = figures["adaptation"]["base_hash"]
     rows = tuple({key: row[key] for key in columns} for row in figures["sources"])
     return Card(name=name, data=rows, provenance=provenance, metrics=metrics, notes=tuple(figures["notes"]))
 

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ import torch  # pyright: ignore[reportMissingImports]
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
-from twinloop.policies.opening import new_policy
+from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
+from twinloop.train.adapt_additions import configured
 from twinloop.train.additions import Additions
 from twinloop.train.checkpoint import FILE, read_checkpoint
 from twinloop.train.config import TrainConfig
@@ -62,9 +63,10 @@ def train(
         workspace: where frozen datasets and statements are looked up; by default the nearest one from here.
         resume: go on from the checkpoint in ``output``; the result is the same as of an unbroken run.
         prepared: what `prepare` made of this very configuration, where that was done already.
-        base: a policy to go on from, which keeps its settings and normalization and stays as it is; by default a
-            new one.
-        additions: what adaptation adds to the loop, made once policy and data are known.
+        base: a policy to go on from, which keeps its settings and normalization and stays as it is; by default the
+            one that the configuration's ``adapt`` names, or a new one.
+        additions: what adaptation adds to the loop, made once policy and data are known; by default what ``adapt``,
+            ``align`` and ``pixels`` of the configuration ask for.
 
     Raises:
         InputError: configuration or data cannot be trained with; says why.
@@ -75,15 +77,20 @@ def train(
     output = Path(output)
     _check_output(output, resume=resume)
     config = resolved(config)
+    base = open_policy(config.adapt.base) if base is None and config.adapt is not None else base
     with _settings(config):
         prepared = prepared or prepare(config, workspace)
         policy = _policy(prepared, base).to(config.device)
-        made = additions(policy, prepared) if additions is not None else Additions()
-        loop = _loop(prepared, policy, made, output)
+        made = (additions or configured)(policy, prepared)
+        loop = _loop(prepared, policy, made, output, base)
+        if made.watch is not None:
+            made.watch(policy, loop.samples, loop.errors())
         if resume:
             loop.restore(read_checkpoint(output))
         loop.run()
         errors = loop.errors()
+        if made.watch is not None:
+            made = replace(made, facts={**made.facts, **made.watch(policy, loop.samples, errors)})
     policy = policy.to("cpu")
     if made.before_saving is not None:
         policy = made.before_saving(policy)
@@ -111,7 +118,7 @@ def _policy(prepared: Prepared, base: Policy | None) -> Policy:
     return new_policy(config.policy, data.contract, settings, statistics, seed=config.seed)
 
 
-def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path) -> Loop:
+def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path, base: Policy | None) -> Loop:
     config, data = prepared.config, prepared.data
     samples = Samples(
         data,
@@ -133,7 +140,7 @@ def _loop(prepared: Prepared, policy: Policy, additions: Additions, folder: Path
     )
     scale = data.columns[ACTION][data.frames_of(prepared.training)].std(axis=0, dtype=np.float64)
     holdout = Holdout(data, prepared.held_out, scale) if len(prepared.held_out) else None
-    facts = {"configuration": config.hash, "data": data_hash(data)}
+    facts = {"configuration": config.hash, "data": data_hash(data)} | ({"base": base.hash} if base is not None else {})
     return Loop(
         policy, data=data, samples=samples, mixture=mixture, holdout=holdout, config=config, folder=folder,
         facts=facts, additions=additions,

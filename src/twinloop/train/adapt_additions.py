@@ -1,0 +1,106 @@
+"""What a configuration's ``adapt``, ``align`` and ``pixels`` add to the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch  # pyright: ignore[reportMissingImports]
+from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
+
+from twinloop.policies.policy import DOMAIN, Policy
+from twinloop.train.adapt_methods import L2Start, choose, merged
+from twinloop.train.additions import SOURCE, Additions, Batch
+from twinloop.train.align_diagnosis import Diagnosis
+from twinloop.train.align_terms import Aligned, aligned
+from twinloop.train.holdout import SourceError
+from twinloop.train.pixels_methods import like_real
+from twinloop.train.prepared import Prepared
+from twinloop.train.samples import Samples
+
+Transform = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def configured(policy: Policy, prepared: Prepared) -> Additions:
+    """What a run's configuration adds; the policy is the one at the start, and is made ready to be adapted.
+
+    Raises:
+        InputError: there is nothing real or nothing simulated to align, or no picture to match.
+    """
+    config = prepared.config
+    if config.adapt is None and config.align is None and config.pixels is None:
+        return Additions()
+    terms: dict[str, Callable[[Policy, Batch], Tensor]] = {}
+    facts: dict[str, Any] = {}
+    moving = list[nn.Parameter](policy.parameters())
+    if config.adapt is not None:
+        facts |= {**config.adapt.model_dump(mode="json"), "base_hash": policy.hash}
+        moving = choose(policy, config.adapt.method, config.adapt.rank, config.seed)
+        facts["moving"] = sum(parameter.numel() for parameter in moving)
+        if config.adapt.l2_start:
+            terms["l2_start"] = L2Start(policy, config.adapt.l2_start)
+    diagnosis = None
+    if config.align is not None:
+        terms["align"] = aligned(policy, prepared, config.align)
+        diagnosis = Diagnosis(prepared)
+        facts["align"] = config.align.model_dump(mode="json")
+    transforms = list[Transform]()
+    if policy.settings.domains and config.adapt is not None:
+        transforms.append(_tokens(policy, prepared))
+    if config.pixels is not None:
+        transforms.append(like_real(prepared, config.pixels))
+        facts["pixels"] = config.pixels.model_dump(mode="json")
+    return Additions(
+        parameters=lambda _: _groups(moving, terms, decays=config.adapt is None),
+        transform=_chained(transforms) if transforms else None,
+        terms=terms,
+        before_saving=merged,
+        watch=_Watch(diagnosis, beginning=config.adapt is not None),
+        facts=facts,
+    )
+
+
+def _groups(moving: Sequence[nn.Parameter], terms: Mapping[str, Any], *, decays: bool) -> list[dict[str, Any]]:
+    """What the optimizer moves; weights that begin somewhere do not decay to zero."""
+    groups: list[dict[str, Any]] = [{"params": list(moving), **({} if decays else {"weight_decay": 0.0})}]
+    own = [p for term in terms.values() if isinstance(term, Aligned) for p in term.parameters()]
+    return [*groups, {"params": own}] if own else groups
+
+
+def _chained(transforms: Sequence[Transform]) -> Transform:
+    def run(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        for transform in transforms:
+            batch = transform(batch)
+        return batch
+
+    return run
+
+
+def _tokens(policy: Policy, prepared: Prepared) -> Transform:
+    """Tokens that the base knows for sources of those names; for others its default if they are real, else unknown."""
+    settings = policy.settings
+    names = [source.name if source.name in settings.domains else None if source.real else ""
+             for source in prepared.data.sources]  # fmt: skip
+    index = torch.tensor([settings.domain_index(name) for name in names])
+
+    def run(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**batch, DOMAIN: index.to(batch[SOURCE].device)[batch[SOURCE]]}
+
+    return run
+
+
+class _Watch:
+    """The held-out errors and the alignment at the start, and what became of them."""
+
+    def __init__(self, diagnosis: Diagnosis | None, *, beginning: bool) -> None:
+        self._diagnosis, self._beginning = diagnosis, beginning
+        self._before: list[dict[str, Any]] | None = None
+
+    def __call__(self, policy: Policy, samples: Samples, errors: Sequence[SourceError]) -> Mapping[str, Any]:
+        facts: dict[str, Any] = {}
+        if self._diagnosis is not None:
+            facts |= self._diagnosis(policy, samples, errors)
+        if self._before is None:
+            self._before = [error.to_json() for error in errors]
+            return {}
+        return facts | ({"held_out_before": self._before} if self._beginning else {})
