@@ -115,6 +115,11 @@ def test_departure_is_measured_in_spreads_of_its_time() -> None:
     np.testing.assert_allclose(apart, [3.0, 3.0], rtol=0.12)
 
 
+def test_what_never_changed_is_told_by_the_least_spread() -> None:
+    judge = Departure.fit(np.full((10, 20, 2), 3.0), least=0.5)
+    assert judge.scores(np.array([3.0, 4.0]), 5)[""] == pytest.approx(2.0)
+
+
 def test_the_matched_filter_names_the_way_and_counts_its_length() -> None:
     random = np.random.default_rng(4)
     rows = random.normal(size=(200, 20, 4)) * np.array([1.0, 2.0, 3.0, 4.0])

@@ -21,7 +21,7 @@ from twinloop.loop.runs import claim_output, write_report, write_result
 from twinloop.loop.scenario_places import policy_folder
 from twinloop.policies import Predicts
 from twinloop.randomize import read_identified
-from twinloop.release.monitor.calibration import RATE, Calibration, Origin, fewest_episodes, fit
+from twinloop.release.monitor.calibration import RATE, Calibration, Origin, fit, require_enough
 from twinloop.release.monitor.live import Monitor, check_policy
 from twinloop.release.monitor.signatures import signatures
 from twinloop.release.monitor.storage import save
@@ -60,11 +60,6 @@ def run_monitor_calibrate(
     if not known.any():
         raise InputError(f"{data} does not say which episodes succeeded. Label them first: twinloop label.")
     good = recorded.take(recorded.success == 1.0)
-    if len(good) < fewest_episodes(rate):
-        raise InputError(
-            f"{data} has {len(good)} successful episodes; a false-alarm rate of {100 * rate:g} % needs at least "
-            f"{fewest_episodes(rate)}. Record more, or ask for a higher --rate."
-        )
     contract = contract_of(data, model) if acting is None else acting.contract
     calibration = calibrated(
         good,
@@ -107,6 +102,7 @@ def calibrated(
     Raises:
         InputError: too few of them for the rate.
     """
+    require_enough(len(good), rate)
     table = twin.table(1) if params is None else params
     pictures = references(good, cameras)
     streams, rows = rows_of(good, twin, contract, params=table, policy=policy, pictures=pictures, nthread=nthread)

@@ -18,7 +18,7 @@ _HZ = 30.0  # of the SO-101's twin
 def tables(robots: Sequence[Robot], pictures: Sequence[Robot], settings: MonitorSettings) -> dict[str, StudyTable]:
     """All tables by name."""
     made = {
-        "alarms": alarms_table(robots, pictures, settings),
+        "alarms": alarms_table(robots, pictures),
         "faults": faults_table([*robots, *pictures]),
         "causes": causes_table([*robots, *pictures]),
         "unlikeness": unlikeness_table(robots, settings),
@@ -26,7 +26,7 @@ def tables(robots: Sequence[Robot], pictures: Sequence[Robot], settings: Monitor
     return {name: table for name, table in made.items() if table.rows}
 
 
-def alarms_table(robots: Sequence[Robot], pictures: Sequence[Robot], settings: MonitorSettings) -> StudyTable:
+def alarms_table(robots: Sequence[Robot], pictures: Sequence[Robot]) -> StudyTable:
     """Alarms in episodes that nothing was planted into."""
     rows, figures = [], []
     for name, held, group_name in (
@@ -41,7 +41,7 @@ def alarms_table(robots: Sequence[Robot], pictures: Sequence[Robot], settings: M
         count = sum(bool(one.alarms) for one in groups)
         signals = Counter(alarm.signal for one in groups for alarm in one.alarms[:1]).most_common(3)
         drifts = sum(bool(group.told and group.told[-1].course) for group in told)
-        promised = f"{100 * settings.rate:g}" if group_name != "failure" else "–"
+        promised = f"{100 * held[0].rate:g}" if group_name != "failure" else "–"
         rows.append((
             name, str(len(groups)), promised, _share(count, len(groups)),
             "; ".join(f"{signal} {times}" for signal, times in signals) or "–", f"{drifts} of {len(told)}",

@@ -57,12 +57,13 @@ class Tried:
 
 @dataclass(frozen=True, kw_only=True)
 class Robot:
-    """All groups of one robot, and the time of one look at one robot in ms, without the policy."""
+    """All groups of one robot; the time of one look at one robot in ms, without the policy; the promised rate."""
 
     groups: tuple[Tried, ...]
     look_ms: float
     calibration_s: float
     count: int
+    rate: float
 
 
 def try_robot(item: tuple[int, MonitorSettings, str, int]) -> Robot:
@@ -89,6 +90,7 @@ def try_robot(item: tuple[int, MonitorSettings, str, int]) -> Robot:
         look_ms=_look_ms(Monitor(calibration, twin), held, policy),
         calibration_s=spent,
         count=calibration.band.count,
+        rate=settings.rate,
     )
 
 
@@ -112,6 +114,7 @@ def try_pictures(item: tuple[int, MonitorSettings, str, int]) -> Robot:
         look_ms=_look_ms(Monitor(calibration, twin), good, policy),
         calibration_s=spent,
         count=calibration.band.count,
+        rate=settings.rate,
     )
 
 

@@ -19,7 +19,7 @@ from twinloop.core.seeds import generator
 from twinloop.release.monitor.hypotheses import Hypothesis, named
 from twinloop.release.monitor.judging import Departure, Drives, Judge, Size
 from twinloop.release.monitor.outlying import Kind, fit_outlying
-from twinloop.release.monitor.pictures import LOOKS, PictureReference
+from twinloop.release.monitor.pictures import LEAST, LOOKS, PictureReference
 from twinloop.release.monitor.scorer import Scorer
 from twinloop.stats.functional import Envelope, JointBand, envelope, joint_band, least_curves
 
@@ -141,13 +141,18 @@ def fewest_episodes(rate: float) -> int:
     return count
 
 
-def _split(count: int, rate: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def require_enough(count: int, rate: float) -> None:
+    """Raises InputError where so many successful episodes are too few for a rate; says how many it needs."""
     if count < fewest_episodes(rate):
         raise InputError(
             f"{count} successful episodes are too few: a false-alarm rate of {100 * rate:g} % needs at least "
             f"{fewest_episodes(rate)}, of which {least_curves(rate)} set the thresholds. Record more, or ask for a "
             "higher --rate."
         )
+
+
+def _split(count: int, rate: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    require_enough(count, rate)
     order = generator(seed, "monitor/split").permutation(count)
     shaping = max(_FEWEST, round(SHAPE * count))
     return np.sort(order[:shaping]), np.sort(order[shaping:])
@@ -176,7 +181,7 @@ def _judges(
         elif name.startswith("camera/"):
             for kind, which in LOOKS.items():
                 columns[f"{name}/{kind}"] = which
-                judges[f"{name}/{kind}"] = Departure.fit(values[..., list(which)])
+                judges[f"{name}/{kind}"] = Departure.fit(values[..., list(which)], least=LEAST[kind])
     return judges, columns
 
 

@@ -18,6 +18,7 @@ from twinloop.stats.novelty import shrunk_covariance
 
 Array = NDArray[np.float64]
 _LEAST_SD = 1e-9
+_CONSTANT = 1e-2  # of the variance that is taken for it: such a column has been the same in all successes
 _SMOOTHED = 7  # steps over which spreads are averaged: with tens of episodes they are ragged (our choice)
 _LEAST_SHARE = 0.3  # of its usual spread: where all successes agree by accident, it must not be a trap (our choice)
 
@@ -64,17 +65,23 @@ class Departure(Arrays):
     inverse: Array
 
     @classmethod
-    def fit(cls, rows: Array, *, skip: int = 0) -> Departure:
-        """From rows ``(m, T, d)``; the first ``skip`` steps have a mean and do not count for the covariance."""
+    def fit(cls, rows: Array, *, skip: int = 0, least: float = _LEAST_SD) -> Departure:
+        """From rows ``(m, T, d)``; the first ``skip`` steps have a mean and do not count for the covariance.
+
+        No spread is taken to be less than ``least``, in the rows' unit: successes that all read the same say nothing
+        of how far a reading may lie from theirs.
+        """
         reached = np.flatnonzero(np.isfinite(rows[..., 0]).sum(axis=0) >= min(3, len(rows)))[-1] + 1
         head = rows[:, :reached]
         mean, sd = np.nanmean(head, axis=0), np.nanstd(head, axis=0)
         sd = np.sqrt(running_mean(sd**2, _SMOOTHED))
         usual = np.sqrt(np.mean(sd[min(skip, reached - 1) :] ** 2, axis=0))
-        sd = np.maximum(sd, np.maximum(_LEAST_SHARE * usual, _LEAST_SD))
+        sd = np.maximum(sd, np.maximum(_LEAST_SHARE * usual, least))
         apart = ((head - mean) / sd)[:, min(skip, reached - 1) :].reshape(-1, rows.shape[-1])
         apart = apart[np.isfinite(apart).all(axis=1)]
-        return cls(mean=mean, sd=sd, inverse=np.asarray(np.linalg.inv(shrunk_covariance(apart)), dtype=np.float64))
+        covariance = shrunk_covariance(apart)
+        covariance += np.diag(np.where(np.diag(covariance) < _CONSTANT, 1.0, 0.0))
+        return cls(mean=mean, sd=sd, inverse=np.asarray(np.linalg.inv(covariance), dtype=np.float64))
 
     def standard(self, rows: Array, step: ArrayLike) -> Array:
         """Rows ``(…, d)`` in standard deviations from the mean of their time."""

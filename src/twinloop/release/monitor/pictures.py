@@ -12,6 +12,8 @@ from twinloop.core.records import frozen
 from twinloop.encoders.sharpness import sharpness
 
 Array = NDArray[np.float64]
+# The least spread of each that is told from a picture's own noise and rounding: stops, and pixels; our choice.
+LEAST = {"light": 0.02, "sharpness": 0.02, "shift": 0.1}
 _GREY = np.full(3, 1 / 3, dtype=np.float32)
 _MOST = 200  # pictures that a reference is made of; the median of more is the same (our choice)
 LOOKS = {"light": (0,), "sharpness": (1,), "shift": (2, 3)}  # columns of a look, by what they tell
