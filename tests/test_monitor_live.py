@@ -80,7 +80,9 @@ def _waves(count: int, seed: int, fault: str = "", tracker: float = 0.0) -> Reco
 
 @cache
 def _calibration() -> Calibration:
-    return calibrated(_waves(16, 0), _twin(), _contract(_twin()), rate=RATE, success_rate=0.9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("twinloop.loop.monitor._TRIED", 2)  # waves differ little, and signatures take most of the time
+        return calibrated(_waves(16, 0), _twin(), _contract(_twin()), rate=RATE, success_rate=0.9)
 
 
 def test_a_twin_beside_itself_is_right() -> None:
