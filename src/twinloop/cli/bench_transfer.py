@@ -33,6 +33,8 @@ class BenchTransfer:
     """Training steps."""
     log: int = 6
     """Episodes of teleoperation that each robot is identified from."""
+    shake: float = 0.0
+    """Standard deviation of what is added to the script's commands while it shows, in rad (DART); 0 for nothing."""
     conditions: str = "1,2,3,4,5,6"
     """Which conditions, separated by commas."""
     images: bool = False
@@ -47,7 +49,7 @@ class BenchTransfer:
     def run(self) -> Outcome:
         """Measure."""
         from twinloop.loop.transfer_study.run import run_bench_transfer
-        from twinloop.loop.transfer_study.settings import TransferSettings
+        from twinloop.loop.transfer_study.settings import Recipe, TransferSettings
 
         settings = TransferSettings(
             robots=self.robots,
@@ -59,6 +61,7 @@ class BenchTransfer:
             log=self.log,
             conditions=_numbers(self.conditions),
             images=self.images,
+            recipe=Recipe(shake=self.shake),
         )
         figures = run_bench_transfer(
             console(json=self.json), settings, self.output, workers=self.workers, docs=self.write

@@ -30,7 +30,7 @@ class Recipe:
         real_share: part of every batch that the robot's own demonstrations have when policies are trained on both.
     """
 
-    shake: float = 0.0175
+    shake: float = 0.0
     memory: float = 0.9
     tracker_noise: float = 0.001
     policy: str = "mlp"
@@ -44,7 +44,7 @@ class Recipe:
             "loss": "l1",
         }
     )
-    batch: int = 128
+    batch: int = 256
     lr: float = 1.5e-3
     real_share: float = 0.25
 
@@ -86,6 +86,9 @@ class TransferSettings:
             raise InputError(
                 f"--conditions {wrong[0] if wrong else '(none)'}: there are {', '.join(map(str, NUMBERS))}."
             )
+
+        if not 0.0 <= self.recipe.shake < 0.5:
+            raise InputError(f"--shake {self.recipe.shake:g}: give rad from 0 to 0.5, such as 0.0175.")
 
     @property
     def chosen(self) -> list[Condition]:
