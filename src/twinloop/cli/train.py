@@ -26,7 +26,7 @@ class Train:
     data: tuple[str, ...] = ()
     """What to train on, instead of the file's sources: folders, frozen datasets, or SELECT statements."""
     policy: str | None = None
-    """mlp, act or flow; mlp by default."""
+    """mlp (by default), act or flow; or one of LeRobot's: lerobot:act, lerobot:diffusion, lerobot:smolvla and others."""
     set: tuple[str, ...] = ()
     """Settings of the policy, such as chunk_size=32."""
     steps: int | None = None
@@ -71,6 +71,8 @@ class Train:
     """cpu, cuda or cuda:NUMBER."""
     threads: int | None = None
     """CPU threads of torch; 1 by default, which is the fastest for small networks."""
+    lerobot_python: Path | None = None
+    """Interpreter of the environment that has LeRobot, for its policies; by default this one."""
     workspace: Path | None = None
     """Folder of the workspace; by default the nearest one upwards from --output."""
     resume: bool = False
@@ -101,6 +103,7 @@ class Train:
             flags=flags,
             workspace=self.workspace,
             resume=self.resume,
+            lerobot_python=self.lerobot_python,
             console=console(json=self.json),
         )
         return figures, 0

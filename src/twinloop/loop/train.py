@@ -19,6 +19,7 @@ from twinloop.loop.pages_train import train_page, train_section
 from twinloop.loop.runs import claim_output, write_report
 from twinloop.policies.door import require_torch
 from twinloop.train import TrainConfig, read_config, train
+from twinloop.train.lerobot import PREFIX, report_rows, train_lerobot
 
 
 def run_train(
@@ -28,6 +29,7 @@ def run_train(
     flags: Mapping[str, Any],
     workspace: Path | None = None,
     resume: bool = False,
+    lerobot_python: Path | None = None,
     console: Console,
 ) -> dict[str, Any]:
     """Train, print what came of it, write the report, and remember it in the workspace.
@@ -38,22 +40,27 @@ def run_train(
         flags: fields of `TrainConfig` that are said beside the file; None where nothing is.
         workspace: its folder; by default the nearest one upwards from ``output``.
         resume: go on from a run that was stopped.
+        lerobot_python: interpreter of the environment that has LeRobot, for its policies; by default this one.
         console: for people.
 
     Raises:
         TwinloopError: see `train.run.train`.
     """
+    config = read_config(file, **flags)
+    root = workspace or Workspace.find(output.absolute())
+    if config.policy.startswith(PREFIX):
+        return _run_lerobot(config, output, root, resume=resume, python=lerobot_python, console=console)
     require_torch()
     from twinloop.train.prepared import prepare, resolved
 
     started = datetime.now(UTC)
-    config = resolved(read_config(file, **flags))
+    config = resolved(config)
     claim_output(output)
-    root = workspace or Workspace.find(output.absolute())
     prepared = prepare(config, root)
     for note in prepared.data.notes:
         console.print(f"Note: {note}.", soft_wrap=True)
-    frozen = _freeze(root, prepared, output.name, console) if root is not None else None
+    folders = {e.episode_id: e.folder for e in prepared.data.episodes}
+    frozen = _freeze(root, prepared.training_ids, folders, output.name, console) if root is not None else None
     trained = train(config, output, workspace=root, resume=resume, prepared=prepared)
     figures = {**trained.figures, "output": str(output)}
     _print(figures, console)
@@ -65,13 +72,28 @@ def run_train(
     return figures
 
 
-def _freeze(root: Path, prepared: Any, name: str, console: Console) -> str:
-    """Freeze the list of episodes that are trained on, before anything is; returns how it is called."""
-    ids = prepared.training_ids
+def _run_lerobot(
+    config: TrainConfig, output: Path, root: Path | None, *, resume: bool, python: Path | None, console: Console
+) -> dict[str, Any]:
+    """The same with ``lerobot-train``."""
+    started = datetime.now(UTC)
+    claim_output(output)
+    trained = train_lerobot(config, output, python=python, workspace=root, resume=resume)
+    figures = {**trained.figures, "output": str(output)}
+    for line in [*report_rows(figures), *(f"Note: {note}." for note in figures["notes"])]:
+        console.print(line, soft_wrap=True)
+    if root is not None:
+        figures["dataset"] = _freeze(root, sorted(trained.folders), trained.folders, output.name, console)
+        _remember(root, output, figures, config, figures["dataset"], started, console)
+    console.print(f"LeRobot's policy {figures['hash'][:16]}: {trained.checkpoint}")
+    return figures
+
+
+def _freeze(root: Path, ids: Sequence[str], folders: Mapping[str, Path], name: str, console: Console) -> str:
+    """Freeze the list of episodes that are trained on; returns how it is called."""
     with Workspace.open(root) as held:
         known = set(held.query("SELECT DISTINCT episode_id FROM places")["episode_id"].to_pylist())
-        places = {e.folder: e for e in prepared.data.episodes if e.episode_id not in known}
-        for folder in places:
+        for folder in dict.fromkeys(folder for one, folder in folders.items() if one not in known):
             added = held.add(folder)
             console.print(f"Batch {added.batch} of the workspace: {added.new} new episodes.")
         # Names of episodes are hexadecimal digits, as the catalog wrote them.
@@ -86,14 +108,18 @@ def _remember(
 ) -> None:  # fmt: skip
     """Write down the run and the policy; the policy stands whatever comes of this."""
     short = {
-        key: figures[key] for key in ("hash", "policy", "seed", "steps", "seconds", "sources", "held_out", "notes")
+        key: figures[key]
+        for key in ("hash", "policy", "seed", "steps", "seconds", "sources", "held_out", "notes", "checkpoint")
+        if key in figures
     }
-    extra = {key: figures[key] for key in ("config_hash", "data_hash", "seed", "versions")}
+    extra = {
+        key: figures[key] for key in ("config_hash", "data_hash", "seed", "versions", "checkpoint") if key in figures
+    }
     try:
         with Workspace.open(root) as held:
             words = ["--policy", config.policy, "--output", str(output)]
             run = held.record_run("train", output, short, started, datetime.now(UTC), words)
-            base = figures["adaptation"].get("base_hash")
+            base = figures.get("adaptation", {}).get("base_hash")
             if base is not None and not len(held.query("SELECT policy FROM policies WHERE policy = ?", [base])):
                 console.print(f"Note: the workspace does not know the base policy {base[:16]}.", soft_wrap=True)
                 base, extra = None, {**extra, "base_hash": base}

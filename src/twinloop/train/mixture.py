@@ -18,6 +18,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.train.config import CurriculumConfig
 from twinloop.train.data import Data, Ints
+from twinloop.train.sources import Source
 
 _STAGES = 10  # steps in which a curriculum widens
 _ROUND_OFF = 1e-9  # of a sample: shares such as 1/3 are not exact in float64
@@ -37,22 +38,27 @@ def shares(data: Data, sim_fraction: float | None, *, frames: ArrayLike | None =
         InputError: weights are given for some sources only, or there is nothing simulated, or nothing real, to give
             its fraction to.
     """
-    given = [source.config.weight for source in data.sources]
-    if any(weight is not None for weight in given) and any(weight is None for weight in given):
-        names = ", ".join(s.name for s, weight in zip(data.sources, given, strict=True) if weight is None)
-        raise InputError(f"{names} has no weight and other sources have. Give each source a weight, or none.")
     if frames is None:
         lengths = data.last - data.first + 1
         frames = np.bincount(data.source_of, weights=lengths, minlength=len(data.sources))
+    return shares_of(data.sources, sim_fraction, frames)
+
+
+def shares_of(sources: Sequence[Source], sim_fraction: float | None, frames: ArrayLike) -> NDArray[np.float64]:
+    """`shares` of sources by their frames, before any of these is read."""
+    given = [source.config.weight for source in sources]
+    if any(weight is not None for weight in given) and any(weight is None for weight in given):
+        names = ", ".join(s.name for s, weight in zip(sources, given, strict=True) if weight is None)
+        raise InputError(f"{names} has no weight and other sources have. Give each source a weight, or none.")
     weight = np.asarray(frames if given[0] is None else given, dtype=np.float64)
     if sim_fraction is None:
         return weight / weight.sum()
-    real = np.array([source.real for source in data.sources])
+    real = np.array([source.real for source in sources])
     for name, group, part in (("simulated", ~real, sim_fraction), ("real", real, 1 - sim_fraction)):
         if not group.any() and part > 0:
             raise InputError(
                 f"sim_fraction {sim_fraction:g} leaves {part:.0%} to {name} sources, and there is none: "
-                f"{', '.join(source.name for source in data.sources)}. Give one, or leave sim_fraction out. "
+                f"{', '.join(source.name for source in sources)}. Give one, or leave sim_fraction out. "
                 "A folder that does not say what it is counts as real; `kind: sim` beside `data:` says otherwise."
             )
     made = np.zeros(len(weight))

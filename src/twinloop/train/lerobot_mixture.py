@@ -1,0 +1,130 @@
+"""A mixture as one folder: whole episodes of all sources, repeated where a share is larger than its data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import read_json, write_json
+from twinloop.core.seeds import generator
+from twinloop.dataset.edit.children import transform
+from twinloop.dataset.edit.documents import Operation
+from twinloop.dataset.edit.item import Item
+from twinloop.dataset.edit.source import Source as Opened
+from twinloop.dataset.edit.writing import Settings, write_items
+from twinloop.train.mixture import shares_of
+from twinloop.train.sources import Source
+
+_FILE = "mixture.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materialized:
+    """What was written: a row by source, the episodes' names with how often each is there, and what to know."""
+
+    rows: tuple[dict[str, Any], ...]
+    episodes: dict[str, int]
+    notes: tuple[str, ...] = ()
+
+    def write(self, output: Path) -> None:
+        """Keep it in a run's folder for `read`."""
+        write_json(output / _FILE, {"rows": self.rows, "episodes": self.episodes, "notes": self.notes})
+
+    @classmethod
+    def read(cls, output: Path) -> Self:
+        """What an earlier run wrote.
+
+        Raises:
+            InputError: there is none.
+        """
+        if not (output / _FILE).is_file():
+            raise InputError(f"{output} holds no run to resume: {_FILE} is missing. Train without --resume.")
+        value = read_json(output / _FILE)
+        return cls(rows=tuple(value["rows"]), episodes=value["episodes"], notes=tuple(value["notes"]))
+
+
+def materialize(
+    sources: Sequence[Source], output: Path, *, sim_fraction: float | None = None, seed: int = 0
+) -> Materialized:
+    """Write one LeRobot v3.0 folder whose frames have the sources' shares as nearly as whole episodes allow.
+
+    The source that has most frames for its share is there once; of the others whole rounds, and of the next round
+    episodes in an order drawn by the seed, as long as each brings the frames nearer to their share. A trainer that
+    draws frames evenly then draws from each source by its share. Features that not all folders have are left out.
+
+    Args:
+        sources: see `sources.open_sources`.
+        output: an absent or empty folder.
+        sim_fraction: as in `config.TrainConfig`.
+        seed: which episodes are repeated once more.
+
+    Raises:
+        UnitsError: the folders' units differ, or not all say theirs.
+        InputError: shares that cannot be, or features that have one name and differ.
+        DatasetError: a source is damaged, the output exists, or the disk is full.
+    """
+    opened = {folder: Opened(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
+    items = [[Item(source=opened[e.folder], index=e.index) for e in source.episodes] for source in sources]
+    lengths = [np.array([item.length for item in mine], dtype=np.int64) for mine in items]
+    frames = np.array([mine.sum() for mine in lengths], dtype=np.float64)
+    share = shares_of(sources, sim_fraction, frames)
+    whole = (frames / np.where(share > 0, share, np.inf)).max()
+    often = [
+        repeats(mine, whole * part, generator(seed, "train/lerobot", number))
+        for number, (mine, part) in enumerate(zip(lengths, share, strict=True))
+    ]
+    written = [
+        replace(item, transforms=(transform("repeat", {"copy": copy}),)) if copy else item
+        for mine, times in zip(items, often, strict=True)
+        for item, count in zip(mine, times.tolist(), strict=True)
+        for copy in range(count)
+    ]
+    said = {"shares": {source.name: float(part) for source, part in zip(sources, share, strict=True)}, "seed": seed}
+    made = write_items(written, output, Settings(common=True), Operation(name="mixture", parameters=said))
+    counts: dict[str, int] = {}
+    for source, times in zip(sources, often, strict=True):
+        for episode, count in zip(source.episodes, times.tolist(), strict=True):
+            counts[episode.episode_id] = counts.get(episode.episode_id, 0) + count
+    return Materialized(rows=_rows(sources, lengths, often, share), episodes=counts, notes=made.notes)
+
+
+def repeats(lengths: NDArray[np.int64], wanted: float, chance: np.random.Generator) -> NDArray[np.int64]:
+    """How often each episode is there, so that the frames come near to ``wanted``; none of 0 are."""
+    rounds = int(wanted // lengths.sum() + 1e-9)
+    times = np.full(len(lengths), rounds, dtype=np.int64)
+    left = wanted - rounds * float(lengths.sum())
+    for place in chance.permutation(len(lengths)).tolist():
+        if lengths[place] / 2 <= left:
+            times[place] += 1
+            left -= float(lengths[place])
+    return times
+
+
+def _rows(
+    sources: Sequence[Source],
+    lengths: Sequence[NDArray[np.int64]],
+    often: Sequence[NDArray[np.int64]],
+    share: NDArray[np.float64],
+) -> tuple[dict[str, Any], ...]:
+    frames = [int(mine @ times) for mine, times in zip(lengths, often, strict=True)]
+    episodes = [int(times.sum()) for times in often]
+    return tuple(
+        {
+            "name": source.name,
+            "data": source.config.data,
+            "real": source.real,
+            "episodes": len(source.episodes),
+            "written": episodes[number],
+            "frames": frames[number],
+            "share": float(share[number]),
+            "share_realized": frames[number] / sum(frames),
+            "share_episodes": episodes[number] / sum(episodes),
+        }
+        for number, source in enumerate(sources)
+    )

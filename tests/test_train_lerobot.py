@@ -1,0 +1,196 @@
+"""LeRobot's policies: the folder that holds the mixture, the command line, and what is kept of a run.
+
+A small program stands for ``lerobot-train`` except in the slow test, which trains with LeRobot itself where
+``TWINLOOP_LEROBOT_PYTHON`` names an interpreter that has it (``scripts/lerobot_env.sh``).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from _training import config, dataset
+from twinloop.catalog import Workspace
+from twinloop.cli.main import main
+from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
+from twinloop.dataset.reader import DatasetReader
+from twinloop.train.lerobot import parsed, require_lerobot, train_lerobot, train_words
+from twinloop.train.lerobot_mixture import materialize, repeats
+from twinloop.train.sources import open_sources
+
+PYTHON = os.environ.get("TWINLOOP_LEROBOT_PYTHON", "")
+
+PROGRAM = """#!{python} -S
+import pathlib, sys
+code, words = sys.argv[2], dict(word[2:].split("=", 1) for word in sys.argv[3:])
+if "metadata" in code:
+    print("0.4.4")
+    sys.exit()
+pathlib.Path({log!r}).write_text("\\n".join(sys.argv[3:]))
+if words.get("seed") == "13":
+    print("ValueError: no such thing")
+    sys.exit(1)
+if words.get("seed") == "14":
+    sys.exit()
+for step in (100, 200):
+    print(f"INFO 2026 ot_train.py:1 step:{{step}} smpl:2K ep:4 epch:0.1 loss:{{1 / step:.3f}} grdn:1.0 lr:1e-5")
+out = words.get("output_dir") or str(pathlib.Path(words["config_path"]).parents[3])
+made = pathlib.Path(out) / "checkpoints" / "000200" / "pretrained_model"
+made.mkdir(parents=True, exist_ok=True)
+(made / "model.safetensors").write_bytes(b"weights")
+(made / "train_config.json").write_text("{{}}")
+last = made.parents[1] / "last"
+last.is_symlink() or last.symlink_to("000200")
+"""
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lerobot")
+    return dataset(path / "sim", range(6), length=6), dataset(path / "real", range(40, 42), real=True, length=6)
+
+
+@pytest.fixture
+def program(tmp_path):
+    """A stand-in for the interpreter that has LeRobot; it writes down the words that it was given."""
+    path = tmp_path / "python"
+    path.write_text(PROGRAM.format(python=sys.executable, log=str(tmp_path / "words")))
+    path.chmod(0o755)
+    return path
+
+
+def test_shares_of_frames_become_repeated_episodes(folders, tmp_path):
+    opened = open_sources(config(*folders).sources)
+    made = materialize(opened, tmp_path / "mixed", sim_fraction=0.5)
+    reader = DatasetReader(tmp_path / "mixed")
+    rows = {row["name"]: row for row in made.rows}
+    assert sum(row["frames"] for row in made.rows) == int(reader.lengths.sum())
+    assert sum(row["written"] for row in made.rows) == len(reader) == sum(made.episodes.values())
+    # Six simulated episodes have 42 frames, two real ones 15: with both there three times, 45 are nearer than 37 or 38.
+    assert (rows["sim"]["frames"], rows["sim"]["written"]) == (42, 6)
+    assert (rows["real"]["frames"], rows["real"]["written"]) == (45, 6)
+    assert rows["real"]["share_realized"] == pytest.approx(45 / 87)
+    assert (rows["real"]["share"], rows["real"]["share_episodes"]) == (0.5, 0.5)
+    stored = Path(tmp_path / "mixed" / "meta" / "info.json")
+    assert json.loads(stored.read_text())["codebase_version"] == "v3.0"
+
+
+@pytest.mark.parametrize(("wanted", "seed"), [(0, 0), (7, 0), (29, 1), (60, 2), (75, 3)])
+def test_repeats_come_as_near_as_an_episode_allows(wanted, seed):
+    lengths = np.array([5, 7, 8, 10])
+    times = repeats(lengths, wanted, np.random.default_rng(seed))
+    assert abs(times @ lengths - wanted) <= lengths.max() / 2
+    assert times.max() - times.min() <= 1
+
+
+def test_the_command_line_is_that_of_lerobot_train(folders, tmp_path):
+    said = {"steps": 200, "batch": 8, "seed": 3, "settings": {"chunk_size": 20, "pretrained_backbone_weights": None}}
+    words = train_words(config(*folders, policy="lerobot:act", **said), "act", tmp_path / "run")
+    assert words == [
+        "--dataset.repo_id=local/run",
+        f"--dataset.root={tmp_path / 'run' / 'dataset'}",
+        "--policy.type=act",
+        "--policy.device=cpu",
+        "--policy.push_to_hub=false",
+        "--policy.chunk_size=20",
+        "--policy.pretrained_backbone_weights=null",
+        f"--output_dir={tmp_path / 'run' / 'lerobot'}",
+        "--job_name=run",
+        "--steps=200",
+        "--batch_size=8",
+        "--seed=3",
+        "--save_freq=40",
+        "--log_freq=2",
+        "--wandb.enable=false",
+    ]
+    pretrained = config(*folders, policy="lerobot:smolvla", settings={"path": "lerobot/smolvla_base"}, steps=10)
+    words = train_words(pretrained, "smolvla", tmp_path / "run")
+    assert "--policy.path=lerobot/smolvla_base" in words
+    assert not any(word.startswith("--policy.type") for word in words)
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("INFO ot_train.py:1 step:200 smpl:2K ep:4 epch:0.12 loss:6.201 grdn:15 lr:1e-05", (200, 6.201)),
+        ("step:15K smpl:1M ep:40 epch:1.2 loss:1.5e-03 grdn:1", (15_000, 0.0015)),
+        ("step:1 smpl:8 loss:nan grdn:1", (1, pytest.approx(float("nan"), nan_ok=True))),
+        ("Checkpoint policy after step 200", None),
+    ],
+)
+def test_progress_is_read_from_what_it_logs(line, found):
+    assert parsed(line) == found
+
+
+def test_in_a_workspace_the_checkpoint_is_recorded_and_said_not_to_be_ours(program, tmp_path, capsys):
+    Workspace.create(tmp_path / "cell").close()
+    real = dataset(tmp_path / "cell" / "data" / "real", range(3), real=True)
+    output = tmp_path / "cell" / "policies" / "act"
+    words = ["train", "--policy", "lerobot:act", "--data", str(real), "--steps", "200", "--output", str(output)]
+    assert main([*words, "--lerobot-python", str(program), "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert figures["checkpoint"] == "lerobot/checkpoints/000200/pretrained_model"
+    assert figures["losses"] == [[100, 0.01], [200, 0.005]]
+    assert figures["versions"]["lerobot"] == "0.4.4"
+    assert figures["notes"][0].startswith("this is LeRobot's policy: its own programs run it, `twinloop run`")
+    assert shlex.split(figures["command"])[1:] == (tmp_path / "words").read_text().splitlines()
+    with Workspace.open(tmp_path / "cell") as held:
+        rows = held.query("SELECT policy, name FROM policies").to_pylist()
+        assert len(held.frozen(figures["dataset"])) == 3
+    assert rows == [{"policy": figures["hash"], "name": "act"}]
+
+    (output / "result.json").unlink()
+    again = config(real, policy="lerobot:act", settings={}, steps=200, lr=0.0, batch=0)
+    train_lerobot(again, output, python=program, resume=True)
+    last = output / "lerobot" / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
+    assert (tmp_path / "words").read_text().splitlines() == [
+        f"--config_path={last.resolve()}", "--resume=true", "--steps=200"
+    ]  # fmt: skip
+
+
+def test_what_goes_wrong_is_said(folders, program, tmp_path):
+    plain = {"policy": "lerobot:act", "settings": {}, "lr": 0.0, "steps": 200}
+    with pytest.raises(CheckFailedError, match=r"ended with code 1. Its last lines:\nValueError: no such thing"):
+        train_lerobot(config(*folders, **plain, seed=13), tmp_path / "a", python=program)
+    with pytest.raises(CheckFailedError, match="left no checkpoint in"):
+        train_lerobot(config(*folders, **plain, seed=14), tmp_path / "b", python=program)
+    with pytest.raises(InputError, match="no run to resume: mixture.json is missing"):
+        train_lerobot(config(*folders, **plain), tmp_path / "c", python=program, resume=True)
+    for said, text in (
+        ({"align": {}}, "lerobot-train has no align. Leave it out, or train mlp, act or flow"),
+        ({"lr": 1e-4}, "has no lr.*Say the rate with --set optimizer_lr="),
+        ({"policy": "lerobot:"}, "write lerobot:TYPE"),
+    ):
+        with pytest.raises(InputError, match=text):
+            train_lerobot(config(*folders, **{**plain, **said}), tmp_path / "d", python=program)
+    assert not (tmp_path / "d").exists()
+
+
+def test_without_lerobot_both_ways_to_get_it_are_said(tmp_path):
+    nowhere = tmp_path / "nowhere"
+    with pytest.raises(MissingDependencyError, match=r"nowhere does not start .*pip install lerobot, or sh scripts"):
+        require_lerobot(nowhere)
+    nowhere.write_text("#!/bin/sh\nexit 1\n")
+    nowhere.chmod(0o755)
+    with pytest.raises(MissingDependencyError, match=r"has no LeRobot.*--lerobot-python DIR/bin/python"):
+        require_lerobot(nowhere)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path(PYTHON).is_file(), reason="TWINLOOP_LEROBOT_PYTHON names no interpreter with LeRobot")
+def test_lerobot_trains_act_on_a_mixture(tmp_path, monkeypatch):
+    from test_dataset_writer import SPEC_VIDEO, write_all
+
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    made = write_all(tmp_path / "set", SPEC_VIDEO)
+    settings = {"pretrained_backbone_weights": None, "chunk_size": 4, "n_action_steps": 4, "dim_model": 32}
+    said = {"policy": "lerobot:act", "settings": settings, "lr": 0.0, "steps": 2, "batch": 2}
+    trained = train_lerobot(config(made, **said), tmp_path / "run", python=Path(PYTHON))
+    assert (trained.checkpoint / "model.safetensors").is_file()
+    assert len(trained.figures["losses"]) == 2
