@@ -26,7 +26,7 @@ class Train:
     data: tuple[str, ...] = ()
     """What to train on, instead of the file's sources: folders, frozen datasets, or SELECT statements."""
     policy: str | None = None
-    """mlp (by default), act or flow; or one of LeRobot's: lerobot:act, lerobot:diffusion, lerobot:smolvla and others."""
+    """mlp (by default), act or flow; or one of LeRobot's: lerobot:act, lerobot:smolvla and others."""
     set: tuple[str, ...] = ()
     """Settings of the policy, such as chunk_size=32."""
     steps: int | None = None
