@@ -169,3 +169,5 @@ def test_in_a_workspace_the_policy_names_its_base(tmp_path, capsys):
     with Workspace.open(tmp_path / "cell") as held:
         rows = held.query("SELECT policy, base FROM policies WHERE name = 'own'").to_pylist()
     assert rows == [{"policy": figures["hash"], "base": open_policy(out / "base").hash}]
+    page = (out / "own" / "report.html").read_text()
+    assert f"hash {rows[0]['base'][:16]}. A change of rank 2 was added to every matrix." in page

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,8 @@ import pytest
 
 from _training import config, dataset
 from twinloop.core.errors import InputError
+from twinloop.loop.pages_adapt import adaptation_section
+from twinloop.loop.pages_train import train_page
 from twinloop.train import train
 
 torch = pytest.importorskip("torch")
@@ -113,7 +116,11 @@ def test_the_verdict_says_which_case_it_is(after, case, text):
 @pytest.mark.parametrize("method", ["coral", "mmd"])
 def test_alignment_comes_with_its_diagnosis(method, folders, tmp_path):
     said = {"sim_fraction": 0.5, "align": {"method": method, "weight": 10.0}, "steps": 30, "lr": 1e-2, "holdout": 0.2}
-    found = train(config(*folders, **said), tmp_path / "p").figures["adaptation"]["alignment"]
+    figures = train(config(*folders, **said), tmp_path / "p").figures
+    found = figures["adaptation"]["alignment"]
+    page = train_page(figures)
+    adaptation_section(page, figures)
+    assert f"Alignment: {escape(found['verdict'])}." in page.html()
     assert found["case"] in {"collapsed", "discernible", "aligned", "apart"}
     for moment in (found["before"], found["after"]):
         assert 0 <= moment["probe_auc"]["low"] <= moment["probe_auc"]["estimate"] <= moment["probe_auc"]["high"] <= 1

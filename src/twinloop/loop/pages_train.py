@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from twinloop.loop.pages_adapt import adaptation_section
 from twinloop.report import KeyFigure, Report
 from twinloop.report.training import error_curves, loss_curve
 
@@ -39,6 +40,7 @@ def train_section(page: Report, figures: Mapping[str, Any]) -> None:
     page.plot(loss_curve(steps, losses), "Mean over the batches since the point before, in the policy's normal form.")
     if figures["held_out"]:
         _held_out(page, figures)
+    adaptation_section(page, figures)
 
 
 def _errors(figures: Mapping[str, Any]) -> list[KeyFigure]:
