@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -137,18 +137,27 @@ def test_a_pinned_world_is_a_slice_and_fails_again(twin, tmp_path):
     assert still.counts() == (0, 2)
 
 
-def test_the_time_of_a_command_leaves_out_what_no_robot_does():
+def test_the_time_of_a_command_leaves_out_what_no_robot_does(monkeypatch):
+    passed = [0.0]
+    monkeypatch.setattr("twinloop.evaluate.acting.time", SimpleNamespace(perf_counter=lambda: passed[0]))
+
+    def lasting(seconds):
+        passed[0] += seconds
+        return {}
+
     class Looks:
         name = "looks"
-        photograph = Photographs(take=lambda states, params: time.sleep(0.05) or {})
+        photograph = Photographs(take=lambda states, params: lasting(8.0))
 
         def begin(self, worlds):
-            return lambda simulation: self.photograph(simulation, None) or np.zeros(1)
+            return lambda simulation: self.photograph(simulation, None) or lasting(0.5) or np.zeros(1)
 
     actor = Timed(actor=Looks())
-    actor.begin(None)(np.zeros(1))
-    assert actor.actor.photograph.seconds >= 0.05
-    assert actor.seconds[0] < 0.04
+    controller = actor.begin(None)
+    for _ in range(2):
+        controller(np.zeros(1))
+    assert actor.actor.photograph.seconds == 16.0
+    assert actor.seconds == [0.5, 0.5]
 
 
 def test_who_cannot_be_tried_is_refused(twin, two):

@@ -161,6 +161,7 @@ def test_a_damaged_previous_champion_is_not_rolled_back_to(registry, tmp_path):
     assert registry.aliases() == before
 
 
+@pytest.mark.slow
 def test_a_rollback_is_checked_and_quick(registry, tmp_path, capsys):
     """The time is printed, not tested: machines differ."""
     for number in (1, 2):

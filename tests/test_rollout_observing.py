@@ -57,7 +57,9 @@ def table(twin, n, **values):
     return twin.table(n, {name: np.full(n, value) for name, value in values.items()})
 
 
-def test_readings_of_running_worlds_are_those_of_the_record(task):
+def test_readings_of_running_worlds_are_those_of_the_record():
+    task = open_task("pick_and_place", load_twin("so101_tabletop"))
+    task.nstep = 30  # the way to the cube: every joint moves
     params = table(task.twin, 2, **{"sensor/elbow_flex/offset": 0.02, "timing/readings/delay": 0.02})
     spy = Spy(task)
     result = run_batch(
