@@ -44,7 +44,9 @@ out = words.get("output_dir") or str(pathlib.Path(words["config_path"]).parents[
 made = pathlib.Path(out) / "checkpoints" / "000200" / "pretrained_model"
 made.mkdir(parents=True, exist_ok=True)
 (made / "model.safetensors").write_bytes(b"weights")
-(made / "train_config.json").write_text("{{}}")
+(made / "train_config.json").write_text('{{"log_freq": 2}}')
+(made.parent / "training_state").mkdir(exist_ok=True)
+(made.parent / "training_state" / "training_step.json").write_text('{{"step": 120}}')
 last = made.parents[1] / "last"
 last.is_symlink() or last.symlink_to("000200")
 """
@@ -118,9 +120,9 @@ def test_the_command_line_is_that_of_lerobot_train(folders, tmp_path):
 @pytest.mark.parametrize(
     ("line", "found"),
     [
-        ("INFO ot_train.py:1 step:200 smpl:2K ep:4 epch:0.12 loss:6.201 grdn:15 lr:1e-05", (200, 6.201)),
-        ("step:15K smpl:1M ep:40 epch:1.2 loss:1.5e-03 grdn:1", (15_000, 0.0015)),
-        ("step:1 smpl:8 loss:nan grdn:1", (1, pytest.approx(float("nan"), nan_ok=True))),
+        ("INFO ot_train.py:1 step:200 smpl:2K ep:4 epch:0.12 loss:6.201 grdn:15 lr:1e-05", 6.201),
+        ("step:15K smpl:1M ep:40 epch:1.2 loss:1.5e-03 grdn:1", 0.0015),
+        ("step:1 smpl:8 loss:nan grdn:1", pytest.approx(float("nan"), nan_ok=True)),
         ("Checkpoint policy after step 200", None),
     ],
 )
@@ -136,7 +138,7 @@ def test_in_a_workspace_the_checkpoint_is_recorded_and_said_not_to_be_ours(progr
     assert main([*words, "--lerobot-python", str(program), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert figures["checkpoint"] == "lerobot/checkpoints/000200/pretrained_model"
-    assert figures["losses"] == [[100, 0.01], [200, 0.005]]
+    assert figures["losses"] == [[2, 0.01], [4, 0.005]]
     assert figures["versions"]["lerobot"] == "0.4.4"
     assert figures["notes"][0].startswith("this is LeRobot's policy: its own programs run it, `twinloop run`")
     assert shlex.split(figures["command"])[1:] == (tmp_path / "words").read_text().splitlines()
@@ -147,7 +149,9 @@ def test_in_a_workspace_the_checkpoint_is_recorded_and_said_not_to_be_ours(progr
 
     (output / "result.json").unlink()
     again = config(real, policy="lerobot:act", settings={}, steps=200, lr=0.0, batch=0)
-    train_lerobot(again, output, python=program, resume=True)
+    resumed = train_lerobot(again, output, python=program, resume=True)
+    assert resumed.figures["losses"] == [(122, 0.01), (124, 0.005)]
+    assert resumed.figures["sources"] == figures["sources"]
     last = output / "lerobot" / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     assert (tmp_path / "words").read_text().splitlines() == [
         f"--config_path={last.resolve()}", "--resume=true", "--steps=200"

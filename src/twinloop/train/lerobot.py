@@ -21,7 +21,7 @@ from typing import Any
 
 from twinloop import __version__
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
-from twinloop.core.files import sha256_json, sha256_tree, write_json
+from twinloop.core.files import read_json, sha256_json, sha256_tree, write_json
 from twinloop.core.progress import counted
 from twinloop.train.config import TrainConfig
 from twinloop.train.lerobot_mixture import Materialized, materialize
@@ -50,9 +50,8 @@ from lerobot.scripts.lerobot_train import main
 main()
 """
 
-# lerobot-train logs "step:1K smpl:8K ep:3 epch:0.12 loss:2.345 grdn:…", large numbers shortened.
-_LINE = re.compile(r"step:([\d.]+)([KMB]?) .*?loss:([-+.\deE]+|nan|inf)")
-_LETTERS = {"": 1, "K": 1_000, "M": 1_000_000, "B": 1_000_000_000}
+# lerobot-train logs "step:1K smpl:8K ep:3 epch:0.12 loss:2.345 grdn:…" every log_freq steps, large numbers shortened.
+_LINE = re.compile(r"step:\S+ .*?loss:([-+.\deE]+|nan|inf)")
 
 # What of a configuration lerobot-train has no place for.
 _NOT_THERE = ("curriculum", "domain_token", "adapt", "align", "pixels", "ema", "inputs", "lr", "patience")
@@ -102,7 +101,7 @@ def train_lerobot(
         mixture.write(output)
     words = resume_words(output, config) if resume else train_words(config, kind, output)
     began = time.perf_counter()
-    losses = _run(interpreter, words, config.steps or _STEPS)
+    losses = _run(interpreter, words, config.steps or _STEPS, _pace(output, config, resume=resume))
     checkpoint = _checkpoint(output)
     figures = {
         "schema": 1,
@@ -168,7 +167,7 @@ def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
         "seed": config.seed,
         **({"num_workers": config.threads} if config.threads else {}),
         "save_freq": max(1, steps // _CHECKPOINTS),
-        "log_freq": max(1, steps // _POINTS),
+        "log_freq": _every(config),
         "wandb.enable": False,
     }
     return [f"--{name}={_plain(value)}" for name, value in words.items()]
@@ -188,10 +187,10 @@ def resume_words(output: Path, config: TrainConfig) -> list[str]:
     return [f"--config_path={file.resolve()}", "--resume=true", f"--steps={config.steps or _STEPS}"]
 
 
-def parsed(line: str) -> tuple[int, float] | None:
-    """Step and loss of a line that ``lerobot-train`` logs, if it says them; from 1000 on the step is rounded."""
+def parsed(line: str) -> float | None:
+    """The loss of a line that ``lerobot-train`` logs, None of any other."""
     found = _LINE.search(line)
-    return None if found is None else (int(float(found[1]) * _LETTERS[found[2]]), float(found[3]))
+    return None if found is None else float(found[1])
 
 
 def _checked(config: TrainConfig) -> str:
@@ -211,8 +210,22 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _run(interpreter: str, words: Sequence[str], steps: int) -> list[tuple[int, float]]:
+def _pace(output: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
+    """The step that a run begins at, and how many lie between two lines of its log."""
+    last = output / _RUN / "checkpoints" / "last"
+    if not resume:
+        return 0, _every(config)
+    begun = read_json(last / "training_state" / "training_step.json")["step"]
+    return int(begun), int(read_json(last / "pretrained_model" / "train_config.json").get("log_freq", 200))
+
+
+def _every(config: TrainConfig) -> int:
+    return max(1, (config.steps or _STEPS) // _POINTS)
+
+
+def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, int]) -> list[tuple[int, float]]:
     """Run the program, show how far it is, and return its loss curve."""
+    begun, every = pace
     losses: list[tuple[int, float]] = []
     last: deque[str] = deque(maxlen=_LAST_LINES)
     command = [interpreter, "-c", _START, *words]
@@ -220,13 +233,14 @@ def _run(interpreter: str, words: Sequence[str], steps: int) -> list[tuple[int, 
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as run,  # noqa: S603 - see above
         counted(label="lerobot-train", total=steps) as advance,
     ):
+        advance(begun)
         try:
             for line in run.stdout or ():
                 last.append(line.rstrip())
-                point = parsed(line)
-                if point is not None:
-                    advance(point[0] - (losses[-1][0] if losses else 0))
-                    losses.append(point)
+                loss = parsed(line)
+                if loss is not None:
+                    advance(every)
+                    losses.append((begun + every * (1 + len(losses)), loss))
         except BaseException:
             run.terminate()
             raise
