@@ -115,7 +115,12 @@ def test_false_alarms_are_few_where_nothing_is_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "cause"), [("friction", "worn actuator"), ("latency", "latency"), ("play", "worn actuator")]
+    ("fault", "cause"),
+    [
+        ("friction", "worn actuator"),
+        ("latency", "latency"),
+        pytest.param("play", "worn actuator", marks=pytest.mark.slow),
+    ],
 )
 def test_planted_faults_alarm_and_are_named(fault: str, cause: str) -> None:
     told = watch(_waves(3, 80, fault), Monitor(_calibration(), _twin()))

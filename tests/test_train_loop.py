@@ -81,8 +81,10 @@ def test_a_run_that_was_killed_and_resumed_has_the_weights_of_an_unbroken_one(fo
                 os.kill(os.getpid(), signal.SIGKILL)
 
         Loop._step = killed
-        train(said, tmp_path / "broken")
-        os._exit(0)
+        try:
+            train(said, tmp_path / "broken")
+        finally:
+            os._exit(0)  # whatever is wrong there, no second session of tests goes on
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
     with pytest.raises(InputError, match="holds a run that was stopped. Go on with it by --resume"):
         train(said, tmp_path / "broken")
