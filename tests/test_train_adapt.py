@@ -105,6 +105,18 @@ def test_with_a_large_weight_of_the_distance_the_policy_stays_nearer(folders, tm
     assert far[1] < 0.9 * far[0]
 
 
+def test_where_the_base_was_better_the_result_says_so(tmp_path):
+    sim, real = dataset(tmp_path / "sim", range(12), length=6), dataset(tmp_path / "real", range(20, 32), real=True)
+    train(config(sim, real, steps=40), tmp_path / "base")
+    made = (sim, real, tmp_path / "base")
+    worse = adapting(made, tmp_path / "p", holdout=0.2, steps=10, lr=1.0).figures
+    before, after = worse["adaptation"]["held_out_before"][0]["scaled"], worse["held_out"][0]["scaled"]
+    assert after > before
+    assert f"the held-out error on real grew from {before:.3g} to {after:.3g} deviations" in worse["notes"][0]
+    better = adapting(made, tmp_path / "q", holdout=0.2, steps=20, lr=3e-3).figures
+    assert not any("grew" in note for note in better["notes"])
+
+
 @pytest.mark.parametrize("method", ["full", "low_rank"])
 def test_a_run_that_is_broken_and_resumed_gives_the_same_policy(method, folders, tmp_path, monkeypatch):
     said = {"adapt": {"l2_start": 0.1}, "align": {"method": "coral"}, "sim_fraction": 0.5}
@@ -170,4 +182,4 @@ def test_in_a_workspace_the_policy_names_its_base(tmp_path, capsys):
         rows = held.query("SELECT policy, base FROM policies WHERE name = 'own'").to_pylist()
     assert rows == [{"policy": figures["hash"], "base": open_policy(out / "base").hash}]
     page = (out / "own" / "report.html").read_text()
-    assert f"hash {rows[0]['base'][:16]}. A change of rank 2 was added to every matrix." in page
+    assert f"hash {rows[0]['base'][:16]}. A change of rank 2 was added to every matrix," in page

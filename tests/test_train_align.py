@@ -102,7 +102,7 @@ def measured(distance, low, error):
     [
         (measured(0.1, 0.4, 2.0), "collapsed", "collapsed: the probe is at chance and the real error grew"),
         (measured(0.1, 0.6, 2.0), "discernible", "aligned yet discernible (MMD² 0.5 before and 0.1 after"),
-        (measured(0.1, 0.4, 0.5), "aligned", "no longer discernible; the real error did not grow"),
+        (measured(0.1, 0.4, 0.5), "aligned", "the probe does not tell; the real error did not grow"),
         (measured(0.6, 0.7, 0.5), "apart", "not aligned: the distance did not fall"),
         (measured(0.6, 0.4, 2.0), "collapsed", "area of 0.5 [0.4, 0.6]"),
     ],

@@ -8,9 +8,9 @@ from typing import Any
 from twinloop.report import Report
 
 _METHODS = {
-    "full": "All weights moved.",
-    "head": "The weights from the latent to the commands moved.",
-    "low_rank": "A change of rank {rank} was added to every matrix.",
+    "full": "All {moving:,} weights moved.",
+    "head": "The {moving:,} weights from the latent to the commands moved.",
+    "low_rank": "A change of rank {rank} was added to every matrix, {moving:,} numbers in all.",
 }
 
 
@@ -42,8 +42,8 @@ def _begun(facts: Mapping[str, Any]) -> str:
     if "base_hash" not in facts:
         return ""
     near = f" Distance to the start weighed {facts['l2_start']:g}." if facts["l2_start"] else ""
-    moved = _METHODS[facts["method"]].format(rank=facts["rank"])
-    return f"Went on from {facts['base']}, hash {facts['base_hash'][:16]}. {moved} {facts['moving']:,} numbers.{near}"
+    moved = _METHODS[facts["method"]].format(rank=facts["rank"], moving=facts["moving"])
+    return f"Went on from {facts['base']}, hash {facts['base_hash'][:16]}. {moved}{near}"
 
 
 def _pixels(said: Mapping[str, Any]) -> str:

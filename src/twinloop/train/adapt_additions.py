@@ -103,4 +103,14 @@ class _Watch:
         if self._before is None:
             self._before = [error.to_json() for error in errors]
             return {}
-        return facts | ({"held_out_before": self._before} if self._beginning else {})
+        return facts | ({"held_out_before": self._before, "notes": self._grown(errors)} if self._beginning else {})
+
+    def _grown(self, errors: Sequence[SourceError]) -> list[str]:
+        """A sentence for each real source on which the policy to go on from was better."""
+        before = {row["source"]: row["scaled"] for row in self._before or ()}
+        return [
+            f"the held-out error on {error.source} grew from {before[error.source]:.3g} to {error.scaled:.3g} "
+            + "deviations of its commands: the policy to go on from may be the better one"
+            for error in errors
+            if error.real and error.scaled > before[error.source]
+        ]

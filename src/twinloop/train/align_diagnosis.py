@@ -102,7 +102,7 @@ def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, st
     if chance:
         return {
             "case": "aligned",
-            "verdict": f"aligned, and no longer discernible; the real error did not grow ({figures})",
+            "verdict": f"aligned, and the probe does not tell; the real error did not grow ({figures})",
         }
     return {"case": "discernible", "verdict": f"aligned yet discernible ({figures})"}
 

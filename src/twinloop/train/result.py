@@ -36,7 +36,7 @@ def figures_of(
         additions: what adaptation added.
     """
     config, data, progress = prepared.config, prepared.data, loop.progress
-    notes = [*data.notes, *([progress.stopped] if progress.stopped else [])]
+    notes = [*data.notes, *([progress.stopped] if progress.stopped else []), *additions.facts.get("notes", ())]
     if loop.holdout is None:
         notes.append(_NO_SCORE)
     elif not any(error.real for error in errors):
