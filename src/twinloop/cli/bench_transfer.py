@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from twinloop.cli.commands import Outcome, console
 from twinloop.core.errors import InputError
@@ -35,6 +36,8 @@ class BenchTransfer:
     """Episodes of teleoperation that each robot is identified from."""
     shake: float = 0.0
     """Standard deviation of what is added to the script's commands while it shows, in rad (DART); 0 for nothing."""
+    sees: Literal["scene", "tool"] = "scene"
+    """What a tracker tells policies: where things lie, or the tool as well."""
     conditions: str = "1,2,3,4,5,6"
     """Which conditions, separated by commas."""
     images: bool = False
@@ -61,7 +64,7 @@ class BenchTransfer:
             log=self.log,
             conditions=_numbers(self.conditions),
             images=self.images,
-            recipe=Recipe(shake=self.shake),
+            recipe=Recipe(shake=self.shake, sees=self.sees),
         )
         figures = run_bench_transfer(
             console(json=self.json), settings, self.output, workers=self.workers, docs=self.write

@@ -70,6 +70,11 @@ class VirtualArms:
         """Seconds since each session began, ``(nsession,)``."""
         return self._steps.astype(np.float64) * self._dt
 
+    @property
+    def links(self) -> NDArray[np.float64]:
+        """Where the joints truly are now, ``(nsession, n)`` in rad or m, which no encoder of theirs tells."""
+        return self._qpos[:, self._geared.link_qpos].copy()
+
     def wait_until(self, moment: float) -> None:
         """Move every session on to ``moment`` or, as far as its clock oversleeps, a little later."""
         late = np.rint(self._hidden.oversleep * self._draw("oversleep", 1)[:, 0] / self._dt).astype(np.int64)

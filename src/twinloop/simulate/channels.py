@@ -28,6 +28,7 @@ _KINDS = (
     "pose/BODY",
     "pose_error/BODY",
     "twist/BODY",
+    "place/SITE",
     "acceleration/SITE",
     "angular_velocity/SITE",
 )
@@ -42,8 +43,8 @@ def measures(twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: S
 
     Args:
         twin: the twin.
-        kinds: ``position``, ``velocity``, ``pose/BODY``, ``pose_error/BODY``, ``twist/BODY``, ``acceleration/SITE``,
-            ``angular_velocity/SITE``.
+        kinds: ``position``, ``velocity``, ``pose/BODY``, ``pose_error/BODY``, ``twist/BODY``, ``place/SITE``,
+            ``acceleration/SITE``, ``angular_velocity/SITE``.
         units: of the log's joints, in the twin's order; None where it has none.
         columns: of the log, of each of the twin's joints.
 
@@ -62,6 +63,8 @@ def _measure(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int
         return (JointPosition if kind == "position" else JointVelocity)(twin, units, columns)
     if family in BODIES and name:
         return BODIES[family](twin, name)
+    if family == "place" and name:
+        return SitePlace(twin, name)
     if family in _SENSORS and name:
         return SiteSensor(twin, family, name)
     raise UnknownNameError("kind of measurement", kind, _KINDS)
@@ -122,6 +125,50 @@ class JointVelocity:
         return run.qvel[..., self._twin.encoder_qvel] / scale
 
 
+def _site(twin: Twin, name: str) -> int:
+    sites = [twin.model.site(i).name for i in range(twin.model.nsite)]
+    if name not in sites:
+        raise UnknownNameError("site", name, sites, where=f"twin {twin.name}")
+    return sites.index(name)
+
+
+class SitePlace:
+    """Where a tracker sees a site of the model, such as the tool, in m in the frame of the world.
+
+    It sees what encoders cannot: the zero of a joint, or play in its gear. One physics step behind, and not compared at
+    the first frame.
+    """
+
+    records: tuple[str, ...] = ("site_xpos",)
+
+    def __init__(self, twin: Twin, site: str) -> None:
+        self._signal, self._row = f"place/{site}", _site(twin, site)
+        self.channels = tuple(Channel(name=f"place/{site}/{axis}", unit="m") for axis in "xyz")
+
+    def measured(self, episode: Episode) -> Array:
+        """See `Measure`."""
+        return at_frames(episode, self._signal)
+
+    def compare(self, kept: Array) -> Array:
+        """See `Measure`."""
+        return _silent_first(kept)
+
+    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `Measure`."""
+        return other
+
+    def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `Measure`."""
+        return run.records["site_xpos"][..., self._row, :]
+
+
+def _silent_first(kept: Array) -> Array:
+    """Measured columns without the first frame, at which a derived field says nothing yet."""
+    silent = kept.copy()
+    silent[..., 0, :] = np.nan
+    return silent
+
+
 class SiteSensor:
     """An accelerometer or gyroscope of the model at a site; one physics step behind, and silent at the first frame."""
 
@@ -130,9 +177,7 @@ class SiteSensor:
     def __init__(self, twin: Twin, family: str, site: str) -> None:
         kind, unit = _SENSORS[family]
         model = twin.model
-        sites = [model.site(i).name for i in range(model.nsite)]
-        if site not in sites:
-            raise UnknownNameError("site", site, sites, where=f"twin {twin.name}")
+        _site(twin, site)
         found = np.flatnonzero((model.sensor_type == int(kind)) & (model.sensor_objid == model.site(site).id))
         if not len(found):
             element = "accelerometer" if family == "acceleration" else "gyro"
@@ -146,9 +191,7 @@ class SiteSensor:
 
     def compare(self, kept: Array) -> Array:
         """See `Measure`."""
-        silent = kept.copy()
-        silent[..., 0, :] = np.nan
-        return silent
+        return _silent_first(kept)
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
@@ -25,6 +25,8 @@ class Recipe:
             learning", CoRL 2017).
         memory: correlation of the shaking from one command to the next.
         tracker_noise: of the tracker in randomized worlds, in m; nominal and identified worlds have a perfect one.
+        sees: what a tracker tells policies: where things lie (``scene``), or the tool as well (``tool``), with which
+            they can correct what encoders get wrong. Either way it watched the tool while the log was made.
         settings: of the policy.
         batch, lr: of training.
         real_share: part of every batch that the robot's own demonstrations have when policies are trained on both.
@@ -33,6 +35,7 @@ class Recipe:
     shake: float = 0.0
     memory: float = 0.9
     tracker_noise: float = 0.001
+    sees: Literal["scene", "tool"] = "scene"
     policy: str = "mlp"
     settings: dict[str, Any] = field(
         default_factory=lambda: {

@@ -16,7 +16,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
 from twinloop.core.seeds import uniforms
 from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.spec import CameraSpec, DatasetSpec
+from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
 from twinloop.generate.readings import environment_spec
 from twinloop.loop.transfer_study.settings import DEMONSTRATIONS, PICTURES, TASK, Recipe
 from twinloop.randomize import Plan
@@ -129,8 +129,17 @@ def show(
             photographer.close()
     if not kept:
         raise CheckFailedError(f"The script of {TASK} succeeded in none of {count} worlds of {worlds.twin.name}.")
-    _write(worlds.twin, kept, folder)
+    _write(worlds.twin, kept, folder, recipe)
     return len(kept)
+
+
+def _told(task: Task, recipe: Recipe) -> ReadingSpec:
+    """What of the tracker's columns demonstrations hold."""
+    whole = environment_spec(task)
+    if recipe.sees == "tool":
+        return whole
+    rows = [i for i, name in enumerate(whole.columns) if not name.startswith("tool.")]
+    return replace(whole, columns=tuple(whole.columns[i] for i in rows), units=tuple(whole.units[i] for i in rows))
 
 
 def _gripper(twin: Twin) -> str:
@@ -151,6 +160,8 @@ def _shown(worlds: Worlds, numbers: Sequence[int], recipe: Recipe, photograph: P
     )
     meant = batch.units.from_si(np.stack(actor.meant, axis=1))
     seen = {key: np.stack([step[key] for step in actor.seen], axis=1) for key in actor.seen[0]}
+    names = list(environment_spec(task).columns)
+    told = [names.index(name) for name in _told(task, recipe).columns]
     none = np.empty((0, 0))
     return [
         _Shown(
@@ -158,7 +169,7 @@ def _shown(worlds: Worlds, numbers: Sequence[int], recipe: Recipe, photograph: P
                 batch.episode(int(world)),
                 action=meant[world],
                 observation=seen[STATE][world],
-                readings={ENVIRONMENT: seen[ENVIRONMENT][world]},
+                readings={ENVIRONMENT: seen[ENVIRONMENT][world][:, told]},
                 commands=none,
                 states=none,
             ),
@@ -168,7 +179,7 @@ def _shown(worlds: Worlds, numbers: Sequence[int], recipe: Recipe, photograph: P
     ]
 
 
-def _write(twin: Twin, shown: Sequence[_Shown], folder: Path) -> None:
+def _write(twin: Twin, shown: Sequence[_Shown], folder: Path, recipe: Recipe) -> None:
     task, first = open_task(TASK, twin), shown[0]
     spec = DatasetSpec(
         name=f"{twin.name} {task.name}",
@@ -181,7 +192,7 @@ def _write(twin: Twin, shown: Sequence[_Shown], folder: Path) -> None:
         ),
         twin_hash=twin.hash,
         block_size=max(one.episode.number for one in shown) + 1,
-        readings=(environment_spec(task),),
+        readings=(_told(task, recipe),),
     )
     frames = [one.pictures for one in shown] if first.pictures else None
     with DatasetWriter.open(folder, spec) as writer:

@@ -8,16 +8,18 @@ from pathlib import Path
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.files import read_json, write_json
 from twinloop.core.params import ParamTable
-from twinloop.hardware import virtual_log
+from twinloop.hardware import hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.loop.transfer_study.settings import DEMONSTRATIONS, TWIN, Recipe
 from twinloop.loop.transfer_study.showing import Worlds
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws, identified_draws
 from twinloop.rollout import Tracker
 from twinloop.simulate import open_backend
+from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin
 
 _SECONDS = 8.0  # of each episode of a log
+_REPLAY = ReplayOptions(compare=("position", "place/tcp"))  # the tool site of the twin
 _ITERATIONS = 8  # of the fit: from the ninth on estimates move by less than a tenth of their error
 
 
@@ -27,9 +29,14 @@ def placed(twin: Twin) -> list[Draw]:
 
 
 def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
-    """Let a virtual robot be teleoperated, fit the twin to its log, and store what was found."""
-    log = virtual_log(robot, twin=TWIN, episodes=episodes, seconds=_SECONDS, nthread=1)
-    config = FitConfig(iterations=_ITERATIONS, polish=0)
+    """Let a virtual robot be teleoperated, fit the twin to its log, and store what was found.
+
+    The tracker that will tell policies where things lie watches the tool meanwhile: joint readings alone do not say
+    where the zeros of the joints are, and a centimetre at the tool is a grasp.
+    """
+    tracker = hidden_cell(twin, robot).tracker
+    log = virtual_log(robot, twin=TWIN, episodes=episodes, seconds=_SECONDS, nthread=1, tracker=tracker)
+    config = FitConfig(iterations=_ITERATIONS, polish=0, replay=_REPLAY)
     backend = open_backend("threads", nthread=1)
     found = identify(twin, log, backend=backend, holdout=HoldoutSpec(kind="none"), config=config)
     write_json(file, found.distribution.to_json())
