@@ -1,4 +1,4 @@
-"""The loop once, end to end: log → gap → identify → randomize → generate → render → verify → report."""
+"""The loop once, end to end: from a log to a dataset, and from a policy over its failure to a better one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
-from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
 from twinloop.dataset.registry import RealDataUnavailableError
 from twinloop.generate import GenerateConfig, RenderConfig, resolve
 from twinloop.generate.config import load_plan
 from twinloop.hardware.virtual_log import virtual_log
+from twinloop.loop.demo_circle import SecondHalf, circle_section, second_half
 from twinloop.loop.generate import checked_workers, opened, pictures_pass, render_line, states_line, states_pass
 from twinloop.loop.identify import Identified, fit
 from twinloop.loop.logs import Log, open_public
@@ -24,6 +25,7 @@ from twinloop.loop.pages import dataset_section, draws_section
 from twinloop.loop.pictures import write_pictures
 from twinloop.loop.runs import write_report, write_result
 from twinloop.loop.verify import Verification, verify
+from twinloop.policies.door import require_torch
 from twinloop.render import choose_renderer
 from twinloop.report import Report
 from twinloop.report.page import KeyFigure
@@ -87,6 +89,7 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
         verified = verify([output / "states", output / "images"], seed=seed)
         console.print(verified.text())
         sheet = write_pictures(output / "images", output)
+    circle = _second(output, workers, clock)
     figures = {
         "schema": 1,
         "verb": "demo",
@@ -95,6 +98,7 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
         "states": states,
         "images": images,
         "verify": verified.to_json(),
+        "circle": circle.to_json() if circle else None,
         "seconds": clock.seconds,
         "total_seconds": sum(clock.seconds.values()),
     }
@@ -102,7 +106,10 @@ def run_demo(output: Path, *, seed: int, workers: int, console: Console) -> dict
     result = write_result(output, figures)
     page = Report("twinloop: the loop once", f"{log.label}. Twin {TWIN}, seed {seed}.")
     write_report(
-        page, lambda p: _fill(p, found, config, states, images, verified, sheet), output / "report.html", console
+        page,
+        lambda p: _fill(p, found, config, states, images, verified, sheet, circle),
+        output / "report.html",
+        console,
     )
     console.print(
         f"Yield {states['yield']:.1%}, {states['timing']['episodes_per_second']:.1f} episodes/s (states), "
@@ -164,6 +171,7 @@ def _fill(
     images: dict[str, Any],
     verified: Verification,
     sheet: Path,
+    circle: SecondHalf | None,
 ) -> None:
     source, simulated = found.log.label, f"{TWIN}, {states['attempted']} attempts"
     page.figures(_headline(found, source))
@@ -187,6 +195,18 @@ def _fill(
         ),
     ]
     dataset_section(page, figures, verified.rows(), sheet)
+    if circle is not None:
+        circle_section(page, circle)
+
+
+def _second(output: Path, workers: int, clock: _Clock) -> SecondHalf | None:
+    """Train, try, mend; nothing without torch."""
+    try:
+        require_torch()
+    except MissingDependencyError as error:
+        clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)
+        return None
+    return second_half(output / "circle", workers=workers, console=clock.console, step=clock.step)
 
 
 def _headline(found: Identified, source: str) -> Sequence[KeyFigure]:

@@ -1,0 +1,250 @@
+"""The second half of the demo: train, try on a robot that the twin never was, and go round again from a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+from rich.console import Console
+
+from twinloop.catalog import Workspace
+from twinloop.core.files import read_json, write_json, write_text
+from twinloop.hardware.hidden_cell import hidden_cell
+from twinloop.loop.release_gate import run_gate
+from twinloop.loop.run import run_policy
+from twinloop.loop.run_cell import RunRequest
+from twinloop.loop.scenario_circle import Circle, run_circle
+from twinloop.loop.scenario_failure import Asked, run_from_failure
+from twinloop.loop.transfer_study.run import run_bench_transfer
+from twinloop.loop.transfer_study.settings import FIRST_ROBOT, PLACES, TASK, TWIN, TransferSettings
+from twinloop.release.promotion import promote
+from twinloop.release.registry import Registry
+from twinloop.report import KeyFigure, Report
+from twinloop.rollout import run_batch
+from twinloop.simulate import open_backend
+from twinloop.stats import clopper_pearson
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+# Sizes that end within three minutes on two cores; what they cost in success stands in docs/transfer.md beside those
+# of the study.
+SETTINGS = TransferSettings(robots=1, seeds=1, episodes=40, demos=240, steps=1500, log=5, conditions=(1, 4))
+_TRIED = 4  # failures that are looked at, until one happens again in the twin
+_TRIES, _TARGETED, _TRIALS, _STEPS = 16, 64, 160, 1000
+# Of every batch around the failure: with half, 7 of 64 other places were lost and the gate said no.
+_SHARE = 0.2
+_NAME = "demo-failure"
+
+Step = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(kw_only=True)
+class SecondHalf:
+    """What the second half came to. ``success`` is by policy, ``(n,)`` trials at the same places on the robot."""
+
+    output: Path
+    success: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
+    transfer: Mapping[str, Any] = field(default_factory=dict)
+    scenario: Mapping[str, Any] = field(default_factory=dict)
+    circle: Mapping[str, Any] = field(default_factory=dict)
+    gate: Mapping[str, Any] = field(default_factory=dict)
+    champion: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain figures."""
+        rates = {name: _rate(won) for name, won in self.success.items()}
+        parts = {"scenario": self.scenario, "circle": self.circle, "gate": self.gate, "champion": self.champion}
+        return {"robot": FIRST_ROBOT, "success": rates, "transfer": dict(self.transfer), **parts}
+
+
+def second_half(output: Path, *, workers: int, console: Console, step: Step) -> SecondHalf:
+    """Train on the nominal twin and on what a virtual robot's log says of it, try both there, mend a failure.
+
+    Everything lies in ``output``: the study, a workspace with its registry, the failure and the circle from it.
+    """
+    half = SecondHalf(output=output)
+    with step("Policies: does what was identified carry over to a robot that the twin never was?"):
+        half.transfer = run_bench_transfer(console, SETTINGS, output / "transfer", workers=workers)
+        for name in ("nominal", "posterior"):
+            half.success[name] = np.array(read_json(_part("trials", name, output) / "trials.json")["success"])
+    old = _part("policy", "posterior", output)
+    with step("A failure on that robot, pinned as a scenario"):
+        half.scenario = _scenario(half, old, console)
+    if not half.scenario:
+        console.print("It never failed here: there is nothing to mend, and the demo ends with the policy as it is.")
+        return half
+    with step("Round again from there: data, training, trials, gate"):
+        half.circle, _ = run_circle(_circle(old), output / "circle", scenarios=_scenarios(output), console=console)
+        new = output / "circle" / "policy"
+        half.success["after"] = on_robot(new)
+        half.gate, half.champion = _released(old, new, output, console)
+        console.print(_words(half), soft_wrap=True)
+    return half
+
+
+def on_robot(policy: Path) -> NDArray[np.bool_]:
+    """How a policy's trials on the virtual robot end, ``(n,)``, at the places of the study."""
+    from twinloop.policies import open_policy
+    from twinloop.rollout.policy_actor import PolicyActor
+
+    cell, numbers = hidden_cell(load_twin(TWIN), FIRST_ROBOT), range(SETTINGS.episodes)
+    task = open_task(TASK, cell.twin)
+    actor = PolicyActor(policy=open_policy(policy), twin=cell.twin, task=task, tracker=cell.tracker)
+    params = cell.table(cell.plan(PLACES).draw(numbers))
+    return run_batch(
+        cell.twin, task, params, run_seed=PLACES, episodes=numbers, actor=actor, backend=open_backend()
+    ).success
+
+
+def _scenario(half: SecondHalf, policy: Path, console: Console) -> Mapping[str, Any]:
+    """The first failure on the robot that happens again in the twin; the last one looked at, if none does."""
+    output, found = half.output, dict[str, Any]()
+    identified = output / "identified"
+    write_json(identified / "result.json", {"distribution": read_json(_part("log", "", output) / "distribution.json")})
+    for number in np.flatnonzero(~half.success["posterior"])[:_TRIED].tolist():
+        folder = output / "runs" / f"episode-{number}"
+        address = f"virtual:{TWIN}?seed={FIRST_ROBOT}&task={TASK}&run_seed={PLACES}&session={number}"
+        ran, _ = run_policy(RunRequest(robot=address, policy=str(policy), output=folder), console=console)
+        if ran["successes"]:
+            continue
+        asked = Asked(
+            episode=f"{folder}:0",
+            name=f"{_NAME}-{number}",
+            policy=str(policy),
+            identified=identified / "result.json",
+            tries=_TRIES,
+            reason="failed on the virtual robot",
+            anyway=True,
+        )
+        found, _ = run_from_failure(asked, _scenarios(output), console)
+        if found["again"]:
+            return found
+    return found
+
+
+def _circle(policy: Path) -> Circle:
+    return Circle(
+        name=next(path.name for path in sorted(_scenarios(policy.parents[2]).iterdir(), reverse=True)),
+        policy=str(policy),
+        episodes=_TARGETED,
+        steps=_STEPS,
+        share=_SHARE,
+        tries=_TRIES,
+        trials=_TRIALS,
+    )
+
+
+def _released(old: Path, new: Path, output: Path, console: Console) -> tuple[dict[str, Any], str]:
+    """The registry with the old policy as champion, and the new one in its place if the gate says so."""
+    root = output / "workspace"
+    Workspace.create(root, twin=TWIN).close()
+    with Workspace.open(root) as held:
+        registry = Registry(held)
+        first = registry.add(old, name="pick-and-place")
+        promote(registry, first, force=True, reason="the first policy of the demo")
+        candidate = registry.add(new, name="pick-and-place")
+    evidence = {"candidate": sorted((output / "circle" / "evaluations").glob("policy-*"))}
+    evidence["champion"] = sorted((output / "circle" / "evaluations").glob(f"{old.name}-*"))
+    file = root / "candidate.yaml"
+    write_text(file, yaml.safe_dump(_gate(candidate, evidence), sort_keys=False))
+    decision, code = run_gate(file, output / "gate", workspace=root, deployment="main", console=console)
+    if code:
+        return decision, first
+    with Workspace.open(root) as held:
+        promote(Registry(held), candidate)
+    return decision, candidate
+
+
+def _gate(candidate: str, evidence: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
+    return {
+        "candidate": candidate,
+        "champion": "champion",
+        "evidence": {side: [str(path) for path in folders] for side, folders in evidence.items()},
+        "looks": "once",
+        "success": {"within": 0.1, "suites": ["nominal"]},
+        "floor": {"waived": "the demo has one failure, which is being worked on"},
+        "invariants": {"waived": "the envelope holds them on the robot"},
+        "regressions": {"suites": ["failures"]},
+        "latency": {"waived": "the network is the champion's"},
+        "context": {"waived": "one virtual robot, whose log the data were drawn from"},
+        "stages": {"canary": None},
+    }
+
+
+def circle_section(page: Report, half: SecondHalf) -> None:
+    """The circle closing: transfer before and after, one failure, what was made of it, and the gate."""
+    page.section(
+        "Round the circle, on a virtual robot",
+        f"Virtual robot {FIRST_ROBOT} has hidden parameters and effects that no twin here has. Success is of the same "
+        f"{SETTINGS.episodes} places there.",
+    )
+    words = {
+        "nominal": "trained on the nominal twin",
+        "posterior": "on what its log says of it",
+        "after": "after a failure",
+    }
+    figures = [
+        KeyFigure(
+            label=words[name], value=f"{rate['rate']:.0%}", source=f"{rate['low']:.0%} to {rate['high']:.0%}, 95 %"
+        )
+        for name, rate in half.to_json()["success"].items()
+    ]
+    page.figures(figures)
+    if not half.scenario:
+        page.text("The policy did not fail in these trials, so that there was nothing to mend.")
+        return
+    closed = half.scenario.get("expected") or half.scenario["open_loop"]
+    page.text(
+        f"Failure {half.scenario['scenario']}, rebuilt in the twin with identified parameters, fails again in "
+        f"{closed['failures']} of {closed['trials']} worlds like it."
+    )
+    changes = half.circle.get("changes", ())
+    page.table(
+        ["the same trials in the twin", "success before", "after", "gained", "lost"],
+        [
+            [one["name"], one["before"]["estimate"], one["after"]["estimate"], one["gained"], one["lost"]]
+            for one in changes
+        ],
+    )
+    page.table(
+        ["gate", "verdict", "reason"],
+        [[one["rule"], one["verdict"], one["reason"]] for one in half.gate.get("rules", ())],
+    )
+    page.text(f"Champion of the registry: {half.champion}.")
+
+
+def _words(half: SecondHalf) -> str:
+    parts = [f"{name} {rate['rate']:.0%}" for name, rate in half.to_json()["success"].items()]
+    said = "yes" if half.gate.get("passed") else "no"
+    return f"On the virtual robot: {', '.join(parts)}. The gate says {said}; the champion is {half.champion}."
+
+
+def _rate(won: NDArray[np.bool_]) -> dict[str, Any]:
+    interval = clopper_pearson(int(won.sum()), len(won))
+    return {
+        "successes": int(won.sum()),
+        "trials": len(won),
+        "rate": float(interval.estimate),
+        "low": float(interval.low),
+        "high": float(interval.high),
+    }
+
+
+def _part(kind: str, condition: str, output: Path) -> Path:
+    """Where the study keeps a part of its only robot and training run."""
+    names = {
+        "log": f"robot{FIRST_ROBOT}",
+        "policy": f"robot{FIRST_ROBOT}-{condition}-seed0",
+        "trials": f"robot{FIRST_ROBOT}-{condition}-seed0",
+    }
+    return output / "transfer" / kind / names[kind]
+
+
+def _scenarios(output: Path) -> Path:
+    return output / "scenarios"
