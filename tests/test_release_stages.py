@@ -71,6 +71,16 @@ def test_the_whole_way(registry):
     assert not list(check_release(registry.workspace.root, registry.workspace.state))
 
 
+def test_who_is_forced_past_its_stage_is_in_none(registry):
+    promote(registry)
+    assert registry.aliases()["shadow"] == "pick@2"
+    assert promote(registry, "pick@2", to="champion", force=True, reason="a fair").stage == "champion"
+    assert registry.aliases() == {"champion": "pick@2", "previous": "pick@1"}
+    registry.rollback("drift")
+    assert registry.aliases() == {"champion": "pick@1"}
+    assert not list(check_release(registry.workspace.root, registry.workspace.state))
+
+
 def test_a_violation_ends_a_canary_at_once_and_for_good(registry):
     promote(registry)
     stages = Stages(registry)

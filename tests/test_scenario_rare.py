@@ -145,5 +145,5 @@ def test_what_a_failure_does_not_need_goes_back_to_the_middle():
 
 
 def test_too_small_a_search_is_refused():
-    with pytest.raises(InputError, match="round_size = 3: a search needs 16 or more"):
+    with pytest.raises(InputError, match="A search needs 16 or more worlds per round, not 3"):
         Search(round_size=3)

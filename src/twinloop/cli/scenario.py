@@ -11,7 +11,7 @@ import tyro
 from twinloop.cli.commands import Outcome, console
 from twinloop.cli.scenario_search import ScenarioSearch
 
-_Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME")]]
+_Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME", help="Of the scenario, or its folder.")]]
 _Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
 
@@ -161,7 +161,9 @@ class Ablate:
 class Regress:
     """Run every stored scenario under a policy, or on another version of its twin; exit code 1 on a regression."""
 
-    names: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME")]] = ()
+    names: tyro.conf.Positional[
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help="Of the scenario, or its folder.")]
+    ] = ()
     """Scenarios; all of them by default."""
     policy: str = ""
     """Who acts: a policy's folder or name, or expert; by default whoever was stored with each scenario."""

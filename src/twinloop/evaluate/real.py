@@ -29,12 +29,13 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
-from twinloop.dataset.trials_table import number, read_rows, trials_of_rows, truth
+from twinloop.dataset.trials_table import Row, number, read_rows, trials_of_rows, truth
 from twinloop.evaluate.scores import arm_limits, joint_violations, tool_smoothness
 from twinloop.twin import Twin
 
 SUITE = "real"
-_NUMBERS = ("time_s", "smoothness", "peak_force_n", "violations", "latency_s")
+_SMOOTHNESS, _COUNT = "smoothness", "violations"  # the one score that is negative, and the one that is counted
+_NUMBERS = ("time_s", _SMOOTHNESS, "peak_force_n", _COUNT, "latency_s")
 _NEXT_SUCCESS = "next.success"
 _LEAST_FRAMES = 5  # of which a speed has a smoothness
 
@@ -87,8 +88,7 @@ def _of_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
     if len(trials) == len(rows) and "successes" not in rows[0]:
         places = [f"{path}, row {at}" for at in range(1, len(rows) + 1)]
         for name in _NUMBERS:
-            values = [number(row, name, place) for row, place in zip(rows, places, strict=True)]
-            columns[name] = [None if math.isnan(value) else value for value in values]
+            columns[name] = [_measured(row, name, place) for row, place in zip(rows, places, strict=True)]
         valid = [truth(row.get("valid", ""), place, "valid") for row, place in zip(rows, places, strict=True)]
         columns["valid"] = [one is not False for one in valid]
         for name in ("reason", "episode_id"):
@@ -96,6 +96,26 @@ def _of_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
         if "score" in rows[0]:
             columns["progress"] = trials.score.tolist()
     return trials, columns
+
+
+def _measured(row: Row, name: str, place: str) -> float | None:
+    """A cell of a score; None where it is empty.
+
+    Raises:
+        InputError: text, no finite number, below 0 where nothing can be, or a fraction of a count.
+    """
+    if not row.get(name):
+        return None
+    value = number(row, name, place)
+    if not math.isfinite(value):
+        raise InputError(
+            f"{place}: {name} is '{row[name]}', no finite number. Leave the cell empty where it is unknown."
+        )
+    if name != _SMOOTHNESS and value < 0:
+        raise InputError(f"{place}: {name} is {row[name]}, which is below 0. Leave the cell empty where it is unknown.")
+    if name == _COUNT and not value.is_integer():
+        raise InputError(f"{place}: {name} is {row[name]}, where a count of control steps should be.")
+    return value
 
 
 def _of_dataset(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.acting import Candidate, Timed, candidate
 from twinloop.evaluate.scores import VIOLATIONS, Scores, arm_limits, score_batch
@@ -56,6 +57,10 @@ class Arena:
     seconds: float = 0.0
     versions: Mapping[str, str] = field(default_factory=software_versions)
     _places: dict[str, _Place] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise InputError(f"Batches of {self.batch} worlds try nobody. Give at least 1; 256 is the default.")
 
     def run(self, who: Candidate, trials: Sequence[Trial], *, done: Callable[[int], None] | None = None) -> list[Row]:
         """Rows of `core.evaluation.TRIALS` for some trials of somebody, in their order, without latency.

@@ -49,10 +49,13 @@ def run_compare(
     Raises:
         InputError: one is a stored evaluation and the other is not, or they were not tried alike.
     """
+    if not 0 < alpha < 1:
+        raise InputError(f"--alpha {alpha:g} is no chance between 0 and 1. Write 5 % as 0.05.")
     run = GapRun.begin("stored" if _is_stored(a) else request.suite, output, fail_if, console, verb="compare")
     started = datetime.now(UTC)
     if _is_stored(a) != _is_stored(b):
         stored, other = (a, b) if _is_stored(a) else (b, a)
+        opened(replace(request, policy=other, name=""))
         raise InputError(
             f"{stored} is a stored evaluation and {other} is a policy. Evaluate {other} in the same suite first, or "
             "give two policies."

@@ -72,6 +72,7 @@ def run_evaluate(
     started = datetime.now(UTC)
     who, twin = opened(request), opened_twin(request.twin, output)
     suite = suite_on(request, who, twin, output)
+    suite.selected([stem for stem, _, _ in map(_asked, fail_under) if stem not in (OVERALL, WORST)])
     with counted(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
         made = evaluate(
             who,
@@ -147,21 +148,25 @@ def conditions(fail_under: Sequence[str]) -> list[str]:
         InputError: one that is none.
     """
     found: list[str] = []
-    for text in fail_under:
-        name, sign, rate = text.rpartition("=")
-        try:
-            value = float(rate)
-        except ValueError:
-            value = -1.0
-        if not sign or not name or not 0 <= value <= 1:
-            raise InputError(
-                f"--fail-under '{text}' is no SLICE=RATE with a rate from 0 to 1. Write nominal=0.9, 'hand_*=0.5', "
-                "nominal.low=0.8 for the lower end of the interval, overall=0.8 or worst=0.3."
-            )
-        stem, dot, end = name.partition(".low") if name.endswith(".low") else (name, "", "")
+    for stem, end, rate in map(_asked, fail_under):
         figure = {OVERALL: SUCCESS, WORST: WORST}.get(stem, f"{SUCCESS}/{stem}")
-        found.append(f"{figure}{dot}{end} < {rate}")
+        found.append(f"{figure}{end} < {rate}")
     return found
+
+
+def _asked(text: str) -> tuple[str, str, str]:
+    """The slices that one ``SLICE=RATE`` names, ``.low`` where its bound is meant, and the rate as it was written."""
+    name, sign, rate = text.rpartition("=")
+    try:
+        value = float(rate)
+    except ValueError:
+        value = -1.0
+    if not sign or not name or not 0 <= value <= 1:
+        raise InputError(
+            f"--fail-under '{text}' is no SLICE=RATE with a rate from 0 to 1. Write nominal=0.9, 'hand_*=0.5', "
+            "nominal.low=0.8 for the lower end of the interval, overall=0.8 or worst=0.3."
+        )
+    return name.removesuffix(".low"), ".low" if name.endswith(".low") else "", rate
 
 
 def opened(request: EvaluateRequest) -> Candidate:

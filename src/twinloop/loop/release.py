@@ -17,6 +17,8 @@ from twinloop.core.errors import InputError
 from twinloop.release import Registry, Stages, promote, rollback
 from twinloop.release.promotion import Target
 
+_TOLD = ("reason", "from", "forced", "passed", "stage")  # of an entry's details, in one line
+
 
 @contextmanager
 def opened(workspace: Path | None, deployment: str, who: str | None = None) -> Iterator[Registry]:
@@ -131,7 +133,7 @@ def run_audit(registry: Registry, console: Console) -> dict[str, Any]:
     """Who did what, oldest first, and the hash by which this log can be told from another."""
     log = registry.audit()
     for entry in log:
-        details = {k: v for k, v in entry.details.items() if k in ("reason", "from", "forced", "passed", "stage") and v}
+        details = {k: v for k, v in entry.details.items() if k in _TOLD and (v or k == "passed")}
         said = ", ".join(f"{key} {value}" for key, value in details.items())
         where = f"{entry.seq:4} {entry.at[:19].replace('T', ' ')}"
         console.print(f"{where} {entry.who}: {entry.action} {entry.policy} {said}".rstrip(), soft_wrap=True)

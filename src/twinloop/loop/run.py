@@ -42,6 +42,9 @@ def run_policy(request: RunRequest, *, console: Console) -> tuple[dict[str, Any]
     """
     if request.episodes < 1 or request.first < 0:
         raise InputError("Give at least one episode, numbered from 0 on.")
+    for flag, value in (("--seconds", request.seconds), ("--hz", request.hz)):
+        if value is not None and not 0 < value < np.inf:
+            raise InputError(f"{flag} {value:g} lets nobody act. Give a number above 0, or leave it out.")
     claim_output(request.output)
     if request.output.exists() and any(request.output.iterdir()):
         raise InputError(f"{request.output} is not an empty folder. Choose another --output.")

@@ -8,9 +8,10 @@ from typing import Any
 
 from rich.console import Console
 
+from twinloop.core.errors import InputError
 from twinloop.loop import scenario_places as places
 from twinloop.loop.scenario_rebuild import Rebuilt, from_log, from_provenance, simulated
-from twinloop.rollout.pinned_files import check_name, write_pinned
+from twinloop.rollout.pinned_files import check_free, check_name, write_pinned
 from twinloop.scenario.regress import expectation
 from twinloop.scenario.trials import Tried, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend
@@ -50,7 +51,11 @@ def run_from_failure(
         InputError: the episode did not fail, cannot be rebuilt, or the name is taken.
     """
     if asked.name:
-        check_name(asked.name)
+        check_free(places.home(scenarios) / check_name(asked.name))
+    if asked.tries < 1:
+        raise InputError(f"--tries {asked.tries}: give at least one.")
+    if not 0 < asked.least <= 1:
+        raise InputError(f"--least {asked.least:g} is no share of the tries; give one above 0, at most 1.")
     backend = open_backend(nthread=nthread)
     rebuilt = _rebuilt(asked, backend)
     for line in rebuilt.lines:

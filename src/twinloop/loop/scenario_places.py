@@ -136,5 +136,10 @@ def policy_folder(reference: str) -> Path:
         )
     from twinloop.release.registry import Registry
 
-    with Workspace.open() as workspace:
-        return Registry(workspace).folder(reference)
+    try:
+        with Workspace.open() as workspace:
+            return Registry(workspace).folder(reference)
+    except UnknownNameError as error:
+        if "/" not in reference:
+            raise
+        raise InputError(f"There is no folder {reference}, and no such policy in the registry: {error}") from error

@@ -46,11 +46,13 @@ def run_regress(
         failure that a robot had.
 
     Raises:
-        InputError: there is no scenario, or nothing to compare with and ``accept`` is not given.
+        InputError: there is no scenario, or nothing to compare any with and ``accept`` is not given.
     """
     run = GapRun.begin("regress", output, (), console, verb="scenario")
     backend = open_backend(nthread=nthread)
     found = places.every(names, scenarios)
+    if not accept:
+        _any_expected([pinned for _, pinned in found])
     loaded = load_twin(twin) if twin else None
     rows: list[Verdict] = []
     moved: list[tuple[Path, PinnedWorld]] = []
@@ -85,8 +87,9 @@ def _one(
     pinned: PinnedWorld, policy: str, loaded: Twin | None, reference: str, backend: Backend, *, accept: bool
 ) -> tuple[Verdict, PinnedWorld]:
     """One scenario tried again; refused with the reason where it cannot be."""
-    was = _was(pinned, accept=accept)
+    was = Tried.of_outcomes("")
     try:
+        was = _was(pinned, accept=accept)
         world, twin, task, note = _placed(pinned, loaded, reference)
         now = try_actor(
             world, twin, task, places.actor(who(pinned, policy), twin, task), len(was) or _TRIES, backend=backend
@@ -94,6 +97,22 @@ def _one(
         return compare(pinned.name, was if len(was) else now, now, note=note), world
     except TwinloopError as error:
         return Verdict(name=pinned.name, word="refused", was=was, now=None, note=str(error)), pinned
+
+
+def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
+    """Whether there is anything to compare with; a scenario without is refused in its row, beside the others.
+
+    Raises:
+        InputError: nothing is known of any.
+    """
+    for at, pinned in enumerate(worlds, start=1):
+        try:
+            expected(pinned.evidence, pinned.name)
+        except InputError:
+            if at == len(worlds):
+                raise
+        else:
+            return
 
 
 def _was(pinned: PinnedWorld, *, accept: bool) -> Tried:

@@ -149,7 +149,7 @@ class CanaryStage(_Part):
 
 
 class StagesSection(_Part):
-    """Which stages follow on a yes; null leaves one out."""
+    """Which stages follow on a yes; null leaves one out, as is usual for a first champion, who has nobody beside it."""
 
     shadow: ShadowStage | None = None
     canary: CanaryStage | None = Field(default_factory=CanaryStage)
@@ -160,6 +160,12 @@ class EvidenceSection(_Part):
 
     candidate: tuple[Path, ...]
     champion: tuple[Path, ...] = ()
+
+
+def _stages(given: dict[str, Any]) -> StagesSection:
+    """What a file asks for that does not speak of stages."""
+    first = given.get("champion", "") is None
+    return StagesSection(shadow=None, canary=None) if first else StagesSection()
 
 
 class GateConfig(_Part):
@@ -181,7 +187,7 @@ class GateConfig(_Part):
     regressions: RegressionRule | Waived
     latency: LatencyRule | Waived
     context: ContextRule | Waived
-    stages: StagesSection = Field(default_factory=StagesSection)
+    stages: StagesSection = Field(default_factory=_stages)
 
     @property
     def plan(self) -> StagePlan:

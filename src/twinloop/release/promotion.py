@@ -227,11 +227,10 @@ def _crown(
 ) -> None:
     """Make a version the champion, and the champion the previous one."""
     enter(registry, connection, policy, "champion")
-    moved = _retire(registry, connection, f"{policy} became the champion")
+    moved: dict[str, str | None] = {stage: None for stage, who in registry.aliases().items() if who == policy}
+    moved |= _retire(registry, connection, f"{policy} became the champion")
     if champion is not None:
         enter(registry, connection, champion, "retired", reason=f"{policy} became the champion")
-    if registry.aliases().get("candidate") == policy:
-        moved["candidate"] = None
     moved |= {"champion": policy, "previous": champion}
     registry.write(connection, "promote", policy, moved, {**details, "stage": "champion"})
 

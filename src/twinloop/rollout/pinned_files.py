@@ -93,10 +93,19 @@ def write_pinned(pinned: PinnedWorld, folder: Path) -> Path:
         InputError: the folder holds a scenario already, or the name is none.
     """
     check_name(pinned.name)
-    if (folder / SCENARIO).exists():
-        raise InputError(f"{folder} holds a scenario already. Choose another --name, or move that one away.")
+    check_free(folder)
     rewrite_pinned(pinned, folder)
     return folder
+
+
+def check_free(folder: Path) -> None:
+    """Whether a scenario may be stored in a folder, asked before it is made.
+
+    Raises:
+        InputError: the folder holds one already.
+    """
+    if (folder / SCENARIO).exists():
+        raise InputError(f"{folder} holds a scenario already. Choose another --name, or move that one away.")
 
 
 def rewrite_pinned(pinned: PinnedWorld, folder: Path) -> None:

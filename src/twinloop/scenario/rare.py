@@ -55,6 +55,13 @@ class Seen:
         )
 
 
+_NEEDED = (
+    ("round_size", "worlds per round", 4 * _FEWEST),
+    ("rounds", "rounds", 0),
+    ("modes", "modes", 1),
+    ("draws", "draws", 2),
+)  # settings of a search, what people call them, and what it cannot do with less
+
 Try = Callable[[Array], Seen]
 """Runs the worlds of points ``(n, d)``."""
 
@@ -70,9 +77,9 @@ class Search:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("round_size", 4 * _FEWEST), ("rounds", 0), ("modes", 1), ("draws", 2)):
+        for name, word, least in _NEEDED:
             if getattr(self, name) < least:
-                raise InputError(f"{name} = {getattr(self, name)}: a search needs {least} or more.")
+                raise InputError(f"A search needs {least} or more {word}, not {getattr(self, name)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
