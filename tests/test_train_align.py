@@ -61,6 +61,7 @@ def test_mmd_is_the_unbiased_estimate_that_the_statistics_give():
     assert float(Mmd(3)(features, real)) == pytest.approx(float(slow.distance.estimate))
 
 
+@pytest.mark.slow
 def test_mmd_is_zero_on_average_where_nothing_differs_and_can_be_followed_down():
     none = [float(Mmd(3)(drawn(40, 3, seed=seed), sides(20, 20))) for seed in range(200)]
     assert abs(np.mean(none)) < 4 * np.std(none) / 200**0.5
@@ -135,6 +136,7 @@ def test_with_too_little_held_out_the_diagnosis_says_so(folders, tmp_path):
     assert found["verdict"].startswith("not known: 0 real and 0 simulated episodes are held out")
 
 
+@pytest.mark.slow
 def test_the_adversarial_term_of_the_page_runs_and_learns(folders, tmp_path):
     code = re.search(r"```python\n# dann\.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert code is not None
