@@ -107,13 +107,13 @@ def test_with_a_large_weight_of_the_distance_the_policy_stays_nearer(folders, tm
 
 def test_where_the_base_was_better_the_result_says_so(tmp_path):
     sim, real = dataset(tmp_path / "sim", range(12), length=6), dataset(tmp_path / "real", range(20, 32), real=True)
-    train(config(sim, real, steps=40), tmp_path / "base")
+    train(config(sim, real, steps=25, evaluations=1), tmp_path / "base")
     made = (sim, real, tmp_path / "base")
-    worse = adapting(made, tmp_path / "p", holdout=0.2, steps=10, lr=1.0).figures
+    worse = adapting(made, tmp_path / "p", holdout=0.2, steps=5, lr=1.0).figures
     before, after = worse["adaptation"]["held_out_before"][0]["scaled"], worse["held_out"][0]["scaled"]
     assert after > before
     assert f"the held-out error on real grew from {before:.3g} to {after:.3g} deviations" in worse["notes"][0]
-    better = adapting(made, tmp_path / "q", holdout=0.2, steps=20, lr=3e-3).figures
+    better = adapting(made, tmp_path / "q", holdout=0.2, steps=15, lr=3e-3).figures
     assert not any("grew" in note for note in better["notes"])
 
 

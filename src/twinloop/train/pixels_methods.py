@@ -61,8 +61,8 @@ class Fda:
     """The amplitudes of low frequencies from a real picture drawn at random; phases and all else stay.
 
     Yang & Soatto, "FDA: Fourier domain adaptation for semantic segmentation", CVPR 2020. Low are those with fewer than
-    ``beta`` · min(h, w) periods in either direction; ``amplitudes`` ``(K, 3, h, w // 2 + 1)`` are the real pictures',
-    ``low`` ``(h, w // 2 + 1)`` where they are taken. Which picture each sample gets follows from torch's generator,
+    ``beta`` · min(h, w) periods in either direction: the m places ``low`` ``(h, w // 2 + 1)`` of a spectrum.
+    ``amplitudes`` ``(K, 3, m)`` are the real pictures'. Which picture each sample gets follows from torch's generator,
     which the loop seeds anew for every step.
     """
 
@@ -76,16 +76,16 @@ class Fda:
         most = beta * min(height, width)
         rows, columns = torch.fft.fftfreq(height) * height, torch.fft.rfftfreq(width) * width
         low = (rows.abs() < most)[:, None] & (columns.abs() < most)
-        spectrum = torch.fft.rfft2(real.to(torch.float32).movedim(-1, 1))
-        return cls(amplitudes=spectrum.abs() * low, low=low)
+        found = [torch.fft.rfft2(one.to(torch.float32).movedim(-1, 0))[:, low].abs() for one in real]
+        return cls(amplitudes=torch.stack(found), low=low)
 
     def __call__(self, pictures: Tensor) -> Tensor:
         """See `PixelMethod`."""
-        spectrum = torch.fft.rfft2(pictures.movedim(-1, 2))
+        spectrum, low = torch.fft.rfft2(pictures.movedim(-1, 2)), self.low.to(pictures.device)
         drawn = self.amplitudes[torch.randint(len(self.amplitudes), (len(pictures),))].to(pictures.device)
-        swapped = torch.polar(drawn[:, None].expand(spectrum.shape), spectrum.angle())
-        mixed = torch.where(self.low.to(pictures.device), swapped, spectrum)
-        return torch.fft.irfft2(mixed, s=pictures.shape[2:4]).movedim(2, -1)
+        before = spectrum[..., low]
+        spectrum[..., low] = torch.polar(drawn[:, None].expand(before.shape), before.angle())
+        return torch.fft.irfft2(spectrum, s=pictures.shape[2:4]).movedim(2, -1)
 
 
 def like_real(prepared: Prepared, config: PixelsConfig) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
@@ -124,9 +124,13 @@ def changed(methods: Mapping[str, PixelMethod], simulated: Tensor) -> Callable[[
 
 def _moments(pictures: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation by channel; a channel that does not vary counts as varying by one grey level."""
-    flat = pictures.to(torch.float64).reshape(-1, 3)
-    deviation = flat.std(dim=0, correction=0)
-    return flat.mean(dim=0), torch.where(deviation > 0, deviation, 1.0)
+    mean, square = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
+    for picture in pictures:  # one at a time, because all of them in float64 are gigabytes
+        rows = picture.to(torch.float64).reshape(-1, 3)
+        mean += rows.mean(dim=0) / len(pictures)
+        square += rows.square().mean(dim=0) / len(pictures)
+    deviation = (square - mean.square()).clamp(min=0).sqrt()
+    return mean, torch.where(deviation > 1e-3, deviation, 1.0)
 
 
 def _frames(prepared: Prepared, count: int, *, real: bool) -> Ints:
