@@ -12,9 +12,11 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.policies.opening import open_policy
 from twinloop.train import TrainConfig, read_config, train
+from twinloop.train.prepared import prepare, resolved
 
 torch = pytest.importorskip("torch")
 
+from twinloop.train.adapt_additions import configured  # noqa: E402
 from twinloop.train.adapt_methods import L2Start, LowRank, choose, merged  # noqa: E402
 from twinloop.train.loop import Loop  # noqa: E402
 
@@ -155,15 +157,26 @@ def test_what_does_not_fit_the_base_is_refused(said, text, folders, tmp_path):
         adapting(folders, tmp_path / "p", **said)
 
 
-def test_rates_and_steps_follow_the_method_and_the_file_is_read_beside_itself(folders, tmp_path):
-    from twinloop.train.prepared import resolved
-
+def test_the_rate_is_a_tenth_and_the_file_is_read_beside_itself(folders, tmp_path):
     (tmp_path / "a.yaml").write_text(f"sources: [{{data: x}}]\nadapt: {{from: {folders[2]}, l2_start: 1e-2}}\n")
-    rates = {m: resolved(read_config(tmp_path / "a.yaml", adapt={"method": m})) for m in ("full", "head", "low_rank")}
-    assert {m: (c.lr, c.steps) for m, c in rates.items()} == {
-        "full": (pytest.approx(1e-4), 1000), "head": (1e-3, 1000), "low_rank": (1e-3, 1000)
-    }  # fmt: skip
-    assert all(c.adapt.l2_start == 1e-2 and c.inputs == ("state",) for c in rates.values())
+    made = [resolved(read_config(tmp_path / "a.yaml", adapt={"method": m})) for m in ("full", "head", "low_rank")]
+    assert [(c.lr, c.steps, c.adapt.method) for c in made] == [
+        (pytest.approx(1e-4), 100, method) for method in ("full", "head", "low_rank")
+    ]
+    assert all(c.adapt.l2_start == 1e-2 and c.inputs == ("state",) for c in made)
+
+
+def test_tokens_of_the_base_are_given_by_name_else_by_kind(folders, tmp_path):
+    sim, real, _ = folders
+    train(config(sim, real, steps=1, holdout=0, domain_token={}), tmp_path / "base")
+    sources = [{"data": str(real), "name": "robot-b"}, {"data": str(sim)}, {"data": str(sim), "name": "other"}]
+    adapt = {"from": str(tmp_path / "base")}
+    prepared = prepare(resolved(TrainConfig.of({"sources": sources, "holdout": 0, "adapt": adapt})))
+    policy = open_policy(tmp_path / "base")
+    assert policy.settings.domains == ("sim", "real")
+    transform = configured(policy, prepared).transform
+    assert transform is not None
+    assert transform({"source": torch.tensor([0, 1, 2])})["domain"].tolist() == [2, 1, 0]
 
 
 def test_in_a_workspace_the_policy_names_its_base(tmp_path, capsys):
