@@ -7,9 +7,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from _edits import foreign
 from _training import frames
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError
+from twinloop.train import train
 from twinloop.train.config import PixelsConfig, TrainConfig
 from twinloop.train.prepared import Prepared
 
@@ -114,3 +116,18 @@ def test_without_real_pictures_or_cameras_it_is_refused():
         like_real(prepared(real=False), PixelsConfig())
     with pytest.raises(InputError, match="the policy sees none. Name cameras with --inputs"):
         like_real(prepared(cameras={}), PixelsConfig())
+
+
+def test_a_policy_is_trained_on_pictures_made_like_real_ones_and_adapted_again(tmp_path):
+    folder = foreign(tmp_path / "theirs", [5, 5, 5], images=True)
+    settings = {"width": 8, "depth": 1, "chunk_size": 2, "n_action_steps": 1, "pictures": {"channels": [4, 4]}}
+    sources = [{"data": str(folder), "name": "real"}, {"data": str(folder), "name": "sim", "kind": "sim"}]
+    said = {"sources": sources, "steps": 2, "batch": 4, "holdout": 0, "sim_fraction": 0.5, "pixels": {"method": "fda"}}
+    plain = train(TrainConfig.of({**said, "settings": settings, "pixels": None}), tmp_path / "plain")
+    made = [train(TrainConfig.of({**said, "settings": settings}), tmp_path / name) for name in ("a", "b")]
+    assert made[0].figures["adaptation"]["pixels"]["method"] == "fda"
+    assert made[0].figures["hash"] == made[1].figures["hash"]
+    assert made[0].figures["hash"] != plain.figures["hash"]
+    adapt = {"from": str(tmp_path / "a"), "method": "low_rank", "rank": 2}
+    again = train(TrainConfig.of({**said, "adapt": adapt}), tmp_path / "again")
+    assert set(again.figures["adaptation"]) >= {"base_hash", "pixels", "moving"}
