@@ -120,3 +120,23 @@ def test_a_scenario_is_refused_before_its_episode_is_looked_at(tmp_path, capsys)
         code, message = said(capsys, "scenario", "from-failure", "none:3", "--scenarios", str(tmp_path), *words)
         assert (code, text in message) == (2, True), message
     assert (tmp_path / "slips" / "scenario.yaml").read_text() == "kept"
+
+
+def test_training_that_cannot_be_leaves_no_dataset_behind(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "."]) == 0
+    capsys.readouterr()
+    for words, text in [
+        (
+            ["--resume"],
+            "policies/new holds no run to resume: checkpoint.safetensors is missing. Train without --resume.",
+        ),
+        (["--steps", "0"], "--steps 0 trains nothing. Give a number above 0, or leave it out for the recipe's own."),
+        (["--batch", "0"], "--batch 0 trains nothing."),
+    ]:
+        code, message = said(capsys, "train", "--data", "data/none", "--output", "policies/new", *words)
+        assert (code, text in message) == (2, True), message
+    assert not (tmp_path / "policies" / "new").exists()
+    assert main(["datasets", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["datasets"] == []

@@ -108,7 +108,8 @@ def trace(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
     """
     policy = ws.query(
         "SELECT policy, name FROM policies WHERE policy = $word OR name = $word OR "
-        "(len($word) >= 6 AND starts_with(policy, $word)) ORDER BY created DESC",
+        "(len($word) >= 6 AND starts_with(policy, $word)) OR "
+        "policy IN (SELECT policy FROM policy_versions WHERE concat(name, '@', version) = $word) ORDER BY created DESC",
         {"word": word},
     ).to_pylist()
     if policy:

@@ -46,13 +46,19 @@ def run_train(
     Raises:
         TwinloopError: see `train.run.train`.
     """
+    for name in ("steps", "batch", "lr"):
+        if flags.get(name) == 0:  # of a config it means the recipe's own
+            raise InputError(f"--{name} 0 trains nothing. Give a number above 0, or leave it out for the recipe's own.")
     config = read_config(file, **flags)
     root = workspace or Workspace.find(output.absolute())
     if config.policy.startswith(PREFIX):
         return _run_lerobot(config, output, root, resume=resume, python=lerobot_python, console=console)
     require_torch()
+    from twinloop.train.checkpoint import read_checkpoint
     from twinloop.train.prepared import prepare, resolved
 
+    if resume:
+        read_checkpoint(output)  # before anything is frozen for a run that is not there
     started = datetime.now(UTC)
     config = resolved(config)
     claim_output(output)
