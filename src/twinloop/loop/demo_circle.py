@@ -34,7 +34,7 @@ from twinloop.twin import load_twin
 
 # Sizes that end within three minutes on two cores; what they cost in success stands in docs/transfer.md beside those
 # of the study.
-SETTINGS = TransferSettings(robots=1, seeds=1, episodes=40, demos=240, steps=1500, log=5, conditions=(1, 4))
+SETTINGS = TransferSettings(robots=1, seeds=1, episodes=40, demos=240, steps=1500, log=3, conditions=(1, 4))
 _TRIED = 4  # failures that are looked at, until one happens again in the twin
 _TRIES, _TARGETED, _TRIALS, _STEPS = 16, 64, 160, 1000
 # Of every batch around the failure: with half, 7 of 64 other places were lost and the gate said no.

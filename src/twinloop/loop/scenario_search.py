@@ -122,7 +122,8 @@ def _simplified(asked: Hunt, archive: Archive, try_: _Counted) -> Seen:
     best, tried = simplified(try_, z, rounds=asked.simplify, rng=rng)
     known = Seen.joined([tried, archive.seen])
     order = np.argsort(-log_density(best), kind="stable")
-    at = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
+    rows = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
+    at = list(dict.fromkeys(rows))  # what differed may have become the same failure
     return Seen(z=known.z[at], score=known.score[at], failed=known.failed[at], lost=known.lost[at])
 
 
