@@ -38,6 +38,8 @@ _EXTRAS = {
     "mcap": "pip install 'twinloop[mcap]'",
     "rerun-sdk": "pip install 'twinloop[rerun]'",
     "umap-learn": "pip install 'twinloop[umap]'",
+    "safetensors": "pip install 'twinloop[train]'",
+    "fastapi": "pip install 'twinloop[serve]'",
 }
 
 
