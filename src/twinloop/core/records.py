@@ -78,6 +78,7 @@ class Episode:
     - ``joint_velocity`` ``(T, n)`` rad/s, ``joint_torque`` N·m: a column per joint, named after it;
     - ``pose/BODY`` ``(T, 7)``: position in the world in m, quaternion wxyz;
     - ``twist/BODY`` ``(T, 6)``: linear velocity in the world's axes (m/s), angular velocity in the body's own (rad/s);
+    - ``place/SITE`` ``(T, 3)``: where a tracker sees a site of the robot, in the world, in m;
     - ``acceleration/SITE`` (specific force, m/s²), ``angular_velocity/SITE`` (rad/s), ``wrench/SITE`` (force N, torque
       N·m), in the site's axes;
     - ``motor`` ``(T, nu)``: throttle of each rotor, 0 to 1; ``enabled`` ``(T, 1)``: 1 where the motors were on.

@@ -60,6 +60,7 @@ _XYZ = ("x", "y", "z")
 KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
     "pose": (("x", "y", "z", "qw", "qx", "qy", "qz"), ""),
     "twist": (("vx", "vy", "vz", "wx", "wy", "wz"), ""),
+    "place": (_XYZ, "m"),
     "acceleration": (_XYZ, "m/s²"),
     "angular_velocity": (_XYZ, "rad/s"),
     "wrench": (("fx", "fy", "fz", "tx", "ty", "tz"), ""),
