@@ -92,6 +92,7 @@ def _made(item: tuple[Studies, str, int, int]) -> tuple[StudyTable, float]:
 
 
 def printed(table: StudyTable) -> Table:
+    """A table of a study for a terminal."""
     printed = Table(*table.head, title=table.title, title_justify="left")
     for row in table.rows:
         printed.add_row(*row)
