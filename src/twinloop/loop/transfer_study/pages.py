@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from rich.table import Table
 
 from twinloop.loop.gap_study.study import StudyTable
 from twinloop.loop.transfer_study.conditions import NUMBERS
@@ -53,14 +52,6 @@ def time_table(result: TransferResult) -> StudyTable:
 def tables(result: TransferResult) -> list[StudyTable]:
     """Every table of a study."""
     return [table for table in (success_table(result), difference_table(result), time_table(result)) if table.rows]
-
-
-def printed(table: StudyTable) -> Table:
-    """A table for a terminal."""
-    shown = Table(*table.head, title=table.title, title_justify="left")
-    for row in table.rows:
-        shown.add_row(*row)
-    return shown
 
 
 def page(report: Report, result: TransferResult) -> None:

@@ -17,6 +17,7 @@ from twinloop.core.pool import LocalProcesses, cores
 from twinloop.core.progress import track
 from twinloop.loop.marked import around, write_between
 from twinloop.loop.runs import write_report, write_result
+from twinloop.loop.studies import printed
 from twinloop.loop.transfer_study import pages
 from twinloop.loop.transfer_study.conditions import NUMBERS
 from twinloop.loop.transfer_study.figures import TransferResult
@@ -48,7 +49,7 @@ def run_bench_transfer(
     seconds = _make_all([*trials, *scripts], console, workers or cores())
     result = _result(settings, trials, scripts, seconds)
     for table in pages.tables(result):
-        console.print(pages.printed(table))
+        console.print(printed(table))
         if table.note:
             console.print(table.note, soft_wrap=True)
     figures = write_result(output, result.to_json())
