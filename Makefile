@@ -16,7 +16,9 @@ $(STAMP): pyproject.toml requirements.lock scripts/setup.sh
 	PYTHON=$(PYTHON) sh scripts/setup.sh
 	@touch $(STAMP)
 
+# Policies are trained with torch (CPU build), which nothing else of the set-up needs.
 demo: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,train]"
 	$(BIN)/twinloop demo --output $(DEMO_OUTPUT)
 
 test: $(STAMP)
