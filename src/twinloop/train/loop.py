@@ -79,7 +79,9 @@ class Loop:
         self.samples = self._samples = samples
         self._data, self._folder, self._facts = data, folder, facts
         self._additions = additions or Additions()
-        self._learning = {n: term for n, term in self._additions.terms.items() if isinstance(term, torch.nn.Module)}
+        self._learning: dict[str, Any] = {
+            n: term for n, term in self._additions.terms.items() if isinstance(term, torch.nn.Module)
+        }
         groups = policy.parameters() if self._additions.parameters is None else self._additions.parameters(policy)
         self._optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
         self._rates = [group["lr"] / config.lr for group in self._optimizer.param_groups]
