@@ -21,6 +21,8 @@ from twinloop.loop.run import run_policy
 from twinloop.loop.run_cell import RunRequest
 from twinloop.loop.scenario_circle import Circle, run_circle
 from twinloop.loop.scenario_failure import Asked, run_from_failure
+from twinloop.loop.transfer_study.conditions import CONDITIONS
+from twinloop.loop.transfer_study.parts import Part, policy_of, successes
 from twinloop.loop.transfer_study.run import run_bench_transfer
 from twinloop.loop.transfer_study.settings import FIRST_ROBOT, PLACES, TASK, TWIN, TransferSettings
 from twinloop.release.promotion import promote
@@ -72,8 +74,8 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
     with step("Policies: does what was identified carry over to a robot that the twin never was?"):
         half.transfer = run_bench_transfer(console, SETTINGS, output / "transfer", workers=workers)
         for name in ("nominal", "posterior"):
-            half.success[name] = np.array(read_json(_part("trials", name, output) / "trials.json")["success"])
-    old = _part("policy", "posterior", output)
+            half.success[name] = np.array(successes(_part("trials", name, output)))
+    old = policy_of(_part("trials", "posterior", output)).path
     with step("A failure on that robot, pinned as a scenario"):
         half.scenario = _scenario(half, old, console)
     if not half.scenario:
@@ -106,7 +108,9 @@ def _scenario(half: SecondHalf, policy: Path, console: Console) -> Mapping[str, 
     """The first failure on the robot that happens again in the twin; the last one looked at, if none does."""
     output, found = half.output, dict[str, Any]()
     identified = output / "identified"
-    write_json(identified / "result.json", {"distribution": read_json(_part("log", "", output) / "distribution.json")})
+    write_json(
+        identified / "result.json", {"distribution": read_json(_part("log", "", output).path / "distribution.json")}
+    )
     for number in np.flatnonzero(~half.success["posterior"])[:_TRIED].tolist():
         folder = output / "runs" / f"episode-{number}"
         address = f"virtual:{TWIN}?seed={FIRST_ROBOT}&task={TASK}&run_seed={PLACES}&session={number}"
@@ -236,14 +240,11 @@ def _rate(won: NDArray[np.bool_]) -> dict[str, Any]:
     }
 
 
-def _part(kind: str, condition: str, output: Path) -> Path:
-    """Where the study keeps a part of its only robot and training run."""
-    names = {
-        "log": f"robot{FIRST_ROBOT}",
-        "policy": f"robot{FIRST_ROBOT}-{condition}-seed0",
-        "trials": f"robot{FIRST_ROBOT}-{condition}-seed0",
-    }
-    return output / "transfer" / kind / names[kind]
+def _part(kind: str, condition: str, output: Path) -> Part:
+    """A part of the study's only robot and training run."""
+    number = next((one.number for one in CONDITIONS if one.name == condition), 0)
+    folder = str(output / "transfer")
+    return Part(kind=kind, folder=folder, settings=SETTINGS, robot=FIRST_ROBOT, condition=number)
 
 
 def _scenarios(output: Path) -> Path:
