@@ -29,7 +29,8 @@ def contact_frames(twin: Twin, qpos: Array, parts: Mask, known: Mask, reach: flo
         ``(nwindow, nframe, npart)``.
     """
     model = copy.copy(twin.model)
-    model.geom_margin[:], model.geom_gap[:] = reach, 0.0
+    model.geom_margin[:] = model.body_margin[:] = reach  # the broad phase asks the bodies'
+    model.geom_gap[:] = 0.0
     data = mujoco.MjData(model)
     touching = np.zeros((*qpos.shape[:2], len(parts)), dtype=bool)
     for window, frame in np.argwhere(~np.isnan(qpos).any(axis=-1)):

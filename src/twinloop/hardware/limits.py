@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import mujoco
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.records import frozen
+from twinloop.hardware.nearness import Nearness
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -113,32 +114,28 @@ class Clearance:
     """Whether an arm, everything else being at home, comes close to something that it is not close to at home."""
 
     def __init__(self, twin: Twin, clearance: float = CLEARANCE) -> None:
-        self._twin, self._model = twin, copy.copy(twin.model)
-        self._model.geom_margin[:] = clearance
-        self._data = mujoco.MjData(self._model)
+        self._joints, self._near = twin.joint_qpos, Nearness(twin.model, clearance)
         self._qpos, _ = twin.home()
-        self._usual = self.touching(self._qpos[twin.joint_qpos])
+        self._usual = self.touching(self._qpos[self._joints])
 
     def touching(self, pose: Array) -> set[tuple[int, int]]:
         """Pairs of shapes closer than the clearance at a pose ``(n,)`` of the robot's joints."""
-        self._data.qpos[:] = self._qpos
-        self._data.qpos[self._twin.joint_qpos] = pose
-        mujoco.mj_kinematics(self._model, self._data)
-        mujoco.mj_collision(self._model, self._data)
-        return {(int(a), int(b)) for a, b in self._data.contact.geom}
+        return {(first, second) for first, second, *_ in self._close(pose)}
 
     def is_free(self, pose: Array) -> bool:
         """Whether nothing is close at a pose but what is so at home."""
-        return self.touching(pose) <= self._usual
+        return all((first, second) in self._usual for first, second, *_ in self._close(pose))
 
     def first_touch(self, poses: Array) -> tuple[int, str] | None:
         """The first of some poses ``(T, n)`` at which something comes close, and what; None where nothing does."""
         for number, pose in enumerate(poses):
-            new = self.touching(pose) - self._usual
-            if new:
-                return number, " and ".join(self._name(geom) for geom in min(new))
+            for first, second, *_ in self._close(pose):
+                if (first, second) not in self._usual:
+                    return number, f"{self._near.name(first)} and {self._near.name(second)}"
         return None
 
-    def _name(self, geom: int) -> str:
-        body = self._model.body(int(self._model.geom_bodyid[geom])).name
-        return self._model.geom(geom).name or f"a shape of {body}"
+    def _close(self, pose: Array) -> Iterator[tuple[int, int, float, float]]:
+        qpos = self._qpos.copy()
+        qpos[self._joints] = pose
+        self._near.place(qpos)
+        return self._near.close()

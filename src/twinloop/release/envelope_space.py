@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
 import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.records import frozen
+from twinloop.hardware.nearness import Nearness
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -41,23 +40,16 @@ class Space:
             )
         self._box = None if box is None else frozen(box)
         self._tool = -1 if twin.robot.tcp is None else int(twin.model.site(twin.robot.tcp).id)
-        self._model = copy.copy(twin.model)
-        # A pair's margin is the sum of its shapes', and the broad phase asks the bodies' (MuJoCo 4.0).
-        self._model.geom_margin[:] = max(clearance, 0.0) / 2
-        self._model.body_margin[:] = max(clearance, 0.0) / 2
-        self._data = mujoco.MjData(self._model)
-        self._joints, self._home = twin.joint_qpos, twin.home()[0]
+        self._model, self._joints, self._home = twin.model, twin.joint_qpos, twin.home()[0]
         links, hand = _links(twin), _hand(twin)
-        self._keep = _kept_distances(self._model, links, hand, clearance, hand_clearance)
-        home = self._home[self._joints]
-        self._usual = np.zeros_like(self._keep, dtype=np.bool_)
-        for first, second in self._close(home):
-            self._usual[first, second] = self._usual[second, first] = True
+        self._near = Nearness(self._model, _kept_distances(self._model, links, hand, clearance, hand_clearance))
+        self._place(self._home[self._joints])
+        self._usual = {(first, second) for first, second, *_ in self._near.close()}
 
     def tool(self, pose: Array) -> Array:
         """Position of the tool in the world, ``(3,)`` m."""
         self._place(pose)
-        return self._data.site_xpos[self._tool].copy()
+        return self._near.data.site_xpos[self._tool].copy()
 
     def first_fault(self, poses: Array) -> tuple[str, str] | None:
         """The rule that the first wrong pose among ``(T, n)`` breaks, and a sentence's part on how; None if none."""
@@ -69,14 +61,14 @@ class Space:
         return None
 
     def _place(self, pose: Array) -> None:
-        self._data.qpos[:] = self._home
-        self._data.qpos[self._joints] = pose
-        mujoco.mj_kinematics(self._model, self._data)
+        qpos = self._home.copy()
+        qpos[self._joints] = pose
+        self._near.place(qpos)
 
     def _outside(self) -> tuple[str, str] | None:
         if self._box is None:
             return None
-        place = self._data.site_xpos[self._tool]
+        place = self._near.data.site_xpos[self._tool]
         for axis, name in enumerate("xyz"):
             low, high = self._box[:, axis]
             if not low <= place[axis] <= high:
@@ -84,31 +76,11 @@ class Space:
         return None
 
     def _touching(self) -> tuple[str, str] | None:
-        mujoco.mj_collision(self._model, self._data)
-        contact = self._data.contact
-        if not len(contact.dist):
-            return None
-        first, second = contact.geom.T
-        wrong = (contact.dist < self._keep[first, second]) & ~self._usual[first, second]
-        if not wrong.any():
-            return None
-        at = int(np.argmax(wrong))
-        names = " and ".join(self._name(int(geom)) for geom in contact.geom[at])
-        return "clearance", (
-            f"{names} would be {1e3 * contact.dist[at]:.1f} mm apart, "
-            f"{1e3 * self._keep[first[at], second[at]]:.1f} mm are kept"
-        )
-
-    def _close(self, pose: Array) -> list[tuple[int, int]]:
-        """Pairs of shapes closer than is kept at a pose."""
-        self._place(pose)
-        mujoco.mj_collision(self._model, self._data)
-        pairs = zip(self._data.contact.geom.tolist(), self._data.contact.dist, strict=True)
-        return [(a, b) for (a, b), distance in pairs if distance < self._keep[a, b]]
-
-    def _name(self, geom: int) -> str:
-        body = self._model.body(int(self._model.geom_bodyid[geom])).name
-        return self._model.geom(geom).name or f"a shape of {body}"
+        for first, second, distance, keep in self._near.close():
+            if (first, second) not in self._usual:
+                names = f"{self._near.name(first)} and {self._near.name(second)}"
+                return "clearance", f"{names} would be {1e3 * distance:.1f} mm apart, {1e3 * keep:.1f} mm are kept"
+        return None
 
 
 def _kept_distances(

@@ -11,11 +11,11 @@ from rich.console import Console
 
 from twinloop.core.pool import LocalProcesses, cores
 from twinloop.loop.marked import around, write_between
-from twinloop.loop.monitor_study.settings import POLICY, SMALL, TWIN, MonitorSettings
+from twinloop.loop.monitor_study.settings import POLICY, ROBOTS, SMALL, TWIN, MonitorSettings
 from twinloop.loop.monitor_study.tables import tables
 from twinloop.loop.monitor_study.trials import Robot, try_pictures, try_robot
 from twinloop.loop.studies import printed
-from twinloop.loop.transfer_study.settings import FIRST_ROBOT, Recipe
+from twinloop.loop.transfer_study.settings import Recipe
 from twinloop.loop.transfer_study.showing import show
 from twinloop.loop.transfer_study.worlds import worlds_of
 from twinloop.train import SourceConfig, TrainConfig, train
@@ -90,7 +90,7 @@ def taught(folder: Path, size: MonitorSettings, seed: int) -> Path:
 
 
 def _tried(policy: Path, size: MonitorSettings, seed: int, workers: int) -> tuple[list[Robot], list[Robot]]:
-    items = [(FIRST_ROBOT + number, size, str(policy), seed) for number in range(size.robots)]
+    items = [(ROBOTS + number, size, str(policy), seed) for number in range(size.robots)]
     with LocalProcesses(workers or cores()) as engine:
         every = [(False, *item) for item in items] + [(True, *item) for item in items[: bool(size.pictured)]]
         made = [robot for _, robot in engine.map(_try, every)]

@@ -16,6 +16,7 @@ POLICY: dict[str, Any] = {
     "loss": "l1",
 }
 MOVED = 0.03  # m, of tracker and camera
+ROBOTS = 110  # robots 110, 111, …: no threshold of the monitor was chosen while looking at one of them
 CALIBRATED, HELD, FAULTY = 0, 100_000, 200_000  # first episode numbers: no two parts share one
 
 
