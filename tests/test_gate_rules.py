@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -322,7 +323,7 @@ def test_intervals_are_those_of_the_distribution(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"latency": None}, r"latency.LatencyRule: Input should be a mapping"),
+        ({"latency": None}, r"latency: Input should be a mapping[\s\S]*is given or waived: \{waived: WHY\}"),
         ({"sucess": {"within": 0.1}}, r"sucess: .*success"),
         ({"success": {"within": 0.1, "better": 0.0}}, r"give either within .* or better"),
         ({"success": {"within": 5}}, r"success.*within: Input should be less than 1"),
@@ -334,6 +335,36 @@ def test_intervals_are_those_of_the_distribution(tmp_path):
 def test_a_gate_file_that_is_wrong_is_told_where(changes, message):
     with pytest.raises(InputError, match=message):
         parse_gate(ASKED | changes, where="candidate.yaml")
+
+
+@pytest.mark.parametrize(
+    ("success", "said"),
+    [
+        ({"within": 5}, "success.within: Input should be less than 1 (given: 5)"),
+        (0.05, "success: Input should be a mapping, `key: value` (given: 0.05)"),
+        ({"whithin": 0.1}, "success.whithin: Extra inputs are not permitted (given: 0.1). Nearest existing: within"),
+        (
+            {"waived": "x", "within": 0.1},
+            "success: a rule is waived or given, and this one is both: leave out waived, or within (given: {'waived': 'x', 'within': 0.1})",
+        ),
+    ],
+)
+def test_a_wrong_rule_is_told_in_one_line_and_nothing_else_is_blamed(success, said):
+    with pytest.raises(InputError) as told:
+        parse_gate(ASKED | {"success": success}, where="candidate.yaml")
+    assert str(told.value) == f"candidate.yaml is not as it should be:\n  {said}"
+
+
+def test_the_one_look_is_not_taken_at_trials_of_somebody_else():
+    new, old = (evaluation(who, outcomes(0.8, seed), slices=SLICES) for seed, who in enumerate(("new", "old")))
+    known = Known(candidate_hash="new", champion_hash="old")
+    swapped = decided({"looks": "once"}, old, new, known)
+    assert [rule.rule for rule in swapped.rules] == ["evidence"]
+    assert not swapped.looked
+    assert swapped.rules[0].reason.endswith("no rule was asked, and the one look is still to be taken")
+    assert decided({"looks": "any"}, old, new, known).looked  # which may look again
+    spent = decided({"looks": "once"}, new, old, replace(known, spent="α was spent"))
+    assert spent.rules[0].reason == "α was spent; no rule was asked"
 
 
 def test_a_rule_that_is_left_out_is_asked_for():

@@ -102,6 +102,19 @@ def test_a_worse_candidate_is_refused_with_exit_code_1(root, capfd):
     assert "The gate said no to bad@1: success:" in text
 
 
+def test_which_hash_is_of_what_is_said(root, capfd):
+    gate_file(root, "new", 2, 0.85, None)
+    at = ("--workspace", str(root))
+    with Workspace.open(root) as ws:
+        version = Registry(ws).version("new@1")
+    _, text = said(capfd, "policies", "show", "new", *at)
+    assert "policy hash new (weights and settings; evaluations, runs and training name this one)" in text
+    assert f"files hash {version.hash} (of every file, the card too; what makes it this version)" in text
+    assert "(of model.safetensors alone)" in text
+    assert "policy hash" in said(capfd, "policies", "list", *at)[1]
+    assert "new@1 (policy new)" in said(capfd, "policies", "add", str(root / "trained" / "new"), *at)[1]
+
+
 @pytest.mark.slow
 def test_a_second_look_where_one_was_planned_is_refused(root, capfd):
     assert main(["gate", str(gate_file(root, "old", 1, 0.8, None))]) == 0
@@ -115,6 +128,17 @@ def test_a_second_look_where_one_was_planned_is_refused(root, capfd):
     code, text = said(capfd, "gate", str(file))
     assert code == 1
     assert "looks: once, and α was spent on" in text
+
+
+def test_a_look_at_the_wrong_evidence_is_none(root, capfd):
+    wrong = gate_file(root, "other", 3, 0.85, None, looks="once", candidate="new@1")
+    nothing = gate_file(root, "new", 2, 0.85, None, looks="once", evidence=None).rename(root / "nothing.yaml")
+    file = gate_file(root, "new", 2, 0.85, None, looks="once")
+    for bad, text in ((wrong, "is of other (other), and the candidate has the hash new"), (nothing, "are no trials")):
+        code, told = said(capfd, "gate", str(bad))
+        assert (code, text in told, "the one look is still to be taken" in told) == (1, True, True), told
+    code, told = said(capfd, "gate", str(file))
+    assert (code, "YES: new@1" in told) == (0, True), told
 
 
 def test_a_gate_works_without_a_workspace(tmp_path, capfd):

@@ -72,6 +72,11 @@ class GateDecision:
         return all(rule.passed for rule in self.rules) and any(rule.verdict == "yes" for rule in self.rules)
 
     @property
+    def looked(self) -> bool:
+        """Whether any rule was asked of the trials, or they were refused before."""
+        return any(rule.rule != "evidence" for rule in self.rules)
+
+    @property
     def reasons(self) -> tuple[str, ...]:
         """Why not: a line for each rule that did not say yes."""
         return tuple(f"{rule.rule}: {rule.reason}" for rule in self.rules if not rule.passed)

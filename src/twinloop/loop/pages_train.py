@@ -13,7 +13,7 @@ from twinloop.report.training import error_curves, loss_curve
 def train_page(figures: Mapping[str, Any]) -> Report:
     """An empty page with the run's title."""
     subtitle = (
-        f"{figures['policy']}, {figures['parameters']:,} parameters, hash {figures['hash'][:16]}; seed "
+        f"{figures['policy']}, {figures['parameters']:,} parameters, policy hash {figures['hash'][:16]}; seed "
         f"{figures['seed']}; twinloop {figures['versions']['twinloop']}, torch {figures['versions']['torch']}"
     )
     return Report("Training of a policy", subtitle)

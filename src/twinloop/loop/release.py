@@ -16,6 +16,7 @@ from twinloop.catalog.fsck_release import check_release
 from twinloop.core.errors import InputError
 from twinloop.release import Registry, Stages, promote, rollback
 from twinloop.release.promotion import Target
+from twinloop.release.version import Version
 
 _TOLD = ("reason", "from", "forced", "passed", "stage")  # of an entry's details, in one line
 
@@ -60,7 +61,7 @@ def run_add(registry: Registry, folder: Path, name: str | None, console: Console
     """Copy a saved policy into the registry."""
     reference = registry.add(folder, name=name)
     version = registry.version(reference)
-    console.print(f"{reference} ({version.hash[:16]}): {len(version.record['files'])} files of {folder}")
+    console.print(f"{reference} ({_called(version)}): {len(version.record['files'])} files of {folder}", soft_wrap=True)
     return {"verb": "policies add", **version.to_json()}
 
 
@@ -68,7 +69,7 @@ def run_list(registry: Registry, console: Console) -> dict[str, Any]:
     """Every version, what it is called, and where it is on its way."""
     aliases, stages = registry.aliases(), Stages(registry)
     standing = {one.policy: one for one in stages.history()}
-    table = Table("policy", "alias", "stage", "hash", "trained on", "added", "by", box=None, pad_edge=False)
+    table = Table("policy", "alias", "stage", "policy hash", "trained on", "added", "by", box=None, pad_edge=False)
     rows = list[dict[str, Any]]()
     for version in registry.versions():
         called = [alias for alias, policy in aliases.items() if policy == version.reference]
@@ -81,12 +82,18 @@ def run_list(registry: Registry, console: Console) -> dict[str, Any]:
                 "stage": "offline" if at is None else at.stage,
                 "reason": "" if at is None else at.reason,
                 "hash": version.hash,
+                "policy_hash": version.policy,
                 "datasets": trained,
                 "added": version.added,
                 "added_by": version.added_by,
             }
         )
-        shown = (version.hash[:12], ", ".join(trained) or "–", version.added[:16].replace("T", " "), version.added_by)
+        shown = (
+            (version.policy or "–")[:12],
+            ", ".join(trained) or "–",
+            version.added[:16].replace("T", " "),
+            version.added_by,
+        )
         table.add_row(version.reference, ", ".join(called) or "–", rows[-1]["stage"], *shown)
     console.print(table)
     judgement = stages.judgement()
@@ -105,9 +112,9 @@ def run_show(registry: Registry, reference: str, console: Console) -> dict[str, 
     contract = record.get("contract") or {}
     rows = {
         "folder": str(folder),
-        "hash": version.hash,
-        "weights": record.get("weights"),
-        "policy": version.policy,
+        "policy hash": _meant(version.policy, "weights and settings; evaluations, runs and training name this one"),
+        "files hash": _meant(version.hash, "of every file, the card too; what makes it this version"),
+        "weights hash": _meant(record.get("weights"), "of model.safetensors alone"),
         "kind": record.get("kind"),
         "robot": contract.get("robot_type"),
         "rate": f"{contract['control_hz']:g} Hz" if "control_hz" in contract else None,
@@ -127,6 +134,15 @@ def run_show(registry: Registry, reference: str, console: Console) -> dict[str, 
     return {"verb": "policies show", **version.to_json(), "folder": str(folder)} | {
         "decisions": [decision.to_json() for decision in decisions]
     }
+
+
+def _called(version: Version) -> str:
+    return f"policy {version.policy[:16]}" if version.policy else f"files {version.hash[:16]}"
+
+
+def _meant(digest: str | None, of: str) -> str | None:
+    """A hash and what it is of."""
+    return f"{digest} ({of})" if digest else None
 
 
 def run_audit(registry: Registry, console: Console) -> dict[str, Any]:

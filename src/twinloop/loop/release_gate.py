@@ -127,6 +127,6 @@ def _spent(registry: Registry, candidate: Version, evidence: list[Evaluation]) -
     """Whether the one look was taken before, at other trials."""
     hashes = tuple(one.hash for one in evidence)
     for before in registry.decisions(candidate.reference):
-        if before.looks == "once" and before.evidence != hashes:
+        if before.looks == "once" and before.looked and before.evidence != hashes:
             return f"looks: once, and α was spent on {before.made} at other trials of it; use looks: any"
     return ""

@@ -74,7 +74,7 @@ def run_train(
     if root is not None and frozen is not None:
         figures["dataset"] = frozen
         _remember(root, output, figures, config, frozen, started, console)
-    console.print(f"Policy {figures['hash'][:16]}: {output}")
+    console.print(f"Policy hash {figures['hash'][:16]} (weights and settings): {output}", soft_wrap=True)
     return figures
 
 

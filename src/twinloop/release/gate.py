@@ -62,14 +62,17 @@ def gate(
         known: what is known besides.
 
     Returns:
-        The decision, a verdict for every rule; nothing here raises for lack of evidence, which is a verdict too.
+        The decision, a verdict for every rule; nothing here raises for lack of evidence, which is a verdict too. With
+        ``looks: once``, evidence that is not fit gets that verdict alone, and the look is not taken.
     """
     about = known or Known()
     mine, theirs = ([one] if isinstance(one, Evaluation) else list(one) for one in (candidate, champion))
     evidence = Evidence.of(
         mine, theirs, candidate_hash=about.candidate_hash, champion_hash=about.champion_hash if config.champion else ""
     )
-    rules = [_evidence_rule(config, evidence, about), *_rules(config, evidence, about)]
+    first = _evidence_rule(config, evidence, about)
+    # The one look is taken at fit evidence or not at all: nothing is asked of trials that are not meant.
+    rest = [] if config.looks == "once" and not first.passed else _rules(config, evidence, about)
     return GateDecision(
         candidate=config.candidate,
         candidate_hash=about.candidate_hash or (mine[0].policy_hash if mine else ""),
@@ -77,7 +80,7 @@ def gate(
         champion_hash=about.champion_hash or (theirs[0].policy_hash if theirs else ""),
         alpha=config.alpha,
         looks=config.looks,
-        rules=tuple(rules),
+        rules=(first, *rest),
         evidence=evidence.hashes,
         plan=config.plan.to_json(),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -133,6 +136,8 @@ def _evidence_rule(config: GateConfig, evidence: Evidence, known: Known) -> Rule
     if known.spent:
         problems.append(known.spent)
     figures = {"candidate": len(evidence.candidate), "champion": len(evidence.champion)}
+    if problems and config.looks == "once":
+        problems.append("no rule was asked" + ("" if known.spent else ", and the one look is still to be taken"))
     if problems:
         return RuleVerdict(
             rule="evidence", verdict="missing", asked=asked, reason="; ".join(problems), evidence=figures

@@ -18,9 +18,9 @@ Every rule is either given or waived with a reason: ``latency: {waived: "tried o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Domain
@@ -28,6 +28,7 @@ from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan
 from twinloop.twin.spec import describe, load_yaml
 
 Looks = Literal["any", "once"]
+_RULES = ("success", "floor", "regressions", "latency", "context")  # that a file has to speak of
 Metric = Literal["success", "progress"]
 
 
@@ -39,6 +40,28 @@ class Waived(_Part):
     """A rule that a person took away, and why; the decision and the log keep it."""
 
     waived: str = Field(min_length=3)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _alone(cls, value: Any) -> Any:
+        beside = [str(key) for key in value if key != "waived"] if isinstance(value, dict) else []
+        if beside:
+            raise ValueError(
+                f"a rule is waived or given, and this one is both: leave out waived, or {', '.join(beside)}"
+            )
+        return value
+
+
+def _given_or_waived(value: Any) -> str:
+    """Which of both a value is meant to be, so that a wrong one is held against that alone."""
+    waived = isinstance(value, Waived) or (isinstance(value, dict) and "waived" in value)
+    return "[waived]" if waived else "[given]"
+
+
+_Rule = TypeVar("_Rule", bound=_Part)
+_OrWaived = Annotated[
+    Annotated[_Rule, Tag("[given]")] | Annotated[Waived, Tag("[waived]")], Discriminator(_given_or_waived)
+]
 
 
 class SuccessRule(_Part):
@@ -162,12 +185,6 @@ class EvidenceSection(_Part):
     champion: tuple[Path, ...] = ()
 
 
-def _stages(given: dict[str, Any]) -> StagesSection:
-    """What a file asks for that does not speak of stages."""
-    first = given.get("champion", "") is None
-    return StagesSection(shadow=None, canary=None) if first else StagesSection()
-
-
 class GateConfig(_Part):
     """A gate. ``alpha`` is the chance of a yes to a candidate that breaks a tested rule, spent once over all of them.
 
@@ -180,14 +197,22 @@ class GateConfig(_Part):
     evidence: EvidenceSection | None = None
     alpha: float = Field(default=0.05, gt=0, lt=0.5)
     looks: Looks = "any"
-    success: SuccessRule | Waived
+    success: _OrWaived[SuccessRule]
     improves: tuple[Improvement, ...] = ()
-    floor: FloorRule | Waived
-    invariants: InvariantRule | Waived = Field(default_factory=InvariantRule)
-    regressions: RegressionRule | Waived
-    latency: LatencyRule | Waived
-    context: ContextRule | Waived
-    stages: StagesSection = Field(default_factory=_stages)
+    floor: _OrWaived[FloorRule]
+    invariants: _OrWaived[InvariantRule] = Field(default_factory=InvariantRule)
+    regressions: _OrWaived[RegressionRule]
+    latency: _OrWaived[LatencyRule]
+    context: _OrWaived[ContextRule]
+    stages: StagesSection = Field(default_factory=StagesSection)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first(cls, value: Any) -> Any:
+        """A first champion has no stages, unless the file gives them."""
+        if isinstance(value, dict) and "stages" not in value and value.get("champion", "") is None:
+            return {**value, "stages": {"shadow": None, "canary": None}}
+        return value
 
     @property
     def plan(self) -> StagePlan:
@@ -213,10 +238,11 @@ def parse_gate(value: Any, *, where: str = "the gate") -> GateConfig:
     try:
         return GateConfig.model_validate(value)
     except ValidationError as error:
-        raise InputError(
-            describe(error, where=where, model=GateConfig)
-            + "\nEvery rule (success, floor, regressions, latency, context) is given or waived: {waived: WHY}."
-        ) from error
+        absent = any(
+            (item["type"] == "missing" or item["input"] is None) and item["loc"][0] in _RULES for item in error.errors()
+        )
+        more = f"\nEvery rule ({', '.join(_RULES)}) is given or waived: {{waived: WHY}}." if absent else ""
+        raise InputError(describe(error, where=where, model=GateConfig) + more) from error
 
 
 def read_gate(path: Path) -> GateConfig:
