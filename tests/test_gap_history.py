@@ -12,7 +12,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.headline import Headline, headlines
 from twinloop.loop.fail_if import judge, parse_conditions
 from twinloop.loop.gap_history import past_runs, run_gap_history
-from twinloop.loop.gap_run import GapRun
+from twinloop.loop.measured_run import MeasuredRun
 
 SKILL = Headline(name="skill", estimate=0.6, low=0.4, high=0.7, better="higher", meaning="1 − error / best baseline")
 RMSE = Headline(name="rmse/elbow", estimate=2.0, unit="deg", method="one episode, no interval")
@@ -26,7 +26,7 @@ def console():
 def store(
     folder, console, *, skill=0.6, twin="a" * 64, data="d" * 64, made="2026-01-01T00:00:00+00:00", kind="dynamics"
 ):
-    run = GapRun.begin(kind, folder, (), console)
+    run = MeasuredRun.begin("gap", kind, folder, (), console)
     figure = Headline(name="skill", estimate=skill, low=skill - 0.1, high=skill + 0.1, better="higher")
     run.end({"twin": {"name": "arm", "hash": twin}, "data": {"name": "log", "hash": data}}, [figure, RMSE])
     result = json.loads((folder / "result.json").read_text())
@@ -74,7 +74,7 @@ def test_a_condition_on_what_is_not_known_is_refused():
 
 
 def test_figures_survive_the_file_and_what_is_not_known_is_null(tmp_path, console):
-    run = GapRun.begin("dynamics", tmp_path / "run", ["skill < 0.5"], console)
+    run = MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["skill < 0.5"], console)
     figures, code = run.end({"episodes": 3}, [SKILL, RMSE])
     stored = json.loads((tmp_path / "run" / "result.json").read_text())
     assert code == 0
@@ -85,7 +85,7 @@ def test_figures_survive_the_file_and_what_is_not_known_is_null(tmp_path, consol
 
 
 def test_a_wrong_name_in_a_condition_loses_nothing(tmp_path, console):
-    run = GapRun.begin("dynamics", tmp_path / "run", ["nothing < 1"], console)
+    run = MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["nothing < 1"], console)
     with pytest.raises(UnknownNameError, match="--fail-if 'nothing < 1'"):
         run.end({}, [SKILL])
     assert headlines(json.loads((tmp_path / "run" / "result.json").read_text()))["skill"] == SKILL
@@ -93,7 +93,7 @@ def test_a_wrong_name_in_a_condition_loses_nothing(tmp_path, console):
 
 def test_a_wrong_condition_is_refused_before_the_folder_is_claimed(tmp_path, console):
     with pytest.raises(InputError, match="is no condition"):
-        GapRun.begin("dynamics", tmp_path / "run", ["skill !"], console)
+        MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["skill !"], console)
     assert not (tmp_path / "run").exists()
 
 

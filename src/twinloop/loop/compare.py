@@ -15,7 +15,7 @@ from twinloop.evaluate.comparison import PairedComparison, compare_running, comp
 from twinloop.evaluate.run import Arena, evaluation
 from twinloop.loop.evaluate import EvaluateRequest, opened, opened_twin, remembered, suite_on
 from twinloop.loop.evaluate_page import comparison_section
-from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.simulate import open_backend
 
 _STORED = "evaluation.json"
@@ -51,7 +51,7 @@ def run_compare(
     """
     if not 0 < alpha < 1:
         raise InputError(f"--alpha {alpha:g} is no chance between 0 and 1. Write 5 % as 0.05.")
-    run = GapRun.begin("stored" if _is_stored(a) else request.suite, output, fail_if, console, verb="compare")
+    run = MeasuredRun.begin("compare", "stored" if _is_stored(a) else request.suite, output, fail_if, console)
     started = datetime.now(UTC)
     if _is_stored(a) != _is_stored(b):
         stored, other = (a, b) if _is_stored(a) else (b, a)
@@ -114,7 +114,7 @@ def _is_stored(name: str) -> bool:
     return (Path(name) / _STORED).is_file()
 
 
-def _ended(run: GapRun, found: PairedComparison, figures: dict[str, Any]) -> Outcome:
+def _ended(run: MeasuredRun, found: PairedComparison, figures: dict[str, Any]) -> Outcome:
     return run.end(
         {**found.to_json(), **figures},
         found.headline(),

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from twinloop.loop.coverage_measured import CoverageOptions, headlines, measure
 from twinloop.loop.coverage_words import figures_of, text_lines
-from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_coverage import coverage_sections
 
 
@@ -27,7 +27,7 @@ def run_coverage_of_reality(
     Raises:
         TwinloopError: the sides cannot be read or compared; says why.
     """
-    run = GapRun.begin("reality", output, fail_if, console, verb="coverage")
+    run = MeasuredRun.begin("coverage", "reality", output, fail_if, console)
     measured = measure(options)
     for line in text_lines(measured):
         console.print(line, soft_wrap=True)

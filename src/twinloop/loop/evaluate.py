@@ -28,7 +28,7 @@ from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, Summary
 from twinloop.evaluate.worlds import Suite, on_twin
 from twinloop.loop.evaluate_page import evaluation_section
 from twinloop.loop.evaluate_words import print_summary
-from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.scenario_places import policy_folder
 from twinloop.report import Report
 from twinloop.simulate import open_backend
@@ -68,7 +68,7 @@ def run_evaluate(
         fail_under: ``SLICE=RATE``: exit with 1 if a slice's success rate is lower.
         console: for people.
     """
-    run = GapRun.begin(request.suite, output, conditions(fail_under), console, verb="evaluate")
+    run = MeasuredRun.begin("evaluate", request.suite, output, conditions(fail_under), console)
     started = datetime.now(UTC)
     who, twin = opened(request), opened_twin(request.twin, output)
     suite = suite_on(request, who, twin, output)
@@ -108,7 +108,7 @@ def run_evaluate_real(
         fail_under: as in `run_evaluate`.
         console: for people.
     """
-    run = GapRun.begin("real", output, conditions(fail_under), console, verb="evaluate")
+    run = MeasuredRun.begin("evaluate", "real", output, conditions(fail_under), console)
     started = datetime.now(UTC)
     outcomes = _labelled(path, output)
     if outcomes:
@@ -254,7 +254,7 @@ def _folders(made: Sequence[Evaluation]) -> list[str]:
     return [word if words.count(word) == 1 else f"{word}_{at}" for at, word in enumerate(words)]
 
 
-def _ended(run: GapRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
+def _ended(run: MeasuredRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
     """Print, store and remember evaluations, and judge the conditions on their figures."""
     summaries = [Summary.of(one, level=level) for one in made]
     headline = []

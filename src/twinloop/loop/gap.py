@@ -12,10 +12,10 @@ from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport, measure_gap
 from twinloop.loop.gap_options import Request
-from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.gap_split import describe, held_out_split
 from twinloop.loop.gap_why import Why, explain
 from twinloop.loop.logs import Log
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages import gap_section, gap_tables_section
 from twinloop.loop.pages_gap_dynamics import clips_section, horizon_section, recorded_camera
 from twinloop.loop.pages_gap_why import why_section
@@ -42,7 +42,7 @@ def run_gap(
     With ``params`` from a run on the same log, only that run's held-out episodes are measured, and with ``why`` the
     nominal twin's error is shared out among groups of parameters.
     """
-    started = GapRun.begin("dynamics", output, fail_if, console)
+    started = MeasuredRun.begin("gap", "dynamics", output, fail_if, console)
     twin = load_twin(reference)
     run = None if params is None else read_identified(params)
     split = held_out_split(log, run)

@@ -24,8 +24,8 @@ from twinloop.gap.classes import Errors, drift_since, errors_of, gap_too_wide, o
 from twinloop.gap.classes_coverage import Support, combination_covered, never_covered
 from twinloop.gap.classes_result import MEANINGS, Check, Diagnosis, Kind, decided
 from twinloop.gap.classes_trials import easier_in_simulation, failing_conditions, weak_policies
-from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.logs import Log, open_log
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_classes import classes_section
 from twinloop.randomize import read_identified
 from twinloop.simulate import open_backend
@@ -74,7 +74,7 @@ def run_gap_classes(
     request: Request, log: Log | None, output: Path | None, *, fail_if: Sequence[str] = (), console: Console
 ) -> Outcome:
     """Check every class that the data allow, print and store what fires with its remedy."""
-    run = GapRun.begin("classes", output, fail_if, console)
+    run = MeasuredRun.begin("gap", "classes", output, fail_if, console)
     found = diagnose(request, log)
     for sentence in found.sentences():
         console.print(f"- {sentence}", soft_wrap=True)

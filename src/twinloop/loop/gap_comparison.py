@@ -15,7 +15,7 @@ from twinloop.core.trials import Domain
 from twinloop.dataset.trials import read_trials
 from twinloop.gap.comparison import Comparison, TaskComparison, compare_policies
 from twinloop.gap.comparison_sequential import SequentialComparison
-from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_comparison import comparison_section, power_section
 from twinloop.stats import (
     TrialsNeeded,
@@ -65,7 +65,7 @@ def run_gap_compare(
         fail_if: conditions on which to exit with 1.
         console: for people.
     """
-    run = GapRun.begin("compare", output, fail_if, console)
+    run = MeasuredRun.begin("gap", "compare", output, fail_if, console)
     found = compare_policies(
         read_trials(trials),
         a,
@@ -180,7 +180,7 @@ def run_gap_power(
     Raises:
         InputError: options that contradict each other, or too many trials.
     """
-    run = GapRun.begin("power", output, (), console)
+    run = MeasuredRun.begin("gap", "power", output, (), console)
     if only_one and within is not None:
         raise InputError("Equivalence on shared starts is not offered by --paired; give the rates and --within alone.")
     if only_one and ratio != 1:

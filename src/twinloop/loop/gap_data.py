@@ -18,9 +18,9 @@ from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap, require_joints
 from twinloop.gap.states import CLIP_S, SIDES, StatesGap, measure_states
 from twinloop.gap.states_words import findings, verdict
-from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.gap_sides import require_two_sides
 from twinloop.loop.logs import Log
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_data import data_section
 from twinloop.randomize import read_identified
 from twinloop.simulate import Backend, open_backend
@@ -82,7 +82,7 @@ def run_gap_data(
     Raises:
         InputError: both ``sim`` and ``twin`` are given, or ``params`` without ``twin``.
     """
-    run = GapRun.begin("data", output, fail_if, console)
+    run = MeasuredRun.begin("gap", "data", output, fail_if, console)
     against = _against(real, sim, twin, params, seed)
     if ranges is not None:
         against = calibrated(against, load_twin(ranges))

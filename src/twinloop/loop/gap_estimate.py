@@ -11,7 +11,7 @@ from rich.table import Table
 
 from twinloop.dataset.trials import read_trials
 from twinloop.gap.estimate import RealEstimate, estimate_real
-from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_comparison import estimate_section
 from twinloop.stats import Interval
 
@@ -37,7 +37,7 @@ def run_gap_estimate(
         fail_if: conditions on which to exit with 1.
         console: for people.
     """
-    run = GapRun.begin("estimate", output, fail_if, console)
+    run = MeasuredRun.begin("gap", "estimate", output, fail_if, console)
     found = estimate_real(read_trials(trials), measure=measure, level=level, seed=seed)
     _print(console, found)
     return run.end(

@@ -13,7 +13,7 @@ from twinloop.core.trials import Measure, Trials
 from twinloop.dataset.trials import read_both
 from twinloop.gap.policies import measure_policies
 from twinloop.gap.policies_text import policies_text
-from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_policies import policies_section
 
 
@@ -45,7 +45,7 @@ def run_gap_policies(
     """
     if trials is None and (real is None or sim is None):
         raise InputError("Two sets of trials are compared. Give --real FILE --sim FILE, or one table with both.")
-    run = GapRun.begin("policies", output, fail_if, console)
+    run = MeasuredRun.begin("gap", "policies", output, fail_if, console)
     known = read_both(real, sim, trials)
     gaps = [measure_policies(known, measure, level=level, seed=seed) for measure in measures_of(known)]
     console.print("\n\n".join(policies_text(gap) for gap in gaps), soft_wrap=True, highlight=False)

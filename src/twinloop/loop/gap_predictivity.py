@@ -14,7 +14,7 @@ from twinloop.dataset.trials import read_both
 from twinloop.dataset.trials_scores import is_score_table, scores_of_rows
 from twinloop.dataset.trials_table import read_rows
 from twinloop.gap.predictivity import PredictivityReport, measure_predictivity, scores_by_task
-from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_policies import predictivity_section
 from twinloop.stats.ranking_scores import PolicyScores
 
@@ -49,7 +49,7 @@ def run_gap_predictivity(
     Raises:
         InputError: nothing to read, a table that cannot be read, or too few policies.
     """
-    run = GapRun.begin("predictivity", output, fail_if, console)
+    run = MeasuredRun.begin("gap", "predictivity", output, fail_if, console)
     tables, notes, data = _read(scores, real, sim, measure)
     report = measure_predictivity(tables, notes=notes, level=level, seed=seed)
     console.print(report.text(), soft_wrap=True, highlight=False)

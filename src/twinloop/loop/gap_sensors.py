@@ -11,9 +11,9 @@ from rich.table import Column, Table
 
 from twinloop.core.errors import InputError
 from twinloop.gap.sensors import SensorGap, measure_sensors
-from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.gap_sides import require_two_sides
 from twinloop.loop.logs import Log
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_sensors import remedy_text, sensors_section
 from twinloop.twin import load_twin
 
@@ -39,7 +39,7 @@ def run_gap_sensors(
         fail_if: conditions on which to exit with 1.
         console: for people.
     """
-    run = GapRun.begin("sensors", output, fail_if, console)
+    run = MeasuredRun.begin("gap", "sensors", output, fail_if, console)
     require_two_sides(real, sim)
     nominal = {} if twin is None else {name: param.nominal for name, param in load_twin(twin).params.items()}
     gap = measure_sensors(real.episodes, sim.episodes, same=_names(same), nominal=nominal)

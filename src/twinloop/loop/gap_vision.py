@@ -26,7 +26,7 @@ from twinloop.gap.vision import VisionGap, measure_vision
 from twinloop.gap.vision_side import gather
 from twinloop.generate.pixels.dataset import PICTURES
 from twinloop.generate.render_settings import picture_size
-from twinloop.loop.gap_run import GapRun, Outcome
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_vision import HEAD, difference_row, remedy_text, verdict, vision_section
 from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.depth import sensor_settings
@@ -78,7 +78,7 @@ def run_gap_vision(
         fail_if: conditions on which to exit with 1.
         console: for people.
     """  # fmt: skip
-    run = GapRun.begin("vision", output, fail_if, console)
+    run = MeasuredRun.begin("gap", "vision", output, fail_if, console)
     refuse_draws(draws, 0.95)
     if Path(real).resolve() == Path(sim).resolve():
         raise InputError(f"--real and --sim are the same folder, {real}: nothing can differ. Give simulated pictures.")

@@ -19,10 +19,10 @@ from twinloop.gap.groups import By, changed_params, parameter_groups, read_group
 from twinloop.gap.sensitivity import Over, Sensitivity, SensitivityOptions, sensitivity
 from twinloop.gap.unexplained_result import Unexplained
 from twinloop.loop.gap_options import Request
-from twinloop.loop.gap_run import GapRun, Outcome
 from twinloop.loop.gap_split import describe, held_out_split
 from twinloop.loop.gap_where import nested_of, where_it_lives
 from twinloop.loop.logs import Log
+from twinloop.loop.measured_run import MeasuredRun, Outcome
 from twinloop.loop.pages_gap_where import nested_section
 from twinloop.loop.pages_gap_why import why_section
 from twinloop.randomize import read_identified
@@ -189,7 +189,7 @@ def run_why(
 
     With ``params`` from a run on the same log, only that run's held-out episodes are used.
     """
-    started = GapRun.begin("why", output, fail_if, console)
+    started = MeasuredRun.begin("gap", "why", output, fail_if, console)
     twin, run = load_twin(reference), read_identified(params)
     split = held_out_split(log, run)
     found = explain(

@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.core.params import ParamTable
 from twinloop.loop import scenario_places as places
-from twinloop.loop.gap_run import GapRun
+from twinloop.loop.measured_run import MeasuredRun
 from twinloop.loop.scenario_failure import rate_words
 from twinloop.loop.scenario_pages import doses_section, scenario_section, terms_section
 from twinloop.report import Report
@@ -111,7 +111,7 @@ def run_counterfactual(
     """Success with and without changes, in the same worlds with the same chance."""
     if not what:
         raise InputError("Say what would have been different: --what 'object/cube/mass=0.05,0.1'.")
-    run = GapRun.begin("counterfactual", output, fail_if, console, verb="scenario")
+    run = MeasuredRun.begin("scenario", "counterfactual", output, fail_if, console)
     asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
     whats = [parse_what(text, asking.twin) for text in what]
     contrasts, crossings = counterfactual(asking.attempt, asking.base, asking.own, whats, refine=refine, level=level)
@@ -156,7 +156,7 @@ def run_ablate(
     console: Console,
 ) -> tuple[dict[str, Any], int]:
     """Terms of the physics switched off one by one, and all but one."""
-    run = GapRun.begin("ablate", output, fail_if, console, verb="scenario")
+    run = MeasuredRun.begin("scenario", "ablate", output, fail_if, console)
     asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
     chosen = terms_of(asking.twin, terms, pictures=asking.pictures)
     found = ablate(asking.attempt, asking.base, asking.own, chosen, level=level)

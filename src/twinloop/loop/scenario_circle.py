@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import read_json
 from twinloop.loop import scenario_places as places
-from twinloop.loop.gap_run import GapRun
+from twinloop.loop.measured_run import MeasuredRun
 from twinloop.loop.scenario_augment import run_augment
 from twinloop.loop.scenario_change import Change, changes_page, changes_table
 from twinloop.rollout.pinned import PinnedWorld
@@ -63,7 +63,7 @@ def run_circle(
     Raises:
         InputError: the scenario or the policy cannot be opened, or nobody knows what the policy was trained on.
     """
-    run = GapRun.begin("loop", output, (), console, verb="scenario")
+    run = MeasuredRun.begin("scenario", "loop", output, (), console)
     _, pinned = places.opened(circle.name, scenarios)
     folder = places.policy_folder(circle.policy)
     sources = _sources(circle, folder)

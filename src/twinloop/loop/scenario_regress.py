@@ -12,7 +12,7 @@ from rich.table import Table
 
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.loop import scenario_places as places
-from twinloop.loop.gap_run import GapRun
+from twinloop.loop.measured_run import MeasuredRun
 from twinloop.loop.scenario_ask import who
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import rewrite_pinned
@@ -48,7 +48,7 @@ def run_regress(
     Raises:
         InputError: there is no scenario, or nothing to compare any with and ``accept`` is not given.
     """
-    run = GapRun.begin("regress", output, (), console, verb="scenario")
+    run = MeasuredRun.begin("scenario", "regress", output, (), console)
     backend = open_backend(nthread=nthread)
     found = places.every(names, scenarios)
     if not accept:

@@ -15,7 +15,7 @@ from twinloop.core.headline import Headline
 from twinloop.core.progress import track
 from twinloop.generate.config import load_plan, read_config
 from twinloop.loop import scenario_places as places
-from twinloop.loop.gap_run import GapRun
+from twinloop.loop.measured_run import MeasuredRun
 from twinloop.report import KeyFigure, Report
 from twinloop.report.failure_map import failure_map
 from twinloop.rollout.pinned import Origin, PinnedWorld
@@ -64,7 +64,7 @@ def run_search(
     asked: Hunt, output: Path | None, scenarios: Path | None, *, fail_if: Sequence[str], console: Console
 ) -> tuple[dict[str, Any], int]:
     """Search, say what was found, and keep the most probable failures."""
-    run = GapRun.begin("search", output, fail_if, console, verb="scenario")
+    run = MeasuredRun.begin("scenario", "search", output, fail_if, console)
     config = read_config(asked.file, seed=None, keep="all")
     plan = load_plan(config)
     task = open_task(config.task, plan.twin)

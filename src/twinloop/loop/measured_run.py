@@ -1,4 +1,4 @@
-"""What every measurement of the gap begins and ends with: its folder, its figures, its page, and its exit code."""
+"""What every command that measures begins and ends with: its folder, its figures, its page, and its exit code."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ Outcome = tuple[dict[str, Any], int]
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapRun:
-    """One measurement. ``kind`` is the word after ``twinloop`` ``verb``; without ``output`` nothing is stored."""
+class MeasuredRun:
+    """One run of a command that measures. ``kind`` is the word after ``twinloop`` ``verb``, or what was asked of it.
 
+    Without ``output`` nothing is stored.
+    """
+
+    verb: str
     kind: str
     output: Path | None
     conditions: tuple[Condition, ...]
     console: Console
-    verb: str = "gap"
 
     @classmethod
-    def begin(
-        cls, kind: str, output: Path | None, fail_if: Sequence[str], console: Console, *, verb: str = "gap"
-    ) -> GapRun:
+    def begin(cls, verb: str, kind: str, output: Path | None, fail_if: Sequence[str], console: Console) -> MeasuredRun:
         """Claim the folder and read the conditions, before anything is computed.
 
         Raises:
@@ -40,7 +41,7 @@ class GapRun:
         conditions = parse_conditions(fail_if)
         if output is not None:
             claim_output(output)
-        return cls(kind=kind, output=output, conditions=conditions, console=console, verb=verb)
+        return cls(verb=verb, kind=kind, output=output, conditions=conditions, console=console)
 
     def end(
         self,
