@@ -17,7 +17,8 @@ from twinloop.dataset.registry import RealDataUnavailableError
 from twinloop.generate import GenerateConfig, RenderConfig, resolve
 from twinloop.generate.config import load_plan
 from twinloop.hardware.virtual_log import virtual_log
-from twinloop.loop.demo_circle import SecondHalf, circle_section, second_half
+from twinloop.loop.demo_circle import SecondHalf, second_half
+from twinloop.loop.demo_circle_page import before_and_after, circle_section, transfer_figure
 from twinloop.loop.generate import checked_workers, opened, pictures_pass, render_line, states_line, states_pass
 from twinloop.loop.identify import Identified, fit
 from twinloop.loop.logs import Log, open_public
@@ -37,7 +38,7 @@ HOLDOUT = "last:10"
 ATTEMPTS = 256
 # A renderer without the graphics library draws about 20 pictures per second on two cores instead of hundreds.
 RENDERS = {
-    "gl": RenderConfig(cameras=["front", "wrist"], height=240, width=320, episodes=30, renderer="gl"),
+    "gl": RenderConfig(cameras=["front", "wrist"], height=240, width=320, episodes=20, renderer="gl"),
     "warp": RenderConfig(cameras=["front", "wrist"], height=128, width=128, episodes=3, renderer="warp"),
 }
 # Mean absolute error that a second-order fit with delay and bias reached on the held-out episodes of this log.
@@ -174,7 +175,8 @@ def _fill(
     circle: SecondHalf | None,
 ) -> None:
     source, simulated = found.log.label, f"{TWIN}, {states['attempted']} attempts"
-    page.figures(_headline(found, source))
+    shown = [] if circle is None else [transfer_figure(circle)]
+    page.figures([*_headline(found, source), *(figure for figure in shown if figure is not None)])
     found.page(page, target=SECOND_ORDER if found.log.name == LOG else None)
     plan = load_plan(config)
     draws_section(page, plan, plan.draw(range(states["attempted"])))
@@ -196,7 +198,10 @@ def _fill(
     ]
     dataset_section(page, figures, verified.rows(), sheet)
     if circle is not None:
-        circle_section(page, circle)
+        pictures = None
+        if circle.place >= 0:
+            pictures = before_and_after(circle.place, {"before": circle.old, "after": circle.new})
+        circle_section(page, circle, pictures)
 
 
 def _second(output: Path, workers: int, clock: _Clock) -> SecondHalf | None:

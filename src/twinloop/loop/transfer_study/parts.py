@@ -12,14 +12,14 @@ from pathlib import Path
 from twinloop.core.files import read_json, write_json
 from twinloop.hardware import HiddenCell, hidden_cell
 from twinloop.loop.transfer_study.conditions import NUMBERS, Condition
-from twinloop.loop.transfer_study.settings import PICTURES, PLACES, TASK, TWIN, TransferSettings
+from twinloop.loop.transfer_study.settings import PICTURES, TASK, TWIN, TransferSettings
 from twinloop.loop.transfer_study.showing import Worlds, show
+from twinloop.loop.transfer_study.trying import tried
 from twinloop.loop.transfer_study.worlds import log_and_identify, worlds_of
 from twinloop.policies import open_policy
-from twinloop.rollout import BatchResult, ExpertActor, run_batch
+from twinloop.rollout import BatchResult, ExpertActor
 from twinloop.rollout.photographer import Photographer
 from twinloop.rollout.policy_actor import PolicyActor
-from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.train import SourceConfig, TrainConfig, train
 from twinloop.twin import Twin, load_twin
@@ -155,7 +155,7 @@ def _trials(part: Part) -> None:
         photograph=photographer.pictures if part.settings.images else None,
     )
     try:
-        _keep(part, _tried(cell, part.settings.episodes, actor))
+        _keep(part, tried(cell, range(part.settings.episodes), actor))
     finally:
         photographer.close()
 
@@ -163,14 +163,7 @@ def _trials(part: Part) -> None:
 def _script(part: Part) -> None:
     """What the script that demonstrates comes to where policies are tried: about as much as one can ask for."""
     cell = _cell(part.robot)
-    _keep(part, _tried(cell, part.settings.episodes, ExpertActor(task=open_task(TASK, cell.twin))))
-
-
-def _tried(cell: HiddenCell, episodes: int, actor: PolicyActor | ExpertActor) -> BatchResult:
-    task, numbers = open_task(TASK, cell.twin), range(episodes)
-    params = cell.table(cell.plan(PLACES).draw(numbers))
-    backend = open_backend("threads", nthread=1)
-    return run_batch(cell.twin, task, params, run_seed=PLACES, episodes=numbers, actor=actor, backend=backend)
+    _keep(part, tried(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
 
 
 def _keep(part: Part, batch: BatchResult) -> None:
