@@ -32,6 +32,8 @@ class BenchTransfer:
     """Demonstrations on each virtual robot."""
     steps: int = 2000
     """Training steps."""
+    batch: int = 256
+    """Samples per training step; a picture weighs a hundred times as much as a state."""
     log: int = 6
     """Episodes of teleoperation that each robot is identified from."""
     shake: float = 0.0
@@ -64,7 +66,7 @@ class BenchTransfer:
             log=self.log,
             conditions=_numbers(self.conditions),
             images=self.images,
-            recipe=Recipe(shake=self.shake, sees=self.sees),
+            recipe=Recipe(shake=self.shake, sees=self.sees, batch=self.batch),
         )
         figures = run_bench_transfer(
             console(json=self.json), settings, self.output, workers=self.workers, docs=self.write
