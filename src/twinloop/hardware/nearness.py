@@ -51,7 +51,7 @@ class Nearness:
         for at in np.flatnonzero(self._may_be_near()):
             first, second = (int(geom) for geom in self._pairs[at])
             keep = float(self._keep[at])
-            distance = mujoco.mj_geomDistance(self._model, self._data, first, second, keep + _BEYOND, None)
+            distance = mujoco.mj_geomDistance(self._model, self._data, first, second, keep, None)
             if distance < keep:
                 yield first, second, distance, keep
 
@@ -71,10 +71,6 @@ class Nearness:
             above = np.sum(normal * offset, axis=1) - self._model.geom_rbound[other[plane]]
             near[plane] = above < self._keep[plane]
         return near
-
-
-# Metres beyond what is kept up to which distances are asked for, so that the answer "further" is not "just so near".
-_BEYOND = 1e-3
 
 
 def _collides(model: mujoco.MjModel) -> NDArray[np.bool_]:
