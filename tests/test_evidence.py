@@ -34,6 +34,23 @@ def test_one_in_a_thousand_needs_three_thousand_trials(capsys):
     assert "Without an assumption about how far it is from reality: nothing" in said
 
 
+def test_a_claim_is_kept_and_can_fail_a_build(capsys, tmp_path):
+    words = ("--failure-rate", "0.05", "--seen-trials", "50", "--output", str(tmp_path / "claim"))
+    code, figures, said = evidence(capsys, *words, "--fail-if", "more_without_failure > 0")
+    assert code == 1
+    assert "FAILED more_without_failure > 0: more_without_failure is 9 trials" in said
+    stored = json.loads((tmp_path / "claim" / "result.json").read_text())
+    assert (stored["verb"], stored["kind"], stored["seen"]["trials"]) == ("evidence", "claim", 50)
+    assert [row["name"] for row in stored["headline"]][:2] == ["trials", "watched_trials"]
+    page = (tmp_path / "claim" / "report.html").read_text()
+    assert "which would carry the claim" in page
+    assert "Without an assumption about how far it is from reality: nothing." in page
+    code, figures, _ = evidence(capsys, *words)
+    assert (code, "holds an earlier run. Choose another --output" in figures["message"]) == (2, True)
+    code, figures, _ = evidence(capsys, "--failure-rate", "0.05", "--fail-if", "trails > 3")
+    assert (code, "Nearest existing: trials" in figures["message"]) == (2, True)
+
+
 def test_what_was_seen_counts(capsys):
     _, figures, _ = evidence(
         capsys, "--failure-rate", "0.05", "--seen-trials", "50", "--seen-failures", "1", "--failures", "1"

@@ -85,8 +85,8 @@ def test_figures_survive_the_file_and_what_is_not_known_is_null(tmp_path, consol
 
 
 def test_a_wrong_name_in_a_condition_loses_nothing(tmp_path, console):
-    run = MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["nothing < 1"], console)
-    with pytest.raises(UnknownNameError, match="--fail-if 'nothing < 1'"):
+    run = MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["skill/wrist < 1"], console)
+    with pytest.raises(UnknownNameError, match="--fail-if 'skill/wrist < 1'"):
         run.end({}, [SKILL])
     assert headlines(json.loads((tmp_path / "run" / "result.json").read_text()))["skill"] == SKILL
 
@@ -95,6 +95,38 @@ def test_a_wrong_condition_is_refused_before_the_folder_is_claimed(tmp_path, con
     with pytest.raises(InputError, match="is no condition"):
         MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["skill !"], console)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "near"),
+    [
+        (("gap", "dynamics"), "skil < 0.5", "skill"),
+        (("gap", "policies"), "sucess_gap > 0.1", "success_gap"),
+        (("gap", "compare"), "p_difers/pick < 0.05", "p_differs/*"),
+        (("scenario", "search"), "failures > 1e-3", "failure_rate"),
+        (("compare", "nominal"), "p < 0.05", "pairs"),
+        (("evidence", "claim"), "trails > 10", "trials"),
+        (("coverage", "reality"), "hole*.low < 1", "largest_hole"),
+    ],
+)
+def test_a_condition_on_what_is_never_told_is_refused_before_the_work(tmp_path, console, kind, condition, near):
+    verb, word = kind
+    with pytest.raises(UnknownNameError) as told:
+        MeasuredRun.begin(verb, word, tmp_path / "run", [condition], console)
+    assert f"--fail-if '{condition}'" in str(told.value)
+    assert near in str(told.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_condition_may_be_written_as_people_say_it(tmp_path, console):
+    run = MeasuredRun.begin("scenario", "ablate", None, ["command delay > 0.5", "object/*/mass*=0.5.low < 0"], console)
+    run.expect(["command delay", "backlash", "object/*/mass*=0.5"])
+    assert [one.name for one in run.conditions] == ["command_delay", "object/*/mass*_0.5"]
+    assert [one.end for one in run.conditions] == ["", "low"]
+    with pytest.raises(UnknownNameError, match="Unknown figure 'command_delay'"):
+        run.expect(["backlash"])
+    for asked in ("skill", "s*/elbow", "*elbow", "delay/*", "rmse/el?ow", "*"):
+        MeasuredRun.begin("gap", "dynamics", None, [f"{asked} > 1"], console)
 
 
 def test_the_history_is_in_order_of_time_whatever_the_folders_are_called(tmp_path, console):

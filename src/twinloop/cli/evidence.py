@@ -30,6 +30,10 @@ class Evidence:
     """Assumed: correlation of real and simulated outcomes of the same trials."""
     region: float | None = None
     """Assumed: probability of the only region in which the robot fails."""
+    output: Path | None = None
+    """Folder for result.json and report.html."""
+    fail_if: tuple[str, ...] = ()
+    """Exit with 1 if a figure is such, as in 'more_without_failure > 0' or 'bound > 1e-3'."""
     json: bool = False
     """End with one line of JSON on standard output."""
 
@@ -37,5 +41,6 @@ class Evidence:
         """Count."""
         from twinloop.loop.evidence import Claim, run_evidence
 
-        asked = {key: value for key, value in vars(self).items() if key != "json"}
-        return run_evidence(Claim(**asked), console(json=self.json))
+        apart = ("output", "fail_if", "json")
+        claim = Claim(**{key: value for key, value in vars(self).items() if key not in apart})
+        return run_evidence(claim, self.output, fail_if=self.fail_if, console=console(json=self.json))

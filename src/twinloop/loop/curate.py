@@ -22,8 +22,8 @@ from twinloop.curate.run import score_all
 from twinloop.curate.score_rows import scores_table
 from twinloop.loop.curate_said import print_curated, print_scores
 from twinloop.loop.curate_twins import TwinsOfEpisodes, require_fit
-from twinloop.loop.curated import Curated
-from twinloop.loop.fail_if import judge, parse_conditions
+from twinloop.loop.curated import Curated, figure_names
+from twinloop.loop.fail_if import check_names, judge, parse_conditions
 from twinloop.loop.pages_curate import curate_section
 from twinloop.loop.runs import claim_output, write_report, write_result
 from twinloop.report import Report
@@ -70,6 +70,7 @@ def run_curate(
     try:
         named = twin or (str(held.config.get("twin") or "") if held is not None else "")
         checks = open_checks(only, TwinsOfEpisodes(named=named))
+        check_names(conditions, figure_names(checks))
         recordings = open_recordings(dataset) if dataset is not None else []
         if held is not None:
             recordings = _chosen(held, recordings, where)

@@ -72,6 +72,12 @@ class Curated:
         return f"SELECT episode_id FROM episodes WHERE {f'({self.where}) AND ' if self.where else ''}{good}"  # noqa: S608 - text for a person
 
 
+def figure_names(checks: Sequence[Check]) -> list[str]:
+    """The figures that there will be of episodes, whatever the checks say of them."""
+    told = [verdict for verdict in VERDICTS if verdict != "good"]
+    return [*told, "share_bad", *(f"{verdict}/{check.name}" for check in checks for verdict in WRONG)]
+
+
 def counted_verdicts(scores: Iterable[Score]) -> dict[str, int]:
     """How many there are of each verdict, worst first."""
     counts = Counter(score.verdict for score in scores)

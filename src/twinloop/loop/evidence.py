@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from rich.table import Table
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
+from twinloop.core.headline import Headline
+from twinloop.loop.measured_run import MeasuredRun
+from twinloop.loop.pages_evidence import evidence_section
 from twinloop.stats.claims import chance_to_show, rate_shown, trials_to_claim, watched_claim
 
 _BETTER = (2, 5, 10)  # times better than the claim a policy may truly be
@@ -31,20 +35,56 @@ class Claim:
     region: float | None
 
 
-def run_evidence(claim: Claim, console: Console) -> tuple[dict[str, Any], int]:
-    """Print what a claim needs; returns the figures."""
+def run_evidence(
+    claim: Claim, output: Path | None, *, fail_if: Sequence[str] = (), console: Console
+) -> tuple[dict[str, Any], int]:
+    """Print and store what a claim needs.
+
+    Args:
+        claim: what is to be claimed.
+        output: folder for result.json and report.html; None stores nothing.
+        fail_if: conditions on which to exit with 1.
+        console: for people.
+
+    Raises:
+        InputError: a share that is none, or a search that cannot carry a claim.
+    """
     _check(claim)
-    rows = _demonstrations(claim)
+    run = MeasuredRun.begin("evidence", "claim", output, fail_if, console)
     figures: dict[str, Any] = {
         "schema": 1,
-        "verb": "evidence",
         "claim": {key: value for key, value in asdict(claim).items() if key in ("failure_rate", "confidence")},
-        "demonstrations": rows,
+        "demonstrations": _demonstrations(claim),
         "seen": _seen(claim),
         "simulation": _simulation(claim),
     }
     _say(claim, figures, console)
-    return figures, 0
+    return run.end(
+        figures,
+        _headline(figures),
+        title=f"A failure rate of at most {claim.failure_rate:g}",
+        subtitle=f"claimed with {claim.confidence:.0%} confidence",
+        fill=lambda page: evidence_section(page, figures, simulation_lines(figures["simulation"], claim.failure_rate)),
+    )
+
+
+def _headline(figures: Mapping[str, Any]) -> list[Headline]:
+    """What conditions may ask: trials without a failure, and what was seen or bounded, where it was."""
+    first = figures["demonstrations"][0]
+    told: dict[str, tuple[float, str, str]] = {
+        "trials": (first["trials"], "trials", "real trials without a failure that the claim needs"),
+        "watched_trials": (first["watched_trials"], "trials", "the same where one looks after each"),
+    }
+    if seen := figures["seen"]:
+        told["rate_shown"] = (seen["rate_shown"], "", "failure rate that the trials so far show, at most")
+        more = "trials without a failure that are still missing"
+        told["more_without_failure"] = (seen["more_without_failure"], "trials", more)
+    if "bound" in (gap := figures["simulation"].get("gap", {})):
+        told["bound"] = (gap["bound"], "", "simulated rate at most, and the assumed gap")
+    return [
+        Headline(name=name, estimate=float(value), unit=unit, method="exact", meaning=meaning)
+        for name, (value, unit, meaning) in told.items()
+    ]
 
 
 def _check(claim: Claim) -> None:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.headline import Headline
+from twinloop.core.headline import Headline, path_word
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt,
@@ -19,12 +19,15 @@ _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_PATTERN = re.compile(r"^\s*(?P<name>[^\s<>=]+?)(?:\.(?P<end>low|high))?\s*(?P<sign><=|>=|<|>)\s*(?P<number>\S+)\s*$")
+_PATTERN = re.compile(r"^\s*(?P<name>[^<>]+?)(?:\.(?P<end>low|high))?\s*(?P<sign><=|>=|<|>)\s*(?P<number>\S+)\s*$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Condition:
-    """``text`` as it was given; it compares the estimate of figures ``name``, or an ``end`` of their intervals."""
+    """``text`` as it was given; it compares the estimate of figures ``name``, or an ``end`` of their intervals.
+
+    What a figure's own name cannot hold (spaces, =) may be written, and stands for the underscore there.
+    """
 
     text: str
     name: str
@@ -74,7 +77,9 @@ def _parse(text: str) -> Condition:
             f"--fail-if '{text}' is no condition. Write NAME < NUMBER, with <, <=, > or >=, such as 'skill < 0.5', or "
             "an end of the interval: 'skill.low < 0.5'."
         )
-    return Condition(text=text, name=found["name"], end=found["end"] or "", sign=found["sign"], number=number)
+    return Condition(
+        text=text, name=path_word(found["name"]), end=found["end"] or "", sign=found["sign"], number=number
+    )
 
 
 def _number(text: str) -> float:
@@ -82,6 +87,33 @@ def _number(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
+
+
+def check_names(conditions: Sequence[Condition], figures: Sequence[str]) -> None:
+    """Refuse a condition on what a command never tells, before the work begins.
+
+    Args:
+        conditions: what was asked.
+        figures: names of figures; ``*`` stands for what only the data say, such as a joint's name.
+
+    Raises:
+        UnknownNameError: a condition names none of them.
+    """
+    names = [path_word(name) for name in figures]
+    for condition in conditions:
+        if not any(_meets(condition.name, name) for name in names):
+            raise UnknownNameError("figure", condition.name, names, where=f"--fail-if '{condition.text}'")
+
+
+def _meets(asked: str, told: str) -> bool:
+    """Whether two patterns may mean one name: as far as both are spelt out, from the beginning on, where both are."""
+    if asked == told or fnmatchcase(asked, told) or fnmatchcase(told, asked):
+        return True
+    both = [re.split(r"[*?\[]", text, maxsplit=1) for text in (asked, told)]
+    begins = [parts[0] for parts in both]
+    return all(len(parts) > 1 for parts in both) and (
+        begins[0].startswith(begins[1]) or begins[1].startswith(begins[0])
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,8 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.core.headline import Headline
-from twinloop.loop.fail_if import Condition, judge, parse_conditions
+from twinloop.loop.fail_if import Condition, check_names, judge, parse_conditions
+from twinloop.loop.figure_names import figures_of
 from twinloop.loop.runs import claim_output, write_report, write_result
 from twinloop.report import Report
 
@@ -37,11 +38,22 @@ class MeasuredRun:
 
         Raises:
             InputError: the folder is taken, or a condition cannot be read.
+            UnknownNameError: a condition is on a figure that this command never tells.
         """
-        conditions = parse_conditions(fail_if)
+        run = cls(verb=verb, kind=kind, output=output, conditions=parse_conditions(fail_if), console=console)
+        run.expect(figures_of(verb, kind))
         if output is not None:
             claim_output(output)
-        return cls(verb=verb, kind=kind, output=output, conditions=conditions, console=console)
+        return run
+
+    def expect(self, figures: Sequence[str]) -> None:
+        """Say which figures there will be, ``*`` where only the data tell, as soon as that is known; none says nothing.
+
+        Raises:
+            UnknownNameError: a condition names none of them.
+        """
+        if figures:
+            check_names(self.conditions, figures)
 
     def end(
         self,
@@ -62,7 +74,7 @@ class MeasuredRun:
             fill: adds the sections of the page; None for no page.
 
         Raises:
-            UnknownNameError: a condition on a figure that there is not; all is stored even so.
+            UnknownNameError: a condition on a figure that the data did not give; all is stored even so.
         """
         result: dict[str, Any] = {
             **figures,

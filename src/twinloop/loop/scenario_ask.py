@@ -114,6 +114,9 @@ def run_counterfactual(
     run = MeasuredRun.begin("scenario", "counterfactual", output, fail_if, console)
     asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
     whats = [parse_what(text, asking.twin) for text in what]
+    run.expect(
+        [f"{one.text}{dose:.4g}" for one in whats for dose in one.doses] + [f"{w.text}*" for w in whats if refine]
+    )
     contrasts, crossings = counterfactual(asking.attempt, asking.base, asking.own, whats, refine=refine, level=level)
     console.print(f"As it is, {rate_words(asking.base)}.", soft_wrap=True)
     console.print(_contrasts_table(contrasts, level))
@@ -159,6 +162,7 @@ def run_ablate(
     run = MeasuredRun.begin("scenario", "ablate", output, fail_if, console)
     asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
     chosen = terms_of(asking.twin, terms, pictures=asking.pictures)
+    run.expect([term.name for term in chosen if term.acts(asking.own)])
     found = ablate(asking.attempt, asking.base, asking.own, chosen, level=level)
     console.print(
         f"As it is, {rate_words(asking.base)}; with all of these terms off it {rate_words(found.bare)}.", soft_wrap=True
