@@ -139,11 +139,11 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_appended(ws):
         ws.append("score", score("e", 1.0), run_id="r")
     with pytest.raises(UnknownNameError, match=r"Unknown column 'verdct' in the table scores.*verdict"):
         ws.append("scores", score("e", 1.0).rename_columns({"verdict": "verdct"}), run_id="r")
-    with pytest.raises(InputError, match="Rows of scores need a column reason"):
+    with pytest.raises(InputError, match="Rows of the table scores need a column reason"):
         ws.append("scores", score("e", 1.0).drop_columns("reason"), run_id="r")
-    with pytest.raises(InputError, match="scores.value is double, and string came"):
+    with pytest.raises(InputError, match="value of the table scores is double, and string came"):
         ws.append("scores", score("e", 1.0).set_column(4, "value", pa.array(["much"])), run_id="r")
-    with pytest.raises(InputError, match="1 of 1 rows of scores have no verdict"):
+    with pytest.raises(InputError, match="1 of 1 rows of the table scores have no verdict"):
         ws.append("scores", score("e", 1.0).set_column(6, "verdict", pa.nulls(1, pa.string())), run_id="r")
     with pytest.raises(InputError, match="Rows of episodes come from datasets"):
         ws.append_many({"scores": score("e", 1.0), "episodes": score("e", 1.0)}, run_id="r")

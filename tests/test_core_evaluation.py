@@ -41,10 +41,10 @@ def test_a_trial_that_is_not_valid_is_no_success():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"success": None}, "lacks success"),
-        ({"colour": [1, 2, 3]}, "unknown columns colour"),
-        ({"success": ["yes", "no", "perhaps"]}, "column success is no bool"),
-        ({"success": [True, None, True]}, "1 trials do not say success"),
+        ({"success": None}, "Rows of the evaluation of bc in all need a column success; these have slice"),
+        ({"colour": [1, 2, 3]}, "Unknown column 'colour' in the evaluation of bc in all"),
+        ({"success": ["yes", "no", "perhaps"]}, "success of the evaluation of bc in all is bool, and string came"),
+        ({"success": [True, None, True]}, "1 of 3 rows of the evaluation of bc in all have no success"),
         ({"trial": ["0", "0", "0"]}, "trial 0 of slice nominal occurs twice"),
     ],
 )

@@ -21,11 +21,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twinloop.catalog.schema import TABLES, CatalogTable
+from twinloop.catalog.schema import TABLES
 from twinloop.catalog.state import State, now
 from twinloop.catalog.ulid import ulid
-from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps, sha256_file
+from twinloop.core.tables import conforming
 from twinloop.dataset.snapshot import is_full
 
 ABOUT = b"twinloop"
@@ -177,7 +178,7 @@ def about_of(path: Path) -> dict[str, Any]:
     return about
 
 
-def conforming(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None = None) -> pa.Table:
+def rows_of_table(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None = None) -> pa.Table:
     """Rows with exactly the columns of a table of the catalog, optional ones filled, in its order and types.
 
     Args:
@@ -192,33 +193,8 @@ def conforming(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None = 
     if table not in TABLES:
         raise UnknownNameError("table", table, TABLES, where="the catalog's tables that take rows")
     declared = TABLES[table]
-    names = [column.name for column in declared.columns]
-    for name in rows.column_names:
-        if name not in names:
-            raise UnknownNameError("column", name, names, where=f"the table {table}")
-    arrays = [_column(declared, i, rows, given or {}) for i in range(len(names))]
-    return pa.Table.from_arrays(arrays, schema=declared.schema)
-
-
-def _column(table: CatalogTable, place: int, rows: pa.Table, given: Mapping[str, Any]) -> pa.ChunkedArray | pa.Array:
-    column = table.columns[place]
-    if column.name not in rows.column_names:
-        value = given.get(column.name)
-        if value is None and not column.optional:
-            raise InputError(
-                f"Rows of {table.name} need a column {column.name} ({column.meaning}); these have "
-                f"{', '.join(rows.column_names)}."
-            )
-        return pa.repeat(pa.scalar(value, column.type), len(rows))
-    values = rows[column.name]
-    if values.null_count and not column.optional:
-        raise InputError(
-            f"{values.null_count} of {len(rows)} rows of {table.name} have no {column.name} ({column.meaning})."
-        )
-    try:
-        return values.cast(column.type)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"{table.name}.{column.name} is {column.type}, and {values.type} came: {error}.") from error
+    meanings = {column.name: column.meaning for column in declared.columns}
+    return conforming(rows, declared.schema, f"the table {table}", given=given, meanings=meanings)
 
 
 def full(folder: Path) -> DatasetError:

@@ -20,7 +20,7 @@ from twinloop.catalog.frozen import Frozen, freeze, frozen
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.labels import Survey, Written, write
 from twinloop.catalog.lineage import record_policy
-from twinloop.catalog.parts import Draft, Part, Parts, conforming, enlist
+from twinloop.catalog.parts import Draft, Part, Parts, enlist, rows_of_table
 from twinloop.catalog.querying import Queries
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state import State, now
@@ -159,7 +159,8 @@ class Workspace:
         if EPISODES.name in tables:
             raise InputError("Rows of episodes come from datasets: `Workspace.add` a folder.")
         drafts = [
-            Draft(table=table, rows=conforming(table, rows, given={"run_id": run_id})) for table, rows in tables.items()
+            Draft(table=table, rows=rows_of_table(table, rows, given={"run_id": run_id}))
+            for table, rows in tables.items()
         ]
         with self.parts.written(drafts, run_id=run_id) as written, self.state.transaction() as connection:
             enlist(connection, written)

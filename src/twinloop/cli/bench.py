@@ -13,6 +13,7 @@ from twinloop.cli.bench_monitor import BenchMonitor
 from twinloop.cli.bench_policies import BenchPolicies
 from twinloop.cli.bench_quality import BenchQuality
 from twinloop.cli.bench_rare import BenchRare
+from twinloop.cli.bench_study import BenchStudy
 from twinloop.cli.bench_transfer import BenchTransfer
 from twinloop.cli.commands import Outcome, console
 from twinloop.core.errors import InputError
@@ -162,39 +163,17 @@ class BenchCoverage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BenchGap:
+class BenchGap(BenchStudy):
     """How often the tests of the gap err, how often its intervals hold the truth, and what they can see: by simulation.
 
     Each table goes to its own page of the documentation.
     """
 
-    only: tuple[str, ...] = ()
-    """Areas or names of studies; default all."""
-    repetitions: int | None = None
-    """Repetitions of each, instead of the number that its table was made with."""
-    seed: int = 0
-    """Run seed."""
-    workers: int = 0
-    """Processes; 0 takes every core."""
-    write: Path | None = None
-    """The folder of the pages that take the tables between their marks, such as docs."""
-    json: bool = False
-    """End with one line of JSON on standard output."""
-
     def run(self) -> Outcome:
         """Simulate."""
         from twinloop.loop.gap_study.run import run_bench_gap
 
-        out = console(json=self.json)
-        figures = run_bench_gap(
-            out,
-            only=self.only,
-            repetitions=self.repetitions,
-            seed=self.seed,
-            workers=self.workers,
-            docs=self.write,
-        )
-        return figures, 0
+        return self.studied(run_bench_gap)
 
 
 @dataclass(frozen=True, kw_only=True)

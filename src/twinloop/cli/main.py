@@ -33,6 +33,7 @@ from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
 from twinloop.cli.label import Label, labelled
 from twinloop.cli.monitor import Monitor
+from twinloop.cli.numbers import check_numbers
 from twinloop.cli.plan import Plan
 from twinloop.cli.policies import Policies, Promote, Rollback
 from twinloop.cli.query import Query
@@ -110,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = _parsed(words) if "--json" not in words else _parsed_for_programs(words)
     started = datetime.now(UTC)
     try:
+        check_numbers(command)
         figures, code = command.run()
         _remember(words, figures, code, started)
     except TwinloopError as error:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import atomic_open, read_json, sha256_bytes, sha256_file, write_json
+from twinloop.core.tables import conforming
 from twinloop.core.trials import DOMAINS, Domain, Trials
 
 _FACTS, _TRIALS, _SCHEMA = "evaluation.json", "trials.parquet", 1
@@ -65,7 +66,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.domain not in DOMAINS:
             raise InputError(f"An evaluation is {' or '.join(DOMAINS)}, not {self.domain!r}.")
-        object.__setattr__(self, "trials", conforming(self.trials, f"The evaluation of {self.policy} in {self.suite}"))
+        object.__setattr__(self, "trials", _trials(self.trials, f"The evaluation of {self.policy} in {self.suite}"))
 
     def __len__(self) -> int:
         return self.trials.num_rows
@@ -143,33 +144,11 @@ class Evaluation:
 _KEYS = ("policy", "suite", "policy_hash", "domain", "twin", "twin_hash", "task", "run_seed")
 
 
-def conforming(trials: pa.Table, what: str) -> pa.Table:
-    """The table with exactly the columns of `TRIALS`, in their order; columns that may be null may be missing.
-
-    Raises:
-        InputError: it cannot be: a column that is needed is missing, another is unknown, a type does not fit, a trial
-            occurs twice in a slice, or there is no trial; names it.
-    """
+def _trials(trials: pa.Table, what: str) -> pa.Table:
+    """The table with exactly the columns of `TRIALS`; names the trial that occurs twice, or what is wrong else."""
     if not trials.num_rows:
         raise InputError(f"{what} has no trials.")
-    unknown = [name for name in trials.column_names if name not in TRIALS.names]
-    missing = [f.name for f in TRIALS if not f.nullable and f.name not in trials.column_names]
-    if unknown or missing:
-        wrong = f"has unknown columns {', '.join(unknown)}" if unknown else f"lacks {', '.join(missing)}"
-        raise InputError(f"{what} {wrong}. Columns of a trial: {', '.join(TRIALS.names)}.")
-    columns = []
-    for item in TRIALS:
-        if item.name not in trials.column_names:
-            columns.append(pa.nulls(trials.num_rows, item.type))
-            continue
-        try:
-            column = trials[item.name].cast(item.type)
-        except pa.ArrowException as error:
-            raise InputError(f"{what}: column {item.name} is no {item.type} ({error}).") from error
-        if column.null_count and not item.nullable:
-            raise InputError(f"{what}: {column.null_count} trials do not say {item.name}.")
-        columns.append(column)
-    table = pa.Table.from_arrays(columns, schema=TRIALS)
+    table = conforming(trials, TRIALS, what[0].lower() + what[1:])
     names = list(zip(table["slice"].to_pylist(), table["trial"].to_pylist(), strict=True))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
