@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from _releases import policy_folder
+from twinloop.catalog import Workspace
 from twinloop.cli.bench import Bench
 from twinloop.cli.bench_gate import BenchGate
 from twinloop.cli.compare import Compare
@@ -17,6 +21,10 @@ from twinloop.cli.run import Run
 from twinloop.cli.scenario import Augment, Loop, Scenario
 from twinloop.cli.train import Train
 from twinloop.core.errors import InputError
+from twinloop.loop.run import episode_line
+from twinloop.release import Registry
+from twinloop.release.running_steps import Ran, Step
+from twinloop.train.config import CHECKPOINT
 
 HERE = Path("here")
 
@@ -58,3 +66,44 @@ def test_a_negative_seed_comes_to_nothing(tmp_path, monkeypatch, capsys):
     code, text = said(capsys, "evaluate", "--seed", "-1", "--output", "runs/a")
     assert (code, text) == (2, "--seed -1 is no seed. Give a whole number from 0 to 2^63 − 1.")
     assert not (tmp_path / "runs").exists()
+
+
+def test_promote_without_a_candidate_says_how_to_come_by_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with Workspace.create(tmp_path / "cell") as ws:
+        at = ("--workspace", str(tmp_path / "cell"))
+        code, text = said(capsys, "promote", *at)
+        assert (code, "Add one with `twinloop policies add DIR`" in text) == (2, True), text
+        Registry(ws).add(policy_folder(tmp_path / "pick", 1), policy="1")
+        code, text = said(capsys, "promote", *at)
+    assert code == 2
+    assert text.startswith("main has no candidate; it has no champion either. A yes of `twinloop gate candidate.yaml` ")
+    assert "`twinloop promote pick@1 --force --reason WHY`" in text
+
+
+def test_who_stops_training_is_told_to_resume_only_what_can_be(tmp_path, monkeypatch, capsys):
+    def stopped(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Train, "run", stopped)
+    words = ["train", "--data", "d", "--output", str(tmp_path / "pick")]
+    assert main(words) == 130
+    assert "stopped. There is no checkpoint yet: the same command begins anew." in capsys.readouterr().err
+    (tmp_path / "pick").mkdir()
+    (tmp_path / "pick" / CHECKPOINT).write_bytes(b"")
+    assert main(words) == 130
+    assert "the same command with --resume goes on from there" in capsys.readouterr().err
+
+
+def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which():
+    def ran(*kinds: str) -> Ran:
+        steps = [SimpleNamespace(ruling=SimpleNamespace(kind=kind)) for kind in kinds]
+        return Ran(episode=3, policy="p", steps=cast("list[Step]", steps))
+
+    cut, held = ran("passed", "limited", "limited"), ran("passed", "held", "limited", "stopped")
+    assert (cut.violations, held.violations) == (0, 2)
+    assert episode_line(cut, None) == "episode 3: outcome not known, 3 frames, envelope: 2 cut to the limits"
+    assert episode_line(held, False) == (
+        "episode 3: failure, 4 frames, envelope: 1 cut to the limits, 1 held, 1 stopped"
+    )
+    assert episode_line(ran("passed"), True) == "episode 3: success, 1 frames, all passed by the envelope"

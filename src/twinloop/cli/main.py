@@ -54,6 +54,7 @@ _UNHEARD = 141  # as a program that SIGPIPE ends
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 _FRAME = {ord(mark): " " for mark in "╭╮╰╯│─"}  # drawn around what the parser says
 _RESUME = " What was finished is whole; the same command with --resume goes on from there."
+_ANEW = " There is no checkpoint yet: the same command begins anew."
 _DESCRIPTION = "Closes the loop between robots and their simulations: identify, randomize, simulate, verify."
 
 _Commands = (
@@ -118,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say(f"[bold red]twinloop:[/] {escape(str(error))}")
         figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
     except KeyboardInterrupt:
-        _say("[bold]twinloop:[/] stopped." + (_RESUME if isinstance(command, Generate | Render | Train) else ""))
+        _say("[bold]twinloop:[/] stopped." + _how_to_go_on(command))
         return _INTERRUPTED
     if command.json:
         print(dumps(finite(figures)))
@@ -143,6 +144,13 @@ def _parsed_for_programs(words: Sequence[str]) -> Command:
             message = " ".join(heard.getvalue().translate(_FRAME).split())
             print(dumps({"error": "UsageError", "message": message}))
         raise
+
+
+def _how_to_go_on(command: Command) -> str:
+    """What to say to whoever stopped a command with Ctrl-C."""
+    if isinstance(command, Train):
+        return _RESUME if command.begun else _ANEW
+    return _RESUME if isinstance(command, Generate | Render) else ""
 
 
 def _remember(words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime) -> None:

@@ -80,6 +80,14 @@ class Train:
     json: bool = False
     """End with one line of JSON on standard output."""
 
+    @property
+    def begun(self) -> bool:
+        """Whether a checkpoint lies there that --resume can go on from, ours or LeRobot's."""
+        from twinloop.train.config import CHECKPOINT
+
+        theirs = self.output.with_name(f"{self.output.name}.lerobot").glob("*/checkpoints/[0-9]*/pretrained_model")
+        return (self.output / CHECKPOINT).is_file() or any(theirs)
+
     def run(self) -> Outcome:
         """Train."""
         from twinloop.loop.train import read_settings_words, run_train

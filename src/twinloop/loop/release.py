@@ -35,7 +35,16 @@ def opened(workspace: Path | None, deployment: str, who: str | None = None) -> I
 def run_promote(
     registry: Registry, policy: str, *, to: Target | None, force: bool, reason: str, console: Console
 ) -> dict[str, Any]:
-    """Move a version one stage on; see `release.promote`."""
+    """Move a version one stage on; see `release.promote`.
+
+    Raises:
+        InputError: there is no candidate; says how there comes to be one.
+    """
+    where, _, alias = policy.rpartition("/")
+    if alias == "candidate" and "candidate" not in (
+        registry.aliases() if where in ("", registry.deployment) else [alias]
+    ):
+        raise InputError(_no_candidate(registry))
     moved = promote(registry, policy, to=to, force=force, reason=reason)
     if moved.stage == "champion":
         before = f", {moved.before} the previous one" if moved.before else ""
@@ -43,6 +52,21 @@ def run_promote(
     else:
         console.print(f"{moved.policy} is in {moved.stage} of {registry.deployment}, beside {moved.before}.")
     return {"verb": "promote", "deployment": registry.deployment, **moved.to_json(), "aliases": registry.aliases()}
+
+
+def _no_candidate(registry: Registry) -> str:
+    known = [version.reference for version in registry.versions()]
+    if not known:
+        return (
+            "There is no policy to promote. Add one with `twinloop policies add DIR`, then let a gate decide about it: "
+            "`twinloop gate candidate.yaml`."
+        )
+    champion = registry.aliases().get("champion")
+    now = f"{champion} is its champion" if champion else "it has no champion either"
+    return (
+        f"{registry.deployment} has no candidate; {now}. A yes of `twinloop gate candidate.yaml` makes one. Or go past "
+        f"the gate: `twinloop promote {known[-1]} --force --reason WHY` (there are {', '.join(known[-5:])})."
+    )
 
 
 def run_rollback(registry: Registry, reason: str, console: Console) -> dict[str, Any]:

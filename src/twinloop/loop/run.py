@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -157,7 +158,7 @@ class _Run:
                 ran, policy_hash=cell.deciders[arm].hash, success=success, notes={"stage": stage, "arm": arm}
             )
             self.done.append((ran, success))
-        self._console.print(_line(ran, success), soft_wrap=True)
+        self._console.print(episode_line(ran, success), soft_wrap=True)
         self._tell(ran, success)
         if cell.monitor is not None and arm == "champion":
             for line in cell.monitor.end(success):
@@ -244,10 +245,19 @@ def _described(cell: RunCell, request: RunRequest) -> str:
     )
 
 
-def _line(ran: Ran, success: bool | None) -> str:
+def episode_line(ran: Ran, success: bool | None) -> str:
+    """An episode for people: what came of it, and what the envelope did."""
     said = "outcome not known" if success is None else "success" if success else "failure"
     tail = f"; {escape(ran.reason)}" if ran.trip else ""
-    return f"episode {ran.episode}: {said}, {len(ran.steps)} frames, {ran.violations} not passed by the envelope{tail}"
+    return f"episode {ran.episode}: {said}, {len(ran.steps)} frames, {_envelope_words(ran)}{tail}"
+
+
+def _envelope_words(ran: Ran) -> str:
+    """What the envelope did: a cut command was sent within the limits, a held one was not sent at all."""
+    kinds = Counter(step.ruling.kind for step in ran.steps)
+    told = {"limited": "cut to the limits", "held": "held", "stopped": "stopped"}
+    done = [f"{kinds[kind]} {words}" for kind, words in told.items() if kinds[kind]]
+    return f"envelope: {', '.join(done)}" if done else "all passed by the envelope"
 
 
 def _say(figures: Mapping[str, Any], console: Console) -> None:

@@ -105,5 +105,5 @@ class Ran:
 
     @property
     def violations(self) -> int:
-        """Steps at which the envelope had to limit, hold or stop."""
-        return sum(step.ruling.kind != "passed" for step in self.steps)
+        """Steps at which the envelope had to hold or stop; a command that was only cut to the limits breaks none."""
+        return sum(step.ruling.kind in ("held", "stopped") for step in self.steps)

@@ -14,8 +14,9 @@ from torch import Tensor  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, write_bytes
+from twinloop.train.config import CHECKPOINT
 
-FILE = "checkpoint.safetensors"
+FILE = CHECKPOINT
 _SCHEMA = 1
 _KEY = "twinloop"
 

@@ -21,6 +21,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
 from twinloop.twin.spec import describe, load_yaml
 
+CHECKPOINT = "checkpoint.safetensors"  # in the policy's folder while a run goes on
 _SECTIONS = {"adapt", "align", "pixels"}
 
 
