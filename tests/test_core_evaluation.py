@@ -35,7 +35,7 @@ def test_a_trial_that_is_not_valid_is_no_success():
     assert made.counts() == (1, 3)
     assert made.as_trials().counts() == (1, 3)
     assert made.of_slice("dark").counts() == (0, 1)
-    assert made.as_trials().score.tolist() == [1.0, 1.0, 0.0]
+    assert made.as_trials().score.tolist() == [1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from twinloop.evaluate.comparison import compare_stored
 from twinloop.evaluate.real import read_real
 from twinloop.evaluate.summary import Summary
 from twinloop.loop.evaluate import conditions
+from twinloop.loop.evaluate_words import invalid_words
 
 
 def table(folder, text, name="trials.csv"):
@@ -182,3 +183,45 @@ def test_a_recorded_episode_is_scored_as_the_simulated_one_was(tmp_path):
     assert read.successes == 4
     assert read.time_s == pytest.approx(simulated.time_s, abs=0.6)
     assert read.smoothness == pytest.approx(simulated.smoothness, abs=1.0)
+
+
+def test_what_is_not_valid_adds_no_time_and_no_progress(tmp_path):
+    text = """policy,success,score,time_s,peak_force_n,violations,valid,reason
+act,1,1.0,4.0,10,0,,
+act,1,1.0,90.0,500,3,0,somebody stopped the arm
+act,0,0.5,30.0,12,0,,
+"""
+    (made,) = read_real(table(tmp_path, text))
+    assert made.trials["time_s"].to_pylist() == [4.0, 90.0, None]  # beside a failure it is no time to success
+    [item] = Summary.of(made).slices
+    assert (item.successes, item.trials, item.invalid) == (1, 3, 1)
+    assert (item.time_s, item.peak_force_n, item.peak_force_most_n) == (4.0, 11.0, 500.0)
+    assert item.progress == pytest.approx(0.5)
+    assert item.violating == pytest.approx(1 / 3)
+    assert made.as_trials().score.tolist() == [1.0, 0.0, 0.5]
+    assert invalid_words(made, Summary.of(made)) == (
+        "1 trials are not valid: they count as no success, and their times, forces and smoothness are left out "
+        "(somebody stopped the arm)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Controller,Is Success\na,perhaps\n", "row 1: Is Success is 'perhaps'. Write 1 or 0"),
+        ("model,succeeded,Time S\na,1,fast\n", "row 1: Time S is 'fast', where a number should be"),
+        ("policy,progress\na,3\n", "row 1: progress 3 lies outside 0 to 1"),
+        ("model,num_success,episodes\na,9,4\n", "row 1: num_success '9' of episodes '4' are no counts"),
+        ("model,is_success,succeeded\na,1,0\n", "has 2 columns that say success: is_success, succeeded. Call the one"),
+        ("Checkpoint,Outcome\na,1\n", r"no column success or score .* It has: Checkpoint, Outcome\."),
+        ("policy,success,source\na,1,lab\n", "row 1: source is 'lab', where real or sim should be"),
+    ],
+)
+def test_messages_speak_of_the_columns_as_the_file_has_them(tmp_path, text, words):
+    with pytest.raises(InputError, match=words):
+        read_real(table(tmp_path, text))
+
+
+def test_a_column_of_the_very_name_comes_before_another_word_for_it(tmp_path):
+    (made,) = read_real(table(tmp_path, "policy,checkpoint,success\nact,step_9000,1\n"))
+    assert made.policy == "act"

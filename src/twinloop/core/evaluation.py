@@ -98,7 +98,10 @@ class Evaluation:
         """The same for everything in `twinloop.stats` and `gap` that compares policies; the slice is the condition."""
         n, rows = len(self), self.trials.to_pydict()
         won = [bool(s and v) for s, v in zip(rows["success"], rows["valid"], strict=True)]
-        score = [float(w) if p is None else float(p) for w, p in zip(won, rows["progress"], strict=True)]
+        score = [
+            float(w) if p is None or not valid else float(p)
+            for w, p, valid in zip(won, rows["progress"], rows["valid"], strict=True)
+        ]
         return Trials(
             policy=(self.policy,) * n,
             domain=(self.domain,) * n,

@@ -36,22 +36,49 @@ _DOMAIN_WORDS = {"simulation": "sim", "simulated": "sim", "hardware": "real", "r
 _MOST_COUNTED = 1_000_000  # trials of a row of counts: more than anybody runs, little enough to be listed one by one
 _YES, _NO = ("1", "1.0", "true", "yes", "success"), ("0", "0.0", "false", "no", "failure", "fail")
 _SPLIT = {";": "semicolons", "\t": "tabs"}
-Row = Mapping[str, str]
 
 
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV or JSON file, with the columns' names as we write them.
+class Row(dict[str, str]):
+    """The cells of a row by our names of columns; ``theirs`` are the file's own names, for messages."""
+
+    def __init__(self, cells: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+        super().__init__(cells)
+        self.theirs = theirs
+
+    def called(self, name: str) -> str:
+        """A column of ours as the file calls it."""
+        return self.theirs.get(name, name)
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a CSV or JSON file, with the columns' names as we write them; a column of that name comes first.
 
     JSON is a list of objects, an object with that list as ``trials``, or one of columns.
 
     Raises:
-        InputError: the file is empty, no table, or not of these kinds.
+        InputError: the file is empty, no table, or not of these kinds, or two columns mean the same.
     """
     rows = _json_rows(path) if path.suffix == ".json" else _csv_rows(path)
     if not rows:
         raise InputError(f"{path} has no rows. A table of trials has a header such as policy,domain,success.")
-    names = {name: _plain(name) for name in rows[0]}
-    return [{names.get(name, _plain(name)): value for name, value in row.items()} for row in rows]
+    theirs = _theirs(path, list(dict.fromkeys(name for row in rows for name in row)))
+    return [Row({ours: row[name] for ours, name in theirs.items() if name in row}, theirs) for row in rows]
+
+
+def _theirs(path: Path, names: Sequence[str]) -> dict[str, str]:
+    """The file's column by our name of it."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        found.setdefault(_plain(name), []).append(name)
+    for ours, several in found.items():
+        exact = [name for name in several if _word(name) == ours]
+        if len(several) > 1 and len(exact) != 1:
+            raise InputError(
+                f"{path} has {len(several)} columns that say {ours}: {', '.join(several)}. Call the one that counts "
+                f"{ours}, and it is taken."
+            )
+        found[ours] = exact or several
+    return {ours: several[0] for ours, several in found.items()}
 
 
 def trials_of_rows(
@@ -62,9 +89,9 @@ def trials_of_rows(
     Raises:
         InputError: a column is missing or a value cannot be read; names the row.
     """
-    known = rows[0].keys()
+    known, theirs = rows[0].keys(), list(rows[0].theirs.values())
     if "policy" not in known and policy is None:
-        raise _lacks(where, "policy", known)
+        raise _lacks(where, "policy", theirs)
     if {"real", "sim"} <= known:
         raise InputError(
             f"{where} holds mean scores (columns real and sim), not trials: see 'twinloop gap predictivity'."
@@ -78,9 +105,9 @@ def trials_of_rows(
         parts = [_counted(row, f"{where}, row {number}", domain, policy) for number, row in enumerate(rows, start=1)]
         return replace(Trials.joined(parts), origin=where)
     if "success" not in known and "score" not in known:
-        raise _lacks(where, "success or score (or successes and trials)", known)
+        raise _lacks(where, "success or score (or successes and trials)", theirs)
     places = [f"{where}, row {number}" for number in range(1, len(rows) + 1)]
-    success = [truth(row.get("success", ""), place) for row, place in zip(rows, places, strict=True)]
+    success = [truth(row, "success", place) for row, place in zip(rows, places, strict=True)]
     return Trials(
         policy=tuple(_policy(row, place, policy) for row, place in zip(rows, places, strict=True)),
         domain=tuple(_domain(row, place, domain) for row, place in zip(rows, places, strict=True)),
@@ -103,7 +130,7 @@ def number(row: Row, name: str, place: str) -> float:
     try:
         return float(text) if text else math.nan
     except ValueError:
-        raise InputError(f"{place}: {name} is '{text}', where a number should be.") from None
+        raise InputError(f"{place}: {row.called(name)} is '{text}', where a number should be.") from None
 
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
@@ -136,9 +163,13 @@ def _json_rows(path: Path) -> list[dict[str, str]]:
     return [{name: "" if cell is None else str(cell).strip() for name, cell in row.items()} for row in rows]
 
 
+def _word(name: str) -> str:
+    return name.strip().lower().replace(" ", "_").replace("-", "_")
+
+
 def _plain(name: str) -> str:
     """A column's name as we write it."""
-    word = name.strip().lower().replace(" ", "_").replace("-", "_")
+    word = _word(name)
     if word.startswith("condition/"):
         return word
     return next((ours for ours, theirs in ALIASES.items() if word in theirs), word)
@@ -148,8 +179,8 @@ def _counted(row: Row, place: str, domain: Domain | None, policy: str | None) ->
     successes, trials = number(row, "successes", place), number(row, "trials", place)
     if not (successes.is_integer() and trials.is_integer() and 0 <= successes <= trials and trials >= 1):
         raise InputError(
-            f"{place}: successes '{row['successes']}' of trials '{row.get('trials', '')}' are no counts. Write whole "
-            "numbers, such as 8 of 10."
+            f"{place}: {row.called('successes')} '{row['successes']}' of {row.called('trials')} "
+            f"'{row.get('trials', '')}' are no counts. Write whole numbers, such as 8 of 10."
         )
     if trials > _MOST_COUNTED:
         raise InputError(f"{place}: {trials:.0f} trials are more than the {_MOST_COUNTED} of a row. Check the count.")
@@ -166,7 +197,7 @@ def _counted(row: Row, place: str, domain: Domain | None, policy: str | None) ->
 def _policy(row: Row, place: str, default: str | None) -> str:
     name = row.get("policy") or default
     if not name:
-        raise InputError(f"{place} names no policy. Write its name in the column policy.")
+        raise InputError(f"{place} names no policy. Write its name in the column {row.called('policy')}.")
     return name
 
 
@@ -174,7 +205,7 @@ def _domain(row: Row, place: str, default: Domain | None) -> Domain:
     word = row.get("domain", "").lower() or default or ""
     word = _DOMAIN_WORDS.get(word, word)
     if word not in DOMAINS:
-        raise InputError(f"{place}: domain is '{word}', where real or sim should be.")
+        raise InputError(f"{place}: {row.called('domain')} is '{word}', where real or sim should be.")
     return word
 
 
@@ -185,33 +216,38 @@ def _condition(row: Row) -> str:
     return ", ".join(part for part in (row.get("condition", ""), *several) if part)
 
 
-def truth(text: str, place: str, name: str = "success") -> bool | None:
+def truth(row: Row, name: str, place: str) -> bool | None:
     """Yes or no as people write it; None where the cell is empty.
 
     Raises:
         InputError: it is neither.
     """
+    text = row.get(name, "")
     word = text.lower()
     if not word:
         return None
     if word in _YES or word in _NO:
         return word in _YES
     between = ", and what lies between as a score" if name == "success" else ""
-    raise InputError(f"{place}: {name} is '{text}'. Write 1 or 0{between}.")
+    raise InputError(f"{place}: {row.called(name)} is '{text}'. Write 1 or 0{between}.")
 
 
 def _score(row: Row, success: bool | None, place: str) -> float:
     value = number(row, "score", place)
     if math.isnan(value):
         if row.get("score"):
-            raise InputError(f"{place}: score is '{row['score']}', where a number from 0 to 1 should be.")
+            raise InputError(
+                f"{place}: {row.called('score')} is '{row['score']}', where a number from 0 to 1 should be."
+            )
         if success is None:
             raise InputError(
                 f"{place} has neither a success nor a score. Leave the row out if the trial did not count."
             )
         return float(success)
     if not 0 <= value <= 1:
-        raise InputError(f"{place}: score {value:g} lies outside 0 to 1. Divide scores by what a full one is.")
+        raise InputError(
+            f"{place}: {row.called('score')} {value:g} lies outside 0 to 1. Divide scores by what a full one is."
+        )
     return value
 
 

@@ -3,7 +3,8 @@
 A table (CSV or JSON) has a row per trial. Columns, in any order, beside those of `dataset.trials_table` (``policy``,
 ``success`` or ``score``, ``task``, ``slice`` or ``condition``, ``trial`` or ``pair``): ``time_s``, ``smoothness``,
 ``peak_force_n``, ``violations``, ``latency_s``, ``valid`` (1 or 0, empty: yes), ``reason`` and ``episode_id``, as in
-`core.evaluation.TRIALS`. ``score`` is the progress. What is not there is not known.
+`core.evaluation.TRIALS`. ``score`` is the progress. What is not there is not known. A time beside a failure is how long
+it was tried, no time to success, and is left out.
 
 Of a LeRobot dataset, outcomes are ``provenance/success`` or the last ``next.success``, the time to success follows from
 ``next.success`` frame by frame, and smoothness and broken limits from the joints' readings, by the functions that score
@@ -89,10 +90,13 @@ def _of_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
         places = [f"{path}, row {at}" for at in range(1, len(rows) + 1)]
         for name in _NUMBERS:
             columns[name] = [_measured(row, name, place) for row, place in zip(rows, places, strict=True)]
-        valid = [truth(row.get("valid", ""), place, "valid") for row, place in zip(rows, places, strict=True)]
+        valid = [truth(row, "valid", place) for row, place in zip(rows, places, strict=True)]
         columns["valid"] = [one is not False for one in valid]
         for name in ("reason", "episode_id"):
             columns[name] = [row.get(name) or None for row in rows]
+        if trials.tells_success:
+            won = trials.values("success")
+            columns["time_s"] = [time if ok else None for time, ok in zip(columns["time_s"], won, strict=True)]
         if "score" in rows[0]:
             columns["progress"] = trials.score.tolist()
     return trials, columns
@@ -109,12 +113,14 @@ def _measured(row: Row, name: str, place: str) -> float | None:
     value = number(row, name, place)
     if not math.isfinite(value):
         raise InputError(
-            f"{place}: {name} is '{row[name]}', no finite number. Leave the cell empty where it is unknown."
+            f"{place}: {row.called(name)} is '{row[name]}', no finite number. Leave the cell empty where it is unknown."
         )
     if name != _SMOOTHNESS and value < 0:
-        raise InputError(f"{place}: {name} is {row[name]}, which is below 0. Leave the cell empty where it is unknown.")
+        raise InputError(
+            f"{place}: {row.called(name)} is {row[name]}, which is below 0. Leave the cell empty where it is unknown."
+        )
     if name == _COUNT and not value.is_integer():
-        raise InputError(f"{place}: {name} is {row[name]}, where a count of control steps should be.")
+        raise InputError(f"{place}: {row.called(name)} is {row[name]}, where a count of control steps should be.")
     return value
 
 

@@ -24,9 +24,10 @@ class SliceSummary:
     """One slice.
 
     ``success`` is the exact interval of its rate; trials that are not valid count as no success, and ``invalid`` says
-    how many there are. Figures are NaN where no trial has one: ``progress`` is a mean, ``time_s`` (to success),
-    ``smoothness`` and ``peak_force_n`` are medians, ``peak_force_most_n`` is the largest, ``violating`` the share of
-    trials in which a safety limit was broken.
+    how many there are. Figures are NaN where no trial has one: ``progress`` is a mean in which they count 0, ``time_s``
+    the median over successes that count, ``smoothness`` and ``peak_force_n`` medians over trials that are valid.
+    ``peak_force_most_n`` is the largest and ``violating`` the share in which a safety limit was broken, of all trials:
+    what happened is not undone by calling a trial invalid.
     """
 
     name: str
@@ -151,14 +152,19 @@ def _slice(
         successes=int(won.sum()),
         trials=len(won),
         invalid=int(lost.sum()),
-        progress=_of(np.mean, numbers["progress"]),
-        time_s=_of(np.median, numbers["time_s"]),
-        smoothness=_of(np.median, numbers["smoothness"]),
-        peak_force_n=_of(np.median, numbers["peak_force_n"]),
+        progress=_progress(numbers["progress"], lost),
+        time_s=_of(np.median, numbers["time_s"][won]),
+        smoothness=_of(np.median, numbers["smoothness"][~lost]),
+        peak_force_n=_of(np.median, numbers["peak_force_n"][~lost]),
         peak_force_most_n=_of(np.max, numbers["peak_force_n"]),
         violating=_of(np.mean, _violating(numbers["violations"])),
         reasons=tuple(dict.fromkeys(reason for reason in reasons if reason)),
     )
+
+
+def _progress(values: NDArray[np.float64], lost: NDArray[np.bool_]) -> float:
+    """The mean in which a trial that is not valid came to nothing; NaN where no valid trial has one."""
+    return _of(np.mean, np.where(lost, 0.0, values)) if np.isfinite(values[~lost]).any() else math.nan
 
 
 def _violating(violations: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -33,7 +33,18 @@ def evaluation_section(page: Report, made: Evaluation, summary: Summary) -> None
     pairs, ends = made.extra.get("pairs") or [], made.extra.get("ends") or {}
     if pairs:
         page.plot(pair_map(pairs, ends, summary), "Success where two axes stand at these ends of their ranges at once.")
-    head = ("slice", "success", "low", "high", "won", "of", "lost worlds", "progress", "time s", "smoothness")
+    head = (
+        "slice",
+        "success",
+        "low",
+        "high",
+        "won",
+        "of",
+        "lost worlds" if made.domain == "sim" else "not valid",
+        "progress",
+        "time s",
+        "smoothness",
+    )
     page.table(
         (*head, "peak N", "most N", "unsafe"),
         [_row(item) for item in summary.slices],

@@ -30,13 +30,25 @@ def print_summary(console: Console, made: Evaluation, summary: Summary) -> None:
         said += f"; worst slice {summary.slices[0].name} {float(worst.estimate):.3f}, the lowest true rate in {ends}"
     console.print(said, soft_wrap=True)
     if summary.invalid:
-        reasons = dict.fromkeys(reason for item in summary.slices for reason in item.reasons)
-        console.print(f"{summary.invalid} worlds were lost and count as no success: {'; '.join(reasons)}.")
+        console.print(invalid_words(made, summary), soft_wrap=True)
     for line in made.extra.get("left_out", []):
         console.print(f"Left out: {line}", soft_wrap=True)
     speed = made.extra.get("episodes_per_minute")
     if speed:
         console.print(f"{speed:.0f} episodes per minute on {made.extra['backend']}.")
+
+
+def invalid_words(made: Evaluation, summary: Summary) -> str:
+    """How many trials do not count, why, and what that means."""
+    reasons = (
+        "; ".join(dict.fromkeys(reason for item in summary.slices for reason in item.reasons)) or "no reason given"
+    )
+    if made.domain == "sim":
+        return f"{summary.invalid} worlds were lost and count as no success: {reasons}."
+    return (
+        f"{summary.invalid} trials are not valid: they count as no success, and their times, forces and smoothness are "
+        f"left out ({reasons})."
+    )
 
 
 def _cells(item: SliceSummary) -> list[str]:
