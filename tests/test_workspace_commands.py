@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
+import yaml
 
+from _releases import evaluation, policy_folder
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
+from twinloop.release import Registry
 
 LOG = "time_s,action/hip,state/hip\n" + "".join(f"{i / 10},{i % 7},{i % 5}\n" for i in range(20))
 
@@ -55,6 +59,37 @@ def test_the_workspace_is_that_of_the_output_wherever_the_command_is_typed(cell,
     assert imported("../log.csv", "../beside") == 0
     with Workspace.open(cell) as workspace:
         assert workspace.query("SELECT batch FROM batches").to_pylist() == [{"batch": "teleop"}]
+
+
+def test_what_is_measured_decided_and_kept_is_written_down_too(cell, monkeypatch):
+    def runs() -> list[tuple]:
+        with Workspace.open(cell) as workspace:
+            rows = workspace.query("SELECT verb, folder, arguments, result FROM runs ORDER BY run_id").to_pylist()
+        return [
+            (row["verb"], row["folder"], json.loads(row["arguments"])[1:2], json.loads(row["result"])) for row in rows
+        ]
+
+    assert main(["evidence", "--failure-rate", "0.1", "--output=runs/claim"]) == 0
+    with Workspace.open(cell) as workspace:
+        Registry(workspace).add(policy_folder(cell / "trained" / "pick", 1), policy="pick")
+    evaluation("pick", np.ones(100, dtype=bool)).write(cell / "runs" / "pick")
+    off = {"waived": "not asked here"}
+    asked = {"success": off, "floor": {"success": 0.5}, "regressions": off, "latency": off, "context": off}
+    asked |= {"candidate": "pick@1", "champion": None, "evidence": {"candidate": ["runs/pick"]}}
+    (cell / "gate.yaml").write_text(yaml.safe_dump(asked))
+    monkeypatch.chdir(cell.parent)
+    assert main(["gate", "cell/gate.yaml"]) == 0  # the workspace is the file's
+    monkeypatch.chdir(cell)
+    assert main(["compare", "runs/pick", "runs/pick"]) == 0
+    assert main(["scenario", "list"]) == 0  # which comes to nothing that is kept
+    found = runs()
+    assert [(verb, folder, words) for verb, folder, words, _ in found] == [
+        ("evidence", "runs/claim", ["--failure-rate"]),
+        ("gate", None, ["cell/gate.yaml"]),
+        ("compare", None, ["runs/pick"]),
+    ]
+    assert found[1][3]["passed"] is True
+    assert [result["exit_code"] for *_, result in found] == [0, 0, 0]
 
 
 def test_what_a_command_did_stands_where_the_workspace_is_damaged(cell, capsys):

@@ -29,7 +29,7 @@ def scores_of_rows(rows: Sequence[Row], *, where: str) -> tuple[PolicyScores, ..
             deviation; names the row.
     """
     if "policy" not in rows[0]:
-        raise InputError(f"{where} has no column policy. It has: {', '.join(rows[0])}.")
+        raise InputError(f"{where} has no column policy. It has: {', '.join(rows[0].theirs.values())}.")
     tasks: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         tasks.setdefault(row.get("task", ""), []).append(at)

@@ -55,6 +55,7 @@ def run_gate(
     for line in decision.lines():
         console.print(line, soft_wrap=True)
     figures = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": deployment}
+    figures["workspace"] = None if root is None else str(root)
     if output is not None:
         write_json(output / "decision.json", decision.to_json())
         figures = write_result(output, figures)

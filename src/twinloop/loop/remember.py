@@ -6,6 +6,7 @@ import os
 import sqlite3
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
 from twinloop.dataset import layout
 from twinloop.dataset.target import is_address, local_path
+from twinloop.loop.runs import finite
 
-# Commands that measure or make something and do not write down their own runs; of these, those that make datasets.
-MEASURING = ("gap", "identify")
-MAKING = ("edit", "fetch", "generate", "import", "pull", "record", "render", "run")
+# Commands that measure or make something; of these, those that make datasets. Some write down their own runs, with
+# what the catalog's tables hold of them (evaluate, compare, curate, train), and say which: ``run_id``.
+MEASURING = ("compare", "coverage", "evidence", "gap", "gate", "identify", "monitor", "plan")
+MAKING = ("edit", "fetch", "generate", "import", "pull", "record", "render", "run", "scenario")
+_LOOKING = ("list", "show")  # actions of these that come to no result
 _MOST_BYTES = 4096  # of one figure; a run's result.json has the rest
 
 
@@ -32,10 +36,10 @@ def remember(
         A line for people: what was added, or why the run was not written down.
     """
     verb = words[0] if words else ""
-    if verb not in MEASURING + MAKING:
+    if verb not in MEASURING + MAKING or figures.get("run_id") or any(word in _LOOKING for word in words[1:2]):
         return None
     written = _written(words, figures)
-    place = written or Path.cwd()
+    place = written or Path(str(figures.get("workspace") or Path.cwd()))
     if not any((folder / "twinloop.yaml").is_file() for folder in (place, *place.parents)):
         return None  # most commands run outside of any, and need not load what a catalog needs
     from twinloop.catalog import Workspace
@@ -44,7 +48,7 @@ def remember(
     assert root is not None  # noqa: S101 - the line above found it
     try:
         with Workspace.open(root) as workspace:
-            result = {**_short(figures), "exit_code": code}
+            result = {**_short(finite(figures)), "exit_code": code}
             run = workspace.record_run(verb, written, result, started, ended, list(words))
             added = [workspace.add(path, run_id=run) for path in _datasets(verb, written)]
     except (TwinloopError, OSError, sqlite3.Error) as error:
@@ -55,9 +59,11 @@ def remember(
 
 def _written(words: Sequence[str], figures: Mapping[str, Any]) -> Path | None:
     """The local folder that a command wrote."""
-    output = figures.get("output")
-    if output is None and "--output" in words[:-1]:  # measurements do not repeat it
-        output = words[list(words).index("--output") + 1]
+    output = figures.get("output") or figures.get("stored")
+    if output is None:  # measurements do not repeat it
+        said = [word.removeprefix("--output=") for word in words if word.startswith("--output=")]
+        said += [word for before, word in pairwise(words) if before == "--output"]
+        output = said[-1] if said else None
     if output is None or is_address(str(output)):
         return None
     folder = Path(os.path.abspath(local_path(str(output))))  # noqa: PTH100 - ../x lies outside, a link within
