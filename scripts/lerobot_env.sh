@@ -1,6 +1,8 @@
 #!/bin/sh
-# Makes DIR, an environment of its own with LeRobot 0.4.4 and torch for the CPU (about 2 GB), for the tests that read
-# our datasets with LeRobot itself:  sh scripts/lerobot_env.sh DIR && TWINLOOP_LEROBOT_PYTHON=DIR/bin/python make test-slow
+# Makes DIR, an environment of its own with LeRobot 0.4.4, Feetech's library, twinloop and torch for the CPU (2.6 GB). In it
+# LeRobot's policies are trained and run (export TWINLOOP_LEROBOT_PYTHON=DIR/bin/python), its robots are driven
+# (DIR/bin/twinloop run --robot lerobot:so101?…), and our datasets are read by LeRobot itself:
+# sh scripts/lerobot_env.sh DIR && TWINLOOP_LEROBOT_PYTHON=DIR/bin/python make test-slow
 # LeRobot's own requirements would take torch for CUDA (8 GB); so it and what is built against torch come without theirs.
 set -eu
 dir="${1:?usage: sh scripts/lerobot_env.sh DIR}"
@@ -29,5 +31,6 @@ pip torch==2.13.0+cpu 2>/dev/null || pip --extra-index-url https://download.pyto
 pip --no-deps torchvision==0.28.0 torchcodec==0.13.0 lerobot==0.4.4
 pip torch==2.13.0+cpu "datasets<5" "huggingface-hub<0.36" accelerate draccus==0.10.0 einops "av<16" jsonlines gymnasium \
     "deepdiff<9" "imageio[ffmpeg]" "opencv-python-headless<4.13" pynput pyserial termcolor "rerun-sdk<0.27" "diffusers<0.36" \
-    packaging
+    packaging feetech-servo-sdk pytest hypothesis
+pip -e "$(dirname "$0")/.."
 echo "LeRobot $("$dir/bin/python" -c 'import importlib.metadata as m; print(m.version("lerobot"))') in $dir"

@@ -4,6 +4,8 @@ python _lerobot_side.py load JOBS.json        of each {name, folder, target, fra
                                               ``target``, a DataLoader batch, the statistics LeRobot computes
 python _lerobot_side.py convert PARENT NAME   LeRobot's own v2.1 to v3.0, in place
 python _lerobot_side.py train FOLDER          ACT, two steps on the CPU
+python _lerobot_side.py select JOBS.json      of each {checkpoint, observations, seeds, task, target}: the commands that
+                                              LeRobot's own `predict_action` gives, step by step and world by world
 """
 
 from __future__ import annotations
@@ -96,6 +98,35 @@ def train(folder: str) -> dict:
     return {"losses": losses}
 
 
+def select(jobs: str) -> dict:
+    for job in json.loads(Path(jobs).read_text()):
+        select_one(**job)
+    return {}
+
+
+def select_one(checkpoint: str, observations: str, seeds: str, task: str, target: str) -> None:
+    """Observations ``(nstep, nworld, …)`` by key; ``seeds`` ``(nstep, nworld)`` are of steps that predict."""
+    from lerobot.configs.policies import PreTrainedConfig
+    from lerobot.policies.factory import get_policy_class, make_pre_post_processors
+    from lerobot.utils.control_utils import predict_action
+
+    config = PreTrainedConfig.from_pretrained(checkpoint)
+    policy = get_policy_class(config.type).from_pretrained(checkpoint, config=config)
+    before, after = make_pre_post_processors(config, checkpoint)
+    seen, draws = np.load(observations), np.load(seeds)
+    nstep, nworld = draws.shape
+    torch.set_num_threads(1)
+    made = []
+    for world in range(nworld):
+        policy.reset()
+        for step in range(nstep):
+            torch.manual_seed(int(draws[step, world]))
+            one = {key: seen[key][step, world] for key in seen.files}
+            answer = predict_action(one, policy, torch.device("cpu"), before, after, use_amp=False, task=task)
+            made.append(answer.numpy().reshape(-1))
+    np.save(target, np.array(made).reshape(nworld, nstep, -1).swapaxes(0, 1))
+
+
 if __name__ == "__main__":
-    answer = {"load": load, "convert": convert, "train": train}[sys.argv[1]](*sys.argv[2:])
+    answer = {"load": load, "convert": convert, "train": train, "select": select}[sys.argv[1]](*sys.argv[2:])
     print("\n" + json.dumps(answer))  # noqa: T201 - the answer

@@ -1,15 +1,16 @@
 """LeRobot's policies: the folder that holds the mixture, the command line, and what is kept of a run.
 
-A small program stands for ``lerobot-train`` except in the slow test, which trains with LeRobot itself where
-``TWINLOOP_LEROBOT_PYTHON`` names an interpreter that has it (``scripts/lerobot_env.sh``).
+A small program stands for LeRobot's interpreter; `test_lerobot_policy.py` trains and runs with LeRobot itself.
 """
 
 from __future__ import annotations
 
+import io
 import json
-import os
 import shlex
 import sys
+import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -18,21 +19,25 @@ import pytest
 from _training import config, dataset
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
-from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
+from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError, UnknownNameError
 from twinloop.dataset.reader import DatasetReader
-from twinloop.train.lerobot import parsed, require_lerobot, train_lerobot, train_words
+from twinloop.policies import open_policy, read_card
+from twinloop.release.serve_wire import Message, decode, encode
+from twinloop.train import lerobot_side
+from twinloop.train.lerobot import parsed, train_lerobot, train_words, work_folder
+from twinloop.train.lerobot_interpreter import VARIABLE, require_lerobot
 from twinloop.train.lerobot_mixture import materialize, repeats
+from twinloop.train.lerobot_policy import open_lerobot
 from twinloop.train.sources import open_sources
-
-PYTHON = os.environ.get("TWINLOOP_LEROBOT_PYTHON", "")
 
 PROGRAM = """#!{python} -S
 import pathlib, sys
-code, words = sys.argv[2], dict(word[2:].split("=", 1) for word in sys.argv[3:])
-if "metadata" in code:
+if "metadata" in sys.argv[-1]:
     print("0.4.4")
     sys.exit()
-pathlib.Path({log!r}).write_text("\\n".join(sys.argv[3:]))
+assert sys.argv[1] == "-P" and sys.argv[2].endswith("lerobot_side.py") and sys.argv[3] == "train"
+words = dict(word[2:].split("=", 1) for word in sys.argv[4:])
+pathlib.Path({log!r}).write_text("\\n".join(sys.argv[4:]))
 if words.get("seed") == "13":
     print("ValueError: no such thing")
     sys.exit(1)
@@ -43,7 +48,9 @@ for step in (100, 200):
 out = words.get("output_dir") or str(pathlib.Path(words["config_path"]).parents[3])
 made = pathlib.Path(out) / "checkpoints" / "000200" / "pretrained_model"
 made.mkdir(parents=True, exist_ok=True)
-(made / "model.safetensors").write_bytes(b"weights")
+head = b'{{"network.bias": {{"dtype": "F32", "shape": [3, 2], "data_offsets": [0, 24]}}}}'
+(made / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head + bytes(24))
+(made / "config.json").write_text('{{"type": "act", "n_obs_steps": 1, "chunk_size": 100, "n_action_steps": 50}}')
 (made / "train_config.json").write_text('{{"log_freq": 2}}')
 (made.parent / "training_state").mkdir(exist_ok=True)
 (made.parent / "training_state" / "training_step.json").write_text('{{"step": 120}}')
@@ -96,13 +103,13 @@ def test_the_command_line_is_that_of_lerobot_train(folders, tmp_path):
     words = train_words(config(*folders, policy="lerobot:act", **said), "act", tmp_path / "run")
     assert words == [
         "--dataset.repo_id=local/run",
-        f"--dataset.root={tmp_path / 'run' / 'dataset'}",
+        f"--dataset.root={tmp_path / 'run.lerobot' / 'dataset'}",
         "--policy.type=act",
         "--policy.device=cpu",
         "--policy.push_to_hub=false",
         "--policy.chunk_size=20",
         "--policy.pretrained_backbone_weights=null",
-        f"--output_dir={tmp_path / 'run' / 'lerobot'}",
+        f"--output_dir={tmp_path / 'run.lerobot' / 'run'}",
         "--job_name=run",
         "--steps=200",
         "--batch_size=8",
@@ -130,17 +137,23 @@ def test_progress_is_read_from_what_it_logs(line, found):
     assert parsed(line) == found
 
 
-def test_in_a_workspace_the_checkpoint_is_recorded_and_said_not_to_be_ours(program, tmp_path, capsys):
+def test_in_a_workspace_the_checkpoint_becomes_a_policy_that_is_recorded(program, tmp_path, capsys):
     Workspace.create(tmp_path / "cell").close()
     real = dataset(tmp_path / "cell" / "data" / "real", range(3), real=True)
     output = tmp_path / "cell" / "policies" / "act"
     words = ["train", "--policy", "lerobot:act", "--data", str(real), "--steps", "200", "--output", str(output)]
     assert main([*words, "--lerobot-python", str(program), "--json"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert figures["checkpoint"] == "lerobot/checkpoints/000200/pretrained_model"
+    assert figures["checkpoint"] == "act.lerobot/run/checkpoints/000200/pretrained_model"
     assert figures["losses"] == [[2, 0.01], [4, 0.005]]
     assert figures["versions"]["lerobot"] == "0.4.4"
-    assert figures["notes"][0].startswith("this is LeRobot's policy: its own programs run it, `twinloop run`")
+    kept = json.loads((output / "config.json").read_text())
+    assert (kept["kind"], kept["hash"], kept["parameters"]) == ("lerobot", figures["hash"], 6)
+    assert kept["settings"]["type"] == "act"
+    assert (kept["settings"]["chunk_size"], kept["settings"]["n_action_steps"]) == (100, 50)
+    assert kept["contract"]["cameras"] == {}
+    assert "A policy of kind lerobot, act. 6 parameters" in (output / "README.md").read_text()
+    assert read_card(output).name == "act"
     assert shlex.split(figures["command"])[1:] == (tmp_path / "words").read_text().splitlines()
     with Workspace.open(tmp_path / "cell") as held:
         rows = held.query("SELECT policy, name FROM policies").to_pylist()
@@ -152,7 +165,7 @@ def test_in_a_workspace_the_checkpoint_is_recorded_and_said_not_to_be_ours(progr
     resumed = train_lerobot(again, output, python=program, resume=True)
     assert resumed.figures["losses"] == [(122, 0.01), (124, 0.005)]
     assert resumed.figures["sources"] == figures["sources"]
-    last = output / "lerobot" / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
+    last = work_folder(output) / "run" / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     assert (tmp_path / "words").read_text().splitlines() == [
         f"--config_path={last.resolve()}", "--resume=true", "--steps=200"
     ]  # fmt: skip
@@ -176,25 +189,57 @@ def test_what_goes_wrong_is_said(folders, program, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
-def test_without_lerobot_both_ways_to_get_it_are_said(tmp_path):
+def test_what_is_not_observed_is_not_written(folders, tmp_path):
+    materialize(open_sources(config(*folders).sources), tmp_path / "mixed", observed=())
+    assert [key for key in DatasetReader(tmp_path / "mixed").info["features"] if key.startswith("observation")] == []
+
+
+def test_a_run_that_fails_before_its_first_checkpoint_may_be_repeated(folders, program, tmp_path):
+    plain = {"policy": "lerobot:act", "settings": {}, "lr": 0.0, "steps": 200}
+    with pytest.raises(CheckFailedError):
+        train_lerobot(config(folders[1], **plain, seed=13), tmp_path / "a", python=program)
+    assert not work_folder(tmp_path / "a").exists()
+    train_lerobot(config(folders[1], **plain), tmp_path / "a", python=program)
+
+
+def test_both_sides_speak_the_policy_servers_format():
+    arrays = {"observation.state": np.arange(6, dtype=np.float32).reshape(1, 6), "sent": np.ones(2)}
+    stream = io.BytesIO()
+    lerobot_side.send(stream, "act", arrays)
+    assert stream.getvalue() == encode(Message(kind="act", arrays=arrays))
+    assert decode(stream.getvalue()).kind == "act"
+    stream.seek(0)
+    kind, read, _ = lerobot_side.receive(stream)
+    assert kind == "act"
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(read[name], values)
+    with pytest.raises(EOFError, match="the other side is gone"):
+        lerobot_side.receive(io.BytesIO(stream.getvalue()[:-3]))
+
+
+def test_the_kind_is_an_entry_point_that_leads_to_its_opener():
+    said = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())
+    place = said["project"]["entry-points"]["twinloop.policies"]["lerobot"]
+    assert EntryPoint(name="lerobot", value=place, group="twinloop.policies").load() is open_lerobot
+
+
+def test_a_kind_that_nobody_knows_is_named(folders, program, tmp_path, monkeypatch):
+    plain = {"policy": "lerobot:act", "settings": {}, "lr": 0.0, "steps": 200}
+    made = train_lerobot(config(folders[1], **plain), tmp_path / "a", python=program)
+    path = made.folder / "config.json"
+    path.write_text(path.read_text().replace('"kind": "lerobot"', '"kind": "lerobat"', 1))
+    with pytest.raises(UnknownNameError, match="Unknown policy kind 'lerobat'"):
+        open_policy(made.folder)
+
+
+def test_without_lerobot_both_ways_to_get_it_are_said(tmp_path, monkeypatch):
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "elsewhere"))
+    with pytest.raises(MissingDependencyError, match=r"elsewhere does not start .*export TWINLOOP_LEROBOT_PYTHON=DIR"):
+        require_lerobot()
     nowhere = tmp_path / "nowhere"
     with pytest.raises(MissingDependencyError, match=r"nowhere does not start .*pip install lerobot, or sh scripts"):
         require_lerobot(nowhere)
     nowhere.write_text("#!/bin/sh\nexit 1\n")
     nowhere.chmod(0o755)
-    with pytest.raises(MissingDependencyError, match=r"has no LeRobot.*--lerobot-python DIR/bin/python"):
+    with pytest.raises(MissingDependencyError, match=r"has no LeRobot.*export TWINLOOP_LEROBOT_PYTHON=DIR/bin/python"):
         require_lerobot(nowhere)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path(PYTHON).is_file(), reason="TWINLOOP_LEROBOT_PYTHON names no interpreter with LeRobot")
-def test_lerobot_trains_act_on_a_mixture(tmp_path, monkeypatch):
-    from test_dataset_writer import SPEC_VIDEO, write_all
-
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    made = write_all(tmp_path / "set", SPEC_VIDEO)
-    settings = {"pretrained_backbone_weights": None, "chunk_size": 4, "n_action_steps": 4, "dim_model": 32}
-    said = {"policy": "lerobot:act", "settings": settings, "lr": 0.0, "steps": 2, "batch": 2}
-    trained = train_lerobot(config(made, **said), tmp_path / "run", python=Path(PYTHON))
-    assert (trained.checkpoint / "model.safetensors").is_file()
-    assert len(trained.figures["losses"]) == 2

@@ -69,7 +69,7 @@ def render_card(card: Card, config: Mapping[str, Any]) -> str:
     contract = Contract.from_json(config["contract"])
     parts = [
         f"# {card.name or 'A policy'}",
-        f"{_KINDS[config['kind']]} {config['parameters']:,} parameters, hash `{config['hash']}`.",
+        f"{_kind(config)} {config['parameters']:,} parameters, hash `{config['hash']}`.",
         '```python\nfrom twinloop.policies import open_policy\n\npolicy = open_policy("FOLDER")\n```',
         "## Contract\n\n" + _table(_contract_rows(contract, config["settings"])),
         "## Data\n\n" + _data(card, config),
@@ -79,6 +79,12 @@ def render_card(card: Card, config: Mapping[str, Any]) -> str:
         "## Versions\n\n" + _table(config["versions"]),
     ]
     return f"---\n{_front_matter(contract)}---\n\n" + "\n\n".join(parts) + "\n"
+
+
+def _kind(config: Mapping[str, Any]) -> str:
+    """What sort of policy it is; those of others say their type."""
+    kind = config["kind"]
+    return _KINDS.get(kind) or f"A policy of kind {kind}, {config['settings'].get('type', 'of no said type')}."
 
 
 def _front_matter(contract: Contract) -> str:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.policies.door import require_torch
 from twinloop.policies.folder import CONFIG, WEIGHTS, read_config
-from twinloop.policies.settings import ActSettings, FlowSettings, MlpSettings, Settings, read_settings
+from twinloop.policies.settings import KINDS, ActSettings, FlowSettings, MlpSettings, Settings, read_settings
 from twinloop.policies.statistics import Statistics
 
 if TYPE_CHECKING:
     from twinloop.policies.network import Network
     from twinloop.policies.policy import Policy
+
+ENTRY_POINTS = "twinloop.policies"
 
 
 def new_policy(
@@ -51,15 +54,21 @@ def new_policy(
 def open_policy(folder: str | Path) -> Policy:
     """The policy saved in a folder, on the CPU, its content compared with its hash.
 
+    Kinds that are not of this room come by the entry points ``twinloop.policies``: a kind's name, and a function from
+    the folder to something that predicts (`Predicts`) and has a ``hash``. LeRobot's policies are such a kind.
+
     Raises:
         InputError: what of the folder is missing, damaged, newer or no safetensors; names it.
-        MissingDependencyError: torch is not installed.
+        UnknownNameError: a kind that nothing installed here knows.
+        MissingDependencyError: torch, or what another kind needs, is not installed.
     """
     folder = Path(folder)
+    config = read_config(folder)
+    if config["kind"] not in KINDS:
+        return _of_another_kind(str(config["kind"]), folder)
     require_torch()
     from twinloop.policies.weights import read_weights, require_fitting
 
-    config = read_config(folder)
     contract, settings, statistics = _described(config, where=str(folder / CONFIG))
     tensors = read_weights(folder)
     policy = new_policy(settings.kind, contract, settings, statistics)
@@ -72,6 +81,13 @@ def open_policy(folder: str | Path) -> Policy:
             "of its own."
         )
     return policy
+
+
+def _of_another_kind(kind: str, folder: Path) -> Any:
+    known = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+    if kind not in known:
+        raise UnknownNameError("policy kind", kind, [*KINDS, *known], where=str(folder / CONFIG))
+    return known[kind].load()(folder)
 
 
 def _policy(contract: Contract, settings: Settings, statistics: Statistics) -> Policy:

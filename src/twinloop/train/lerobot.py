@@ -1,7 +1,8 @@
 """LeRobot's own policies (ACT, diffusion, SmolVLA, π0 and the rest), trained by LeRobot's own program.
 
 The mixture is written as one LeRobot v3.0 folder, and ``lerobot-train`` (0.4.4, the last for Python 3.11) runs on it,
-in this environment or in another one. What comes of it is LeRobot's checkpoint, not one of our policies.
+in this environment or in another one. What comes of it is a policy like others, which LeRobot runs
+(`train.lerobot_policy`). Data and checkpoints on the way stand beside the policy's folder, in ``FOLDER.lerobot``.
 """
 
 from __future__ import annotations
@@ -9,57 +10,47 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import subprocess
-import sys
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from twinloop import __version__
-from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
-from twinloop.core.files import read_json, sha256_json, sha256_tree, write_json
+from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
+from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.files import read_json, sha256_json, write_json
 from twinloop.core.progress import counted
+from twinloop.dataset.edit.source import Source as Opened
+from twinloop.dataset.reader import DatasetReader
+from twinloop.policies.card import Card
+from twinloop.train.agreement import agree
 from twinloop.train.config import TrainConfig
+from twinloop.train.lerobot_interpreter import SIDE, require_lerobot
 from twinloop.train.lerobot_mixture import Materialized, materialize
-from twinloop.train.sources import open_sources
+from twinloop.train.lerobot_policy import save_lerobot
+from twinloop.train.sources import Source, open_sources
 
 PREFIX = "lerobot:"
 _STEPS = 100_000  # lerobot-train's own
 _CHECKPOINTS = 5  # as lerobot-train has with its own steps and save_freq
 _POINTS = 100  # of the loss curve
 _LAST_LINES = 12  # of the program's output, in a message
-_NOT_OURS = "this is LeRobot's policy: its own programs run it, `twinloop run` and `twinloop evaluate` do not open it"
-_DATASET, _RUN = "dataset", "lerobot"
-
-# A torchvision built for CUDA asks for operators that torch for the CPU lacks; their declarations let it be imported.
-_START = """
-import sys, torch
-try:
-    import torchvision
-except RuntimeError:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
-        del sys.modules[name]
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-from lerobot.scripts.lerobot_train import main
-main()
-"""
+_DATASET, _RUN = "dataset", "run"
 
 # lerobot-train logs "step:1K smpl:8K ep:3 epch:0.12 loss:2.345 grdn:…" every log_freq steps, large numbers shortened.
 _LINE = re.compile(r"step:\S+ .*?loss:([-+.\deE]+|nan|inf)")
 
 # What of a configuration lerobot-train has no place for.
-_NOT_THERE = ("curriculum", "domain_token", "adapt", "align", "pixels", "ema", "inputs", "lr", "patience")
+_NOT_THERE = ("curriculum", "domain_token", "adapt", "align", "pixels", "ema", "lr", "patience")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeRobotTrained:
-    """LeRobot's checkpoint in a run's folder, the figures of ``result.json``, and where each episode lies, by id."""
+    """A policy's folder, LeRobot's last checkpoint, the figures of ``result.json``, where each episode lies, by id."""
 
     folder: Path
     checkpoint: Path
@@ -75,13 +66,16 @@ def train_lerobot(
     workspace: Path | None = None,
     resume: bool = False,
 ) -> LeRobotTrained:
-    """Write the mixture into ``output/dataset`` and run ``lerobot-train`` on it into ``output/lerobot``.
+    """Write the mixture, run ``lerobot-train`` on it, and make a policy of its last checkpoint.
+
+    The mixture lies in ``OUTPUT.lerobot/dataset``, LeRobot's own run in ``OUTPUT.lerobot/run``; once there is a policy,
+    they are needed to resume only.
 
     Args:
         config: ``policy`` is ``lerobot:TYPE``; ``settings`` are LeRobot's of that policy (``path`` is a pretrained one
             to go on from). Steps, batch, seed and device go to LeRobot where they are said; nothing is held out.
-        output: the run's folder.
-        python: interpreter of the environment that has LeRobot; by default this one.
+        output: the policy's folder.
+        python: interpreter of the environment that has LeRobot; see `lerobot_interpreter.require_lerobot`.
         workspace: where frozen datasets and statements are looked up.
         resume: go on from LeRobot's last checkpoint in ``output``.
 
@@ -90,25 +84,31 @@ def train_lerobot(
         InputError: the configuration asks for what ``lerobot-train`` does not do, or the data make no mixture.
         CheckFailedError: the program failed; the message ends with its last lines.
     """
-    output = Path(output)
+    output = Path(output).absolute()
     interpreter, version = require_lerobot(python)
-    kind = _checked(config)
+    kind, work = _checked(config), work_folder(output)
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
+    contract = _contract(sources, config)
     if resume:
-        mixture = Materialized.read(output)
+        mixture = Materialized.read(work)
     else:
-        mixture = materialize(sources, output / _DATASET, sim_fraction=config.sim_fraction, seed=config.seed)
-        mixture.write(output)
-    words = resume_words(output, config) if resume else train_words(config, kind, output)
+        mixture = materialize(
+            sources,
+            work / _DATASET,
+            sim_fraction=config.sim_fraction,
+            seed=config.seed,
+            observed=_observed(contract),
+        )
+        mixture.write(work)
+    words = resume_words(work, config) if resume else train_words(config, kind, output)
     began = time.perf_counter()
-    losses = _run(interpreter, words, config.steps or _STEPS, _pace(output, config, resume=resume))
-    checkpoint = _checkpoint(output)
+    losses = _trained(interpreter, words, config, work, resume=resume)
+    checkpoint = _checkpoint(work)
     figures = {
         "schema": 1,
         "verb": "train",
         "policy": config.policy,
-        "hash": sha256_tree(checkpoint),
-        "checkpoint": checkpoint.relative_to(output).as_posix(),
+        "checkpoint": checkpoint.relative_to(output.parent).as_posix(),
         "command": shlex.join(["lerobot-train", *words]),
         "config": config.model_dump(mode="json"),
         "config_hash": config.hash,
@@ -120,47 +120,76 @@ def train_lerobot(
         "sources": list(mixture.rows),
         "versions": {"twinloop": __version__, "lerobot": version},
         "notes": [
-            _NOT_OURS,
             "nothing is held out: lerobot-train 0.4.4 measures no error on episodes of its own",
             *mixture.notes,
         ],
     }
+    texts = list(Opened(work / _DATASET).tasks.values())
+    if len(texts) > 1:
+        figures["notes"].append(f"the data have {len(texts)} task texts, so the policy is told none when it acts")
+    said = texts[0] if len(texts) == 1 else ""
+    figures["hash"] = save_lerobot(
+        checkpoint, output, contract, instruction=said, card=_card(output.name, figures, version)
+    )
     write_json(output / "result.json", figures)
     folders = {episode.episode_id: episode.folder for source in sources for episode in source.episodes}
     return LeRobotTrained(folder=output, checkpoint=checkpoint, figures=figures, folders=folders)
 
 
-def require_lerobot(python: Path | None = None) -> tuple[str, str]:
-    """The interpreter that has LeRobot, and LeRobot's version.
+def work_folder(output: Path) -> Path:
+    """Where the mixture and LeRobot's own run of a policy's folder lie."""
+    return output.with_name(f"{output.name}.lerobot")
 
-    Raises:
-        MissingDependencyError: it has none; says both ways to get it.
-    """
-    remedy = "pip install lerobot, or sh scripts/lerobot_env.sh DIR and then --lerobot-python DIR/bin/python"
-    if python is None and find_spec("lerobot") is None:
-        raise MissingDependencyError("LeRobot's policies need LeRobot, which is not installed here.", remedy=remedy)
-    interpreter = sys.executable if python is None else str(python)
-    ask = "import importlib.metadata as m; print(m.version('lerobot'))"
+
+def _contract(sources: Sequence[Source], config: TrainConfig) -> Contract:
+    """What the policy will see and command: as for our own kinds, by what the sources have in common."""
+    folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
+    readers = {folder: DatasetReader(folder) for folder in folders}
+    return agree(sources, readers, inputs=config.inputs, task=config.task).contract
+
+
+def _observed(contract: Contract) -> list[str]:
+    return [
+        *([STATE] if contract.state is not None else []),
+        *([ENVIRONMENT] if contract.environment else []),
+        *(IMAGES + name for name in contract.cameras),
+    ]
+
+
+def _trained(
+    interpreter: str, words: Sequence[str], config: TrainConfig, work: Path, *, resume: bool
+) -> list[tuple[int, float]]:
+    """Run the program; of a run that failed before its first checkpoint nothing is left, so that it may be repeated."""
     try:
-        done = subprocess.run([interpreter, "-c", ask], capture_output=True, text=True, timeout=120, check=False)  # noqa: S603 - an interpreter that the user names
-    except OSError as error:
-        raise MissingDependencyError(f"{interpreter} does not start ({error.strerror}).", remedy=remedy) from error
-    if done.returncode != 0:
-        raise MissingDependencyError(f"{interpreter} has no LeRobot.", remedy=remedy)
-    return interpreter, done.stdout.strip()
+        return _run(interpreter, words, config.steps or _STEPS, _pace(work, config, resume=resume))
+    except CheckFailedError:
+        if not _checkpoints(work):
+            shutil.rmtree(work)
+        raise
+
+
+def _card(name: str, figures: Mapping[str, Any], version: str) -> Card:
+    columns = ("name", "episodes", "written", "frames", "real", "share_realized")
+    provenance = {key: figures[key] for key in ("config_hash", "data_hash", "seed", "steps", "seconds", "command")}
+    return Card(
+        name=name,
+        data=tuple({key: row[key] for key in columns} for row in figures["sources"]),
+        provenance={"lerobot": version, **provenance},
+        notes=tuple(figures["notes"]),
+    )
 
 
 def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
-    """The arguments of ``lerobot-train`` for a new run."""
+    """The arguments of ``lerobot-train`` for a new run of the policy in ``output``."""
     settings = {"device": config.device, "push_to_hub": False, **config.settings}
     path = settings.pop("path", None)
-    steps = config.steps or _STEPS
+    steps, work = config.steps or _STEPS, work_folder(output)
     words = {
         "dataset.repo_id": f"local/{output.name or 'mixture'}",
-        "dataset.root": str((output / _DATASET).resolve()),
+        "dataset.root": str((work / _DATASET).resolve()),
         **({"policy.type": kind} if path is None else {"policy.path": path}),
         **{f"policy.{name}": value for name, value in settings.items()},
-        "output_dir": str((output / _RUN).resolve()),
+        "output_dir": str((work / _RUN).resolve()),
         "job_name": output.name or "twinloop",
         "steps": steps,
         **({"batch_size": config.batch} if config.batch else {}),
@@ -173,17 +202,15 @@ def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
     return [f"--{name}={_plain(value)}" for name, value in words.items()]
 
 
-def resume_words(output: Path, config: TrainConfig) -> list[str]:
+def resume_words(work: Path, config: TrainConfig) -> list[str]:
     """The arguments of ``lerobot-train`` that go on from the last checkpoint; the rest stands in its own file.
 
     Raises:
         InputError: there is none.
     """
-    file = output / _RUN / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
+    file = work / _RUN / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     if not file.is_file():
-        raise InputError(
-            f"{output} holds no checkpoint of LeRobot to resume: {file} is missing. Train without --resume."
-        )
+        raise InputError(f"{work} holds no checkpoint of LeRobot to resume: {file} is missing. Train without --resume.")
     return [f"--config_path={file.resolve()}", "--resume=true", f"--steps={config.steps or _STEPS}"]
 
 
@@ -210,9 +237,9 @@ def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _pace(output: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
+def _pace(work: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
     """The step that a run begins at, and how many lie between two lines of its log."""
-    last = output / _RUN / "checkpoints" / "last"
+    last = work / _RUN / "checkpoints" / "last"
     if not resume:
         return 0, _every(config)
     begun = read_json(last / "training_state" / "training_step.json")["step"]
@@ -228,7 +255,7 @@ def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, in
     begun, every = pace
     losses: list[tuple[int, float]] = []
     last: deque[str] = deque(maxlen=_LAST_LINES)
-    command = [interpreter, "-c", _START, *words]
+    command = [interpreter, *SIDE, "train", *words]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as run,  # noqa: S603 - see above
         counted(label="lerobot-train", total=steps) as advance,
@@ -250,18 +277,21 @@ def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, in
     return losses
 
 
-def _checkpoint(output: Path) -> Path:
+def _checkpoint(work: Path) -> Path:
     """The folder of the last checkpoint's policy.
 
     Raises:
         CheckFailedError: the program left none.
     """
-    found = sorted(
-        (output / _RUN / "checkpoints").glob("[0-9]*/pretrained_model"), key=lambda one: int(one.parent.name)
-    )
+    found = _checkpoints(work)
     if not found:
-        raise CheckFailedError(f"lerobot-train ended and left no checkpoint in {output / _RUN / 'checkpoints'}.")
+        raise CheckFailedError(f"lerobot-train ended and left no checkpoint in {work / _RUN / 'checkpoints'}.")
     return found[-1]
+
+
+def _checkpoints(work: Path) -> list[Path]:
+    found = (work / _RUN / "checkpoints").glob("[0-9]*/pretrained_model")
+    return sorted(found, key=lambda one: int(one.parent.name))
 
 
 def report_rows(figures: Mapping[str, Any]) -> list[str]:

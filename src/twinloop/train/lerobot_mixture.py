@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,6 +22,7 @@ from twinloop.train.mixture import shares_of
 from twinloop.train.sources import Source
 
 _FILE = "mixture.json"
+_OBSERVATION = "observation."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,12 @@ class Materialized:
 
 
 def materialize(
-    sources: Sequence[Source], output: Path, *, sim_fraction: float | None = None, seed: int = 0
+    sources: Sequence[Source],
+    output: Path,
+    *,
+    sim_fraction: float | None = None,
+    seed: int = 0,
+    observed: Collection[str] | None = None,
 ) -> Materialized:
     """Write one LeRobot v3.0 folder whose frames have the sources' shares as nearly as whole episodes allow.
 
@@ -63,6 +69,7 @@ def materialize(
         output: an absent or empty folder.
         sim_fraction: as in `config.TrainConfig`.
         seed: which episodes are repeated once more.
+        observed: the ``observation.…`` features to write; by default all.
 
     Raises:
         UnitsError: the folders' units differ, or not all say theirs.
@@ -70,6 +77,9 @@ def materialize(
         DatasetError: a source is damaged, the output exists, or the disk is full.
     """
     opened = {folder: Opened(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
+    if observed is not None:
+        for one in opened.values():
+            one.keep([key for key in one.features if not key.startswith(_OBSERVATION) or key in observed])
     items = [[Item(source=opened[e.folder], index=e.index) for e in source.episodes] for source in sources]
     lengths = [np.array([item.length for item in mine], dtype=np.int64) for mine in items]
     frames = np.array([mine.sum() for mine in lengths], dtype=np.float64)

@@ -1,0 +1,256 @@
+"""A checkpoint of LeRobot's as one of our policies: a folder with contract, card and hash, that LeRobot itself runs.
+
+The folder holds our ``config.json`` and ``README.md``, and LeRobot's files as they are in ``pretrained_model``. It is
+opened by `policies.open_policy`, by the entry point ``lerobot`` of the group ``twinloop.policies``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+
+from twinloop import __version__
+from twinloop.core.contract import IMAGES, Contract
+from twinloop.core.errors import InputError
+from twinloop.core.files import read_json, sha256_file, sha256_json, write_bytes, write_json
+from twinloop.policies.card import Card, render_card
+from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, read_config
+from twinloop.policies.settings import CommonSettings
+from twinloop.policies.statistics import vector_sizes
+from twinloop.train.lerobot_child import Child, LeRobotEndedError
+from twinloop.train.lerobot_interpreter import require_lerobot
+from twinloop.train.lerobot_side import SEEDS
+from twinloop.twin.spec import describe
+
+KIND = "lerobot"
+CHECKPOINT = "pretrained_model"
+DEVICE = "TWINLOOP_LEROBOT_DEVICE"
+_BESIDE = ("train_config.json", "README.md")  # of a checkpoint, which decide nothing
+_DETERMINISTIC = ("act",)  # types that draw nothing when they act; ACT's latent is zero then
+_MODES = {"MEAN_STD": "mean_std", "MIN_MAX": "min_max", "QUANTILES": "quantile", "QUANTILE10": "quantile10"}
+# Rows that go through a network at once, always as many: see `policies.policy`.
+_TILE, _TILE_PICTURES = 16, 4
+
+
+class LeRobotSettings(CommonSettings):
+    """What LeRobot's own ``config.json`` says, in our words. ``instruction`` is the task as it is told to a policy."""
+
+    kind: Literal["lerobot"] = "lerobot"
+    type: str
+    instruction: str = ""
+    normalization: str = "mean_std"  # pyright: ignore[reportIncompatibleVariableOverride] - LeRobot knows more ways
+
+
+class LeRobotPolicy:
+    """A saved policy of LeRobot's; see `policies.Predicts`.
+
+    Its processors, which normalize, are LeRobot's. Where a policy draws by chance, what it draws is a function of the
+    noise that it is given: an episode is the same alone and in company.
+
+    Args:
+        folder: of the policy.
+        config: what stands in its ``config.json``.
+
+    Raises:
+        InputError: its files are not those that its hash names.
+        MissingDependencyError: no interpreter with LeRobot is there; says how to get one.
+        LeRobotEndedError: LeRobot cannot open it.
+    """
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        self.folder, self.hash = folder, str(config["hash"])
+        self.contract, self.settings = _described(config, where=folder / CONFIG)
+        found = content_hash(folder / CHECKPOINT, self.contract, self.settings)
+        if found != self.hash:
+            raise InputError(
+                f"{folder} says its hash is {self.hash}, and its content has {found}: the checkpoint, settings or "
+                f"contract were changed after it was saved. {RESTORE}"
+            )
+        interpreter, self.version = require_lerobot()
+        self._sizes = vector_sizes(self.contract, last_command=False)
+        self._child = Child(interpreter, folder / CHECKPOINT, os.environ.get(DEVICE, "cpu"))
+
+    @property
+    def kind(self) -> str:
+        """``lerobot``."""
+        return KIND
+
+    @property
+    def noise_size(self) -> int:
+        """1 where it draws by chance: a number that seeds its draws."""
+        return 0 if self.settings.type in _DETERMINISTIC else 1
+
+    @property
+    def observation_keys(self) -> tuple[str, ...]:
+        """What must be given: keys of rows, then of pictures."""
+        return (*self._sizes, *(IMAGES + name for name in self.contract.cameras))
+
+    def predict_with_features(
+        self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Chunks ``(n, chunk_size, k)`` in the dataset's units and features ``(n, d)``: ACT's latent, else none.
+
+        Raises:
+            InputError: an observation has another shape or type; names it.
+            LeRobotEndedError: LeRobot raised, or its interpreter ended.
+        """
+        if domain is not None:
+            raise InputError(f"LeRobot's policies know no domains, and {domain!r} is asked for. Leave it out.")
+        self._check(observation)
+        count = len(observation[self.observation_keys[0]])
+        tile = count if self.noise_size else _TILE_PICTURES if self.contract.cameras else _TILE
+        chunks, features = [], []
+        for start in range(0, count, tile):
+            rows = np.arange(start, start + tile).clip(max=count - 1)
+            part = {key: _travelling(observation[key][rows]) for key in self.observation_keys}
+            if self.noise_size:
+                part[SEEDS] = _seeds(np.zeros((count, 1)) if noise is None else noise)[rows]
+            chunk, latent = self._child.predict(part, self.settings.instruction)
+            chunks.append(self._checked(chunk))
+            features.append(latent)
+        return np.concatenate(chunks)[:count], np.concatenate(features)[:count]
+
+    def predict(
+        self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
+    ) -> NDArray[np.float64]:
+        """Chunks alone; see `predict_with_features`."""
+        return self.predict_with_features(observation, noise, domain)[0]
+
+    def close(self) -> None:
+        """End LeRobot's interpreter; it also ends with this object."""
+        self._child.close()
+
+    def _check(self, observation: Mapping[str, NDArray]) -> None:
+        for key in self.observation_keys:
+            if key not in observation:
+                raise InputError(f"The observation lacks {key}. It has: {', '.join(observation) or 'nothing'}.")
+            picture = key.startswith(IMAGES)
+            one = (*self.contract.cameras[key.removeprefix(IMAGES)], 3) if picture else (self._sizes[key],)
+            wanted, shape = (self.settings.n_obs_steps, *one), np.shape(observation[key])
+            if shape[1:] != wanted:
+                raise InputError(f"{key} has shape {shape}; the policy wants (n, {', '.join(map(str, wanted))}).")
+            if picture and observation[key].dtype != np.uint8:
+                raise InputError(f"{key} is {observation[key].dtype}; the policy wants pictures in uint8, 0 to 255.")
+
+    def _checked(self, chunk: NDArray[np.float64]) -> NDArray[np.float64]:
+        size, wanted = self.settings.chunk_size, len(self.contract.action.names)
+        if chunk.ndim != 3 or chunk.shape[1] < size or chunk.shape[2] != wanted:
+            raise LeRobotEndedError(
+                f"LeRobot's {self.settings.type} gave commands of shape {chunk.shape}, where (n, {size}, {wanted}) "
+                "belongs. This type of policy cannot be run here."
+            )
+        return chunk[:, :size]
+
+
+def open_lerobot(folder: Path) -> LeRobotPolicy:
+    """The policy of LeRobot's that is saved in a folder; see `LeRobotPolicy`."""
+    return LeRobotPolicy(folder, read_config(folder))
+
+
+def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruction: str = "", card: Card) -> str:
+    """Make a policy's folder of a checkpoint of LeRobot's; returns the policy's hash.
+
+    Args:
+        checkpoint: LeRobot's folder ``pretrained_model``, which is copied.
+        folder: the policy's.
+        contract: what the data that trained it hold.
+        instruction: the task as it was told to the policy.
+        card: see `policies.Card`.
+
+    Raises:
+        InputError: the checkpoint has no ``config.json`` of LeRobot's.
+    """
+    settings = _settings_of(checkpoint, instruction)
+    place = folder / CHECKPOINT
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(checkpoint, place)
+    identity = {"kind": KIND, "settings": settings.model_dump(mode="json"), "contract": contract.to_json()}
+    made = {
+        "schema": SCHEMA,
+        **identity,
+        "hash": content_hash(place, contract, settings),
+        "parameters": _parameters(place),
+        "statistics": {"source": f"its own processors, in {CHECKPOINT}"},
+        "versions": {"twinloop": __version__, "lerobot": str(card.provenance.get("lerobot", ""))},
+        "card": card.to_json(),
+    }
+    write_bytes(folder / README, render_card(card, made).encode())
+    write_json(folder / CONFIG, made)
+    return str(made["hash"])
+
+
+def content_hash(checkpoint: Path, contract: Contract, settings: LeRobotSettings) -> str:
+    """SHA-256 over what decides the commands: LeRobot's files, settings and contract.
+
+    Raises:
+        InputError: the checkpoint is missing.
+    """
+    if not (checkpoint / CONFIG).is_file():
+        raise InputError(f"{checkpoint} holds no checkpoint of LeRobot's: it has no {CONFIG}. {RESTORE}")
+    paths = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name not in _BESIDE]
+    files = {path.relative_to(checkpoint).as_posix(): sha256_file(path) for path in paths}
+    return sha256_json([KIND, settings.model_dump(mode="json"), contract.to_json(), files])
+
+
+def _settings_of(checkpoint: Path, instruction: str) -> LeRobotSettings:
+    if not (checkpoint / CONFIG).is_file():
+        raise InputError(f"{checkpoint} holds no checkpoint of LeRobot's: it has no {CONFIG}. Train again.")
+    said = read_json(checkpoint / CONFIG)
+    steps = said.get("n_action_steps")
+    # A diffusion policy gives only those commands of its horizon that are to be carried out.
+    whole = said.get("chunk_size") or said.get("action_chunk_size") or steps
+    if not whole:
+        raise InputError(f"{checkpoint / CONFIG} does not say how many commands a {said.get('type')} policy gives.")
+    mode = str((said.get("normalization_mapping") or {}).get("ACTION", ""))
+    made = {
+        "type": str(said["type"]),
+        "n_obs_steps": int(said.get("n_obs_steps") or 1),
+        "chunk_size": int(whole),
+        "n_action_steps": int(steps or whole),
+        "ensemble": said.get("temporal_ensemble_coeff"),
+        "normalization": _MODES.get(mode, mode.lower() or "none"),
+        "instruction": instruction,
+    }
+    try:
+        return LeRobotSettings.model_validate(made)
+    except ValidationError as error:
+        raise InputError(describe(error, where=str(checkpoint / CONFIG), model=LeRobotSettings)) from error
+
+
+def _described(config: Mapping[str, Any], *, where: Path) -> tuple[Contract, LeRobotSettings]:
+    try:
+        return Contract.from_json(config["contract"]), LeRobotSettings.model_validate(config["settings"])
+    except ValidationError as error:
+        raise InputError(describe(error, where=str(where), model=LeRobotSettings)) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{where} is damaged: its contract cannot be read ({type(error).__name__}: {error}). {RESTORE}"
+        ) from error
+
+
+def _parameters(checkpoint: Path) -> int:
+    """Numbers in a checkpoint's weights, by the header of the file (8 bytes of length, then JSON)."""
+    with (checkpoint / "model.safetensors").open("rb") as file:
+        head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    return sum(math.prod(row["shape"]) for name, row in head.items() if name != "__metadata__")
+
+
+def _travelling(values: NDArray[Any]) -> NDArray[Any]:
+    array = np.asarray(values)
+    return array if array.dtype in (np.uint8, np.float32) else array.astype(np.float32)
+
+
+def _seeds(noise: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Eight bytes ``(n, 8)`` that are a function of each row of noise."""
+    rows = np.ascontiguousarray(noise, dtype=np.float64)
+    return np.stack([np.frombuffer(hashlib.sha256(row.tobytes()).digest()[:8], np.uint8) for row in rows])

@@ -1,0 +1,223 @@
+"""LeRobot's side, run by the interpreter that has LeRobot, which need not have twinloop: one file, numpy and torch.
+
+::
+
+    python lerobot_side.py train --policy.type=act …    LeRobot's own lerobot-train
+    python lerobot_side.py serve FOLDER DEVICE          a checkpoint's predictions over standard input and output
+
+Messages between both sides are those of our policy server (``release/serve_wire.py``): the header's length, a JSON
+header, raw arrays; never pickles.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+PROTOCOL = 1
+TASK, SEEDS, ACTION, FEATURES = "task", "seeds", "action", "features"
+_LENGTH = struct.Struct("<I")
+_IMAGES = "observation.images"
+Arrays = Mapping[str, NDArray[Any]]
+
+
+def send(stream: BinaryIO, kind: str, arrays: Arrays | None = None, message: str = "") -> None:
+    """Write a message, its arrays in C order and little-endian."""
+    given = {name: np.asarray(array) for name, array in (arrays or {}).items()}
+    rows = [{"name": name, "dtype": a.dtype.name, "shape": list(a.shape)} for name, a in given.items()]
+    header = {"protocol": PROTOCOL, "kind": kind, "arrays": rows} | ({"message": message} if message else {})
+    text = json.dumps(header).encode()
+    parts = (a.astype(a.dtype.newbyteorder("<"), copy=False).tobytes() for a in given.values())
+    stream.write(b"".join((_LENGTH.pack(len(text)), text, *parts)))
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[str, dict[str, NDArray[Any]], str]:
+    """The next message: its kind, its arrays and its text.
+
+    Raises:
+        EOFError: the other side is gone.
+    """
+    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
+    header = json.loads(_exactly(stream, length))
+    arrays = {}
+    for row in header["arrays"]:
+        kind = np.dtype(row["dtype"]).newbyteorder("<")
+        data = _exactly(stream, math.prod(row["shape"]) * kind.itemsize)
+        arrays[row["name"]] = np.frombuffer(data, kind).reshape(row["shape"])
+    return header["kind"], arrays, header.get("message", "")
+
+
+def _exactly(stream: BinaryIO, count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise EOFError(f"{count - len(data)} bytes of a message are missing: the other side is gone.")
+    return data
+
+
+class Served:
+    """A checkpoint of LeRobot's with its own processors, which predicts chunks of commands.
+
+    Args:
+        folder: of the checkpoint (``pretrained_model``).
+        device: cpu, cuda.
+    """
+
+    def __init__(self, folder: str, device: str) -> None:
+        from lerobot.configs.policies import PreTrainedConfig  # pyright: ignore[reportMissingImports]
+        from lerobot.policies.factory import (  # pyright: ignore[reportMissingImports]
+            get_policy_class,
+            make_pre_post_processors,
+        )
+
+        config = PreTrainedConfig.from_pretrained(folder)
+        config.device, config.pretrained_path = device, Path(folder)
+        if hasattr(config, "pretrained_backbone_weights"):
+            config.pretrained_backbone_weights = None  # the checkpoint has them; else they are fetched first
+        self.policy = get_policy_class(config.type).from_pretrained(folder, config=config)
+        self.policy.eval()
+        self.before, self.after = make_pre_post_processors(
+            config, folder, preprocessor_overrides={"device_processor": {"device": device}}
+        )
+        self._robot, self._latent = "", None
+        head = getattr(getattr(self.policy, "model", None), "action_head", None)
+        if config.type == "act" and head is not None:
+            head.register_forward_pre_hook(self._look)
+
+    def chunk(self, arrays: Arrays, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Commands ``(n, chunk, k)`` and features ``(n, d)`` for histories ``(n, steps, …)``.
+
+        Where there are ``seeds`` ``(n, 8)``, each row is predicted by itself with chance of its own.
+        """
+        import torch  # pyright: ignore[reportMissingImports]
+
+        seen = {key: values for key, values in arrays.items() if key != SEEDS}
+        seeds = arrays.get(SEEDS)
+        with torch.inference_mode():
+            if seeds is None:
+                made = [self._predict(seen, task)]
+            else:
+                made = []
+                for row, seed in enumerate(seeds):
+                    torch.manual_seed(int.from_bytes(seed.tobytes(), "little") >> 1)
+                    made.append(self._predict({key: values[row : row + 1] for key, values in seen.items()}, task))
+        chunks, features = zip(*made, strict=True)
+        return np.concatenate(chunks), np.concatenate(features)
+
+    def _predict(self, seen: Arrays, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        import torch  # pyright: ignore[reportMissingImports]
+
+        steps = len(next(iter(seen.values()))[0])
+        batches = [self.before(_batch({key: v[:, step] for key, v in seen.items()}, task)) for step in range(steps)]
+        self._latent = None
+        chunk = self._chunk(batches)
+        made = torch.stack([self.after(chunk[:, step]) for step in range(chunk.shape[1])], dim=1)
+        command = made.to("cpu", torch.float64).numpy()
+        return command, np.empty((len(command), 0)) if self._latent is None else self._latent
+
+    def _chunk(self, batches: Sequence[dict[str, Any]]) -> Any:
+        """What the policy says of a history; some keep it in queues, which are filled as LeRobot fills them."""
+        import torch  # pyright: ignore[reportMissingImports]
+        from lerobot.policies.utils import populate_queues  # pyright: ignore[reportMissingImports]
+
+        self.policy.reset()
+        if not set(getattr(self.policy, "_queues", {})) - {ACTION}:
+            return self.policy.predict_action_chunk(batches[-1])
+        cameras = list(self.policy.config.image_features)
+        stacked = dict[str, Any]()
+        for batch in batches:
+            stacked = dict(batch)
+            if cameras:
+                stacked[_IMAGES] = torch.stack([batch[key] for key in cameras], dim=-4)
+            self.policy._queues = populate_queues(self.policy._queues, stacked, [ACTION])
+        return self.policy.predict_action_chunk({key: v for key, v in stacked.items() if key != ACTION})
+
+    def _look(self, _: Any, inputs: tuple[Any, ...]) -> None:
+        """The latent before ACT's head, averaged over the chunk."""
+        import torch  # pyright: ignore[reportMissingImports]
+
+        self._latent = inputs[0].mean(dim=1).to("cpu", torch.float64).numpy()
+
+
+def _batch(seen: Arrays, task: str) -> dict[str, Any]:
+    """Observations as LeRobot's own loop hands them to a policy (``lerobot/policies/utils.py``)."""
+    import torch  # pyright: ignore[reportMissingImports]
+
+    batch: dict[str, Any] = {}
+    for key, values in seen.items():
+        tensor = torch.as_tensor(np.array(values))
+        if values.dtype == np.uint8:
+            batch[key] = (tensor.to(torch.float32) / 255).movedim(-1, 1).contiguous()
+        else:
+            batch[key] = tensor.to(torch.float32)
+    return batch | {TASK: [task] * len(next(iter(seen.values())))}
+
+
+def serve(folder: str, device: str, reading: BinaryIO, writing: BinaryIO) -> None:
+    """Answer requests until the other side is gone; whatever a policy raises is an answer too."""
+    try:
+        served = Served(folder, device)
+    except Exception as error:  # noqa: BLE001 - LeRobot's, told to the other side
+        send(writing, "error", message=f"{type(error).__name__}: {error}")
+        return
+    send(writing, "ready")
+    while True:
+        try:
+            _, arrays, task = receive(reading)
+        except EOFError:
+            return
+        try:
+            command, features = served.chunk(arrays, task)
+            send(writing, ACTION, {ACTION: command, FEATURES: features})
+        except Exception as error:  # noqa: BLE001 - LeRobot's, told to the other side
+            send(writing, "error", message=f"{type(error).__name__}: {error}")
+
+
+def let_torchvision_in() -> None:
+    """A torchvision built for CUDA asks for operators that torch for the CPU lacks; declared, they let it be imported.
+
+    Their library must live as long as they do.
+    """
+    import torch  # pyright: ignore[reportMissingImports]
+
+    try:
+        import torchvision  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except RuntimeError:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+            del sys.modules[name]
+        library = torch.library.Library("torchvision", "FRAGMENT")
+        for name in ("nms", "qnms"):
+            library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _KEPT.append(library)
+
+
+_KEPT: list[Any] = []
+
+
+def _main(words: Sequence[str]) -> None:
+    let_torchvision_in()
+    if words[0] == "train":
+        from lerobot.scripts.lerobot_train import main  # pyright: ignore[reportMissingImports]
+
+        sys.argv = ["lerobot-train", *words[1:]]
+        main()
+        return
+    import torch  # pyright: ignore[reportMissingImports]
+
+    writing = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what LeRobot prints must not come between messages
+    torch.set_num_threads(1)
+    serve(words[1], words[2], sys.stdin.buffer, writing)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1:])
