@@ -1,11 +1,17 @@
-"""LeRobot's robots behind the protocol, by a class that speaks its interface as it stands (``robots/robot.py``)."""
+"""LeRobot's robots behind the protocol, by a class that speaks its interface as it stands (``robots/robot.py``).
+
+LeRobot's own driver, on a bus that is emulated, is tried in ``test_lerobot_arm.py``.
+"""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -20,6 +26,7 @@ from twinloop.twin import load_twin
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 TICKS = 4095
+PYTHON = os.environ.get("TWINLOOP_LEROBOT_PYTHON", "")
 
 
 @dataclass
@@ -38,6 +45,7 @@ class SO101FollowerConfig:
     use_degrees: bool = True
     disable_torque_on_disconnect: bool = True
     cameras: dict | None = None
+    calibration_dir: Path | None = None
 
 
 class SO101Follower:
@@ -244,6 +252,20 @@ def test_an_arm_without_a_calibration_is_refused(lerobot, monkeypatch):
 def test_addresses_are_checked(address, error, said):
     with pytest.raises(error, match=said):
         open_robot(address)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path(PYTHON).is_file(), reason="TWINLOOP_LEROBOT_PYTHON names no interpreter with LeRobot")
+def test_lerobots_own_driver_finds_its_servos_on_an_emulated_bus():
+    """`test_lerobot_arm.py` in the interpreter that has LeRobot."""
+    ready = subprocess.run([PYTHON, "-c", "import pytest, scservo_sdk, twinloop"], capture_output=True, check=False)
+    if ready.returncode != 0:
+        pytest.skip(f"{PYTHON} lacks twinloop, pytest or feetech-servo-sdk: scripts/lerobot_env.sh adds them")
+    words = [PYTHON, "-m", "pytest", "-q", "-m", "slow", str(Path(__file__).with_name("test_lerobot_arm.py"))]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, done.stdout[-5000:]
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
 
 
 def test_without_lerobot_it_says_what_to_install(monkeypatch):

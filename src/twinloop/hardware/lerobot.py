@@ -1,8 +1,8 @@
 """LeRobot's own robots behind our protocol: ``lerobot:so101?port=/dev/ttyACM0&id=my_arm``.
 
 LeRobot's interface is the protocol already (lerobot 0.4 to 0.6, ``robots/robot.py``); what is added is what a log
-needs: which units its numbers are in, by the arm's calibration, and the clock. LeRobot is imported once a robot is
-opened.
+needs: which units its numbers are in, by the arm's calibration, and the clock; and the care of `lerobot_bus`. LeRobot
+is imported once a robot is opened.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from twinloop.core.extension import raised
 from twinloop.core.records import Source
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, UnitMap
 from twinloop.dataset.calibration import MotorCalibration, calibrated_units, read_calibration
+from twinloop.hardware.lerobot_bus import CarefulBus
 from twinloop.hardware.protocol import POSITION, NotConnectedError, WallClock
 from twinloop.twin import load_twin
 
@@ -24,7 +25,7 @@ from twinloop.twin import load_twin
 _SO_JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
 _KINDS = {"so101": ("so101_follower", _SO_JOINTS), "so100": ("so100_follower", _SO_JOINTS)}
 _CLASSES = {"so101": "SO101Follower", "so100": "SO100Follower"}
-# Where the classes stand: in one module since lerobot 0.5, in one per arm before.
+# Where the classes stand: in one module since lerobot 0.4.4, in one per arm before.
 _MODULES = ("lerobot.robots.so_follower", "lerobot.robots.{type}")
 _OPTIONS = ("port", "id", "use_degrees", "calibration", "units", "torque_off")
 _CAMERA = "camera."
@@ -60,7 +61,8 @@ class LerobotRobot:
         origin: str = "lerobot",
     ) -> None:
         self._robot, self._joints, self._units, self._degrees = robot, joints, units, use_degrees
-        self.name, self._origin = name, origin
+        self.name, self._origin, self._clock = name, origin, WallClock()
+        self._bus = CarefulBus(robot, gripper=joints[-1])
 
     @property
     def observation_features(self) -> Mapping[str, Any]:
@@ -85,15 +87,18 @@ class LerobotRobot:
     def connect(self, calibrate: bool = False) -> None:
         """Open the bus, configure the servos, and hold where they are; a calibration is not begun unasked.
 
-        Servos go to the last goal that they were given when their torque comes on, so the first goal is where they
-        read to be.
+        A port that was opened in vain is closed again.
         """
         if self.is_connected:
             return
-        self._robot.connect(calibrate=calibrate)
-        if self.is_calibrated:
-            here = self.get_observation()
-            self._robot.send_action({key: here[key] for key in self.action_features})
+        try:
+            self._robot.connect(calibrate=calibrate)
+            if self.is_calibrated:
+                here = self.get_observation()
+                self._robot.send_action({key: here[key] for key in self.action_features})
+        except BaseException:
+            self._bus.close()
+            raise
 
     @property
     def is_calibrated(self) -> bool:
@@ -108,9 +113,15 @@ class LerobotRobot:
         """Nothing to do: LeRobot configures when it connects, and again would let the arm drop for a moment."""
 
     def get_observation(self) -> dict[str, Any]:
-        """See the protocol."""
+        """See the protocol.
+
+        Raises:
+            ServoFaultError: a servo says that something is wrong with it.
+        """
         self._require_connection()
+        self._bus.forget_late_answers()
         answer = self._robot.get_observation()
+        self._bus.check(self._clock.now())
         return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in self._asked()}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
@@ -121,13 +132,20 @@ class LerobotRobot:
 
     def disconnect(self) -> None:
         """Close the bus; servos keep their torque, and hold, unless the address says ``torque_off=true``."""
-        if self.is_connected:
+        if not self.is_connected:
+            return
+        config = self._robot.config
+        try:
+            if config.disable_torque_on_disconnect and self._bus.let_go(self._joints):
+                config.disable_torque_on_disconnect = False  # done, for each by itself
             self._robot.disconnect()
+        finally:
+            self._bus.close()
 
     @property
     def clock(self) -> WallClock:
         """See the protocol."""
-        return WallClock()
+        return self._clock
 
     @property
     def units(self) -> UnitMap:
@@ -163,9 +181,10 @@ def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> Lerob
 
     Args:
         name: such as ``so101``.
-        options: ``port``; ``id``, by which LeRobot finds the arm's calibration; ``use_degrees``; ``calibration``, a
-            calibration.json instead; ``units``, a twin whose unit map is to be taken instead of the calibration's;
-            ``torque_off``, to let the arm go when it is disconnected; ``camera.NAME=DEVICE:WIDTHxHEIGHT:FPS``.
+        options: ``port``; ``id``, by which LeRobot finds the arm's calibration; ``use_degrees``; ``calibration``, the
+            file of the calibration instead, for LeRobot too; ``units``, a twin whose unit map is to be taken instead of
+            the calibration's; ``torque_off``, to let the arm go when it is disconnected;
+            ``camera.NAME=DEVICE:WIDTHxHEIGHT:FPS``.
         origin: the whole address.
 
     Raises:
@@ -184,6 +203,10 @@ def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> Lerob
     use_degrees = _flag(options, "use_degrees", default=True)
     given: dict[str, Any] = {"port": options["port"], "id": options.get("id"), "use_degrees": use_degrees}
     given["disable_torque_on_disconnect"] = _flag(options, "torque_off", default=False)
+    if "calibration" in options:
+        path = Path(options["calibration"])
+        read_calibration(path)  # says what is wrong with it; LeRobot takes a file that is not there for no calibration
+        given |= {"id": path.stem, "calibration_dir": path.absolute().parent}
     cameras = {key.removeprefix(_CAMERA): value for key, value in options.items() if key.startswith(_CAMERA)}
     if cameras:
         given["cameras"] = {key: _camera(key, value) for key, value in cameras.items()}
