@@ -72,7 +72,8 @@ class Train:
     threads: int | None = None
     """CPU threads of torch; 1 by default, which is the fastest for small networks."""
     lerobot_python: Path | None = None
-    """Interpreter of the environment that has LeRobot, for its policies; by default this one."""
+    """Interpreter of the environment that has LeRobot, for its policies; by default that of TWINLOOP_LEROBOT_PYTHON, or
+    this one."""
     workspace: Path | None = None
     """Folder of the workspace; by default the nearest one upwards from --output."""
     resume: bool = False

@@ -19,7 +19,8 @@ from twinloop.loop.pages_train import train_page, train_section
 from twinloop.loop.runs import claim_output, write_report
 from twinloop.policies.door import require_torch
 from twinloop.train import TrainConfig, read_config, train
-from twinloop.train.lerobot import PREFIX, report_rows, train_lerobot
+from twinloop.train.lerobot import report_rows, train_lerobot
+from twinloop.train.lerobot_words import PREFIX
 
 
 def run_train(
@@ -91,7 +92,7 @@ def _run_lerobot(
     if root is not None:
         figures["dataset"] = _freeze(root, sorted(trained.folders), trained.folders, output.name, console)
         _remember(root, output, figures, config, figures["dataset"], started, console)
-    console.print(f"LeRobot's policy {figures['hash'][:16]}: {trained.checkpoint}")
+    console.print(f"Policy {figures['hash'][:16]}, which LeRobot runs: {output}")
     return figures
 
 

@@ -7,8 +7,6 @@ in this environment or in another one. What comes of it is a policy like others,
 
 from __future__ import annotations
 
-import json
-import re
 import shlex
 import shutil
 import subprocess
@@ -21,7 +19,7 @@ from typing import Any
 
 from twinloop import __version__
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
-from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.errors import CheckFailedError
 from twinloop.core.files import read_json, sha256_json, write_json
 from twinloop.core.progress import counted
 from twinloop.dataset.edit.source import Source as Opened
@@ -32,20 +30,20 @@ from twinloop.train.config import TrainConfig
 from twinloop.train.lerobot_interpreter import SIDE, require_lerobot
 from twinloop.train.lerobot_mixture import Materialized, materialize
 from twinloop.train.lerobot_policy import save_lerobot
+from twinloop.train.lerobot_words import (
+    DATASET,
+    RUN,
+    STEPS,
+    checked_kind,
+    every,
+    parsed,
+    resume_words,
+    train_words,
+    work_folder,
+)
 from twinloop.train.sources import Source, open_sources
 
-PREFIX = "lerobot:"
-_STEPS = 100_000  # lerobot-train's own
-_CHECKPOINTS = 5  # as lerobot-train has with its own steps and save_freq
-_POINTS = 100  # of the loss curve
 _LAST_LINES = 12  # of the program's output, in a message
-_DATASET, _RUN = "dataset", "run"
-
-# lerobot-train logs "step:1K smpl:8K ep:3 epch:0.12 loss:2.345 grdn:…" every log_freq steps, large numbers shortened.
-_LINE = re.compile(r"step:\S+ .*?loss:([-+.\deE]+|nan|inf)")
-
-# What of a configuration lerobot-train has no place for.
-_NOT_THERE = ("curriculum", "domain_token", "adapt", "align", "pixels", "ema", "lr", "patience")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +84,7 @@ def train_lerobot(
     """
     output = Path(output).absolute()
     interpreter, version = require_lerobot(python)
-    kind, work = _checked(config), work_folder(output)
+    kind, work = checked_kind(config), work_folder(output)
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
     contract = _contract(sources, config)
     if resume:
@@ -94,7 +92,7 @@ def train_lerobot(
     else:
         mixture = materialize(
             sources,
-            work / _DATASET,
+            work / DATASET,
             sim_fraction=config.sim_fraction,
             seed=config.seed,
             observed=_observed(contract),
@@ -114,7 +112,7 @@ def train_lerobot(
         "config_hash": config.hash,
         "data_hash": sha256_json([mixture.rows, mixture.episodes]),
         "seed": config.seed,
-        "steps": config.steps or _STEPS,
+        "steps": config.steps or STEPS,
         "seconds": time.perf_counter() - began,
         "losses": losses,
         "sources": list(mixture.rows),
@@ -124,7 +122,7 @@ def train_lerobot(
             *mixture.notes,
         ],
     }
-    texts = list(Opened(work / _DATASET).tasks.values())
+    texts = list(Opened(work / DATASET).tasks.values())
     if len(texts) > 1:
         figures["notes"].append(f"the data have {len(texts)} task texts, so the policy is told none when it acts")
     said = texts[0] if len(texts) == 1 else ""
@@ -134,11 +132,6 @@ def train_lerobot(
     write_json(output / "result.json", figures)
     folders = {episode.episode_id: episode.folder for source in sources for episode in source.episodes}
     return LeRobotTrained(folder=output, checkpoint=checkpoint, figures=figures, folders=folders)
-
-
-def work_folder(output: Path) -> Path:
-    """Where the mixture and LeRobot's own run of a policy's folder lie."""
-    return output.with_name(f"{output.name}.lerobot")
 
 
 def _contract(sources: Sequence[Source], config: TrainConfig) -> Contract:
@@ -161,7 +154,7 @@ def _trained(
 ) -> list[tuple[int, float]]:
     """Run the program; of a run that failed before its first checkpoint nothing is left, so that it may be repeated."""
     try:
-        return _run(interpreter, words, config.steps or _STEPS, _pace(work, config, resume=resume))
+        return _run(interpreter, words, config.steps or STEPS, _pace(work, config, resume=resume))
     except CheckFailedError:
         if not _checkpoints(work):
             shutil.rmtree(work)
@@ -179,75 +172,13 @@ def _card(name: str, figures: Mapping[str, Any], version: str) -> Card:
     )
 
 
-def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
-    """The arguments of ``lerobot-train`` for a new run of the policy in ``output``."""
-    settings = {"device": config.device, "push_to_hub": False, **config.settings}
-    path = settings.pop("path", None)
-    steps, work = config.steps or _STEPS, work_folder(output)
-    words = {
-        "dataset.repo_id": f"local/{output.name or 'mixture'}",
-        "dataset.root": str((work / _DATASET).resolve()),
-        **({"policy.type": kind} if path is None else {"policy.path": path}),
-        **{f"policy.{name}": value for name, value in settings.items()},
-        "output_dir": str((work / _RUN).resolve()),
-        "job_name": output.name or "twinloop",
-        "steps": steps,
-        **({"batch_size": config.batch} if config.batch else {}),
-        "seed": config.seed,
-        **({"num_workers": config.threads} if config.threads else {}),
-        "save_freq": max(1, steps // _CHECKPOINTS),
-        "log_freq": _every(config),
-        "wandb.enable": False,
-    }
-    return [f"--{name}={_plain(value)}" for name, value in words.items()]
-
-
-def resume_words(work: Path, config: TrainConfig) -> list[str]:
-    """The arguments of ``lerobot-train`` that go on from the last checkpoint; the rest stands in its own file.
-
-    Raises:
-        InputError: there is none.
-    """
-    file = work / _RUN / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
-    if not file.is_file():
-        raise InputError(f"{work} holds no checkpoint of LeRobot to resume: {file} is missing. Train without --resume.")
-    return [f"--config_path={file.resolve()}", "--resume=true", f"--steps={config.steps or _STEPS}"]
-
-
-def parsed(line: str) -> float | None:
-    """The loss of a line that ``lerobot-train`` logs, None of any other."""
-    found = _LINE.search(line)
-    return None if found is None else float(found[1])
-
-
-def _checked(config: TrainConfig) -> str:
-    """The policy's type as LeRobot calls it."""
-    kind = config.policy.removeprefix(PREFIX)
-    if not re.fullmatch(r"[a-z0-9_]+", kind):
-        raise InputError(f"--policy {config.policy}: write lerobot:TYPE with LeRobot's name, such as lerobot:act.")
-    plain = TrainConfig(sources=config.sources)
-    said = [name for name in _NOT_THERE if getattr(config, name) != getattr(plain, name)]
-    if said:
-        extra = " Say the rate with --set optimizer_lr=…" if "lr" in said else ""
-        raise InputError(f"lerobot-train has no {', '.join(said)}. Leave it out, or train mlp, act or flow.{extra}")
-    return kind
-
-
-def _plain(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
-
-
 def _pace(work: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
     """The step that a run begins at, and how many lie between two lines of its log."""
-    last = work / _RUN / "checkpoints" / "last"
+    last = work / RUN / "checkpoints" / "last"
     if not resume:
-        return 0, _every(config)
+        return 0, every(config)
     begun = read_json(last / "training_state" / "training_step.json")["step"]
     return int(begun), int(read_json(last / "pretrained_model" / "train_config.json").get("log_freq", 200))
-
-
-def _every(config: TrainConfig) -> int:
-    return max(1, (config.steps or _STEPS) // _POINTS)
 
 
 def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, int]) -> list[tuple[int, float]]:
@@ -285,12 +216,12 @@ def _checkpoint(work: Path) -> Path:
     """
     found = _checkpoints(work)
     if not found:
-        raise CheckFailedError(f"lerobot-train ended and left no checkpoint in {work / _RUN / 'checkpoints'}.")
+        raise CheckFailedError(f"lerobot-train ended and left no checkpoint in {work / RUN / 'checkpoints'}.")
     return found[-1]
 
 
 def _checkpoints(work: Path) -> list[Path]:
-    found = (work / _RUN / "checkpoints").glob("[0-9]*/pretrained_model")
+    found = (work / RUN / "checkpoints").glob("[0-9]*/pretrained_model")
     return sorted(found, key=lambda one: int(one.parent.name))
 
 
