@@ -1,4 +1,4 @@
-"""What signals point to, chunks that overlap, pictures that moved, and judges that find what was planted."""
+"""What signals point to, chunks that overlap, and judges that find what was planted."""
 
 from __future__ import annotations
 
@@ -7,32 +7,48 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinloop.core.errors import InputError
 from twinloop.release.monitor.directions import Directions
+from twinloop.release.monitor.hypotheses import Hypothesis
 from twinloop.release.monitor.judging import Departure, Drives, Size
 from twinloop.release.monitor.outlying import fit_outlying
-from twinloop.release.monitor.pictures import PictureReference, phase_shift
 from twinloop.release.monitor.signals import cause_of, meaning
+from twinloop.release.monitor.signatures import while_held
 from twinloop.release.monitor.streams import overlap
 
 
-def test_the_fault_that_explains_the_departure_is_named() -> None:
+def test_the_fault_that_the_episode_is_like_is_named() -> None:
     excess = {"drives/latency": 4.0, "drives/gain": 3.5, "drives/any": 5.0, "grip": 2.0}
-    assert cause_of(excess, {"latency": 40.0, "gain": 30.0, "load": 2.0}, 45.0)[0] == "latency"
+    assert cause_of(excess, {"latency": 0.9, "gain": 0.7, "load": 0.1})[0] == "latency"
 
 
 def test_faults_that_look_alike_are_unknown_and_both_are_said() -> None:
-    cause, instead = cause_of({"drives/latency": 4.0}, {"latency": 30.0, "gain": 29.9}, 40.0)
+    cause, instead = cause_of({"drives/latency": 4.0}, {"latency": 0.71, "gain": 0.7, "load": 0.1})
     assert cause == "unknown"
     assert instead == ["latency", "worn actuator"]
 
 
 def test_two_faults_of_one_cause_are_no_doubt() -> None:
-    assert cause_of({"drives/friction": 4.0}, {"friction": 30.0, "gain": 29.9}, 40.0)[0] == "worn actuator"
+    assert cause_of({"drives/friction": 4.0}, {"friction": 0.7, "gain": 0.69})[0] == "worn actuator"
 
 
-def test_a_departure_that_no_fault_explains_is_unknown() -> None:
-    assert cause_of({"drives/any": 4.0}, {"latency": 3.0, "gain": 1.0}, 40.0) == ("unknown", [])
+def test_a_departure_that_is_like_no_fault_is_unknown() -> None:
+    assert cause_of({"drives/any": 4.0}, {"latency": 0.3, "gain": 0.1}) == ("unknown", [])
+
+
+def test_jaws_speak_for_what_they_hold_unless_the_arm_departed_before() -> None:
+    excess, none = {"drives/any": 4.0, "grip": 2.0}, {"latency": 0.1, "gain": 0.0, "load": 0.1}
+    assert cause_of(excess, none, {"drives/any": 90, "grip": 95})[0] == "unknown object"
+    assert cause_of(excess, none, {"drives/any": 11, "grip": 95})[0] == "unknown"
+    assert cause_of(excess, {**none, "load": 0.6}, {"drives/any": 11, "grip": 95})[0] == "unknown object"
+
+
+def test_a_weight_weighs_while_it_is_held_and_fades_as_coefficients_do() -> None:
+    told = (Hypothesis(name="load", pattern="", op="add", change=1.0, unit=""),
+            Hypothesis(name="play", pattern="", op="add", change=1.0, unit=""))  # fmt: skip
+    held = np.concatenate([np.zeros(30), np.ones(60), np.zeros(60)])
+    weighted = while_held(np.ones((2, 150, 3)), told, held, 30.0)
+    np.testing.assert_array_equal(weighted[1], 1.0)
+    np.testing.assert_allclose(weighted[0, [29, 89, 149], 0], [0.0, 1.0 - np.exp(-1.0), (1.0 - np.exp(-1.0)) / np.e])
 
 
 def test_special_signals_go_before_general_ones() -> None:
@@ -77,35 +93,6 @@ def test_directions_forget() -> None:
     assert found.look(np.zeros((1, 1)), np.zeros((1, 1, 1))).item() == 0.0
 
 
-def _scene(random: np.random.Generator) -> np.ndarray:
-    coarse = random.uniform(30, 220, size=(24, 32))
-    return np.kron(coarse, np.ones((6, 6)))
-
-
-@settings(max_examples=20)
-@given(st.integers(-8, 8), st.integers(-8, 8), st.integers(0, 20))
-def test_a_moved_picture_says_how_far(right: int, down: int, seed: int) -> None:
-    scene = _scene(np.random.default_rng(seed))
-    seen = np.roll(scene, (down, right), axis=(0, 1))
-    np.testing.assert_allclose(phase_shift(scene, seen[None])[0], [right, down], atol=0.3)
-
-
-def test_halved_light_is_a_stop_and_no_shift() -> None:
-    scene = np.repeat(_scene(np.random.default_rng(2))[..., None], 3, axis=2)
-    reference = PictureReference.of(scene[None].astype(np.uint8))
-    light, sharp, x, y = reference.look((scene[None] / 2).astype(np.uint8), "front")[0]
-    plain = reference.look(scene[None].astype(np.uint8), "front")[0]
-    assert light == pytest.approx(-1.0, abs=0.03)
-    assert sharp == pytest.approx(plain[1], abs=0.02)
-    assert max(abs(x), abs(y)) < 0.05
-
-
-def test_a_camera_of_another_size_is_refused() -> None:
-    reference = PictureReference(background=np.zeros((48, 64)))
-    with pytest.raises(InputError, match=r"front gives pictures \(24, 32, 3\); the monitor was calibrated on 64x48"):
-        reference.look(np.zeros((1, 24, 32, 3), dtype=np.uint8), "front")
-
-
 def test_departure_is_measured_in_spreads_of_its_time() -> None:
     random = np.random.default_rng(3)
     spread = np.linspace(1.0, 5.0, 50)[None, :, None]
@@ -130,6 +117,21 @@ def test_the_matched_filter_names_the_way_and_counts_its_length() -> None:
     assert told["one"] == pytest.approx(4.0, rel=0.1)
     assert abs(told["two"]) < 0.5
     assert told["any"] == pytest.approx(4.0, rel=0.1)
+
+
+def test_a_fault_that_should_have_shown_before_is_unlike() -> None:
+    """The same rows throughout, or in the last quarter alone: in whitened terms a quarter has half the length."""
+    random = np.random.default_rng(6)
+    ways = np.zeros((1, 20, 2))
+    ways[0, :, 0] = 3.0
+    judge = Drives.fit(random.normal(size=(500, 20, 2)), ways, ("one",), skip=0)
+    rows = judge.mean + np.array([6.0, 0.0])
+    late = np.where(np.arange(20)[:, None] < 15, judge.mean, rows)
+    steps = np.arange(20)
+    assert judge.likeness(judge.evidence(rows, steps).sum(axis=0))["one"] == pytest.approx(1.0, abs=0.02)
+    assert judge.likeness(judge.evidence(late, steps).sum(axis=0))["one"] == pytest.approx(0.5, abs=0.03)
+    late[:15] = np.nan
+    assert judge.likeness(judge.evidence(late, steps).sum(axis=0))["one"] == pytest.approx(1.0, abs=0.02)
 
 
 @pytest.mark.parametrize("kind", ["neighbours", "density", "random_network"])

@@ -11,11 +11,10 @@ from rich.console import Console
 
 from twinloop.core.pool import LocalProcesses, cores
 from twinloop.loop.marked import around, write_between
-from twinloop.loop.monitor_study.settings import POLICY, ROBOTS, SMALL, TWIN, MonitorSettings
+from twinloop.loop.monitor_study.settings import POLICY, RECIPE, ROBOTS, SMALL, TWIN, MonitorSettings
 from twinloop.loop.monitor_study.tables import tables
 from twinloop.loop.monitor_study.trials import Robot, try_pictures, try_robot
 from twinloop.loop.studies import printed
-from twinloop.loop.transfer_study.settings import Recipe
 from twinloop.loop.transfer_study.showing import show
 from twinloop.loop.transfer_study.worlds import worlds_of
 from twinloop.train import SourceConfig, TrainConfig, train
@@ -71,15 +70,14 @@ def run_bench_monitor(
 
 def taught(folder: Path, size: MonitorSettings, seed: int) -> Path:
     """A policy of demonstrations in randomized worlds."""
-    recipe = Recipe()
-    show(worlds_of("ranges", load_twin(TWIN), recipe), folder / "demos", count=size.demos, recipe=recipe)
+    show(worlds_of("ranges", load_twin(TWIN), RECIPE), folder / "demos", count=size.demos, recipe=RECIPE)
     config = TrainConfig(
-        policy=recipe.policy,
+        policy=RECIPE.policy,
         settings=POLICY,
         sources=(SourceConfig(data=str(folder / "demos"), name="sim", kind="sim"),),
         steps=size.steps,
-        batch=recipe.batch,
-        lr=recipe.lr,
+        batch=RECIPE.batch,
+        lr=RECIPE.lr,
         seed=seed,
         threads=1,
         holdout=0.0,

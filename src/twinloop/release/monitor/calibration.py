@@ -180,6 +180,8 @@ def _judges(
             judges[name] = fit_outlying(_flat(values), kinds[name])
         elif name.startswith("camera/"):
             for kind, which in LOOKS.items():
+                if np.isnan(values[..., list(which)]).all():
+                    continue  # a camera in whose pictures nothing stands still
                 columns[f"{name}/{kind}"] = which
                 judges[f"{name}/{kind}"] = Departure.fit(values[..., list(which)], least=LEAST[kind])
     return judges, columns

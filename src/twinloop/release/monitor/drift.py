@@ -27,8 +27,7 @@ class Course:
         self._total: Array | None = None
         self._count: Array | None = None
         self._names: Sequence[str] = ()
-        self._pulled: dict[str, float] = {}
-        self._pulls = 0
+        self.first: dict[str, int] = {}
 
     def add(self, names: Sequence[str], relative: Array, standard: Array, step: int, *, rising: float) -> None:
         """Scores of a step, in units of their limits and standardized."""
@@ -47,21 +46,10 @@ class Course:
         """The step since which a signal has been rising."""
         return self._rise.get(name, step)
 
-    def pull(self, scores: Mapping[str, float]) -> None:
-        """Scores of the drives at a step at which one of them is beyond its limit."""
-        self._pulls += 1
-        for name, value in scores.items():
-            self._pulled[name] = self._pulled.get(name, 0.0) + value
-
-    def ways(self) -> dict[str, float]:
-        """Mean scores of the faults of the drives over those steps."""
-        means = {name.removeprefix("drives/"): total / self._pulls for name, total in self._pulled.items()}
-        means.pop("any", None)
-        return means
-
-    def departed(self) -> float:
-        """Mean departure of the drives over those steps."""
-        return self._pulled["drives/any"] / self._pulls if self._pulls else 0.0
+    def beyond(self, name: str, step: int, excess: float) -> None:
+        """A signal is beyond its limit, so many times it."""
+        self.first.setdefault(name, step)
+        self.excess[name] = max(self.excess.get(name, 0.0), excess)
 
     def levels(self) -> dict[str, float]:
         """Mean standardized score of every signal that said something."""

@@ -138,6 +138,31 @@ class Drives(Arrays):
             told[name] = np.einsum("...d,...d->...", pulled, way) / length
         return told
 
+    def evidence(self, rows: Array, step: ArrayLike) -> Array:
+        """What rows ``(…, d)`` say for every fault, to be added up over an episode; see `likeness`.
+
+        ``(…, 2 nwrong + 1)``: sᵀ Σ⁻¹ z and sᵀ Σ⁻¹ s of each, then zᵀ Σ⁻¹ z; zeros where a row is NaN.
+        """
+        at = np.minimum(np.asarray(step), len(self.mean) - 1)
+        apart = np.nan_to_num((rows - self.mean[at]) / self.sd[at])
+        known = np.expand_dims(np.isfinite(rows).all(axis=-1), -1)
+        pulled, ways = apart @ self.inverse, np.moveaxis(self.signature[:, at], 0, -2)
+        along = np.einsum("...d,...hd->...h", pulled, ways)
+        sizes = np.einsum("...hd,de,...he->...h", ways, self.inverse, ways)
+        departed = np.einsum("...d,...d->...", pulled, apart)[..., None]
+        return np.concatenate([along, sizes, departed], axis=-1) * known
+
+    def likeness(self, evidence: Array) -> dict[str, float]:
+        """How much a departure is like each fault's, by name, from evidence summed over time.
+
+        The cosine between what was seen from the first step on and what the fault would have brought, in whitened
+        coefficients of all joints and times: 1 is alike, and a fault that should have shown earlier is unlike.
+        """
+        count = len(self.names)
+        along, sizes = evidence[:count], evidence[count : 2 * count]
+        cosines = along / np.sqrt(np.maximum(sizes * evidence[-1], 1e-12))
+        return dict(zip(self.names.tolist(), cosines.tolist(), strict=True))
+
 
 @dataclass(frozen=True, kw_only=True)
 class Size(Arrays):

@@ -121,12 +121,14 @@ class Monitor:
         self._step = np.zeros(nworld, dtype=np.int64)
         self._before: dict[str, Array] | None = None
         self._courses = [Course() for _ in range(nworld)]
+        self._evidence = np.zeros((nworld, 2 * len(self.calibration.scorer.drives.names) + 1))
 
     def restart(self, worlds: ArrayLike) -> None:
         """Episodes of some begin with the next look."""
         index = np.asarray(worlds)
         self._streams.restart(index)
         self._step[index] = 0
+        self._evidence[index] = 0.0
         for world in index.ravel().tolist():
             self._courses[world] = Course()
         for values in (self._before or {}).values():
@@ -153,18 +155,21 @@ class Monitor:
         now = calibration.scorer.scores(rows, self._step)
         smooth = calibration.scorer.smoothed(self._before, now)
         self._before = {name: values.copy() for name, values in smooth.items()}
+        goes_on = np.ones(len(self._step), dtype=bool) if alive is None else alive
+        self._evidence += goes_on[:, None] * calibration.scorer.drives.evidence(rows["drives"], self._step)
         standard = calibration.standard(smooth, self._step)
         if alive is not None:
             standard = {name: np.where(alive, values, np.nan) for name, values in standard.items()}
         relative = {name: values / calibration.band.together[name] for name, values in standard.items()}
-        alarms = self._alarms(relative, standard, smooth)
+        alarms = self._alarms(relative, standard)
         self._step += 1
         return Look(scores=relative, alarms=alarms)
 
     def cause(self, world: int) -> tuple[Cause, list[Cause]]:
         """What all alarms of a world's episode so far point to, see `signals.cause_of`; unknown and nothing: none."""
         course = self._courses[world]
-        return cause_of(course.excess, course.ways(), course.departed())
+        likeness = self.calibration.scorer.drives.likeness(self._evidence[world])
+        return cause_of(course.excess, likeness, course.first, hz=self.calibration.scorer.control_hz)
 
     def alarmed(self, world: int) -> bool:
         """Whether an alarm was raised in a world's episode."""
@@ -174,22 +179,17 @@ class Monitor:
         """An episode has ended; what the course of episodes says now, a sentence each (see `drift.Between`)."""
         return self.between.add(self._courses[world].levels(), success=success, intervened=intervened)
 
-    def _alarms(
-        self, relative: Mapping[str, Array], standard: Mapping[str, Array], scores: Mapping[str, Array]
-    ) -> tuple[Alarm, ...]:
+    def _alarms(self, relative: Mapping[str, Array], standard: Mapping[str, Array]) -> tuple[Alarm, ...]:
         told = np.stack(list(relative.values()), axis=1)
         names, hz = list(relative), self.calibration.scorer.control_hz
-        drives = [i for i, name in enumerate(names) if name.startswith("drives/")]
-        levels, matched = np.stack(list(standard.values()), axis=1), {n: scores[n] for n in names if "drives/" in n}
+        levels = np.stack(list(standard.values()), axis=1)
         alarms: list[Alarm] = []
         for world, course in enumerate(self._courses):
             row, step = told[world], int(self._step[world])
             course.add(names, row, levels[world], step, rising=_SINCE)
-            if (row[drives] > 1.0).any():
-                course.pull({name: float(values[world]) for name, values in matched.items()})
             fresh = [i for i in np.flatnonzero(row > 1.0) if names[i] not in course.excess]
             for i in np.flatnonzero(row > 1.0):
-                course.excess[names[i]] = max(course.excess.get(names[i], 0.0), float(row[i]))
+                course.beyond(names[i], step, float(row[i]))
             cause, order = self.cause(world) if fresh else ("unknown", [])
             alarms += [
                 Alarm(

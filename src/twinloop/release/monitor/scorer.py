@@ -40,6 +40,13 @@ class Scorer:
                 told[f"{name}/{end}" if end else name] = values
         return told
 
+    @property
+    def drives(self) -> Drives:
+        """The judge of the drives, which every monitor has."""
+        judge = self.judges["drives"]
+        assert isinstance(judge, Drives)  # noqa: S101 - `calibration.fit` made it
+        return judge
+
     def smoothed(self, before: Mapping[str, Array] | None, now: Mapping[str, Array]) -> dict[str, Array]:
         """Scores of a step, averaged with those of the steps before where their stream has no memory."""
         if before is None:

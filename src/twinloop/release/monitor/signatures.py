@@ -7,13 +7,15 @@ what the readings' feedback makes of it, and with how one fault looks a little l
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.params import ParamTable
-from twinloop.release.monitor.directions import Directions
+from twinloop.release.monitor.directions import MEMORY_S, Directions
 from twinloop.release.monitor.hypotheses import Hypothesis, changed
 from twinloop.release.monitor.observers import Observers, untouched
 from twinloop.simulate import InitialState, open_backend, rollout
@@ -42,6 +44,26 @@ def signatures(
         other, row = changed(twin, params, planted)
         moved.append(_coefficients(observers, other, row, positions, commands, nthread) - plain)
     return observers.wrong, np.stack(moved)
+
+
+def while_held(signature: Array, hypotheses: Sequence[Hypothesis], held: Array, control_hz: float) -> Array:
+    """The same where the weight is in the jaws: what changes it weighs on the arm while it is held.
+
+    Args:
+        signature: ``(nwrong, T, …)`` as of `signatures`.
+        hypotheses: theirs.
+        held: share of successes ``(T,)`` in which something is held then.
+        control_hz: looks per second; coefficients remember the looks before as `directions` does.
+    """
+    keep, share, lasting = math.exp(-1.0 / (MEMORY_S * control_hz)), 0.0, np.empty(signature.shape[1])
+    for step in range(len(lasting)):
+        share = keep * share + (1.0 - keep) * float(held[min(step, len(held) - 1)])
+        lasting[step] = share
+    weighted = signature.copy()
+    for row, one in enumerate(hypotheses):
+        if one.name == "load":
+            weighted[row] *= lasting.reshape(-1, *[1] * (signature.ndim - 2))
+    return weighted
 
 
 def _coefficients(

@@ -20,7 +20,7 @@ from twinloop.release.monitor.pictures import PictureReference
 from twinloop.release.monitor.scorer import KINDS, Scorer
 from twinloop.stats.functional import Envelope, JointBand
 
-SCHEMA = 1
+SCHEMA = 2
 META, ARRAYS = "monitor.json", "monitor.npz"
 
 
@@ -72,10 +72,7 @@ def read(folder: Path) -> tuple[Calibration, str]:
         envelopes={name: Envelope(**_part(values, f"envelope:{name}")) for name in meta["signals"]},
         band=JointBand(**meta["band"]),
         levels={name: _part(values, "levels")[name] for name in meta["signals"]},
-        pictures={
-            name: PictureReference(background=_part(values, "picture")[name].astype(np.float64))
-            for name in meta["cameras"]
-        },
+        pictures={name: _picture(_part(values, f"picture:{name}")) for name in meta["cameras"]},
     )
     return calibration, whole
 
@@ -87,11 +84,17 @@ def _arrays(calibration: Calibration) -> dict[str, NDArray[Any]]:
     for name, one in calibration.envelopes.items():
         found |= {f"envelope:{name}:centre": one.centre, f"envelope:{name}:width": one.width}
     found |= {f"levels:{name}": values for name, values in calibration.levels.items()}
-    return found | {f"picture:{name}": one.background.astype(np.float32) for name, one in calibration.pictures.items()}
+    for name, one in calibration.pictures.items():
+        found |= {f"picture:{name}:background": one.background.astype(np.float32), f"picture:{name}:still": one.still}
+    return found
 
 
 def _part(values: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
     return {key.removeprefix(f"{prefix}:"): array for key, array in values.items() if key.startswith(f"{prefix}:")}
+
+
+def _picture(arrays: Mapping[str, NDArray[Any]]) -> PictureReference:
+    return PictureReference(background=arrays["background"].astype(np.float64), still=arrays["still"])
 
 
 def _checked(path: Path) -> dict[str, Any]:
@@ -99,7 +102,12 @@ def _checked(path: Path) -> dict[str, Any]:
     if not isinstance(meta, dict) or "schema" not in meta or "hash" not in meta:
         raise InputError(f"{path} is not a monitor's: it has no schema and hash.")
     if meta["schema"] > SCHEMA:
-        raise InputError(f"{path} has schema {meta['schema']}; this version reads up to {SCHEMA}. Update twinloop.")
+        raise InputError(f"{path} has schema {meta['schema']}; this version reads {SCHEMA}. Update twinloop.")
+    if meta["schema"] < SCHEMA:
+        raise InputError(
+            f"{path} has schema {meta['schema']}, of a monitor that looked at less; this version reads {SCHEMA}. "
+            "Calibrate it again: twinloop monitor calibrate."
+        )
     return meta
 
 
