@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
+from twinloop.core.params import SeedPath
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import pinned_files, run_batch
 from twinloop.rollout.pinned import PinnedWorld
@@ -217,3 +218,22 @@ def test_what_cannot_be_pinned_or_run_says_so(world):
         pinned.beginning(twin=twin, task=task, values={"object/cube/mas": 0.1})
     with pytest.raises(BoundsError, match="object/cube/mass = 50 kg"):
         pinned.beginning(twin=twin, task=task, values={"object/cube/mass": 50})
+
+
+def test_a_cluttered_and_tilted_scene_is_pinned_to_the_bit_and_its_clutter_stays():
+    twin = load_twin("examples/so101_clutter.yaml")
+    task = open_task("pick_and_place", twin)
+    task.nstep = 3
+    given = {"geom/table/rotation/x": 0.01, "geom/table/position/z": 0.01, "scene/distractors/count": 2.0}
+    table, backend = twin.table(1, given).with_seeds(SeedPath.of(3, [0])), open_backend(nthread=1)
+    episode = run_batch(twin, task, table, run_seed=3, episodes=[0], backend=backend).episode(0)
+    pinned = PinnedWorld.of_episode(episode, twin, task, name="cluttered")
+    begun = pinned.beginning(twin=twin, task=task)
+    ran = rollout(backend, twin, begun.params, begun.initial, episode.commands[None], len(episode.commands))
+    assert ran.states[0].tobytes() == np.ascontiguousarray(episode.states).tobytes()
+    assert twin.scene is not None
+    places = twin.scene.qpos[twin.scene.clutter][:, None] + np.arange(7)
+    like = pinned.beginning(3, twin=twin, task=task)
+    assert like.params.seeds is not None
+    assert like.params.seeds.episodes.tolist() == [0, 1, 2]  # chance of sensors and commands is varied
+    np.testing.assert_array_equal(like.initial.qpos[:, places], np.tile(pinned.initial.qpos[:, places], (3, 1, 1)))

@@ -9,12 +9,17 @@ import numpy as np
 import pytest
 import yaml
 
+from _releases import policy_folder
+from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import SeedPath
 from twinloop.generate.config import read_config
 from twinloop.loop import scenario_places as places
 from twinloop.loop.scenario_augment import write_plan
+from twinloop.loop.scenario_failure import acting_again
+from twinloop.loop.scenario_rebuild import Rebuilt
+from twinloop.release import Registry
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import read_pinned, rewrite_pinned, write_pinned
@@ -179,3 +184,33 @@ def test_a_failure_of_a_dataset_becomes_a_scenario_with_its_evidence(tmp_path, c
     assert 0.05 < crossing["low"] < crossing["high"] < 0.36
     assert found["contrasts"][-1]["success_rate"] == 1.0
     assert np.isfinite(found["contrasts"][-1]["difference_low"])
+
+
+def test_who_acted_is_taken_from_the_episode_where_that_policy_is_here(slippery, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = policy_folder(tmp_path / "pick", 1)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"hash": "a" * 64}))
+
+    twin = load_twin("so101_tabletop")
+    task = open_task("pick_and_place", twin)
+
+    def who(actor: str, digest: str = "") -> tuple[str, str]:
+        world = replace(slippery, origin=replace(slippery.origin, actor=actor))
+        made = Rebuilt(world=world, twin=twin, task=task, exact=None, parameters="", lines=(), policy_hash=digest)
+        return acting_again(made)
+
+    assert who(task.expert_version) == ("expert", "Who acts: the task's expert, as in the episode.")
+    assert who("policy:pick", "a" * 64) == (
+        "pick",
+        "Who acts: the policy pick, as the episode says; another by --policy.",
+    )
+    assert who("policy:pick", "b" * 64) == (
+        "",
+        "The episode says that the policy pick (bbbbbbbbbbbb) acted, and it is not here.",
+    )
+    assert who("policy:gone@3")[0] == ""
+    with Workspace.create(tmp_path / "cell") as ws:
+        Registry(ws).add(folder, policy="a" * 64)
+    monkeypatch.chdir(tmp_path / "cell")
+    assert who("policy:somewhere/else", "a" * 64)[0] == "a" * 64  # by its hash, whatever it was called

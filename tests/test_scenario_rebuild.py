@@ -14,6 +14,7 @@ from twinloop.hardware.hidden_cell import hidden_cell
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.observing import Tracker
 from twinloop.rollout.pinned import Origin
+from twinloop.scenario.heights import TABLE
 from twinloop.scenario.rebuild import TRACKER_OFFSET_M, LoggedEpisode, pin_log, placement
 from twinloop.scenario.trials import try_actor, try_commands
 from twinloop.simulate import open_backend
@@ -126,6 +127,45 @@ def test_a_log_that_does_not_fit_says_why(twin, short, change, said):
         change = {"environment": np.full_like(log.environment, change["environment"])}
     with pytest.raises(InputError, match=said):
         pin_log(replace(log, **change), twin, open_task("pick_and_place", twin), name="x")
+
+
+def lifted(log, **by):
+    """The log with things that much higher, in m."""
+    seen = log.environment.copy()
+    for thing, rise in by.items():
+        seen[:, log.environment_names.index(f"{thing}.z")] += rise
+    return replace(log, environment=seen)
+
+
+def test_a_table_of_another_height_is_read_off_the_things_on_it(twin, short):
+    log, _, _ = short
+    task = open_task("pick_and_place", twin)
+    level = pin_log(log, twin, task, name="level", ndraw=8)
+    assert TABLE not in level.departures  # within what a tracker errs by
+    high = pin_log(lifted(log, cube=0.02, target=0.02), twin, task, name="high", ndraw=64)
+    assert high.departures[TABLE] == pytest.approx(0.02, abs=3 * TRACKER_OFFSET_M)
+    cube = twin.model.jnt_qposadr[twin.model.body("cube").jntadr[0]]
+    rise = high.initial.qpos[0, cube + 2] - level.initial.qpos[0, cube + 2]
+    assert rise == pytest.approx(high.departures[TABLE], abs=1e-9)
+    assert high.draws is not None
+    drawn = high.draws[:, high.params.names.index(TABLE)]
+    assert drawn.std() == pytest.approx(TRACKER_OFFSET_M, rel=0.4)
+
+
+def test_a_scene_of_which_something_would_be_lost_is_refused(twin, short):
+    log, _, _ = short
+    task = open_task("pick_and_place", twin)
+    with pytest.raises(
+        InputError, match=r"cube lies 1[012]\.\d mm higher than target .*The table is tilted, or cube stands"
+    ):
+        pin_log(lifted(log, cube=0.011), twin, task, name="tilted", ndraw=0)
+    names = (*log.environment_names, "bottle.x", "bottle.y")
+    more = replace(log, environment=np.pad(log.environment, ((0, 0), (0, 2))), environment_names=names)
+    with pytest.raises(InputError, match=r"tells where bottle lay, .*it declares no object/bottle/position/x"):
+        pin_log(more, twin, task, name="bottle", ndraw=0)
+    cluttered = load_twin("examples/so101_clutter.yaml")
+    with pytest.raises(InputError, match=r"strews clutter \(distractors, screens\), and cell does not say which"):
+        pin_log(log, cluttered, open_task("pick_and_place", cluttered), name="clutter", ndraw=0)
 
 
 def known(twin, **values):

@@ -24,7 +24,7 @@ class FromFailure:
     name: str = ""
     """What to call it; by default its failure class and where it comes from."""
     policy: str = ""
-    """Who acts again: a policy's folder or name, or expert; by default the expert, where it acted in the episode."""
+    """Who acts again: a policy's folder or name, or expert; by default whoever the episode says acted."""
     twin: str = "so101_tabletop"
     """Of a log: the twin of the robot. A simulated episode knows its own."""
     task: str = "pick_and_place"

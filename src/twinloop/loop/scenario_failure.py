@@ -60,7 +60,10 @@ def run_from_failure(
     rebuilt = _rebuilt(asked, backend)
     for line in rebuilt.lines:
         console.print(line, soft_wrap=True)
-    reference = asked.policy or _who(rebuilt)
+    reference, told = (
+        (asked.policy, f"Who acts: {asked.policy}, as you said.") if asked.policy else acting_again(rebuilt)
+    )
+    console.print(told, soft_wrap=True)
     open_loop, closed = _tried(rebuilt, reference, asked.tries, backend)
     again = bool(rebuilt.exact) or float((closed or open_loop).failure_rate().estimate) >= asked.least
     evidence = _evidence(rebuilt, open_loop, closed, reference, again=again, least=asked.least)
@@ -97,9 +100,19 @@ def _rebuilt(asked: Asked, backend: Backend) -> Rebuilt:
     )
 
 
-def _who(rebuilt: Rebuilt) -> str:
-    """Who can act again without being named: the task's expert, where it acted in the episode; "" for nobody."""
-    return places.EXPERT if rebuilt.world.origin.actor == rebuilt.task.expert_version else ""
+def acting_again(rebuilt: Rebuilt) -> tuple[str, str]:
+    """Who acted in the episode, where they are here to act again, else ""; and a sentence about that."""
+    actor = rebuilt.world.origin.actor
+    if actor == rebuilt.task.expert_version:
+        return places.EXPERT, "Who acts: the task's expert, as in the episode."
+    name = actor.removeprefix("policy:")
+    if name == actor:
+        return "", "The episode does not say that a policy acted."
+    for reference in (rebuilt.policy_hash, name):
+        if reference and places.is_here(reference, rebuilt.policy_hash):
+            return reference, f"Who acts: the policy {name}, as the episode says; another by --policy."
+    digest = f" ({rebuilt.policy_hash[:12]})" if rebuilt.policy_hash else ""
+    return "", f"The episode says that the policy {name}{digest} acted, and it is not here."
 
 
 def _tried(rebuilt: Rebuilt, reference: str, tries: int, backend: Backend) -> tuple[Tried, Tried | None]:

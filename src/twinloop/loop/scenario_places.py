@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
 from twinloop.rollout import Actor, ExpertActor
@@ -143,3 +143,14 @@ def policy_folder(reference: str) -> Path:
         if "/" not in reference:
             raise
         raise InputError(f"There is no folder {reference}, and no such policy in the registry: {error}") from error
+
+
+def is_here(reference: str, digest: str) -> bool:
+    """Whether a policy can be opened by that name and, where its hash is known, is the one that is meant."""
+    from twinloop.release.record import config_of
+
+    try:
+        found = config_of(policy_folder(reference)).get("hash")
+    except TwinloopError:
+        return False
+    return found is not None and digest in ("", found)

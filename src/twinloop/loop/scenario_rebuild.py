@@ -20,6 +20,7 @@ from twinloop.label.rules_simulated import FailureFromStates
 from twinloop.loop.scenario_places import Located
 from twinloop.randomize.sources import read_identified
 from twinloop.rollout.pinned import Origin, PinnedWorld
+from twinloop.scenario.heights import TABLE
 from twinloop.scenario.rebuild import LoggedEpisode, pin_log
 from twinloop.simulate import Backend, rollout
 from twinloop.tasks import Task, open_task
@@ -31,7 +32,7 @@ class Rebuilt:
     """A world with its twin and task.
 
     ``exact`` says whether the stored states came out bit for bit, None of a log, which has none. ``parameters`` says
-    where they are from; ``lines`` tell people.
+    where they are from; ``lines`` tell people. ``policy_hash`` is of the policy that acted, where the episode says it.
     """
 
     world: PinnedWorld
@@ -40,6 +41,7 @@ class Rebuilt:
     exact: bool | None
     parameters: str
     lines: tuple[str, ...]
+    policy_hash: str = ""
 
 
 def simulated(located: Located) -> bool:
@@ -93,7 +95,15 @@ def from_provenance(located: Located, name: str, reason: str, meaning: str, back
     said = "equal bit for bit" if exact else "NOT equal bit for bit: another MuJoCo or processor made them"
     lines = [f"Rebuilt from its provenance: {world.nstep} frames {said}."]
     lines += [f"Why it failed: {world.reason}."] if world.reason else []
-    return Rebuilt(world=world, twin=twin, task=task, exact=exact, parameters="as recorded", lines=tuple(lines))
+    return Rebuilt(
+        world=world,
+        twin=twin,
+        task=task,
+        exact=exact,
+        parameters="as recorded",
+        lines=tuple(lines),
+        policy_hash=_policy_hash(located),
+    )
 
 
 def _bit_for_bit(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode, backend: Backend) -> bool:
@@ -144,8 +154,18 @@ def from_log(
     )
     places = {key: value for key, value in world.departures.items() if loaded.params[key].quantity.stage == "reset"}
     lay = ", ".join(f"{key.removeprefix('object/')} {value:.4g}" for key, value in places.items())
-    lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}.", f"Parameters: {said}.")
-    return Rebuilt(world=replace(world, task=task), twin=loaded, task=opened, exact=None, parameters=said, lines=lines)
+    rise = world.departures.get(TABLE, 0.0) if distribution is None else 0.0
+    table = f" on a table {1e3 * rise:+.1f} mm from the twin's" if rise else ""
+    lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}{table}.", f"Parameters: {said}.")
+    return Rebuilt(
+        world=replace(world, task=task),
+        twin=loaded,
+        task=opened,
+        exact=None,
+        parameters=said,
+        lines=lines,
+        policy_hash=_policy_hash(located),
+    )
 
 
 def _identified(path: Path | None) -> tuple[ParamDistribution | None, str]:
@@ -195,6 +215,15 @@ def _origin(located: Located, actor: str, source: Any) -> Origin:
         episode=located.index,
         actor=actor,
     )
+
+
+def _policy_hash(located: Located) -> str:
+    """Of the policy that acted, as `twinloop run` writes it down."""
+    if not located.reader.ours:
+        return ""
+    extra = located.reader.provenance(located.index).extra
+    run = extra.get("run")
+    return str(run.get("policy_hash") or "") if isinstance(run, dict) else ""
 
 
 def _name(located: Located, failure: str) -> str:

@@ -203,6 +203,7 @@ class PinnedWorld:
         World 0 is the pinned world itself, to the bit. Further ones have chance of their own (episode numbers that
         follow its own, ``"varied"``) or the same (``"held"``), and take the drawn rows of what is uncertain in turn.
         What a changed parameter or other chance moves at a reset moves as the task's reset moves it; all else stays.
+        Clutter is no chance of its own: it lies where it lay, unless a changed parameter puts it elsewhere.
 
         Args:
             n: how many worlds.
@@ -250,6 +251,9 @@ class PinnedWorld:
             return pinned
         own = self.params.with_seeds(SeedPath.of(self.run_seed, [self.episode], self.attempt))
         here = task.reset(own, run_seed=self.run_seed, episodes=[self.episode], attempt=self.attempt)
+        if twin.scene is not None and twin.scene.clutter:  # what lay there lies there in every world like it
+            numbers = np.full(n, self.episode)
+            table = table.with_seeds(SeedPath.of(self.run_seed, numbers, self.attempt))
         there = task.reset(table, run_seed=self.run_seed, episodes=numbers.tolist(), attempt=self.attempt)
         moved = _moved(twin, pinned, here, there)
         return moved if self.readings is None else self._as_read(twin, table, moved, self.readings)

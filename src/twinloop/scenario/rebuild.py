@@ -18,6 +18,7 @@ from twinloop.randomize import Plan
 from twinloop.randomize.sources import default_draws, identified_draws
 from twinloop.rollout.episodes import software_versions
 from twinloop.rollout.pinned import Origin, PinnedWorld, departing
+from twinloop.scenario.heights import TABLE, refuse_unplaced, table_rise
 from twinloop.sensors.encoder import encoder_command, encoder_reading
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
@@ -60,6 +61,22 @@ class Placement:
     values: Mapping[str, float]
     spread: Mapping[str, float]
     frames: int
+
+    def with_table(self, height: float, spread: float) -> Placement:
+        """The same on a table of another height, m."""
+        return replace(self, values={**self.values, TABLE: height}, spread={**self.spread, TABLE: spread})
+
+
+def heights(log: LoggedEpisode, placed: Placement) -> dict[str, tuple[float, float]]:
+    """How high the things that were placed stood before anything moved, and the standard deviation of that, m."""
+    things = {name.split("/")[1] for name in placed.values if name.startswith("object/")}
+    found: dict[str, tuple[float, float]] = {}
+    for column, name in enumerate(log.environment_names):
+        thing, _, axis = name.rpartition(".")
+        if axis == "z" and thing in things:
+            values = log.environment[:, column]
+            found[thing] = (float(values[: placed.frames].mean()), _noise(values) / np.sqrt(placed.frames))
+    return found
 
 
 def placement(log: LoggedEpisode, twin: Twin) -> Placement:
@@ -138,9 +155,9 @@ def pin_log(
     """The world of a logged failure, with draws of what the log and identification leave open.
 
     Joints begin where the first readings put them through each draw's encoders, at rest, under a command that holds
-    them there; things lie where the tracker saw them. Parameters are the identified estimate, or the twin's nominal
-    values; draws come from the identified distribution, or the twin's default ranges, and places from the tracker's
-    noise and the offset of its frame.
+    them there; things lie where the tracker saw them, on a table as high as they say. Parameters are the identified
+    estimate, or the twin's nominal values; draws come from the identified distribution, or the twin's default ranges,
+    and places from the tracker's noise and the offset of its frame.
 
     Args:
         ndraw: rows drawn of what is uncertain.
@@ -148,9 +165,11 @@ def pin_log(
         tracker_offset: standard deviation of the tracker's frame against the robot's in each direction, m.
 
     Raises:
-        InputError: the log's rate, joints or places do not fit the twin; names them.
+        InputError: the log's rate, joints or places do not fit the twin, or the scene holds what the log does not tell:
+            things that the twin cannot place, clutter, a tilted table; names them.
     """
     _check(log, twin)
+    refuse_unplaced(log.environment_names, twin, log.origin.place)
     placed = placement(log, twin)
     for key, value in placed.values.items():
         twin.require(key).check(value, where=f"the log {log.origin.place}")
@@ -159,6 +178,13 @@ def pin_log(
     readings, commands = log.units.to_si(log.state[0]), log.units.to_si(log.action)
     own = params.with_seeds(SeedPath.of(seed, [0]))
     begun = task.reset(own, run_seed=seed, episodes=[0])
+    seen = heights(log, placed)
+    rise = table_rise(seen, twin, task, params, begun, tracker_offset=tracker_offset, place=log.origin.place)
+    if rise is not None:
+        placed = placed.with_table(float(params.row(0).get(TABLE, 0.0)) + rise, tracker_offset)
+        twin.require(TABLE).check(placed.values[TABLE], where=f"the log {log.origin.place}")
+        params = twin.table(1, {**known, **placed.values})
+        begun = task.reset(params.with_seeds(SeedPath.of(seed, [0])), run_seed=seed, episodes=[0])
     return PinnedWorld(
         name=name,
         twin=twin_reference or twin.name,
