@@ -6,12 +6,14 @@ import dataclasses
 import json
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError
+from twinloop.loop import monitor_data
 from twinloop.loop.monitor import calibrated
 from twinloop.loop.monitor_data import Recorded, watch
 from twinloop.release.monitor.calibration import Calibration, fewest_episodes
@@ -20,6 +22,8 @@ from twinloop.release.monitor.hypotheses import changed, hypotheses
 from twinloop.release.monitor.live import Monitor
 from twinloop.release.monitor.observers import Observers, alpha_beta, untouched
 from twinloop.release.monitor.storage import read, save
+from twinloop.release.running_monitor import MonitorWatcher, OnAlarm, open_watcher
+from twinloop.release.running_robot import Seen
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin, load_twin
@@ -180,7 +184,11 @@ def test_damage_is_found_and_named(tmp_path: Path) -> None:
         read(folder)
     meta["schema"] = 99
     (folder / "monitor.json").write_text(json.dumps(meta))
-    with pytest.raises(InputError, match="schema 99; this version reads up to 1"):
+    with pytest.raises(InputError, match="schema 99; this version reads 2"):
+        read(folder)
+    meta["schema"] = 1
+    (folder / "monitor.json").write_text(json.dumps(meta))
+    with pytest.raises(InputError, match=r"schema 1, of a monitor that looked at less; this version reads 2\. Cali"):
         read(folder)
     (folder / "monitor.json").write_text("{")
     with pytest.raises(InputError, match="is not valid JSON"):
@@ -233,3 +241,67 @@ def test_slow_drift_and_rates_are_told_over_episodes() -> None:
     assert said[0].startswith("tracker has drifted since episode")
     assert said[0].endswith("Points to: moved tracker.")
     assert lost[0].startswith("The success rate is below 0.80, decided after")
+
+
+class _Cell:
+    """A robot whose tracker tells things in another order than the monitor knows them."""
+
+    def environment_columns(self, contract: Contract) -> list[int]:
+        offered = ("cube.x", "tool.z", "tool.y", "tool.x")
+        return [offered.index(name) for name in contract.environment]
+
+
+def _shown(recorded: Recorded, step: int) -> Seen:
+    x, y, z = recorded.observation[ENVIRONMENT][0, step]
+    reading = recorded.observation[STATE][0, step]
+    return Seen(arrays={STATE: reading, ENVIRONMENT: np.array([9.0, z, y, x])}, taken=step / 30.0)
+
+
+def _watcher(on_alarm: OnAlarm) -> MonitorWatcher:
+    decider = SimpleNamespace(acting=None)
+    monitor = Monitor(_calibration(), _twin())
+    return MonitorWatcher(monitor, decider, _Cell(), on_alarm=on_alarm)  # type: ignore[arg-type]
+
+
+def test_a_watcher_ends_the_episode_or_takes_note() -> None:
+    good, moved = _waves(1, 71), _waves(1, 91, tracker=0.03)
+    for on_alarm in ("stop", "log"):
+        watcher = _watcher(on_alarm)
+        watcher.begin(0)
+        quiet = [watcher.look(_shown(good, step), good.commands[0, step]) for step in range(5)]
+        assert not any(told.alarm or told.notes for told in quiet)
+        assert set(quiet[0].scores) == set(_calibration().signals)
+        assert watcher.end(True) == []
+        watcher.begin(1)
+        told = watcher.look(_shown(moved, 0), moved.commands[0, 0])
+        said = (told.alarm,) if on_alarm == "stop" else told.notes
+        assert any("tracker at" in one and "Points to: moved tracker." in one for one in said)
+        assert bool(told.alarm) == (on_alarm == "stop")
+        assert not (on_alarm == "stop" and told.notes)
+        assert told.scores["tracker"] > 1.0
+
+
+def test_a_policy_that_runs_on_a_server_cannot_be_watched(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match=r"looks into the policy, and grpc://there runs on a server\. Run the policy here"
+    ):
+        open_watcher(tmp_path, SimpleNamespace(name="grpc://there"), _Cell())  # type: ignore[arg-type]
+
+
+def test_episodes_of_another_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    acts = {"actor": "pick_and_place/expert-1", "extra": {}}
+    one = SimpleNamespace(batch="monday", index=3, provenance=SimpleNamespace(**acts))
+    monkeypatch.setattr(monitor_data, "open_recordings", lambda _: [one])
+    with pytest.raises(
+        InputError, match=r"In monday:3 of runs/x pick_and_place/expert-1 acted, not the policy mlp@2 \(aaaaaaaaaaaa\)"
+    ):
+        monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
+    one.provenance.actor, one.provenance.extra = "policy:mlp@1", {"run": {"policy_hash": "b" * 64}}
+    with pytest.raises(InputError, match=r"policy:mlp@1 \(bbbbbbbbbbbb\) acted, not .* Give episodes of this policy"):
+        monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
+    monitor_data.require_actor(Path("runs/x"), "mlp@1", "b" * 64)
+    monitor_data.require_actor(Path("runs/x"), "", "")
+    one.provenance.actor, one.provenance.extra = f"policy {'a' * 64}, domain real", {}
+    monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
+    one.provenance.actor = "recorded"
+    monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)

@@ -15,7 +15,17 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.loop.evaluate import opened_twin
-from twinloop.loop.monitor_data import Recorded, Watched, contract_of, read_recorded, references, rows_of, watch
+from twinloop.loop.monitor_data import (
+    Recorded,
+    Watched,
+    contract_of,
+    held_share,
+    read_recorded,
+    references,
+    require_actor,
+    rows_of,
+    watch,
+)
 from twinloop.loop.pages_monitor import monitor_section
 from twinloop.loop.runs import claim_output, write_report, write_result
 from twinloop.loop.scenario_places import policy_folder
@@ -23,7 +33,7 @@ from twinloop.policies import Predicts
 from twinloop.randomize import read_identified
 from twinloop.release.monitor.calibration import RATE, Calibration, Origin, fit, require_enough
 from twinloop.release.monitor.live import Monitor, check_policy
-from twinloop.release.monitor.signatures import signatures
+from twinloop.release.monitor.signatures import signatures, while_held
 from twinloop.release.monitor.storage import save
 from twinloop.report import Report
 from twinloop.stats import wilson
@@ -53,8 +63,9 @@ def run_monitor_calibrate(
     if not 0.0 < rate < 1.0:
         raise InputError(f"--rate {rate:g} is no chance of a false alarm per episode; give one between 0 and 1.")
     claim_output(output)
-    model, acting = opened_twin(twin, output), _policy(policy)
+    model, (acting, name) = opened_twin(twin, output), _policy(policy)
     row = _row(model, params)
+    require_actor(data, name, getattr(acting, "hash", ""))
     recorded = read_recorded(data, cameras=cameras)
     known = np.isfinite(recorded.success)
     if not known.any():
@@ -67,7 +78,7 @@ def run_monitor_calibrate(
         contract,
         params=row,
         policy=acting,
-        name=policy or "",
+        name=name,
         cameras=cameras,
         rate=rate,
         seed=seed,
@@ -76,6 +87,7 @@ def run_monitor_calibrate(
     )
     made = save(calibration, output)
     figures = _said(calibration, made, output)
+    write_result(output, figures)
     console.print(f"{figures['episodes']} successes of {data}; {calibration.band.count} of them set the thresholds.")
     console.print(f"Signals: {', '.join(calibration.signals)}")
     console.print(f"False alarms promised: {100 * rate:g} % of episodes, of all signals together.")
@@ -112,6 +124,7 @@ def calibrated(
     sent = good.commands[:_TRIED]
     sent = contract.action.to_si(sent) if contract.command == "position" else sent
     hypotheses, signature = signatures(twin, table, first, sent, nthread=nthread)
+    signature = while_held(signature, hypotheses, held_share(good, twin, contract), twin.control_hz)
     origin = Origin(
         policy=name,
         policy_hash=getattr(policy, "hash", ""),
@@ -152,7 +165,7 @@ def run_monitor_check(
     """
     if output is not None:
         claim_output(output)
-    model, acting = opened_twin(twin, output), _policy(policy)
+    model, (acting, name) = opened_twin(twin, output), _policy(policy)
     monitor = Monitor.open(folder, model, nthread=nthread)
     origin = monitor.calibration.origin
     if acting is None and origin.policy_hash:
@@ -161,9 +174,10 @@ def run_monitor_check(
             f"{origin.policy or 'FOLDER'}."
         )
     check_policy(origin.policy_hash, getattr(acting, "hash", ""), where=str(folder))
+    require_actor(data, name, getattr(acting, "hash", ""))
     cameras = tuple(monitor.calibration.pictures)
     told = watch(read_recorded(data, cameras=cameras), monitor, acting)
-    figures = _figures(told, monitor, data)
+    figures = {**_figures(told, monitor, data), "policy": name, "policy_hash": getattr(acting, "hash", "")}
     _print(told, figures, console)
     if output is not None:
         write_result(output, figures)
@@ -210,7 +224,8 @@ def _said(calibration: Calibration, made: str, output: Path) -> dict[str, Any]:
     return {
         "monitor": made,
         "output": str(output),
-        "policy": origin.policy_hash,
+        "policy": origin.policy,
+        "policy_hash": origin.policy_hash,
         "twin": origin.twin_hash,
         "episodes": origin.episodes,
         "calibration_episodes": calibration.band.count,
@@ -220,12 +235,22 @@ def _said(calibration: Calibration, made: str, output: Path) -> dict[str, Any]:
     }
 
 
-def _policy(reference: str | None) -> Predicts | None:
+def _policy(reference: str | None) -> tuple[Predicts | None, str]:
+    """The policy that is meant, and a name that goes on meaning it: its folder, or NAME@VERSION."""
     if reference is None:
-        return None
+        return None, ""
     from twinloop.policies import open_policy
 
-    return open_policy(policy_folder(reference))
+    folder = policy_folder(reference)
+    return open_policy(folder), reference if Path(reference).is_dir() else _pinned(reference)
+
+
+def _pinned(reference: str) -> str:
+    from twinloop.catalog import Workspace
+    from twinloop.release.registry import Registry
+
+    with Workspace.open() as workspace:
+        return Registry(workspace).version(reference).reference
 
 
 def _row(twin: Twin, params: Path | None) -> ParamTable:

@@ -22,6 +22,8 @@ from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
 _REFERENCE_FRAMES = 5  # of each episode, spread over it, for a camera's reference (our choice)
+_NOBODY = ("", "recorded")  # actors of episodes of which nobody said who acted
+_SQUEEZED = 0.05  # of its way from open to closed: a jaw that is so far from its command holds something (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +99,30 @@ def read_recorded(folder: Path, *, cameras: tuple[str, ...] = ()) -> Recorded:
         names=tuple(f"{one.batch}:{one.index}" for one in recordings),
         source=str(folder),
     )
+
+
+def require_actor(folder: Path, policy: str, policy_hash: str) -> None:
+    """Refuse episodes that say of themselves that another than this policy acted; what says nothing is taken as it is.
+
+    Args:
+        folder: of the episodes.
+        policy, policy_hash: whose they should be; an empty hash is nobody's.
+
+    Raises:
+        InputError: names an episode, who acted in it and the policy that was given.
+    """
+    for one in open_recordings(folder) if policy_hash else []:
+        record = one.provenance
+        if record is None or record.actor in _NOBODY:
+            continue
+        acted = str(record.extra.get("run", {}).get("policy_hash", ""))
+        if policy_hash not in (acted, *record.actor.replace(",", " ").split()):
+            who = f"{record.actor} ({acted[:12]})" if acted else record.actor
+            raise InputError(
+                f"In {one.batch}:{one.index} of {folder} {who} acted, not the policy {policy} ({policy_hash[:12]}): "
+                "what is usual for one is not for another. Give episodes of this policy, or with --policy the one that "
+                "acted; without --policy only robot and scene are watched."
+            )
 
 
 def contract_of(folder: Path, twin: Twin) -> Contract:
@@ -192,6 +218,22 @@ def watch(recorded: Recorded, monitor: Monitor, policy: Predicts | None = None) 
             )
         )
     return told
+
+
+def held_share(recorded: Recorded, twin: Twin, contract: Contract) -> Array:
+    """The share of episodes in which the jaws hold something, by step: what is between them keeps them from closing.
+
+    Ones where there are no jaws that follow positions: nobody knows then.
+    """
+    length, hand = recorded.commands.shape[1], twin.robot.gripper
+    if hand is None or contract.state is None or contract.command != "position":
+        return np.ones(length)
+    jaw = twin.robot.joints.index(hand.joint)
+    read = contract.state.to_si(recorded.observation[STATE])[..., jaw]
+    wanted = contract.action.to_si(recorded.commands)[..., jaw]
+    apart = (read - wanted) / (hand.open - hand.closed)
+    known = np.arange(length) < recorded.lengths[:, None]
+    return ((apart > _SQUEEZED) & known).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
 
 
 def references(recorded: Recorded, cameras: tuple[str, ...]) -> dict[str, PictureReference]:
