@@ -109,7 +109,9 @@ def trace(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
     policy = ws.query(
         "SELECT policy, name FROM policies WHERE policy = $word OR name = $word OR "
         "(len($word) >= 6 AND starts_with(policy, $word)) OR "
-        "policy IN (SELECT policy FROM policy_versions WHERE concat(name, '@', version) = $word) ORDER BY created DESC",
+        "policy IN (SELECT v.policy FROM policy_versions v LEFT JOIN policy_aliases a "
+        "ON a.policy = concat(v.name, '@', v.version) WHERE concat(v.name, '@', v.version) = $word "
+        "OR concat(a.deployment, '/', a.alias) IN ($word, concat('main/', $word))) ORDER BY created DESC",
         {"word": word},
     ).to_pylist()
     if policy:
