@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import re
 import sys
 import threading
@@ -62,8 +61,6 @@ def _in_time(monkeypatch):
 
     LeRobot gives a bus 50 ms for an answer (``patch_setPacketTimeout``), the envelope 0.2 s.
     """
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     before = sys.getswitchinterval()
     sys.setswitchinterval(2e-4)
 
@@ -72,10 +69,9 @@ def _in_time(monkeypatch):
         port.packet_timeout = PATIENT * (port.tx_time_per_byte * (length + 3.0) + 50)
 
     monkeypatch.setattr("lerobot.motors.feetech.feetech.patch_setPacketTimeout", patient)
+    monkeypatch.setattr("twinloop.hardware.lerobot_bus.LATE_S", 0.05 * PATIENT)
     yield
     sys.setswitchinterval(before)
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import tty
 import pytest
 
 from _feetech_bus import GOAL, HOMING, LOCK, TORQUE, FeetechBus, Lag, checksum
-from twinloop.hardware.lerobot_bus import STATUS_S, CarefulBus, ServoFaultError
+from twinloop.hardware.lerobot_bus import LATE_S, STATUS_S, CarefulBus, ServoFaultError
 
 
 class Line:
@@ -77,7 +77,7 @@ class Bus:
     def __init__(self) -> None:
         self.done, self.status, self.silent = [], dict.fromkeys(("arm", "hand"), 0), ()
         self.port_handler = self
-        self.is_open, self.ser = True, self
+        self.is_open, self.ser, self.others = True, self, []
 
     def reset_input_buffer(self):
         self.done.append("emptied")
@@ -97,6 +97,8 @@ class Bus:
         assert not normalize
         if self.silent:
             raise ConnectionError
+        if name == "Status" and self.others:
+            return {"arm": self.others.pop(), "hand": 255}
         return dict(self.status) if name == "Status" else {"arm": 10, "hand": 20}
 
     def write(self, name, joint, value, *, normalize=True, num_retry=0):
@@ -132,8 +134,11 @@ def test_servos_are_asked_twice_a_second_and_always_while_one_is_not_well(robot)
     robot.bus.status["hand"] = 1
     with pytest.raises(ServoFaultError, match="hand says voltage"):
         careful.check(3 * STATUS_S)
+    robot.bus.status["hand"] = 0
+    robot.bus.others = [255]  # a late answer to another question
+    careful.check(3.05 * STATUS_S)
     robot.bus.silent = ("arm",)
-    careful.check(3.1 * STATUS_S)  # an answer that is lost is no fault of a servo
+    careful.check(5 * STATUS_S)  # an answer that is lost is no fault of a servo
 
 
 def test_torque_is_taken_off_whatever_one_of_them_does_and_a_dead_port_is_closed(robot):
@@ -147,6 +152,24 @@ def test_torque_is_taken_off_whatever_one_of_them_does_and_a_dead_port_is_closed
     careful.close()
     careful.forget_late_answers()
     assert robot.bus.done[-1] == "emptied"
+
+
+def test_an_answer_that_did_not_come_is_waited_for_and_dropped(robot, monkeypatch):
+    slept = []
+    monkeypatch.setattr("twinloop.hardware.lerobot_bus.time.sleep", slept.append)
+    careful = CarefulBus(robot, gripper="hand")
+    assert careful.ask(lambda: 5) == 5
+    with pytest.raises(ConnectionError):
+        careful.ask(_lost)
+    assert slept == []
+    assert careful.ask(lambda: robot.bus.done[-1]) == "emptied"
+    assert slept == [LATE_S]
+    assert careful.ask(lambda: 6) == 6
+    assert slept == [LATE_S]
+
+
+def _lost():
+    raise ConnectionError
 
 
 def test_a_robot_without_a_bus_is_left_alone():

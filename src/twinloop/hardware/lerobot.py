@@ -119,8 +119,7 @@ class LerobotRobot:
             ServoFaultError: a servo says that something is wrong with it.
         """
         self._require_connection()
-        self._bus.forget_late_answers()
-        answer = self._robot.get_observation()
+        answer = self._bus.ask(self._robot.get_observation)
         self._bus.check(self._clock.now())
         return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in self._asked()}
 

@@ -11,7 +11,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from twinloop.core.errors import TwinloopError
@@ -21,6 +22,8 @@ _BITS = {1: "voltage", 2: "encoder", 4: "overheated", 8: "overcurrent", 32: "ove
 _OVERLOAD = 32
 _RETRIES = 5  # as many as LeRobot has where it takes the torque off
 STATUS_S = 0.5  # a synchronous read takes 1.7 ms of a period (huggingface/lerobot#608), and drives warm in seconds
+
+LATE_S = 0.05  # as long as LeRobot waits for an answer
 
 
 class ServoFaultError(TwinloopError):
@@ -38,12 +41,23 @@ class CarefulBus:
 
     def __init__(self, robot: Any, *, gripper: str) -> None:
         self._bus: Any = getattr(robot, "bus", None)
-        self._gripper, self._asked, self._wrong = gripper, -STATUS_S, False
+        self._gripper, self._asked, self._wrong, self._lost = gripper, -STATUS_S, False, False
         if self._bus is not None:
             _hold_when_torque_comes(self._bus)
 
+    def ask(self, question: Callable[[], Any]) -> Any:
+        """The answer to a question to the robot, and not to one before it; raises what it raises."""
+        self.forget_late_answers()
+        self._lost = True
+        answer = question()
+        self._lost = False
+        return answer
+
     def forget_late_answers(self) -> None:
-        """Drop what came since the last answer was read."""
+        """Drop what came since the last answer was read; where none came, wait for it before."""
+        if self._lost and self._bus is not None:
+            time.sleep(LATE_S)
+            self._lost = False
         port = getattr(getattr(self._bus, "port_handler", None), "ser", None)
         if port is not None:
             port.reset_input_buffer()
@@ -57,7 +71,9 @@ class CarefulBus:
         if self._bus is None or (not self._wrong and now - self._asked < STATUS_S):
             return
         try:
-            said = self._bus.sync_read("Status", normalize=False)
+            said = self._status()
+            if any(said.values()):  # twice, because a late answer to another question looks like anything
+                said = {joint: bits & said[joint] for joint, bits in self._status().items()}
         except ConnectionError:
             return  # one lost answer; whether the servos are there is for the reading of their positions to say
         self._asked = now
@@ -91,6 +107,10 @@ class CarefulBus:
         if held:
             raise ServoFaultError(f"The torque of {', '.join(held)} is still on: no answer. Switch the supply off.")
         return True
+
+    def _status(self) -> dict[str, int]:
+        self.forget_late_answers()
+        return self._bus.sync_read("Status", normalize=False)
 
     def _words(self, joint: str, status: int) -> str:
         if joint == self._gripper:

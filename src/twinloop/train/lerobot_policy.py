@@ -38,8 +38,9 @@ DEVICE = "TWINLOOP_LEROBOT_DEVICE"
 _BESIDE = ("train_config.json", "README.md")  # of a checkpoint, which decide nothing
 _DETERMINISTIC = ("act",)  # types that draw nothing when they act; ACT's latent is zero then
 _MODES = {"MEAN_STD": "mean_std", "MIN_MAX": "min_max", "QUANTILES": "quantile", "QUANTILE10": "quantile10"}
-# Rows that go through a network at once, always as many: see `policies.policy`.
-_TILE, _TILE_PICTURES = 16, 4
+# Rows that go through a network at once, always as many: see `policies.policy`. With pictures one, because a robot
+# waits for one: of a ResNet18 four take four times as long.
+_TILE, _TILE_PICTURES = 16, 1
 
 
 class LeRobotSettings(CommonSettings):

@@ -215,7 +215,7 @@ def _main(words: Sequence[str]) -> None:
 
     writing = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what LeRobot prints must not come between messages
-    torch.set_num_threads(1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
     serve(words[1], words[2], sys.stdin.buffer, writing)
 
 
