@@ -25,9 +25,10 @@ from twinloop.policies import open_policy, read_card
 from twinloop.release.serve_wire import Message, decode, encode
 from twinloop.train import lerobot_side
 from twinloop.train.lerobot import train_lerobot
+from twinloop.train.lerobot_child import LeRobotEndedError
 from twinloop.train.lerobot_interpreter import VARIABLE, require_lerobot
 from twinloop.train.lerobot_mixture import materialize, repeats
-from twinloop.train.lerobot_policy import open_lerobot
+from twinloop.train.lerobot_policy import DEVICE, open_lerobot
 from twinloop.train.lerobot_words import parsed, train_words, work_folder
 from twinloop.train.sources import open_sources
 
@@ -57,6 +58,30 @@ head = b'{{"network.bias": {{"dtype": "F32", "shape": [3, 2], "data_offsets": [0
 (made.parent / "training_state" / "training_step.json").write_text('{{"step": 120}}')
 last = made.parents[1] / "last"
 last.is_symlink() or last.symlink_to("000200")
+"""
+
+SERVER = """#!{python}
+import importlib.util, sys
+if "metadata" in sys.argv[-1]:
+    print("0.4.4")
+    sys.exit()
+spec = importlib.util.spec_from_file_location("side", sys.argv[2])
+side = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(side)
+class Served:
+    def __init__(self, folder, device):
+        if device == "cuda":
+            raise ValueError("no such device")
+    def chunk(self, arrays, task):
+        state = arrays["observation.state"][:, -1].astype(float)
+        if (state > 1e3).any():
+            raise RuntimeError("too far")
+        if (state < -1e3).any():
+            sys.exit("out of memory")
+        count = len(state)
+        return state[:, None].repeat(100, axis=1) + count, state[:, :1]
+side.Served = Served
+side.serve(sys.argv[4], sys.argv[5], sys.stdin.buffer, sys.stdout.buffer)
 """
 
 
@@ -222,6 +247,32 @@ def test_the_kind_is_an_entry_point_that_leads_to_its_opener():
     said = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text())
     place = said["project"]["entry-points"]["twinloop.policies"]["lerobot"]
     assert EntryPoint(name="lerobot", value=place, group="twinloop.policies").load() is open_lerobot
+
+
+def test_an_opened_policy_asks_the_other_interpreter(folders, program, tmp_path, monkeypatch):
+    """A small program stands for LeRobot: a command is the reading and how many rows came at once."""
+    server = tmp_path / "server"
+    server.write_text(SERVER.format(python=sys.executable))
+    server.chmod(0o755)
+    plain = {"policy": "lerobot:act", "settings": {}, "lr": 0.0, "steps": 200}
+    made = train_lerobot(config(folders[1], **plain), tmp_path / "a", python=program)
+    monkeypatch.setenv(VARIABLE, str(server))
+    policy = open_lerobot(made.folder)
+    state = np.arange(40.0).reshape(20, 1, 2)
+    chunk, features = policy.predict_with_features({"observation.state": state})
+    np.testing.assert_array_equal(chunk, np.repeat(state + 16, 100, axis=1))  # always in portions of 16
+    np.testing.assert_array_equal(features, state[:, 0, :1])
+    with pytest.raises(LeRobotEndedError, match=r"LeRobot cannot run .*pretrained_model: RuntimeError: too far"):
+        policy.predict({"observation.state": state + 1e4})
+    assert policy.predict({"observation.state": state[:1]}).shape == (1, 100, 2)
+    with pytest.raises(LeRobotEndedError, match=r"ended \(code 1\)\. Its last lines:\nout of memory"):
+        policy.predict({"observation.state": state - 1e4})
+    monkeypatch.setenv(DEVICE, "cuda")
+    with pytest.raises(LeRobotEndedError, match="ValueError: no such device"):
+        open_lerobot(made.folder)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "nowhere"))
+    with pytest.raises(MissingDependencyError, match="nowhere does not start"):
+        open_lerobot(made.folder)
 
 
 def test_a_kind_that_nobody_knows_is_named(folders, program, tmp_path, monkeypatch):
