@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from twinloop.core.errors import InputError
-from twinloop.release.monitor.pictures import PictureReference
+from twinloop.release.monitor.pictures import PictureReference, how_far
 from twinloop.release.monitor.registration import Registration
 
 HEIGHT, WIDTH = 72, 96
@@ -107,6 +107,12 @@ def test_where_nothing_stands_still_a_shift_is_not_told() -> None:
     assert np.isnan(row[2:]).all()
     with pytest.raises(InputError, match="0 % of the pixels stand still, and hardly an edge"):
         Registration(reference.background, reference.still)
+
+
+def test_a_shift_is_said_in_pixels_and_as_a_turn() -> None:
+    row = np.array([0.0, 0.0, 3.0, -4.0, 0.6, 0.8])
+    assert how_far(row, None) == "by 5.0 px in the middle, and by 1.0 px in the corners beside"
+    assert "as if turned by 2.9°" in how_far(row, 100.0)  # atan(5 / 100)
 
 
 def test_a_camera_of_another_size_is_refused() -> None:

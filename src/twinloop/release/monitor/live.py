@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -14,6 +16,7 @@ from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.release.monitor.calibration import Calibration
 from twinloop.release.monitor.drift import Between, Course
+from twinloop.release.monitor.pictures import how_far
 from twinloop.release.monitor.signals import Cause, cause_of, meaning
 from twinloop.release.monitor.storage import read
 from twinloop.release.monitor.streams import Acts, Streams
@@ -27,8 +30,8 @@ _SINCE = 0.5  # of its limit: from where on a signal that went beyond it is said
 class Alarm:
     """A signal that left its band: in which world, at which step, and since when it had been rising.
 
-    ``excess`` is how many times its limit it reached; ``cause`` what all signals of the episode point to so far,
-    ``instead`` what else comes into question where that is unknown.
+    ``excess`` is how many times its limit it reached, ``detail`` how far in its own units where it has some; ``cause``
+    what all signals of the episode point to so far, ``instead`` what else comes into question where that is unknown.
     """
 
     world: int
@@ -39,13 +42,14 @@ class Alarm:
     cause: Cause
     instead: tuple[Cause, ...]
     control_hz: float
+    detail: str = ""
 
     def __str__(self) -> str:
         """A sentence."""
         doubt = f" ({' or '.join(self.instead)})" if self.cause == "unknown" and self.instead else ""
         return (
             f"{self.signal} at {self.excess:.2f} times its limit since {self.since / self.control_hz:.2f} s: "
-            f"{meaning(self.signal).words}. Points to: {self.cause}{doubt}."
+            f"{meaning(self.signal).words}{self.detail and f' ({self.detail})'}. Points to: {self.cause}{doubt}."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -89,6 +93,7 @@ class Monitor:
                 f"{twin.hash[:12]}. Open it with that one, or calibrate it for this: twinloop monitor calibrate."
             )
         self.calibration, self.hash = calibration, hash
+        self._twin = twin
         params = twin.table(1, dict(origin.params))
         self._streams = Streams(twin, origin.contract, params, pictures=calibration.pictures, nthread=nthread)
         self.between = Between(calibration)
@@ -161,7 +166,7 @@ class Monitor:
         if alive is not None:
             standard = {name: np.where(alive, values, np.nan) for name, values in standard.items()}
         relative = {name: values / calibration.band.together[name] for name, values in standard.items()}
-        alarms = self._alarms(relative, standard)
+        alarms = self._alarms(relative, standard, rows)
         self._step += 1
         return Look(scores=relative, alarms=alarms)
 
@@ -179,7 +184,9 @@ class Monitor:
         """An episode has ended; what the course of episodes says now, a sentence each (see `drift.Between`)."""
         return self.between.add(self._courses[world].levels(), success=success, intervened=intervened)
 
-    def _alarms(self, relative: Mapping[str, Array], standard: Mapping[str, Array]) -> tuple[Alarm, ...]:
+    def _alarms(
+        self, relative: Mapping[str, Array], standard: Mapping[str, Array], rows: Mapping[str, Array]
+    ) -> tuple[Alarm, ...]:
         told = np.stack(list(relative.values()), axis=1)
         names, hz = list(relative), self.calibration.scorer.control_hz
         levels = np.stack(list(standard.values()), axis=1)
@@ -201,10 +208,25 @@ class Monitor:
                     cause=cause,
                     instead=tuple(order),
                     control_hz=hz,
+                    detail=self._detail(names[i], rows, world),
                 )
                 for i in fresh
             ]
         return tuple(alarms)
+
+    def _detail(self, signal: str, rows: Mapping[str, Array], world: int) -> str:
+        stream, _, kind = signal.rpartition("/")
+        if kind != "shift":
+            return ""
+        camera = stream.removeprefix("camera/")
+        return how_far(rows[stream][world], self._focal(camera))
+
+    def _focal(self, camera: str) -> float | None:
+        """The focal length of a camera of the twin, in pixels of its pictures; None of one that it lacks."""
+        model = self._twin.model
+        number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, camera)
+        height = self.calibration.pictures[camera].background.shape[0]
+        return None if number < 0 else height / 2.0 / math.tan(math.radians(float(model.cam_fovy[number])) / 2.0)
 
 
 def check_policy(known: str, given: str, *, where: str) -> None:

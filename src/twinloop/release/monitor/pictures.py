@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,6 +80,16 @@ class PictureReference:
         ratio = np.log2((grey[:, counts] + 1.0) / (self.background[counts].astype(np.float32) + 1.0))
         moved = np.full((len(grey), 4), np.nan) if self.registration is None else self.registration.moved(grey)
         return np.column_stack([np.median(ratio, axis=1), sharpness(grey), moved]).astype(np.float64)
+
+
+def how_far(row: Array, focal: float | None) -> str:
+    """A row of `PictureReference.look` in words: how far the scene has moved, for a focal length in pixels if known.
+
+    Degrees are those that a camera would have to turn by; how far one must move depends on what is how far away.
+    """
+    middle, corner = math.hypot(row[2], row[3]), math.hypot(row[4], row[5])
+    turned = "" if focal is None else f", as if turned by {math.degrees(math.atan(middle / focal)):.1f}°"
+    return f"by {middle:.1f} px in the middle{turned}, and by {corner:.1f} px in the corners beside"
 
 
 def _grey(pictures: NDArray[np.uint8]) -> NDArray[np.float32]:
