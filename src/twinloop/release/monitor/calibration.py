@@ -27,6 +27,7 @@ Array = NDArray[np.float64]
 Rows = Mapping[str, Array]  # by stream, (episode, time, d), NaN where an episode has ended
 RATE = 0.05  # false alarms per episode, of all signals together: one in twenty (our choice)
 SHAPE = 0.4  # of the episodes shape judges; the rest set thresholds (our choice)
+_LEAST_LIMIT = 1.0  # spreads: no signal's limit is taken to be less, however alike the successes are (our choice)
 _SKIP_S = 0.5  # of an episode before coefficients say anything
 _FEWEST = 8  # episodes that shape judges: a covariance of fewer is nothing
 KINDS: Mapping[str, Kind] = {"observation": "density", "latent": "density"}  # measured, see docs/monitoring.md
@@ -111,10 +112,10 @@ def fit(
     judges, columns = _judges(part, commands[shape], hypotheses, ways, kinds, hz)
     scorer = Scorer(judges=judges, columns=columns, control_hz=hz)
     shaped = scorer.curves(part) | _crossed(part, kinds, hz)
-    envelopes = {name: envelope(values) for name, values in shaped.items()}
+    envelopes = {name: _told_apart(name, envelope(values)) for name, values in shaped.items()}
     calibrated = scorer.curves({name: values[rest] for name, values in rows.items()})
     band = joint_band(
-        {name: envelopes[name].largest(values) for name, values in shaped.items()},
+        {name: np.maximum(envelopes[name].largest(values), _LEAST_LIMIT) for name, values in shaped.items()},
         {name: envelopes[name].largest(values) for name, values in calibrated.items()},
         rate=rate,
     )
@@ -200,6 +201,13 @@ def _crossed(rows: Rows, kinds: Mapping[str, Kind], control_hz: float) -> dict[s
             curves[half == side] = scorer.curves({name: values[half == side]})[name]
         crossed[name] = curves
     return crossed
+
+
+def _told_apart(name: str, usual: Envelope) -> Envelope:
+    """The envelope of a camera no narrower than a spread: pictures of one scene may be alike to the last bit."""
+    if not name.startswith("camera/"):
+        return usual
+    return Envelope(centre=usual.centre, width=np.maximum(usual.width, 1.0))
 
 
 def _flat(values: Array) -> Array:
