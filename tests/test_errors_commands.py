@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -15,14 +15,15 @@ from twinloop.cli.bench import Bench
 from twinloop.cli.bench_gate import BenchGate
 from twinloop.cli.compare import Compare
 from twinloop.cli.evaluate import Evaluate
-from twinloop.cli.main import main
+from twinloop.cli.main import _Commands, main
 from twinloop.cli.numbers import check_numbers
+from twinloop.cli.repeats import joined
 from twinloop.cli.run import Run
 from twinloop.cli.scenario import Augment, Loop, Scenario
 from twinloop.cli.train import Train
 from twinloop.core.errors import InputError
 from twinloop.loop.run import episode_line
-from twinloop.release import Registry
+from twinloop.release import Registry, promote
 from twinloop.release.running_steps import Ran, Step
 from twinloop.train.config import CHECKPOINT
 
@@ -66,6 +67,72 @@ def test_a_negative_seed_comes_to_nothing(tmp_path, monkeypatch, capsys):
     code, text = said(capsys, "evaluate", "--seed", "-1", "--output", "runs/a")
     assert (code, text) == (2, "--seed -1 is no seed. Give a whole number from 0 to 2^63 − 1.")
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_flag_that_takes_several_values_may_be_given_again(monkeypatch):
+    seen = list[Any]()
+    for command in (Train, Evaluate):
+        monkeypatch.setattr(command, "run", lambda self: (seen.append(self), ({}, 0))[1])
+    assert main(["train", "--data", "a", "b", "--output", "x", "--data=c", "--seed", "1", "--seed", "2"]) == 0
+    assert main(["evaluate", "p", "--fail_under", "nominal=0.9", "--level", "0.9", "--fail-under", "worst=0.3"]) == 0
+    trained, evaluated = seen
+    assert (trained.data, trained.seed, str(trained.output)) == (("a", "b", "c"), 2, "x")
+    assert (evaluated.fail_under, evaluated.level) == (("nominal=0.9", "worst=0.3"), 0.9)
+    words = ["scenario", "counterfactual", "n", "--what", "a", "--what", "b"]
+    assert joined(words, _Commands) == words  # these are given one by one, and the parser keeps them
+    assert joined(["scenario", "loop", "n", "--data", "a", "--data", "b"], _Commands)[3:] == ["--data", "a", "b"]
+    unknown = ["nothing", "--data", "a", "--data", "b"]
+    assert joined(unknown, _Commands) == unknown
+
+
+def test_what_the_parser_says_comes_without_its_frame(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["rollback", "--json"])
+    message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    assert end.value.code == 2
+    assert message.startswith("Required options Missing from twinloop rollback: --reason STR Why; the log keeps it.")
+    assert "---" not in message
+
+
+def test_training_says_what_else_to_give(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "--output", "new", "--data", "nothere")
+    code, text = said(capsys, *words)
+    assert code == 2
+    assert text.startswith("'nothere' is no folder here, and any other word chooses among episodes of a workspace, and")
+    assert text.endswith("Give the folder of a dataset, or make a workspace: `twinloop init FOLDER`.")
+    code, text = said(capsys, *words, "--method", "low_rank")
+    assert code == 2
+    assert text.startswith(
+        "The command line says how to go on from a policy (method), and not from which. Give --adapt"
+    )
+    assert main(["init", "."]) == 0
+    capsys.readouterr()
+    code, text = said(capsys, *words)
+    assert code == 2
+    assert text.startswith(
+        "'nothere' is no folder here, and no frozen dataset either. Unknown frozen dataset 'nothere'"
+    )
+    pytest.importorskip("torch")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "result.json").write_text("{}")
+    code, text = said(capsys, *words, "--resume")
+    assert code == 2
+    assert text.startswith("new holds a finished run: nothing is left to resume. `--adapt new` with another --output")
+
+
+def test_an_alias_that_nothing_stands_for_says_what_makes_one(tmp_path, capsys):
+    at = ("policies", "show", "champion", "--workspace", str(tmp_path / "cell"))
+    with Workspace.create(tmp_path / "cell") as ws:
+        code, text = said(capsys, *at)
+        assert (code, "deployment main, where nothing was promoted yet by `twinloop promote`." in text) == (2, True), (
+            text
+        )
+        registry = Registry(ws)
+        registry.add(policy_folder(tmp_path / "pick", 1), policy="1")
+        promote(registry, "pick@1", to="champion", force=True, reason="the first one")
+        code, text = said(capsys, *at, "--deployment", "left")
+    assert (code, "in the deployment left, which has none; aliases exist in main." in text) == (2, True), text
 
 
 def test_promote_without_a_candidate_says_how_to_come_by_one(tmp_path, monkeypatch, capsys):

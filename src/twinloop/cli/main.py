@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from twinloop.cli.policies import Policies, Promote, Rollback
 from twinloop.cli.query import Query
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
+from twinloop.cli.repeats import joined
 from twinloop.cli.run import Run
 from twinloop.cli.scenario import Scenario
 from twinloop.cli.sensors import Sensors
@@ -52,7 +54,7 @@ from twinloop.loop.runs import finite
 _INTERRUPTED = 130
 _UNHEARD = 141  # as a program that SIGPIPE ends
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-_FRAME = {ord(mark): " " for mark in "╭╮╰╯│─"}  # drawn around what the parser says
+_FRAME = re.compile(r"[╭╮╰╯│─]|(?<!\S)-{3,}(?!\S)")  # drawn around what the parser says
 _RESUME = " What was finished is whole; the same command with --resume goes on from there."
 _ANEW = " There is no checkpoint yet: the same command begins anew."
 _DESCRIPTION = "Closes the loop between robots and their simulations: identify, randomize, simulate, verify."
@@ -127,8 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(words: Sequence[str]) -> Command:
+    given = joined(labelled(said(words)), _Commands)
     return tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
-        _Commands, prog="twinloop", args=labelled(said(words)), description=_DESCRIPTION, config=_STYLE
+        _Commands, prog="twinloop", args=given, description=_DESCRIPTION, config=_STYLE
     )
 
 
@@ -141,7 +144,7 @@ def _parsed_for_programs(words: Sequence[str]) -> Command:
     except SystemExit as end:
         sys.stderr.write(heard.getvalue())
         if end.code:
-            message = " ".join(heard.getvalue().translate(_FRAME).split())
+            message = " ".join(_FRAME.sub(" ", heard.getvalue()).split())
             print(dumps({"error": "UsageError", "message": message}))
         raise
 

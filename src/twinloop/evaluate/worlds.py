@@ -301,7 +301,8 @@ def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[Slice]:
     found = [] if folder is None else stored(folder)
     chosen = [path for path in found if fnmatch.fnmatchcase(path.name, spec.scenarios)]
     if not chosen:
-        there = f"{len(found)} scenarios in {folder}" if folder is not None and found else "no scenarios"
+        there = "no scenarios" if folder is None else f"{len(found)} scenarios in {folder}"
+        there += "" if folder is None or folder.is_dir() else ", which does not exist,"
         raise InputError(
             f"The suite {spec.name} runs stored scenarios, and of {there} none matches {spec.scenarios!r}. Store one "
             "with `twinloop scenario from-failure`, or give --scenarios FOLDER."

@@ -59,6 +59,17 @@ def aliases(state: State, deployment: str) -> dict[str, str]:
     return {row["alias"]: row["policy"] for row in rows}
 
 
+def _place(state: State, deployment: str, held: Mapping[str, str]) -> str:
+    """Where an alias was looked for, and why there may be none."""
+    place = f"the deployment {deployment}"
+    if held:
+        return place
+    others = [row["deployment"] for row in state.rows("SELECT DISTINCT deployment FROM policy_aliases ORDER BY 1", ())]
+    if others:
+        return f"{place}, which has none; aliases exist in {', '.join(others)}"
+    return f"{place}, where nothing was promoted yet by `twinloop promote`"
+
+
 def resolve(state: State, reference: str, deployment: str = MAIN) -> Version:
     """The version that is meant by an alias, ``DEPLOYMENT/ALIAS``, ``NAME@VERSION``, ``NAME@HASH``, ``NAME`` or a hash.
 
@@ -69,7 +80,7 @@ def resolve(state: State, reference: str, deployment: str = MAIN) -> Version:
     if word in ALIASES:
         held = aliases(state, where or deployment)
         if word not in held:
-            raise UnknownNameError("alias", word, held, where=f"the deployment {where or deployment}")
+            raise UnknownNameError("alias", word, held, where=_place(state, where or deployment, held))
         reference = held[word]
     known = versions(state)
     name, _, tail = reference.partition("@")

@@ -130,7 +130,10 @@ def _inputs(readers: Mapping[Path, DatasetReader], wanted: Sequence[str] | None)
         if lacking and len(lacking) < len(present):
             notes.append(f"{ENVIRONMENT} is left out: {lacking[0]} does not have it")
         if not cameras:
-            notes.append("the policy sees joints alone: there is neither observation.environment_state nor a camera")
+            notes.append(
+                f"the policy sees joints alone: there is neither {ENVIRONMENT} nor a camera. Simulated data has the "
+                "first by `rollout: {environment_state: true}` in its generate file, the second by `twinloop render`"
+            )
     if not keys:
         raise InputError(
             f"{next(iter(present))} and the other folders have no observation in common. Give folders with "

@@ -14,7 +14,7 @@ from torch import Tensor  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, write_bytes
-from twinloop.train.config import CHECKPOINT
+from twinloop.train.config import CHECKPOINT, RESULT
 
 FILE = CHECKPOINT
 _SCHEMA = 1
@@ -56,6 +56,11 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         InputError: there is none, or it is damaged, or of a newer version.
     """
     path = folder / FILE
+    if (folder / RESULT).is_file():
+        raise InputError(
+            f"{folder} holds a finished run: nothing is left to resume. `--adapt {folder}` with another --output "
+            "trains on from its weights."
+        )
     if not path.is_file():
         raise InputError(f"{folder} holds no run to resume: {FILE} is missing. Train without --resume.")
     try:

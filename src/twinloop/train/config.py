@@ -22,6 +22,7 @@ from twinloop.core.files import sha256_json
 from twinloop.twin.spec import describe, load_yaml
 
 CHECKPOINT = "checkpoint.safetensors"  # in the policy's folder while a run goes on
+RESULT = "result.json"  # in the policy's folder once it is done
 _SECTIONS = {"adapt", "align", "pixels"}
 
 
@@ -192,6 +193,11 @@ def read_config(path: Path | None, **flags: Any) -> TrainConfig:
     value = {**value, **said}
     if not value.get("sources"):
         raise InputError(f"{where} does not say what to train on. Give --data FOLDER, or sources: in a YAML file.")
+    if isinstance(adapt := value.get("adapt"), dict) and "from" not in adapt:
+        raise InputError(
+            f"{where} says how to go on from a policy ({', '.join(adapt) or 'adapt'}), and not from which. Give "
+            "--adapt FOLDER, or adapt: {from: FOLDER} in a YAML file."
+        )
     config = TrainConfig.of(value, where=where)
     if path is not None and from_file and config.adapt is not None:
         base = config.adapt.model_copy(update={"base": _beside(config.adapt.base, path.parent)})

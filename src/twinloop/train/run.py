@@ -22,7 +22,7 @@ from twinloop.policies.settings import read_settings
 from twinloop.train.adapt_additions import configured
 from twinloop.train.additions import Additions
 from twinloop.train.checkpoint import FILE, read_checkpoint
-from twinloop.train.config import TrainConfig
+from twinloop.train.config import RESULT, TrainConfig
 from twinloop.train.holdout import Holdout
 from twinloop.train.loop import Loop
 from twinloop.train.mixture import Mixture
@@ -32,8 +32,6 @@ from twinloop.train.prepared import Prepared, prepare, resolved
 from twinloop.train.result import card_of, data_hash, figures_of
 from twinloop.train.samples import Samples
 from twinloop.train.strength import strengths
-
-RESULT = "result.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +164,8 @@ def _settings(config: TrainConfig) -> Iterator[None]:
         raise InputError(f"--device {config.device}: give cpu, cuda, or cuda:NUMBER.")
     if kind == "cuda" and not torch.cuda.is_available():
         raise MissingDependencyError(
-            f"Torch sees no CUDA device ({config.device}).", remedy="a GPU with its driver and a torch built for it"
+            f"Torch sees no CUDA device ({config.device}); --device cpu needs none.",
+            remedy="a GPU with its driver and a torch built for it",
         )
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS needs to be deterministic
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()

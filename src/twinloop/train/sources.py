@@ -13,7 +13,7 @@ import pyarrow as pa
 from twinloop.catalog import Workspace
 from twinloop.catalog.episode_rows import Folder, read_rows
 from twinloop.catalog.label_checks import YES
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
 from twinloop.train.config import SourceConfig
@@ -118,10 +118,16 @@ def _listed(config: SourceConfig, workspace: Path | None) -> list[Listed]:
     if config.episodes is not None:
         raise InputError(f"episodes: are those of a folder, and {data} is none. Choose with SQL instead.")
     if workspace is None and Workspace.find(Path.cwd()) is None:
-        what = "a statement" if statement else f"{data!r}, which is no folder,"
-        raise InputError(f"{what[0].upper()}{what[1:]} chooses among episodes of a workspace, and there is none here.")
+        what = "A statement chooses" if statement else f"{data!r} is no folder here, and any other word chooses"
+        raise InputError(
+            f"{what} among episodes of a workspace, and there is none here. Give the folder of a dataset, or make a "
+            "workspace: `twinloop init FOLDER`."
+        )
     with Workspace.open(workspace) as held:
-        ids = _selected(held, data) if statement else list(held.frozen(data).episode_ids)
+        try:
+            ids = _selected(held, data) if statement else list(held.frozen(data).episode_ids)
+        except UnknownNameError as error:
+            raise InputError(f"{data!r} is no folder here, and no frozen dataset either. {error}") from error
         return _of_workspace(held, ids)
 
 
