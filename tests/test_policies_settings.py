@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import numpy as np
@@ -152,6 +153,8 @@ def test_a_policy_is_made_of_what_fits_together():
 @pytest.mark.parametrize("missing", ["torch", "safetensors.torch"])
 def test_without_torch_it_says_what_to_install(missing, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, missing, None)
+    said = {"schema": 1, "kind": "mlp", "settings": {}, "contract": {}, "statistics": {}, "hash": ""}
+    (tmp_path / "config.json").write_text(json.dumps(said), encoding="utf-8")
     with pytest.raises(MissingDependencyError, match=r"pip install 'twinloop\[train\]'"):
         open_policy(tmp_path)
     with pytest.raises(MissingDependencyError, match=r"torch networks in safetensors files"):
