@@ -135,6 +135,15 @@ def test_an_alias_that_nothing_stands_for_says_what_makes_one(tmp_path, capsys):
     assert (code, "in the deployment left, which has none; aliases exist in main." in text) == (2, True), text
 
 
+def test_what_is_not_there_yet_says_what_makes_it(tmp_path, capsys):
+    code, text = said(capsys, "scenario", "show", "slips", "--scenarios", str(tmp_path))
+    assert (code, "`twinloop scenario from-failure EPISODE` makes them. None exist here." in text) == (2, True), text
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "info.json").write_text("{}")
+    code, text = said(capsys, "run", "--robot", "virtual:none", "--policy", "p", "--output", str(tmp_path))
+    assert (code, text) == (2, f"{tmp_path} holds a dataset. Choose another --output, or move that one away.")
+
+
 def test_promote_without_a_candidate_says_how_to_come_by_one(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     with Workspace.create(tmp_path / "cell") as ws:

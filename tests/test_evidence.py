@@ -81,6 +81,7 @@ def test_each_assumption_buys_what_it_says(capsys, tmp_path):
     [
         (("--failure-rate", "0"), "A failure rate of 0 cannot be claimed"),
         (("--failure-rate", "0.1", "--gap", "2"), "--gap 2 is no share"),
+        (("--failure-rate", "0.1", "--seen-failures", "3"), "--seen-failures 3 of how many trials? Give --seen"),
         (("--failure-rate", "0.1", "--region", "0"), "--region 0 leaves nothing to try"),
         (("--failure-rate", "0.1", "--sim", "nowhere"), "nowhere holds no result of `twinloop scenario search`"),
         (

@@ -13,6 +13,7 @@ import time
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
@@ -114,6 +115,16 @@ def test_outcomes_are_read_by_episode_and_their_errors_by_line(tmp_path):
         read_outcomes(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_outcomes(tmp_path / "absent.csv")
+    path.write_bytes(b"\xef\xbb\xbfepisode,success\r\n3,1\r\n")  # as spreadsheets write it
+    assert read_outcomes(path) == {3: True}
+    path.write_text("episode;success\n3;1\n")
+    with pytest.raises(
+        InputError, match="outcomes.csv has no column episode; it has: episode;success. Give a CSV file"
+    ):
+        read_outcomes(path)
+    request = RunRequest(robot="virtual:none", policy="p", output=tmp_path / "out", outcome=path)
+    with pytest.raises(InputError, match="has no column episode"):
+        run_policy(request, console=Console())  # before anything is opened
 
 
 @pytest.mark.slow

@@ -94,6 +94,11 @@ def _check(claim: Claim) -> None:
             raise InputError(f"--{name} {value:g} is no share; give one from 0 to 1.")
     if claim.region == 0.0:
         raise InputError("--region 0 leaves nothing to try; give the probability of the region, such as 0.05.")
+    if claim.seen_failures and not claim.seen_trials:
+        raise InputError(
+            f"--seen-failures {claim.seen_failures} of how many trials? Give --seen-trials: all that were made, those "
+            "that failed too."
+        )
 
 
 def _demonstrations(claim: Claim) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from rich.markup import escape
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.hardware.excite_guard import stopped_by_hand
 from twinloop.loop.run_cell import PATIENCE_S, RunCell, RunRequest, episode_steps, open_cell, open_registry
-from twinloop.loop.run_outcome import outcome_of
+from twinloop.loop.run_outcome import outcome_of, read_outcomes
 from twinloop.loop.runs import claim_output
 from twinloop.release.registry import Registry
 from twinloop.release.running import Runner
@@ -46,6 +46,8 @@ def run_policy(request: RunRequest, *, console: Console) -> tuple[dict[str, Any]
     for flag, value in (("--seconds", request.seconds), ("--hz", request.hz)):
         if value is not None and not 0 < value < np.inf:
             raise InputError(f"{flag} {value:g} lets nobody act. Give a number above 0, or leave it out.")
+    if request.outcome is not None and request.outcome.exists():
+        read_outcomes(request.outcome)  # it is read again after each episode, but nothing moves for a wrong one
     claim_output(request.output)
     if request.output.exists() and any(request.output.iterdir()):
         raise InputError(f"{request.output} is not an empty folder. Choose another --output.")

@@ -35,12 +35,19 @@ def read_outcomes(path: Path) -> dict[int, bool]:
         InputError: the file is missing, or a row says something else; names the line.
     """
     try:
-        with path.open(newline="") as file:
-            rows = list(csv.DictReader(file))
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            table = csv.DictReader(file)
+            rows, header = list(table), [name.strip() for name in table.fieldnames or ()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} cannot be read ({error}). Give a CSV file with the columns episode, success."
         ) from error
+    lacking = [name for name in ("episode", "success") if name not in header]
+    if lacking:
+        raise InputError(
+            f"{path} has no column {lacking[0]}; it has: {', '.join(header) or 'nothing'}. Give a CSV file whose first "
+            "line is episode,success, with commas between."
+        )
     found: dict[int, bool] = {}
     for line, row in enumerate(rows, start=2):
         number, word = (row.get("episode") or "").strip(), (row.get("success") or "").strip().lower()

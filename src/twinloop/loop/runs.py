@@ -36,7 +36,9 @@ def claim_output(folder: Path) -> None:
     """
     if (folder / "result.json").exists():
         raise InputError(f"{folder} holds an earlier run. Choose another --output, or move that one away.")
-    for above in (folder.resolve(), *folder.resolve().parents):
+    if (folder / layout.INFO).is_file():
+        raise InputError(f"{folder} holds a dataset. Choose another --output, or move that one away.")
+    for above in folder.resolve().parents:
         if (above / layout.INFO).is_file():
             raise InputError(f"{folder} lies in the dataset {above}. Choose an --output outside it.")
     existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())

@@ -43,6 +43,10 @@ def home(scenarios: Path | None = None) -> Path:
     return (root or Path.cwd()) / _HOME
 
 
+def _looked(folder: Path, there: Sequence[str]) -> str:
+    return str(folder) if there else f"{folder}; `twinloop scenario from-failure EPISODE` makes them"
+
+
 def opened(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]:
     """The folder and the world of a scenario, by name or as a folder.
 
@@ -55,7 +59,7 @@ def opened(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]
         folder = Path(name)
     if not (folder / SCENARIO).is_file():
         there = [path.name for path in stored(home(scenarios))]
-        raise UnknownNameError("scenario", name, there, where=str(home(scenarios)))
+        raise UnknownNameError("scenario", name, there, where=_looked(home(scenarios), there))
     return folder, read_pinned(folder)
 
 
