@@ -69,11 +69,14 @@ def test_a_release_from_candidate_to_champion_and_back(root, capfd):
     assert "the worst of 2 slices" in page
     at = ("--workspace", str(root))
     assert said(capfd, "promote", *at, "--who", "Ada") == (0, "old@1 is the champion of main.")
+    code, text = said(capfd, "gate", str(gate_file(root, "other", 4, 0.8, None)))
+    assert (code, "no champion yet (champion: null), and there is one, old@1" in text) == (2, True)
     assert main(["gate", str(gate_file(root, "new", 2, 0.85, "champion"))]) == 0
     assert said(capfd, "promote", *at)[1].endswith("new@1 is the champion of main, old@1 the previous one.")
     code, figures = asked(root, capfd, "policies", "list")
     assert figures["aliases"] == {"champion": "new@1", "previous": "old@1"}
-    assert [row["stage"] for row in figures["policies"]] == ["retired", "champion"]
+    stages = {row["policy"]: row["stage"] for row in figures["policies"]}
+    assert stages == {"old@1": "retired", "new@1": "champion", "other@1": "offline"}
     code, text = said(capfd, "rollback", "--reason", "drops cubes", *at)
     assert re.fullmatch(r"old@1 is the champion of main again, checked, in 0\.\d+ s\.", text)
     _, figures = asked(root, capfd, "policies", "audit")

@@ -68,6 +68,12 @@ def _decide(config: GateConfig, file: Path, registry: Registry | None) -> GateDe
     """Find the policies, read their evaluations, and ask."""
     mine = _policy(config.candidate, file, registry)
     theirs = None if config.champion is None else _champion(config.champion, file, registry)
+    now = None if registry is None else registry.aliases().get("champion")
+    if config.champion is None and now not in (None, mine.reference):
+        raise InputError(
+            f"{file} says that there is no champion yet (champion: null), and there is one, {now}. Compare with it: "
+            "champion: champion."
+        )
     evidence = config.evidence
     candidate = [] if evidence is None else [Evaluation.read(folder) for folder in evidence.candidate]
     champion = [] if evidence is None else [Evaluation.read(folder) for folder in evidence.champion]
