@@ -95,6 +95,7 @@ def test_what_the_parser_says_comes_without_its_frame(capsys):
 
 
 def test_training_says_what_else_to_give(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     words = ("train", "--output", "new", "--data", "nothere")
     code, text = said(capsys, *words)
@@ -113,7 +114,6 @@ def test_training_says_what_else_to_give(tmp_path, monkeypatch, capsys):
     assert text.startswith(
         "'nothere' is no folder here, and no frozen dataset either. Unknown frozen dataset 'nothere'"
     )
-    pytest.importorskip("torch")
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "result.json").write_text("{}")
     code, text = said(capsys, *words, "--resume")
