@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -164,8 +165,11 @@ def _released(old: Path, new: Path, output: Path, console: Console) -> tuple[dic
         first = registry.add(old, name="pick-and-place")
         promote(registry, first, force=True, reason="the first policy of the demo")
         candidate = registry.add(new, name="pick-and-place")
-    evidence = {"candidate": sorted((output / "circle" / "evaluations").glob("policy-*"))}
-    evidence["champion"] = sorted((output / "circle" / "evaluations").glob(f"{old.name}-*"))
+    made, beside = output / "circle" / "evaluations", {"candidate": "policy", "champion": old.name}
+    # A gate's file names folders as seen from where it lies.
+    evidence = {
+        side: [os.path.relpath(path, root) for path in sorted(made.glob(f"{name}-*"))] for side, name in beside.items()
+    }
     file = root / "candidate.yaml"
     write_text(file, yaml.safe_dump(_gate(candidate, evidence), sort_keys=False))
     decision, code = run_gate(file, output / "gate", workspace=root, deployment="main", console=console)
@@ -176,11 +180,11 @@ def _released(old: Path, new: Path, output: Path, console: Console) -> tuple[dic
     return decision, candidate
 
 
-def _gate(candidate: str, evidence: Mapping[str, Sequence[Path]]) -> dict[str, Any]:
+def _gate(candidate: str, evidence: Mapping[str, Sequence[str]]) -> dict[str, Any]:
     return {
         "candidate": candidate,
         "champion": "champion",
-        "evidence": {side: [str(path) for path in folders] for side, folders in evidence.items()},
+        "evidence": dict(evidence),
         "looks": "once",
         "success": {"within": 0.1, "suites": ["nominal"]},
         "floor": {"waived": "the demo has one failure, which is being worked on"},
