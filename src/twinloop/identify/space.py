@@ -116,10 +116,11 @@ class Space:
 
     def values(self, points: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """SI values by name at transformed points ``(…, p)``."""
-        return {  # exp(log(bound)) may round to beyond it
-            p.name: np.clip(np.exp(points[..., i]) if p.log else points[..., i], p.param.low, p.param.high)
-            for i, p in enumerate(self.free)
-        }
+        with np.errstate(over="ignore"):  # an end of an interval that data leave open may be infinite: it is clipped
+            return {  # exp(log(bound)) may round to beyond it
+                p.name: np.clip(np.exp(points[..., i]) if p.log else points[..., i], p.param.low, p.param.high)
+                for i, p in enumerate(self.free)
+            }
 
     def table(self, points: NDArray[np.float64]) -> ParamTable:
         """The twin's complete table at transformed points ``(nworld, p)``."""
