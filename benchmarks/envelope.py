@@ -6,14 +6,13 @@ other, as beside a running robot; the readings are the commands that were sent.
 
 from __future__ import annotations
 
-import argparse
 import time
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.loop.marked import markdown_table, write_between
+from benchmarks.page import main
+from twinloop.loop.marked import markdown_table
 from twinloop.release.envelope import Envelope
 from twinloop.twin import Twin, load_twin
 
@@ -62,10 +61,4 @@ def table(found: dict[str, Array]) -> str:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--write", type=Path, help="the folder of docs whose table is replaced")
-    docs = arguments.parse_args().write
-    text = table(run())
-    print(text)
-    if docs is not None:
-        write_between(docs / "deployment.md", MARK, text)
+    main(__doc__, "deployment.md", MARK, lambda: table(run()))

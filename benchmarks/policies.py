@@ -6,18 +6,17 @@ cores make it longer.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.page import main
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE
-from twinloop.loop.marked import markdown_table, write_between
+from twinloop.loop.marked import markdown_table
 from twinloop.policies import KINDS, Statistics, new_policy
 from twinloop.policies.policy import Policy
 from twinloop.rollout import offered_contract
@@ -114,10 +113,4 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--write", type=Path, help="the folder of docs whose table is replaced")
-    docs = arguments.parse_args().write
-    text = table(run())
-    print(text)
-    if docs is not None:
-        write_between(docs / "policies.md", MARK, text)
+    main(__doc__, "policies.md", MARK, lambda: table(run()))

@@ -26,11 +26,10 @@ from twinloop.loop.transfer_study.conditions import CONDITIONS
 from twinloop.loop.transfer_study.parts import Part, policy_of, successes
 from twinloop.loop.transfer_study.run import run_bench_transfer
 from twinloop.loop.transfer_study.settings import FIRST_ROBOT, PLACES, TASK, TWIN, TransferSettings
-from twinloop.loop.transfer_study.trying import tried
+from twinloop.loop.transfer_study.trying import acting, tried
 from twinloop.release.promotion import promote
 from twinloop.release.registry import Registry
 from twinloop.stats import clopper_pearson
-from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
 # Sizes that end within three minutes on two cores; what they cost in success stands in docs/transfer.md beside those
@@ -105,14 +104,8 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
 
 def on_robot(policy: Path) -> NDArray[np.bool_]:
     """How a policy's trials on the virtual robot end, ``(n,)``, at the places of the study."""
-    from twinloop.policies import open_policy
-    from twinloop.rollout.policy_actor import PolicyActor
-
     cell = hidden_cell(load_twin(TWIN), FIRST_ROBOT)
-    actor = PolicyActor(
-        policy=open_policy(policy), twin=cell.twin, task=open_task(TASK, cell.twin), tracker=cell.tracker
-    )
-    return tried(cell, range(SETTINGS.episodes), actor, nthread=0).success
+    return tried(cell, range(SETTINGS.episodes), acting(cell, policy), nthread=0).success
 
 
 def _scenario(half: SecondHalf, policy: Path, console: Console) -> Mapping[str, Any]:

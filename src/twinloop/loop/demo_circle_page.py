@@ -10,13 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
-from twinloop.loop.transfer_study.settings import FIRST_ROBOT, PICTURES, TASK, TWIN
-from twinloop.loop.transfer_study.trying import tried
+from twinloop.loop.transfer_study.settings import FIRST_ROBOT, PICTURES, TWIN
+from twinloop.loop.transfer_study.trying import acting, tried
 from twinloop.render import contact_sheet
 from twinloop.report import KeyFigure, Report
 from twinloop.report.gap_comparison import interval_rows
 from twinloop.rollout.photographer import Photographer
-from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
 if TYPE_CHECKING:
@@ -101,13 +100,7 @@ def before_and_after(number: int, policies: dict[str, Path]) -> NDArray[np.uint8
 
 
 def _frames(cell: HiddenCell, number: int, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.float64], bool]:
-    from twinloop.policies import open_policy
-    from twinloop.rollout.policy_actor import PolicyActor
-
-    actor = PolicyActor(
-        policy=open_policy(folder), task=open_task(TASK, cell.twin), twin=cell.twin, tracker=cell.tracker
-    )
-    batch = tried(cell, [number], actor)
+    batch = tried(cell, [number], acting(cell, folder))
     states = batch.trajectories.states[0]
     at = np.linspace(0, len(states) - 1, _MOMENTS).round().astype(int)
     photographer = Photographer(cell.twin, PICTURES[:1], height=_SIZE[0], width=_SIZE[1])

@@ -132,7 +132,29 @@ def _site(twin: Twin, name: str) -> int:
     return sites.index(name)
 
 
-class SitePlace:
+class _AtSite:
+    """A signal of three axes that a site of the model has; one physics step behind, and silent at the first frame."""
+
+    def __init__(self, signal: str, unit: str) -> None:
+        self._signal = signal
+        self.channels = tuple(Channel(name=f"{signal}/{axis}", unit=unit) for axis in "xyz")
+
+    def measured(self, episode: Episode) -> Array:
+        """See `Measure`."""
+        return at_frames(episode, self._signal)
+
+    def compare(self, kept: Array) -> Array:
+        """See `Measure`: a derived field says nothing yet at the first frame."""
+        silent = kept.copy()
+        silent[..., 0, :] = np.nan
+        return silent
+
+    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
+        """See `Measure`."""
+        return other
+
+
+class SitePlace(_AtSite):
     """Where a tracker sees a site of the model, such as the tool, in m in the frame of the world.
 
     It sees what encoders cannot: the zero of a joint, or play in its gear. One physics step behind, and not compared at
@@ -142,34 +164,15 @@ class SitePlace:
     records: tuple[str, ...] = ("site_xpos",)
 
     def __init__(self, twin: Twin, site: str) -> None:
-        self._signal, self._row = f"place/{site}", _site(twin, site)
-        self.channels = tuple(Channel(name=f"place/{site}/{axis}", unit="m") for axis in "xyz")
-
-    def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
-        return at_frames(episode, self._signal)
-
-    def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
-        return _silent_first(kept)
-
-    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
-        return other
+        super().__init__(f"place/{site}", "m")
+        self._row = _site(twin, site)
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""
         return run.records["site_xpos"][..., self._row, :]
 
 
-def _silent_first(kept: Array) -> Array:
-    """Measured columns without the first frame, at which a derived field says nothing yet."""
-    silent = kept.copy()
-    silent[..., 0, :] = np.nan
-    return silent
-
-
-class SiteSensor:
+class SiteSensor(_AtSite):
     """An accelerometer or gyroscope of the model at a site; one physics step behind, and silent at the first frame."""
 
     records: tuple[str, ...] = ("sensordata",)
@@ -182,20 +185,8 @@ class SiteSensor:
         if not len(found):
             element = "accelerometer" if family == "acceleration" else "gyro"
             raise InputError(f"The twin {twin.name} has no {element} at the site {site}. Add one to the model.")
-        self._signal, self._first = f"{family}/{site}", int(model.sensor_adr[found[0]])
-        self.channels = tuple(Channel(name=f"{family}/{site}/{axis}", unit=unit) for axis in "xyz")
-
-    def measured(self, episode: Episode) -> Array:
-        """See `Measure`."""
-        return at_frames(episode, self._signal)
-
-    def compare(self, kept: Array) -> Array:
-        """See `Measure`."""
-        return _silent_first(kept)
-
-    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `Measure`."""
-        return other
+        super().__init__(f"{family}/{site}", unit)
+        self._first = int(model.sensor_adr[found[0]])
 
     def predicted(self, run: Motion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """See `Measure`."""

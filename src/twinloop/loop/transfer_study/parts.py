@@ -14,12 +14,10 @@ from twinloop.hardware import HiddenCell, hidden_cell
 from twinloop.loop.transfer_study.conditions import NUMBERS, Condition
 from twinloop.loop.transfer_study.settings import PICTURES, TASK, TWIN, TransferSettings
 from twinloop.loop.transfer_study.showing import Worlds, show
-from twinloop.loop.transfer_study.trying import tried
+from twinloop.loop.transfer_study.trying import acting, tried
 from twinloop.loop.transfer_study.worlds import log_and_identify, worlds_of
-from twinloop.policies import open_policy
 from twinloop.rollout import BatchResult, ExpertActor
 from twinloop.rollout.photographer import Photographer
-from twinloop.rollout.policy_actor import PolicyActor
 from twinloop.tasks import open_task
 from twinloop.train import SourceConfig, TrainConfig, train
 from twinloop.twin import Twin, load_twin
@@ -147,13 +145,7 @@ def _trials(part: Part) -> None:
     cell, owner = _cell(part.robot), policy_of(part)
     camera, height, width = PICTURES
     photographer = Photographer(cell.twin, [camera], height=height, width=width)
-    actor = PolicyActor(
-        policy=open_policy(owner.path),
-        task=open_task(TASK, cell.twin),
-        twin=cell.twin,
-        tracker=cell.tracker,
-        photograph=photographer.pictures if part.settings.images else None,
-    )
+    actor = acting(cell, owner.path, photographer.pictures if part.settings.images else None)
     try:
         _keep(part, tried(cell, range(part.settings.episodes), actor))
     finally:
