@@ -5,10 +5,10 @@ STAMP := .venv/.installed
 DEMO_OUTPUT ?= demo-output
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow check bench clean
+.PHONY: help setup demo test test-slow attacks check bench clean
 
 help:
-	@echo "make setup | demo | test | test-slow | check | bench | clean"
+	@echo "make setup | demo | test | test-slow | attacks | check | bench | clean"
 
 setup: $(STAMP)
 
@@ -28,6 +28,11 @@ test: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,slow]"
 	$(BIN)/python -m pytest -m "not gpu and not network and not bench" -n auto
+
+# Every attack, the slow campaigns included; prints counts and writes the table of docs/trust.md.
+attacks: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,slow]"
+	TWINLOOP_WRITE_ATTACKS=docs/trust.md $(BIN)/python -m pytest tests/hostile -m "not gpu and not network" -n auto
 
 check: $(STAMP)
 	$(BIN)/ruff check .
