@@ -237,6 +237,9 @@ def test_a_users_own_task_lies_beside_the_yaml_and_its_errors_name_its_line(caps
     monkeypatch.chdir(tmp_path)
     file = generate_file(folder, scene={"robot": "so101", "task": "own.py:Mine"})
     code, figures, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
+    assert (code, figures["error"]) == (2, "NotApprovedError")  # the YAML is in no workspace: anybody may have sent it
+    assert run(capsys, "approve", folder / "own.py", "--json")[0] == 0
+    code, figures, _ = run(capsys, "generate", file, "--output", folder / "b", "--episodes", "2", "--json")
     assert (code, figures["episodes"]) == (0, 2)
     assert run(capsys, "replay", folder / "b", "0", "--verify", "--json")[0] == 0
     file = generate_file(folder, scene={"robot": "so101", "task": "own.py:Broken"})

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from twinloop import __version__
+from twinloop.cli.approve import Approve
 from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Generate, Replay, Twin
 from twinloop.cli.compare import Compare
@@ -47,6 +48,7 @@ from twinloop.cli.sensors import Sensors
 from twinloop.cli.serve import Serve
 from twinloop.cli.train import Train
 from twinloop.cli.workspace import Add, Init
+from twinloop.core.approval import name_on_command_line
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
 from twinloop.loop.runs import finite
@@ -97,6 +99,7 @@ _Commands = (
     | Annotated[Scenario, tyro.conf.subcommand("scenario", prefix_name=False)]
     | Annotated[Bench, tyro.conf.subcommand("bench", prefix_name=False)]
     | Annotated[Evidence, tyro.conf.subcommand("evidence", prefix_name=False)]
+    | Annotated[Approve, tyro.conf.subcommand("approve", prefix_name=False)]
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
 )
 
@@ -111,6 +114,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words == ["--version"]:
         print(f"twinloop {__version__}")
         return 0
+    # Python puts the working folder on the path of the processes that are started; files of a dataset are no modules.
+    os.environ["PYTHONSAFEPATH"] = "1"
+    name_on_command_line(words)
     command = _parsed(words) if "--json" not in words else _parsed_for_programs(words)
     started = datetime.now(UTC)
     try:

@@ -9,19 +9,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.approval import require_approved
 from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.core.files import sha256_file
 from twinloop.encoders.pictures import NetworkEncoder, stated_preprocessing
 
 
 def open_torch(file: Path) -> NetworkEncoder:
     """The module of a TorchScript file, on the CPU, without gradients.
 
+    A module in a folder of data is opened only where its content is approved: TorchScript is code.
+
     A module that gives several tensors is asked for the first, or in a dictionary for the ``output`` that is stated.
 
     Raises:
         MissingDependencyError: torch is not installed.
+        NotApprovedError: the file is among data, and is not approved.
         InputError: the file is no TorchScript, or its preprocessing is not stated.
     """
+    require_approved(file, sha256_file(file), "")
     try:
         import torch  # pyright: ignore[reportMissingImports]
     except ImportError as error:

@@ -98,7 +98,7 @@ class Arena:
         """Where a slice runs."""
         if item.variant not in self._places:
             twin = with_contact_sensors(self.suite.variant(item))
-            task = open_task(self.task if item.scenario is None else item.scenario.task, twin)
+            task = open_task(self.task if item.scenario is None else item.scenario.task_reference, twin)
             self._places[item.variant] = _Place(twin=twin, task=task, limits=arm_limits(twin))
         return self._places[item.variant]
 

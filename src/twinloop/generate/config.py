@@ -23,8 +23,10 @@ from pydantic import (
     model_serializer,
 )
 
+from twinloop.core.approval import mark_foreign
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.extension import require_reference, resolve_beside
 from twinloop.core.files import sha256_json
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.generate.identified import drawn_from, identified_section
@@ -183,7 +185,7 @@ def read_config(
     Raises:
         InputError: a key or value is wrong; names file and key.
     """
-    value, folder = load_yaml(path), path.parent
+    value, folder = mark_foreign(load_yaml(path), path), path.parent
     if randomize_from is not None and isinstance(value, dict):
         value = {**value, "randomization": drawn_from(value.get("randomization"), randomize_from, where=str(path))}
     return resolve(value, where=str(path), folder=folder, episodes=episodes, seed=seed, backend=backend, keep=keep)
@@ -212,9 +214,9 @@ def resolve(
     identified, kappa = identified_section(file.randomization, where, folder)
     config = GenerateConfig(
         file=file.model_copy(update={"render": None}),
-        render=file.render,
+        render=None if file.render is None else _approved(file.render),
         twin=_twin_reference(file.scene, where, folder),
-        task=_task_reference(file.scene.task, folder),
+        task=require_reference(resolve_beside(file.scene.task, folder)),
         episodes=episodes or file.rollout.parallel_envs * file.rollout.episodes_per_env,
         seed=file.seed,
         keep=keep,
@@ -237,10 +239,8 @@ def _check_rounds(config: GenerateConfig, where: str) -> None:
         )
 
 
-def _task_reference(task: str, folder: Path) -> str:
-    """A user's ``file.py:Class`` is looked up beside the YAML, as a twin's file is."""
-    path, separator, name = task.rpartition(":")
-    return f"{(folder / path).resolve()}:{name}" if separator and (folder / path).is_file() else task
+def _approved(render: RenderConfig) -> RenderConfig:
+    return render.model_copy(update={"renderer": require_reference(render.renderer)})
 
 
 def _twin_reference(scene: SceneConfig, where: str, folder: Path) -> str:

@@ -9,9 +9,11 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from twinloop.core.approval import mark
 from twinloop.core.errors import InputError
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.aside import SetAside, read_aside
+from twinloop.dataset.layout import SPEC
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import RUNS
 from twinloop.generate.config import GenerateConfig, load_plan
@@ -143,7 +145,9 @@ def _opened(reader: DatasetReader, config_hash: str) -> tuple[Twin, Backend]:
 
 
 def root_config(reader: DatasetReader, config_hash: str = "") -> dict[str, Any]:
-    """The configuration of the run that simulated a dataset, also where it was rendered or edited since.
+    """Return the configuration of the run that simulated a dataset, also where it was rendered or edited since.
+
+    References to code in it are marked: they run only where the user has approved the file (`core.approval`).
 
     Args:
         reader: of the dataset.
@@ -152,7 +156,7 @@ def root_config(reader: DatasetReader, config_hash: str = "") -> dict[str, Any]:
     Raises:
         InputError: the dataset holds episodes of several runs, and ``config_hash`` is of none of them.
     """
-    config: Any = dict(reader.spec.config)
+    config: Any = mark(dict(reader.spec.config), reader.path / SPEC)
     while "parent" in config or RUNS in config:
         config = config["parent"] if "parent" in config else _run(reader, config[RUNS], config_hash)
     return config

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from twinloop.core.approval import approvals
 from twinloop.core.pool import cores
 from twinloop.dataset.registry import DATA_VARIABLE
 from twinloop.render import probe_all
@@ -56,6 +58,7 @@ def run_doctor(console: Console) -> dict[str, Any]:
         "free_disk_gb": round(shutil.disk_usage(Path.cwd()).free / 1e9, 1),
         "data_folder": folder if folder and Path(folder).is_dir() else None,
         "packages": packages,
+        "approved_code": [asdict(row) for row in approvals()],
         "renderers": [
             {"name": r.name, "available": r.available, "detail": r.detail, "remedy": r.remedy} for r in renderers
         ],
@@ -64,6 +67,9 @@ def run_doctor(console: Console) -> dict[str, Any]:
     table.add_row("twinloop", f"{facts['twinloop']} on Python {facts['python']}, {facts['machine']}", "")
     table.add_row("cores, free disk", f"{facts['cores']}, {facts['free_disk_gb']} GB", "")
     table.add_row("real data", str(facts["data_folder"] or "downloaded on first use"), f"{DATA_VARIABLE}=FOLDER")
+    for row in approvals():
+        how = "by `twinloop approve`" if row.how == "command" else "named by a command of yours"
+        table.add_row("approved code", f"{row.path} ({row.sha256[:12]}, {how})", f"twinloop approve --revoke {row.path}")
     for renderer in renderers:
         state = "works" if renderer.available else f"does not work: {renderer.detail}"
         table.add_row(f"renderer {renderer.name}", state, "" if renderer.available else renderer.remedy)

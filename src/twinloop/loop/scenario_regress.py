@@ -130,7 +130,7 @@ def _placed(pinned: PinnedWorld, loaded: Twin | None, reference: str) -> tuple[P
     if loaded is None or loaded.hash == pinned.twin_hash:
         twin, task = pinned.open(loaded)
         return pinned, twin, task, _versions(pinned, task)
-    task = open_task(pinned.task, loaded)
+    task = open_task(pinned.task_reference, loaded)
     moved = rebase(pinned, loaded, task)
     said = f"moved from {pinned.twin_hash[:12]} to {loaded.hash[:12]}: {moved.text}"
     world = replace(moved.world, twin=reference)

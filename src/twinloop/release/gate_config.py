@@ -22,6 +22,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
+from twinloop.core.approval import mark_foreign
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Domain
 from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan
@@ -251,7 +252,7 @@ def read_gate(path: Path) -> GateConfig:
     Raises:
         InputError: it is missing, no YAML, or a key is wrong or missing.
     """
-    config = parse_gate(load_yaml(path), where=str(path))
+    config = parse_gate(mark_foreign(load_yaml(path), path), where=str(path))
     at = path.parent
     update: dict[str, Any] = {}
     if config.evidence is not None:

@@ -10,11 +10,10 @@ from pathlib import Path
 from twinloop.catalog.fsck_release import different
 from twinloop.catalog.parts import sync
 from twinloop.catalog.ulid import ulid
+from twinloop.core.approval import PICKLE_SUFFIXES
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import sha256_file, sha256_json
 
-# Formats that run code when they are opened; weights come as safetensors.
-_PICKLED = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
 STAGED = ".adding-"
 
 
@@ -31,7 +30,7 @@ def files_of(folder: Path) -> dict[str, str]:
         name = path.relative_to(folder).as_posix()
         if not path.resolve().is_relative_to(root):
             raise InputError(f"{path} leads out of the policy's folder. Put the file itself there.")
-        if path.suffix in _PICKLED:
+        if path.suffix in PICKLE_SUFFIXES:
             raise InputError(f"{path} may run code when it is opened. Save weights as safetensors and remove it.")
         if path.is_file():
             found[name] = sha256_file(path)

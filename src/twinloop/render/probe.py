@@ -101,7 +101,7 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str | None]:
 
 def _try(name: str) -> str:
     """Empty when the trial made its picture, else what it said last."""
-    return outcome([sys.executable, "-m", "twinloop.render.trial", name], seconds=TRIAL_SECONDS)
+    return outcome([sys.executable, "-P", "-m", "twinloop.render.trial", name], seconds=TRIAL_SECONDS)
 
 
 def outcome(command: list[str], *, seconds: float) -> str:

@@ -17,6 +17,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.approval import mark
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamTable, SeedPath
@@ -162,6 +163,11 @@ class PinnedWorld:
         return sha256_json([*said, *chance, list(self.params.names), list(self.departs), arrays])
 
     @property
+    def task_reference(self) -> str:
+        """Return the task as `open_task` takes it: a class of the user's own runs only where it is approved."""
+        return mark(self.task, f"scenario {self.name}")
+
+    @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
         """Its numbers by name, as they are stored."""
         begun = {key: getattr(self.initial, key)[0] for key in INITIAL_ARRAYS}
@@ -186,7 +192,7 @@ class PinnedWorld:
                 f"{found.hash[:12]} now. Move it over with `twinloop scenario regress --twin {self.twin}`, which says "
                 "what differs."
             )
-        return found, open_task(self.task, found)
+        return found, open_task(self.task_reference, found)
 
     def beginning(
         self,

@@ -17,7 +17,9 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from twinloop.core.approval import mark_foreign
 from twinloop.core.errors import InputError
+from twinloop.core.extension import require_reference
 from twinloop.core.files import sha256_json
 from twinloop.twin.spec import describe, load_yaml
 
@@ -182,7 +184,7 @@ def read_config(path: Path | None, **flags: Any) -> TrainConfig:
     Raises:
         InputError: a key or value is wrong, or nothing is said of what to train on.
     """
-    value = {} if path is None else load_yaml(path)
+    value = {} if path is None else mark_foreign(load_yaml(path), path)
     where = "The command line" if path is None else str(path)
     if not isinstance(value, dict):
         raise InputError(f"{where} holds no settings. It needs at least sources: [{{data: FOLDER}}].")
@@ -199,6 +201,9 @@ def read_config(path: Path | None, **flags: Any) -> TrainConfig:
             "--adapt FOLDER, or adapt: {from: FOLDER} in a YAML file."
         )
     config = TrainConfig.of(value, where=where)
+    if config.align is not None:
+        align = config.align.model_copy(update={"method": require_reference(config.align.method)})
+        config = config.model_copy(update={"align": align})
     if path is not None and from_file and config.adapt is not None:
         base = config.adapt.model_copy(update={"base": _beside(config.adapt.base, path.parent)})
         config = config.model_copy(update={"adapt": base})

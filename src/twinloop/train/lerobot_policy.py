@@ -11,7 +11,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from twinloop import __version__
+from twinloop.core.approval import PICKLE_SUFFIXES
 from twinloop.core.contract import IMAGES, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json, sha256_file, sha256_json, write_bytes, write_json
@@ -77,6 +78,7 @@ class LeRobotPolicy:
                 f"{folder} says its hash is {self.hash}, and its content has {found}: the checkpoint, settings or "
                 f"contract were changed after it was saved. {RESTORE}"
             )
+        require_registered_steps(folder / CHECKPOINT)
         interpreter, self.version = require_lerobot()
         self._sizes = vector_sizes(self.contract, last_command=False)
         self._child = Child(interpreter, folder / CHECKPOINT, os.environ.get(DEVICE, "cpu"))
@@ -201,6 +203,38 @@ def content_hash(checkpoint: Path, contract: Contract, settings: LeRobotSettings
     paths = [path for path in sorted(checkpoint.rglob("*")) if path.is_file() and path.name not in _BESIDE]
     files = {path.relative_to(checkpoint).as_posix(): sha256_file(path) for path in paths}
     return sha256_json([KIND, settings.model_dump(mode="json"), contract.to_json(), files])
+
+
+def require_registered_steps(checkpoint: Path) -> None:
+    """Refuse a checkpoint whose processors are anything but steps that LeRobot registers by name.
+
+    LeRobot imports the module of a step that is named by its ``class`` and calls what it finds there with the step's
+    ``config`` (0.4.4 and 0.6.1, ``processor/pipeline.py``): any program could be started that way.
+
+    Raises:
+        InputError: a step names a class, or a file is a pickle; names the file and the step.
+    """
+    for path in sorted(checkpoint.rglob("*")):
+        if path.suffix in PICKLE_SUFFIXES:
+            raise InputError(f"{path} may run code when it is opened. LeRobot saves weights as safetensors. {RESTORE}")
+        if path.suffix != ".json":
+            continue
+        for where, owner in _objects(read_json(path)):
+            if "class" in owner and "registry_name" not in owner:
+                raise InputError(
+                    f"{path}: {where} names the class {owner['class']!r} instead of a step that LeRobot registers. A "
+                    "class by its path could be any program, so the checkpoint was not opened. Save the processor with "
+                    "registered steps."
+                )
+
+
+def _objects(value: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Iterate over every object of a JSON value, with its path."""
+    if isinstance(value, dict):
+        yield where or "(top)", value
+    rows = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in rows:
+        yield from _objects(item, f"{where}.{key}" if where else str(key))
 
 
 def _settings_of(checkpoint: Path, instruction: str) -> LeRobotSettings:

@@ -165,6 +165,6 @@ def _remember(record: Path, variant: Variant) -> None:
 
 def _try(variant: Variant) -> str:
     """Empty when a picture was made in a process of its own, else what went wrong."""
-    command = [sys.executable, "-m", "twinloop.render.mitsuba.trial", variant.name, variant.library]
+    command = [sys.executable, "-P", "-m", "twinloop.render.mitsuba.trial", variant.name, variant.library]
     problem = outcome(command, seconds=_TRIAL_SECONDS)
     return f"with {variant.library}: {problem}" if problem and variant.library else problem

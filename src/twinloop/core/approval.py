@@ -1,0 +1,200 @@
+"""Approve code by its content, and mark the code that data name, so that it runs only where it was approved.
+
+Python files and TorchScript modules are code. The user names code on the command line, in Python, or in a file of a
+workspace; that code runs. A dataset, a scenario, a policy, or a YAML file outside of any workspace may have come from
+somebody else: a reference in it carries a mark (`mark`), which every loader of code removes and answers with
+`require_approved`. Approvals are SHA-256 digests of whole files, kept per user and machine in ``approved.jsonl``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import dumps, sha256_file
+
+# Formats that run code when they are opened; weights come as safetensors.
+PICKLE_SUFFIXES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
+HOME_VARIABLE = "TWINLOOP_HOME"
+_FILE = "approved.jsonl"
+_REFERENCE = re.compile(r"\.py:[^\W\d]\w*(\?.*)?$|^(torch|torchscript):")
+_MARK = re.compile(r"(?P<reference>.*?) \(named by (?P<origin>.*)\)", re.DOTALL)
+_WORKSPACE = "twinloop.yaml"
+# Folders of a workspace whose content may come from elsewhere, and the file by which a folder of data is recognized.
+_DATA_FOLDERS = frozenset({"catalog", "data", "policies", "runs", "scenarios"})
+_DATA_FILES = ("meta/info.json", "scenario.yaml", "model.safetensors")
+_command_line: tuple[str, ...] = ()
+
+
+class NotApprovedError(InputError):
+    """Code that data name, or that came with data, and that the user has not approved on this machine."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Approval:
+    """The approval of one file's content.
+
+    ``how`` is ``command`` for `twinloop approve`, and ``use`` where the user's own command ran the file.
+    """
+
+    sha256: str
+    path: str
+    time: str
+    how: Literal["command", "use"]
+
+
+def home() -> Path:
+    """Return the folder of the user's settings: ``$TWINLOOP_HOME``, or ``twinloop`` in the folder for configuration."""
+    if named := os.environ.get(HOME_VARIABLE):
+        return Path(named)
+    configured = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(configured) if configured else Path("~/.config").expanduser()) / "twinloop"
+
+
+def approvals() -> list[Approval]:
+    """Return the approvals on this machine, oldest first. A line that cannot be read approves nothing."""
+    try:
+        text = (home() / _FILE).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError, RuntimeError):
+        return []
+    found: dict[str, Approval] = {}
+    for line in text.splitlines():
+        try:
+            row = json.loads(line)
+            if row.pop("revoked", False):
+                found.pop(row["sha256"], None)
+            else:
+                found.setdefault(row["sha256"], Approval(**row))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            continue
+    return list(found.values())
+
+
+def approve(path: Path, *, how: Literal["command", "use"] = "command") -> Approval:
+    """Approve the present content of a file.
+
+    Raises:
+        InputError: there is no such file, or the approval cannot be written.
+    """
+    if not path.is_file():
+        raise InputError(f"{path} is not a file. Give a Python file or a TorchScript module.")
+    made = Approval(
+        sha256=sha256_file(path), path=str(path.resolve()), time=datetime.now(UTC).isoformat("T", "seconds"), how=how
+    )
+    _append(asdict(made))
+    return made
+
+
+def revoke(path: Path) -> list[Approval]:
+    """Withdraw the approvals of a file: of its present content, and of every content approved under its path.
+
+    Raises:
+        InputError: nothing of that file is approved.
+    """
+    digest = sha256_file(path) if path.is_file() else ""
+    chosen = [row for row in approvals() if row.sha256 == digest or row.path == str(path.resolve())]
+    if not chosen:
+        raise InputError(f"{path} is not approved. `twinloop approve` lists the approved files.")
+    for row in chosen:
+        _append({"sha256": row.sha256, "revoked": True})
+    return chosen
+
+
+def _append(row: Mapping[str, Any]) -> None:
+    try:
+        file = home() / _FILE
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with os.fdopen(handle, "ab") as opened:
+            opened.write(f"{dumps(row)}\n".encode())  # one write: two processes do not mix their lines
+    except (OSError, RuntimeError) as error:
+        raise InputError(
+            f"Cannot save the approval ({error}). Name a folder of your own in {HOME_VARIABLE}."
+        ) from error
+
+
+def mark(value: Any, origin: Path | str) -> Any:
+    """Return plain data with every reference to code marked as named by ``origin``; the data are not changed.
+
+    A marked reference runs only where the content of its file is approved. All other values stay as they are.
+    """
+    if isinstance(value, str):
+        name = str(origin).replace(":", "%3A")  # what follows the last colon of a reference is the class
+        return f"{value} (named by {name})" if _REFERENCE.search(value) else value
+    if isinstance(value, Mapping):
+        return {key: mark(item, origin) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
+        return [mark(item, origin) for item in value]
+    return value
+
+
+def mark_foreign(value: Any, file: Path) -> Any:
+    """Return the content of a YAML file, its references to code marked unless the file belongs to a workspace."""
+    return value if _in_workspace(file) else mark(value, file)
+
+
+def split_mark(reference: str) -> tuple[str, str]:
+    """Return a reference without its mark, and what named it; empty where it has no mark."""
+    found = _MARK.fullmatch(reference)
+    return (found["reference"], found["origin"]) if found else (reference, "")
+
+
+def name_on_command_line(words: Sequence[str]) -> None:
+    """Record the words of the command line: a file named there is the user's choice, wherever it is."""
+    global _command_line
+    _command_line = tuple(words)
+
+
+def require_approved(path: Path, digest: str, origin: str) -> None:
+    """Refuse code that data name, or that is in a folder of data, unless its content is approved.
+
+    Code that the user names is approved by that: data which name the same content later may run it.
+
+    Args:
+        path: the file, as it was named.
+        digest: SHA-256 of the content that is about to run.
+        origin: what named it, from `split_mark`; empty for the user.
+
+    Raises:
+        NotApprovedError: names the file, what named it, and the command that approves it.
+    """
+    if any(row.sha256 == digest for row in approvals()):
+        return
+    if origin or (in_data(path) and not any(str(path) in word for word in _command_line)):
+        who = f"{origin} names {path}, which" if origin else f"{path} is in a folder of data, and it"
+        raise NotApprovedError(
+            f"{who} has not been approved on this machine. It was not run. Read it, and if you trust it: twinloop "
+            f"approve {path}"
+        )
+    try:
+        approve(path, how="use")
+    except InputError:  # a home that cannot be written: the file runs, and data that name it have to be approved
+        return
+
+
+def in_data(path: Path) -> bool:
+    """Return whether a path is in a dataset, a scenario or a policy, or in a workspace's folder of such data."""
+    path = path.absolute()
+    return any(_holds_data(place) for place in {path, path.resolve()})
+
+
+def _holds_data(path: Path) -> bool:
+    for parent in path.parents:
+        if any((parent / name).exists() for name in _DATA_FILES):
+            return True
+        if (parent / _WORKSPACE).is_file() and path.relative_to(parent).parts[0] in _DATA_FOLDERS:
+            return True
+    return False
+
+
+def _in_workspace(path: Path) -> bool:
+    """Return whether a file belongs to a workspace and is not in its data."""
+    resolved = path.resolve()
+    return any((parent / _WORKSPACE).is_file() for parent in resolved.parents) and not in_data(path)
