@@ -10,6 +10,7 @@ from twinloop.checks.delay import check_delay
 from twinloop.checks.energy import check_energy_drift, check_energy_gain
 from twinloop.checks.grasp import check_grasp
 from twinloop.checks.report import Check, CheckReport
+from twinloop.checks.solver import check_solver
 from twinloop.checks.stability import check_stability
 from twinloop.checks.statics import check_compiles, check_penetration
 from twinloop.core.errors import InputError, UnknownNameError
@@ -17,6 +18,7 @@ from twinloop.twin import Twin, load_twin
 
 CHECKS: Mapping[str, Callable[[Twin], Check]] = {
     "compiles": check_compiles,
+    "solver agrees with dense": check_solver,
     "no initial penetration": check_penetration,
     "grasp holds": check_grasp,
     "realised delay": check_delay,

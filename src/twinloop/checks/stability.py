@@ -27,7 +27,7 @@ def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed:
     """
     nstep = round(seconds * twin.control_hz)
     params = corner_table(twin, nworld, seed=seed)
-    result = _run(twin, params, nstep, commands=np.arange(nworld), seed=seed)
+    result = run_random(twin, params, nstep, commands=np.arange(nworld), seed=seed)
     speed = np.abs(result.qvel).max(initial=0.0)
     broken = np.flatnonzero(~result.valid)
     detail = f"{nworld} worlds at all-low, all-high and mixed corners, {seconds:g} s"
@@ -46,7 +46,7 @@ def _blame(twin: Twin, corner: ParamTable, world: int, nstep: int, seed: int) ->
     """A sentence that names the parameters to blame for a corner that broke under the commands of ``world``."""
 
     def trial(params: ParamTable) -> NDArray[np.bool_]:
-        return ~_run(twin, params, nstep, commands=np.full(params.nworld, world), seed=seed).valid
+        return ~run_random(twin, params, nstep, commands=np.full(params.nworld, world), seed=seed).valid
 
     culprits = find_culprits(twin, corner, trial)
     if not culprits:
@@ -56,7 +56,7 @@ def _blame(twin: Twin, corner: ParamTable, world: int, nstep: int, seed: int) ->
     return f"To blame: {named}{more}. Narrow that range in the twin's YAML, or raise substeps."
 
 
-def _run(twin: Twin, params: ParamTable, nstep: int, *, commands: NDArray[np.intp], seed: int) -> Trajectories:
+def run_random(twin: Twin, params: ParamTable, nstep: int, *, commands: NDArray[np.intp], seed: int) -> Trajectories:
     """Worlds under random commands; world ``i`` gets those of number ``commands[i]``."""
     initial = initial_at(twin, params)
     if not twin.model.nu:

@@ -12,6 +12,7 @@ import numpy as np
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
 from twinloop.twin import Twin
+from twinloop.twin.compiling import changed_suffix, compile_model
 from twinloop.twin.devices import sensor_params
 from twinloop.twin.params import expand_params
 from twinloop.twin.scene import Scene
@@ -131,7 +132,7 @@ def _shape(mjspec: mujoco.MjSpec, geom: mujoco.MjsGeom, piece: Piece, factor: fl
 
 
 def _compiled(twin: Twin, mjspec: mujoco.MjSpec) -> Twin:
-    model = mjspec.compile()
+    model = compile_model(mjspec)
     scene = None if twin.scene is None else Scene(layout=twin.scene.layout, model=model)
     return replace(twin, model=model, mjspec=mjspec, scene=scene)
 
@@ -143,7 +144,7 @@ def _recompiled(twin: Twin, mjspec: mujoco.MjSpec, *, said: list[object]) -> Twi
     known = nominals(twin.spec.robot, twin.servos)
     rows = [row for row in rows if _has(made, row, known)]
     params = expand_params(made.model, rows, where=twin.name, nominals=known)
-    return replace(made, params=params, hash=sha256_json([twin.hash, *said]))
+    return replace(made, params=params, hash=sha256_json([twin.hash, *said, *changed_suffix(made.model)]))
 
 
 def _has(twin: Twin, row: ParamSpec, known: Mapping[str, float]) -> bool:

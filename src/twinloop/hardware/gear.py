@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.twin import Twin
+from twinloop.twin.compiling import compile_model
 from twinloop.twin.gear import Gear, add_gears, geared_qpos
 from twinloop.twin.quantities.gears import GEAR, MOTOR
 
@@ -52,7 +53,7 @@ def with_gears(twin: Twin) -> Geared:
         )
     missing = [name for name in joints if mujoco.mj_name2id(twin.model, _JOINT, MOTOR.format(name)) < 0]
     add_gears(spec, {name: Gear(backlash=_ANY_PLAY) for name in missing}, bearing=0.0, where=twin.name)
-    model = spec.compile()
+    model = compile_model(spec)
     model.actuator_ctrllimited[:] = 0
     geared = replace(twin, model=model, mjspec=spec)
     return Geared(

@@ -10,13 +10,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import mujoco
 from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.approval import approvals
+from twinloop.core.engine_faults import known_faults
 from twinloop.core.pool import cores
 from twinloop.dataset.registry import DATA_VARIABLE
 from twinloop.render import probe_all
+from twinloop.twin.compiling import ENGINE
 
 _PACKAGES = ("mujoco", "numpy", "scipy", "pyarrow", "av")
 _EXTRAS = {
@@ -48,6 +51,7 @@ _EXTRAS = {
 def run_doctor(console: Console) -> dict[str, Any]:
     """Print what is here; returns it."""
     renderers = probe_all()
+    faults = known_faults(ENGINE, mujoco.mj_versionString())
     packages = {name: _version(name) for name in (*_PACKAGES, *_EXTRAS)}
     folder = os.environ.get(DATA_VARIABLE)
     facts = {
@@ -58,6 +62,7 @@ def run_doctor(console: Console) -> dict[str, Any]:
         "free_disk_gb": round(shutil.disk_usage(Path.cwd()).free / 1e9, 1),
         "data_folder": folder if folder and Path(folder).is_dir() else None,
         "packages": packages,
+        "engine": {"name": ENGINE, "version": mujoco.mj_versionString(), "faults": [asdict(fault) for fault in faults]},
         "approved_code": [asdict(row) for row in approvals()],
         "renderers": [
             {"name": r.name, "available": r.available, "detail": r.detail, "remedy": r.remedy} for r in renderers
@@ -69,7 +74,11 @@ def run_doctor(console: Console) -> dict[str, Any]:
     table.add_row("real data", str(facts["data_folder"] or "downloaded on first use"), f"{DATA_VARIABLE}=FOLDER")
     for row in approvals():
         how = "by `twinloop approve`" if row.how == "command" else "named by a command of yours"
-        table.add_row("approved code", f"{row.path} ({row.sha256[:12]}, {how})", f"twinloop approve --revoke {row.path}")
+        state = f"{row.path} ({row.sha256[:12]}, {how})"
+        table.add_row("approved code", state, f"to withdraw it: twinloop approve --revoke {row.path}")
+    for fault in faults:
+        state = f"version {fault.versions[-1]} has a known fault, {fault.name}: {fault.effect} ({fault.source})"
+        table.add_row(f"engine {fault.engine}", state, f"nothing to do: {fault.action}; fixed in {fault.fixed_in}")
     for renderer in renderers:
         state = "works" if renderer.available else f"does not work: {renderer.detail}"
         table.add_row(f"renderer {renderer.name}", state, "" if renderer.available else renderer.remedy)

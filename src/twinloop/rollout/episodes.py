@@ -9,6 +9,7 @@ from importlib.metadata import version
 from types import MappingProxyType
 from typing import Any
 
+import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,16 +23,21 @@ from twinloop.rollout.sensing import joint_readings
 from twinloop.simulate import Backend, InitialState, Trajectories, open_backend, rollout
 from twinloop.tasks import Task
 from twinloop.twin import Twin
+from twinloop.twin.compiling import ENGINE, WARP, solver_settings
 
 INITIAL_COMMAND = "initial_command"  # key in Provenance.extra: command before the first, which fills delay histories
 SCENE = "scene/things"  # key in Provenance.extra: what lies there beside what the model itself has
+SOLVER = "solver"  # key in Provenance.extra: the constraint solver's settings, `core.engine_faults.SolverSettings`
 STEP_PARAMS = "step_params"  # key in Provenance.extra: values of parameters that change at every control step
 
 
 @functools.cache
 def software_versions() -> Mapping[str, str]:
     """Versions of what decides the bytes of a simulated episode."""
-    return MappingProxyType({name: version(name) for name in ("twinloop", "mujoco", "numpy")})
+    # The library's own version, because the package `mujoco` can be installed with another one's `mujoco-core`.
+    return MappingProxyType(
+        {"twinloop": version("twinloop"), ENGINE: mujoco.mj_versionString(), "numpy": version("numpy")}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +88,15 @@ class BatchResult:
         """Some worlds as records, or all."""
         return [self.episode(int(world)) for world in (range(len(self.numbers)) if worlds is None else worlds)]
 
+    @property
+    def _engine(self) -> str:
+        return WARP if WARP in self.versions else ENGINE
+
     def _provenance(self, world: int) -> Provenance:
         notes = self.notes[world] if self.notes else {}
         begun = {name: float(values[world]) for name, values in self.initial.notes.items()}
         extra = {**self.extra, **notes, **begun, INITIAL_COMMAND: self.initial.command[world].tolist()}
+        extra[SOLVER] = solver_settings(self.twin.model, engine=self._engine).to_json()
         if self.twin.scene:
             extra[SCENE] = self.twin.scene.names(self.params, world)
         if self.params.steps:

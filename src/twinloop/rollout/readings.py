@@ -25,6 +25,7 @@ from twinloop.sensors import force_torque, imu, servo
 from twinloop.sensors.sampling import SampleClock, sample_clock
 from twinloop.simulate.drive_stages import COPPER
 from twinloop.twin import Twin
+from twinloop.twin.compiling import compile_model
 
 KINDS = ("imu", "force_torque", "servo")
 _STREAM = "rollout/sensor/{}"
@@ -228,7 +229,7 @@ def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[
         site = twin.spec.sensors[name].site or name
         for kind in _MODEL_SENSORS[twin.devices[name].kind]:
             variant.add_sensor(name=f"{kind.name}/{name}", type=kind, objtype=mujoco.mjtObj.mjOBJ_SITE, objname=site)
-    model = variant.compile()
+    model = compile_model(variant)
     places = {}
     for name in felt:
         first = int(model.sensor(f"{_MODEL_SENSORS[twin.devices[name].kind][0].name}/{name}").adr[0])

@@ -40,6 +40,7 @@ _DERIVED = (
     "light_poscom0",
     "light_dir0",
 )
+_MOST_DENSE_DOFS = 60  # mujoco_warp 4.0 refuses the dense Jacobian above it
 _BOUNDS = ("geom_aabb", "geom_rbound")
 _PLACES = {"body_pos", "body_quat", "geom_pos", "geom_quat"}
 # Work that put_model leaves out where the nominal model needs none of it.
@@ -69,6 +70,10 @@ class WarpModel:
         self.host = copy.copy(twin.model)
         self.host.opt.disableflags &= ~int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
         self.host.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_NATIVECCD)
+        if self.host.nv > _MOST_DENSE_DOFS:
+            # `compile_model` asks for the dense Jacobian because of a fault in MuJoCo's sparse solver. mujoco_warp has
+            # a solver of its own: no such fault (compared in the tests), and no dense form for large models.
+            self.host.opt.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
         try:
             self.device = mjw.put_model(self.host)
         except (NotImplementedError, ValueError) as error:

@@ -12,6 +12,7 @@ import mujoco
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
+from twinloop.twin.compiling import compile_model
 from twinloop.twin.devices import Device, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.params import expand_params
@@ -207,7 +208,7 @@ def _read_model(path: Path) -> mujoco.MjSpec:
 
 def _compile(mjspec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:
     try:
-        return mjspec.compile()
+        return compile_model(mjspec)
     except ValueError as error:
         raise InputError(f"{path} does not compile: {_one_line(error)}") from error
 

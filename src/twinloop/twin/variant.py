@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from twinloop.core.errors import InputError
+from twinloop.twin.compiling import changed_suffix, compile_model
 from twinloop.twin.devices import sensor_params
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.params import expand_params
@@ -38,9 +39,10 @@ def gearing(twin: Twin, gears: GearSpec) -> Twin:
     robot = twin.robot.model_copy(update={"gears": gears})
     mjspec = twin.mjspec.copy()
     add_gears(mjspec, robot_gears(robot, twin.servos or (None,) * len(robot.joints), where=twin.name), where=twin.name)
-    model = mjspec.compile()
+    model = compile_model(mjspec)
     spec = twin.spec.model_copy(update={"robot": robot})
     scene = None if twin.scene is None else Scene(layout=twin.scene.layout, model=model)
     rows = [*(scene.param_specs() if scene else []), *sensor_params(twin.devices), *spec.params]
     params = expand_params(model, rows, where=twin.name, nominals=nominals(robot, twin.servos))
-    return replace(twin, spec=spec, model=model, mjspec=mjspec, scene=scene, params=params, hash=f"{twin.hash}+gears")
+    name = "+".join([twin.hash, "gears", *changed_suffix(model)])
+    return replace(twin, spec=spec, model=model, mjspec=mjspec, scene=scene, params=params, hash=name)

@@ -1,0 +1,91 @@
+"""Compile a spec to a model that is simulated, with solver settings that this version of MuJoCo computes correctly."""
+
+from __future__ import annotations
+
+import mujoco
+
+from twinloop.core.engine_faults import EngineFault, SolverSettings, known_faults
+from twinloop.core.errors import InputError
+
+ENGINE, WARP = "mujoco", "mujoco-warp"  # names of distributions
+# One step of a model with 1,168 degrees of freedom and 2,700 constraint rows takes 22 ms with the dense Jacobian, 5
+# times as long as with the sparse one (measured). The arena below then takes 0.4 GB per simulation thread.
+MOST_DENSE_DOFS = 1200
+# Constraint rows that a dense model has room for, per degree of freedom. A cloth tied by its edges needs 6 (measured).
+_ROWS_PER_DOF = 12
+_MARK = "engine_fault/{}"
+_SOLVERS = {
+    mujoco.mjtSolver.mjSOL_NEWTON: "Newton",
+    mujoco.mjtSolver.mjSOL_CG: "CG",
+    mujoco.mjtSolver.mjSOL_PGS: "PGS",
+}
+
+
+def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
+    """Compile a spec; change its solver settings in place where MuJoCo has a known fault with them.
+
+    Every model that is simulated is compiled here. A model with settings that have no known fault is compiled as it is.
+
+    Raises:
+        InputError: the model is too large for the settings that have no fault.
+        ValueError: MuJoCo refuses the spec.
+    """
+    model = mjspec.compile()
+    faults = _faults_of(model)
+    if not faults:
+        return model
+    if model.nv > MOST_DENSE_DOFS:
+        raise InputError(
+            f"The model has {model.nv} degrees of freedom and uses the sparse Newton solver, which is faulty in MuJoCo "
+            f"{mujoco.mj_versionString()} ({faults[0].effect}). The dense solver serves up to {MOST_DENSE_DOFS}. Set "
+            f'<option solver="CG"/> in the model, or install MuJoCo {faults[0].fixed_in}.'
+        )
+    mjspec.option.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    if model.narena < _dense_arena(model.nv):
+        mjspec.memory = _dense_arena(model.nv)
+    for fault in faults:
+        _mark(mjspec, fault)
+    return mjspec.compile()
+
+
+def solver_settings(model: mujoco.MjModel, *, engine: str = ENGINE) -> SolverSettings:
+    """Return the solver settings of a compiled model, with those that were changed because of a known fault."""
+    sparse = bool(mujoco.mj_isSparse(model))
+    faults = () if sparse else known_faults(ENGINE, mujoco.mj_versionString())
+    return SolverSettings(
+        engine=engine,
+        solver=_SOLVERS.get(mujoco.mjtSolver(model.opt.solver), str(model.opt.solver)),
+        jacobian="sparse" if sparse else "dense",
+        dof=model.nv,
+        changed_for=tuple(fault.name for fault in faults if _marked(model, fault)),
+    )
+
+
+def changed_suffix(model: mujoco.MjModel) -> list[str]:
+    """Return what a hash of a model must add for settings that were changed: nothing for most models."""
+    return [f"solver settings changed for {name}" for name in solver_settings(model).changed_for]
+
+
+def _dense_arena(dofs: int) -> int:
+    """Return the bytes that a dense solver needs: the Hessian and its factor, and three copies of the Jacobian."""
+    return 8 * dofs * (2 * dofs + 3 * _ROWS_PER_DOF * dofs)
+
+
+def _mark(mjspec: mujoco.MjSpec, fault: EngineFault) -> None:
+    """Write into a spec that its settings were changed, so that its copies and its XML say so too."""
+    name = _MARK.format(fault.name)
+    if all(text.name != name for text in mjspec.texts):
+        mjspec.add_text(name=name, data=fault.action)
+
+
+def _marked(model: mujoco.MjModel, fault: EngineFault) -> bool:
+    return mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_TEXT, _MARK.format(fault.name)) >= 0
+
+
+def _faults_of(model: mujoco.MjModel) -> list[EngineFault]:
+    found = solver_settings(model)
+    return [
+        fault
+        for fault in known_faults(ENGINE, mujoco.mj_versionString())
+        if (fault.solver, fault.jacobian) == (found.solver, found.jacobian)
+    ]
