@@ -15,7 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
+from urllib.parse import quote, unquote
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_file
@@ -25,7 +26,7 @@ PICKLE_SUFFIXES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth")
 HOME_VARIABLE = "TWINLOOP_HOME"
 _FILE = "approved.jsonl"
 _REFERENCE = re.compile(r"\.py:[^\W\d]\w*(\?.*)?$|^(torch|torchscript):")
-_MARK = re.compile(r"(?P<reference>.*?) \(named by (?P<origin>.*)\)", re.DOTALL)
+_MARK = re.compile(r" \(named by ([^()]*)\)")
 _WORKSPACE = "twinloop.yaml"
 # Folders of a workspace whose content may come from elsewhere, and the file by which a folder of data is recognized.
 _DATA_FOLDERS = frozenset({"catalog", "data", "policies", "runs", "scenarios"})
@@ -126,12 +127,11 @@ def mark(value: Any, origin: Path | str) -> Any:
     A marked reference runs only where the content of its file is approved. All other values stay as they are.
     """
     if isinstance(value, str):
-        name = str(origin).replace(":", "%3A")  # what follows the last colon of a reference is the class
-        return f"{value} (named by {name})" if _REFERENCE.search(value) else value
+        return _marked(value, str(origin)) if _REFERENCE.search(value) else value
     if isinstance(value, Mapping):
-        return {key: mark(item, origin) for key, item in value.items()}
+        return {key: mark(item, origin) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [mark(item, origin) for item in value]
+        return [mark(item, origin) for item in cast("Sequence[Any]", value)]
     return value
 
 
@@ -142,8 +142,14 @@ def mark_foreign(value: Any, file: Path) -> Any:
 
 def split_mark(reference: str) -> tuple[str, str]:
     """Return a reference without its mark, and what named it; empty where it has no mark."""
-    found = _MARK.fullmatch(reference)
-    return (found["reference"], found["origin"]) if found else (reference, "")
+    found = _MARK.findall(reference)
+    return (_MARK.sub("", reference), unquote(found[0]) or "data") if found else (reference, "")
+
+
+def _marked(reference: str, origin: str) -> str:
+    """Insert the mark before the options of a robot, whose address is cut at its first question mark."""
+    name, mark_of_options, options = reference.partition("?")
+    return f"{name} (named by {quote(origin, safe='/ ')}){mark_of_options}{options}"
 
 
 def name_on_command_line(words: Sequence[str]) -> None:
