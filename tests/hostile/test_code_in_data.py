@@ -43,6 +43,7 @@ def workspace_template(tmp_path_factory):
 @pytest.fixture(name="cell")
 def workspace(template, tmp_path, monkeypatch):
     root = shutil.copytree(template, tmp_path / "place") / "cell"
+    approve(root)  # as `twinloop init` does for a workspace that it makes
     monkeypatch.chdir(root)
     return root
 
@@ -230,19 +231,40 @@ def sent_generate_file(place: Path, sentinel: Path, **more) -> Path:
         )
         for place, where in (
             ("../download", "a folder outside of any workspace"),
+            ("../their_workspace", "a workspace that was sent as a whole"),
             ("data/sent", "a workspace's folder of data"),
             ("scenarios/sent", "a workspace's folder of scenarios"),
             ("runs/generate/sent", "a workspace's folder of runs"),
         )
     ],
 )
-def test_a_generate_file_that_was_sent(place, cell, sentinel, capsys, observed):
+def test_a_generate_file_that_was_sent(place, cell, sentinel, capsys, observed, monkeypatch):
     file = sent_generate_file((cell / place).resolve(), sentinel)
+    if place == "../their_workspace":
+        (file.parent / "twinloop.yaml").write_text("schema: 1\nname: theirs\ntwin: so101_tabletop\n")
+        monkeypatch.chdir(file.parent)
     for verb in (("generate", file, "--output", "data/x"), ("scenario", "search", file, "--worlds", "16")):
         code, printed = run(capsys, *verb)
         assert (code, sentinel.exists()) == (2, False), printed
         assert "twinloop approve" in printed
     observed("not run; exit code 2")
+
+
+def test_a_workspace_is_the_users_own_where_it_was_made_here_or_approved(tmp_path, sentinel, capsys, monkeypatch):
+    from twinloop.generate.config import read_config
+
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "init", "made", "--robot", "so101")[0] == 0
+    file = sent_generate_file(tmp_path / "made", sentinel)
+    assert read_config(file).task.endswith("helper.py:Task")
+    moved = shutil.copytree(tmp_path / "made", tmp_path / "moved")
+    with pytest.raises(NotApprovedError):
+        read_config(moved / "sent.yaml")
+    assert run(capsys, "approve", "moved")[0] == 0
+    assert read_config(moved / "sent.yaml").task.endswith("helper.py:Task")
+    assert run(capsys, "approve", "--revoke", "moved")[0] == 0
+    with pytest.raises(NotApprovedError):
+        read_config(moved / "sent.yaml")
 
 
 @pytest.mark.attack("A generate file outside of any workspace names a Python file as its renderer", expected=NOT_RUN)
@@ -385,7 +407,7 @@ def test_a_file_that_the_user_names_on_the_command_line_runs(cell, sentinel, cap
     run(capsys, "evaluate", "expert", "--task", f"{code}:Task", "--episodes", "1", "--suite", "nominal")
     assert sentinel.exists()
     sentinel.unlink()
-    (row,) = approvals()
+    _, row = approvals()
     assert (row.how, row.sha256) == ("use", sha256_file(code))
     own = write_code(cell / "own.py", cell / "other")
     (cell / "own.yaml").write_text(yaml.safe_dump({**GENERATE, "scene": {"robot": "so101", "task": "own.py:Task"}}))
@@ -395,7 +417,7 @@ def test_a_file_that_the_user_names_on_the_command_line_runs(cell, sentinel, cap
 
     assert open_task(read_config(cell / "own.yaml").task, load_twin("so101_tabletop")).nstep
     assert (cell / "other").exists()
-    assert {row.path for row in approvals()} == {str(code), str(own)}
+    assert {row.path for row in approvals()} == {str(cell), str(code), str(own)}
 
 
 @pytest.mark.attack(

@@ -25,6 +25,7 @@ from twinloop.catalog.querying import Queries
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state import State, now
 from twinloop.catalog.ulid import ulid
+from twinloop.core.approval import approve_if_possible
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import dumps, write_text
 from twinloop.core.records import Source
@@ -88,6 +89,7 @@ class Workspace:
             State.create(root / "catalog" / STATE).close()
         text = yaml.safe_dump({"schema": 1, "name": name or root.name, "twin": twin}, sort_keys=False)
         write_text(root / FILE, text)
+        approve_if_possible(root, how="init")  # what its own files name is named by the user
         return cls(root)
 
     @classmethod

@@ -1,13 +1,15 @@
 """Approve code by its content, and mark the code that data name, so that it runs only where it was approved.
 
-Python files and TorchScript modules are code. The user names code on the command line, in Python, or in a file of a
-workspace; that code runs. A dataset, a scenario, a policy, or a YAML file outside of any workspace may have come from
+Python files and TorchScript modules are code. The user names code on the command line, in Python, or in a file of the
+user's own workspace; that code runs. A dataset, a scenario, a policy, or any other YAML file may have come from
 somebody else: a reference in it carries a mark (`mark`), which every loader of code removes and answers with
-`require_approved`. Approvals are SHA-256 digests of whole files, kept per user and machine in ``approved.jsonl``.
+`require_approved`. Approvals are SHA-256 digests of whole files, kept per user and machine in ``approved.jsonl``. A
+workspace is the user's own where `twinloop init` made it on this machine, or where its folder was approved.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -31,6 +33,7 @@ _WORKSPACE = "twinloop.yaml"
 # Folders of a workspace whose content may come from elsewhere, and the file by which a folder of data is recognized.
 _DATA_FOLDERS = frozenset({"catalog", "data", "policies", "runs", "scenarios"})
 _DATA_FILES = ("meta/info.json", "scenario.yaml", "model.safetensors")
+How = Literal["command", "init", "use"]
 _command_line: tuple[str, ...] = ()
 
 
@@ -40,15 +43,16 @@ class NotApprovedError(InputError):
 
 @dataclass(frozen=True, kw_only=True)
 class Approval:
-    """The approval of one file's content.
+    """The approval of one file's content, or of a workspace, which has no ``sha256``.
 
-    ``how`` is ``command`` for `twinloop approve`, and ``use`` where the user's own command ran the file.
+    ``how`` is ``command`` for `twinloop approve`, ``use`` where the user's own command ran the file, and ``init`` for a
+    workspace that was made on this machine.
     """
 
     sha256: str
     path: str
     time: str
-    how: Literal["command", "use"]
+    how: How
 
 
 def home() -> Path:
@@ -69,42 +73,46 @@ def approvals() -> list[Approval]:
     for line in text.splitlines():
         try:
             row = json.loads(line)
+            key = row["sha256"] or row["path"]
             if row.pop("revoked", False):
-                found.pop(row["sha256"], None)
+                found.pop(key, None)
             else:
-                found.setdefault(row["sha256"], Approval(**row))
+                found.setdefault(key, Approval(**row))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             continue
     return list(found.values())
 
 
-def approve(path: Path, *, how: Literal["command", "use"] = "command") -> Approval:
-    """Approve the present content of a file.
+def approve(path: Path, *, how: How = "command") -> Approval:
+    """Approve the present content of a file, or a workspace by its folder.
 
     Raises:
-        InputError: there is no such file, or the approval cannot be written.
+        InputError: it is neither, or the approval cannot be saved.
     """
-    if not path.is_file():
-        raise InputError(f"{path} is not a file. Give a Python file or a TorchScript module.")
+    if not path.is_file() and not (path / _WORKSPACE).is_file():
+        raise InputError(f"{path} is neither a file nor a workspace. Give a Python file or a TorchScript module.")
     made = Approval(
-        sha256=sha256_file(path), path=str(path.resolve()), time=datetime.now(UTC).isoformat("T", "seconds"), how=how
+        sha256=sha256_file(path) if path.is_file() else "",
+        path=str(path.resolve()),
+        time=datetime.now(UTC).isoformat("T", "seconds"),
+        how=how,
     )
     _append(asdict(made))
     return made
 
 
 def revoke(path: Path) -> list[Approval]:
-    """Withdraw the approvals of a file: of its present content, and of every content approved under its path.
+    """Withdraw the approvals of a path: of a file's present content, and of all that was approved under its path.
 
     Raises:
-        InputError: nothing of that file is approved.
+        InputError: nothing of that path is approved.
     """
-    digest = sha256_file(path) if path.is_file() else ""
+    digest = sha256_file(path) if path.is_file() else "none"
     chosen = [row for row in approvals() if row.sha256 == digest or row.path == str(path.resolve())]
     if not chosen:
         raise InputError(f"{path} is not approved. `twinloop approve` lists the approved files.")
     for row in chosen:
-        _append({"sha256": row.sha256, "revoked": True})
+        _append({**asdict(row), "revoked": True})
     return chosen
 
 
@@ -136,8 +144,8 @@ def mark(value: Any, origin: Path | str) -> Any:
 
 
 def mark_foreign(value: Any, file: Path) -> Any:
-    """Return the content of a YAML file, its references to code marked unless the file belongs to a workspace."""
-    return value if _in_workspace(file) else mark(value, file)
+    """Return the content of a YAML file, its references to code marked unless the user's own workspace has the file."""
+    return value if _in_own_workspace(file) else mark(value, file)
 
 
 def split_mark(reference: str) -> tuple[str, str]:
@@ -179,10 +187,13 @@ def require_approved(path: Path, digest: str, origin: str) -> None:
             f"{who} has not been approved on this machine. It was not run. Read it, and if you trust it: twinloop "
             f"approve {path}"
         )
-    try:
-        approve(path, how="use")
-    except InputError:  # a home that cannot be written: the file runs, and data that name it have to be approved
-        return
+    approve_if_possible(path, how="use")
+
+
+def approve_if_possible(path: Path, *, how: How) -> None:
+    """Approve what the user's own command ran or made; where it cannot be saved, data that name it stay refused."""
+    with contextlib.suppress(InputError):
+        approve(path, how=how)
 
 
 def in_data(path: Path) -> bool:
@@ -200,7 +211,7 @@ def _holds_data(path: Path) -> bool:
     return False
 
 
-def _in_workspace(path: Path) -> bool:
-    """Return whether a file belongs to a workspace and is not in its data."""
-    resolved = path.resolve()
-    return any((parent / _WORKSPACE).is_file() for parent in resolved.parents) and not in_data(path)
+def _in_own_workspace(path: Path) -> bool:
+    """Return whether a file is in a workspace that the user made or approved, and not in its data."""
+    own = {row.path for row in approvals() if not row.sha256}
+    return any(str(parent) in own for parent in path.resolve().parents) and not in_data(path)
