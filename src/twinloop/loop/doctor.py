@@ -22,6 +22,7 @@ from twinloop.render import probe_all
 from twinloop.twin.compiling import ENGINE
 
 _PACKAGES = ("mujoco", "numpy", "scipy", "pyarrow", "av")
+_APPROVED = {"command": "by `twinloop approve`", "init": "made here", "use": "named by your own command"}
 _EXTRAS = {
     "plotly": "pip install 'twinloop[report]'",
     "lerobot-doctor": "pip install 'twinloop[verify]'",
@@ -73,9 +74,9 @@ def run_doctor(console: Console) -> dict[str, Any]:
     table.add_row("cores, free disk", f"{facts['cores']}, {facts['free_disk_gb']} GB", "")
     table.add_row("real data", str(facts["data_folder"] or "downloaded on first use"), f"{DATA_VARIABLE}=FOLDER")
     for row in approvals():
-        how = "by `twinloop approve`" if row.how == "command" else "named by a command of yours"
-        state = f"{row.path} ({row.sha256[:12]}, {how})"
-        table.add_row("approved code", state, f"to withdraw it: twinloop approve --revoke {row.path}")
+        what = "approved code" if row.sha256 else "own workspace"
+        state = f"{row.path} ({_APPROVED[row.how]}{', ' if row.sha256 else ''}{row.sha256[:12]})"
+        table.add_row(what, state, f"to withdraw it: twinloop approve --revoke {row.path}")
     for fault in faults:
         state = f"version {fault.versions[-1]} has a known fault, {fault.name}: {fault.effect} ({fault.source})"
         table.add_row(f"engine {fault.engine}", state, f"nothing to do: {fault.action}; fixed in {fault.fixed_in}")
