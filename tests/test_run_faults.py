@@ -247,7 +247,8 @@ def test_a_robot_that_misses_one_answer_goes_on():
     robots = [event for event in ran.events if event.kind == "robot"]
     assert len(robots) == 2
     assert "does not answer: ConnectionError: there is no status packet" in robots[0].message
-    assert [step.ruling.kind for step in ran.steps].count("held") == 1
+    assert [step.ruling.kind for step in ran.steps].count("held") == 2  # once for each
+    assert [step.sent for step in ran.steps].count(False) == 1
 
 
 def test_a_robot_that_stops_answering_ends_the_episode(tmp_path):

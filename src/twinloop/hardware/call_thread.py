@@ -1,4 +1,4 @@
-"""Questions to something that may be slow, fail or never answer, asked so that the one who asks goes on."""
+"""Calls that may be slow, fail or never return, made in a thread so that the caller can go on without them."""
 
 from __future__ import annotations
 
@@ -10,50 +10,51 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answer:
-    """What came of a question: a ``value``, or the ``error`` that was raised."""
+class CallResult:
+    """The outcome of a call: a ``value``, or the ``error`` that it raised."""
 
     value: Any = None
-    error: Exception | None = None
+    error: BaseException | None = None
 
 
-class Answerer:
-    """One thread that takes one question at a time; it ends with the program, whatever it waits for.
+class CallThread:
+    """One thread that makes one call at a time; a daemon, so that a call that never returns does not keep the program.
 
-    Calls run in that thread and in no other, since drivers and graphics contexts often belong to the thread that made
-    them.
+    All calls run in that thread and in no other, since drivers and graphics contexts often belong to the thread that
+    made them. Whatever a call raises is its result, `SystemExit` and `KeyboardInterrupt` included: a driver that exits
+    must not end the thread that is to disconnect it.
     """
 
     def __init__(self, name: str) -> None:
-        self._questions: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
-        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], Any] | None] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[CallResult] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
         self.busy = False
 
-    def ask(self, call: Callable[[], Any]) -> None:
-        """Begin a question; the one before must have been answered."""
+    def start(self, call: Callable[[], Any]) -> None:
+        """Begin a call; the one before must have returned."""
         assert not self.busy, f"{self._thread.name} is busy"  # noqa: S101 - our own invariant
         self.busy = True
-        self._questions.put(call)
+        self._calls.put(call)
 
-    def wait(self, timeout_s: float) -> Answer | None:
-        """The answer, or None where there is none within that time; ask again later."""
+    def wait(self, timeout_s: float) -> CallResult | None:
+        """Return the result, or None where the call takes longer than ``timeout_s``; wait again later."""
         try:
-            answer = self._answers.get(timeout=max(timeout_s, 0.0))
+            result = self._results.get(timeout=max(timeout_s, 0.0))
         except queue.Empty:
             return None
         self.busy = False
-        return answer
+        return result
 
     def close(self) -> None:
-        """Take no more questions; a thread that waits for an answer is left to itself."""
-        self._questions.put(None)
+        """Make no more calls; a call that does not return is left to itself."""
+        self._calls.put(None)
 
     def _work(self) -> None:
-        while (call := self._questions.get()) is not None:
+        while (call := self._calls.get()) is not None:
             try:
-                answer = Answer(value=call())
-            except Exception as error:  # noqa: BLE001  # whatever is raised is the answer
-                answer = Answer(error=error)
-            self._answers.put(answer)
+                result = CallResult(value=call())
+            except BaseException as error:  # noqa: BLE001  # see the class
+                result = CallResult(error=error)
+            self._results.put(result)

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.extension import raised
+from twinloop.hardware.driver import RobotLostError
 from twinloop.hardware.excite import ExcitationPlan
 from twinloop.hardware.protocol import POSITION, Robot
+from twinloop.hardware.reports import COMMAND_SLACK, joint_values, misreported, number
 
 Array = NDArray[np.float64]
 
@@ -63,6 +65,7 @@ class Guarded:
         self._late = np.zeros(len(plan.joints))
         self._next_look = -np.inf
         self._squares: list[Array] = []
+        self._reads = [f"{joint}.{POSITION}" for joint in plan.joints]
         self.reason, self.lost = "", False
 
     def __getattr__(self, name: str) -> Any:
@@ -74,38 +77,69 @@ class Guarded:
         return cast("Robot", self)
 
     def get_observation(self) -> dict[str, float]:
-        """The robot's; its last one once it no longer answers."""
+        """The robot's; its last one once it no longer answers, or answers with what is no number.
+
+        Raises:
+            RobotLostError: there is no last one.
+        """
         try:
             reading = self._robot.get_observation()
-        except Exception as error:  # whatever a driver raises, what was recorded is kept
+            self._require_numbers(reading, self._reads, "the reading")
+        except BaseException as error:  # whatever a driver raises, what was recorded is kept
             self._lose(error)
             if self._reading is None:
-                raise
+                raise RobotLostError(f"{self._robot.origin} does not answer: {raised(error)}.") from error
             return self._reading
         self._reading = reading
         return reading
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """The robot's; what was asked for once it no longer answers."""
+        """The robot's; what was asked for once it no longer answers, or cannot have sent what it says."""
+        given = dict(action)
         try:
-            return self._robot.send_action(action)
-        except Exception as error:  # noqa: BLE001  # as above
+            sent = self._robot.send_action(dict(action))
+            self._require_possible(given, self._require_numbers(sent, list(given), "the command"))
+        except BaseException as error:  # noqa: BLE001  # as above
             self._lose(error)
-            return dict(action)
+            return given
+        return sent
+
+    def _require_numbers(self, answer: Mapping[str, Any], keys: list[str], what: str) -> Array:
+        values = joint_values(answer, keys)
+        if not np.isfinite(values).all():
+            wrong = keys[int(np.argmin(np.isfinite(values)))]
+            raise ValueError(f"{what} of {wrong.rpartition('.')[0]} is not a number")
+        return values
+
+    def _require_possible(self, given: Mapping[str, float], sent: Array) -> None:
+        """Refuse a driver that says it sent what it was neither given nor may have cut it to."""
+        limits, asked = self._plan.limits, np.array(list(given.values()))
+        if self._plan.control == "torque":
+            possible = [asked, np.zeros_like(asked)]
+        else:
+            to_si = self._robot.units.to_si
+            asked, sent = to_si(asked), to_si(sent)
+            possible = [asked] if self._reading is None else [asked, self.positions()]
+            possible += [] if self._sent is None else [self._sent]
+        j = misreported(sent, possible, COMMAND_SLACK * (limits.high - limits.low))
+        if j is not None:
+            raise ValueError(
+                f"the driver says that it sent {sent[j]:.4g} to {self._plan.joints[j]}, and was given {asked[j]:.4g}"
+            )
 
     def positions(self) -> Array:
         """The last readings in rad or m, ``(n,)``."""
         reading = self._reading or self.get_observation()
-        return self._robot.units.to_si(np.array([reading[f"{joint}.{POSITION}"] for joint in self._plan.joints]))
+        return self._robot.units.to_si(np.array([reading[key] for key in self._reads]))
 
     def rows(self, commands: Iterable[Array]) -> Generator[Array]:
         """Commands in the robot's units, within limits and rate, until there is a reason to stop."""
         limits, hz = self._plan.limits, self._plan.hz
         swings = self._plan.control == "torque"
-        for number, row in enumerate(commands):
+        for frame, row in enumerate(commands):
             if self._sent is not None and not self.reason:
                 self._look(self._sent)
-            if self.reason and number:  # the first goes out in any case: a recording has a frame
+            if self.reason and frame:  # the first goes out in any case: a recording has a frame
                 return
             before = row if self._sent is None or swings else self._sent
             wanted = before + np.clip(row - before, -limits.speed / hz, limits.speed / hz)
@@ -130,7 +164,12 @@ class Guarded:
         now = self._robot.clock.now()
         if isinstance(self._robot, Vitals) and now >= self._next_look and not self.reason:
             self._next_look = now + self._options.look
-            self._look_at(self._robot.get_vitals())
+            try:
+                vitals = {key: number(value) for key, value in self._robot.get_vitals().items()}
+            except BaseException as error:  # noqa: BLE001  # as of readings
+                self._lose(error)
+                return
+            self._look_at(vitals)
 
     def _look_at(self, vitals: Mapping[str, float]) -> None:
         """Heat, and the root mean square of the torque over the last looks."""
@@ -150,7 +189,7 @@ class Guarded:
                 f"{self._plan.limits.torque[j]:.2f} are allowed"
             )
 
-    def _lose(self, error: Exception) -> None:
+    def _lose(self, error: BaseException) -> None:
         self.reason, self.lost = self.reason or f"the robot does not answer: {raised(error)}", True
 
 

@@ -67,7 +67,7 @@ def _own(name: str, found: type[Any], options: dict[str, str]) -> Robot:
         raise
     except TypeError as error:
         raise InputError(f"{name} does not take these options ({', '.join(options)}): {error}.") from error
-    except Exception as error:  # whatever the user's class raises, it is the class or its options that are wrong
+    except (Exception, SystemExit) as error:  # whatever the class raises, it or its options are wrong
         raise InputError(f"{name} could not be made: {raised(error)}.") from error
     if not all(hasattr(found, word) for word in ("get_observation", "send_action", "connect", "disconnect")):
         raise InputError(f"{name} is not a robot: see hardware.protocol.Robot, and check_robot to test one.")

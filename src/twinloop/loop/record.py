@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.dataset.recorded import write_log_dataset
 from twinloop.hardware import open_robot
+from twinloop.hardware.driver import RobotDriver, RobotLostError
 from twinloop.hardware.excite import ExcitationPlan, load_excitation
 from twinloop.hardware.excite_drive import Excited, OnAbort, excite, refuse_misfit
 from twinloop.hardware.excite_guard import GuardOptions, Vitals
@@ -22,6 +23,7 @@ from twinloop.loop.runs import claim_output
 from twinloop.twin import Twin, load_twin
 
 _RECORD = "twinloop/recording.json"
+_PATIENCE_S = 2.0  # for an answer; a servo bus gives one in milliseconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +42,17 @@ def run_record(
     address: str, path: Path, output: Path | None, request: RecordRequest, *, console: Console
 ) -> tuple[dict[str, Any], int]:
     """Drive a robot through a plan and write what it did; returns figures, and 1 where it was cut short."""
-    plan, robot = load_excitation(path), open_robot(address)
+    plan = load_excitation(path)
+    robot = RobotDriver(open_robot(address), patience_s=_PATIENCE_S)
+    try:
+        return _recorded(robot, plan, output, request, console)
+    finally:
+        robot.close()
+
+
+def _recorded(
+    robot: RobotDriver, plan: ExcitationPlan, output: Path | None, request: RecordRequest, console: Console
+) -> tuple[dict[str, Any], int]:
     twin = _twin(plan, request)
     refuse_misfit(robot, plan)
     if twin.robot.type != robot.name and not request.anyway:
@@ -79,14 +91,12 @@ def run_record(
 
 
 def _drive(
-    robot: Robot, plan: ExcitationPlan, twin: Twin, repeat: int, request: RecordRequest, console: Console
+    robot: RobotDriver, plan: ExcitationPlan, twin: Twin, repeat: int, request: RecordRequest, console: Console
 ) -> Excited:
-    robot.connect()
+    driven = None
     try:
-        robot.configure()
-        if not robot.is_calibrated:
-            raise InputError(f"{robot.origin} is not calibrated, so its readings mean nothing. Calibrate it first.")
-        return excite(
+        robot.connect()
+        driven = excite(
             robot,
             plan,
             repeat=repeat,
@@ -96,7 +106,19 @@ def _drive(
             progress=lambda text: console.print(text, soft_wrap=True),
         )
     finally:
+        lost = _disconnected(robot)
+        if lost:
+            console.print(lost, soft_wrap=True)
+    return replace(driven, reason=f"{driven.reason}; {lost}" if driven.reason else lost) if lost else driven
+
+
+def _disconnected(robot: RobotDriver) -> str:
+    """Disconnect a robot; returns why it is not, or ""."""
+    try:
         robot.disconnect()
+    except RobotLostError as error:
+        return f"the robot is not disconnected, switch it off by hand: {error}"
+    return ""
 
 
 def _twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:

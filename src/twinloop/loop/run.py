@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +64,7 @@ def run_policy(request: RunRequest, *, console: Console) -> tuple[dict[str, Any]
         except TwinloopError as error:
             if not writer.episodes:
                 raise
-            run.ended = str(error)
+            run.end(str(error))
         finally:
             figures = run.figures()
             writer.finish({key: value for key, value in figures.items() if key != "output"})
@@ -96,14 +96,19 @@ class _Run:
                     self.ended = self.ended or self.stop.reason
                     return
         finally:
-            if self._connected:
-                self._cell.spoken.disconnect()
+            lost = self._cell.spoken.disconnect() if self._connected else ""
+            if lost:
+                self.end(f"the robot is not disconnected, switch it off by hand: {lost}")
+
+    def end(self, reason: str) -> None:
+        """Add a reason why it ended early."""
+        self.ended = f"{self.ended}; {reason}" if self.ended else reason
 
     def figures(self) -> dict[str, Any]:
         """What the run came to."""
         decider = self._cell.deciders["champion"]
         steps = [step for ran, _ in self.done for step in ran.steps]
-        kinds = [step.ruling.kind for step in steps]
+        kinds = [step.ruling.kind for step in steps if step.sent]
         known = [success for _, success in self.done if success is not None]
         trips = [{"episode": ran.episode, "kind": ran.trip, "reason": ran.reason} for ran, _ in self.done if ran.trip]
         return {
@@ -117,6 +122,7 @@ class _Run:
             "frames": len(steps),
             "judged": len(known),
             "successes": sum(known),
+            "commands": {"issued": len(kinds), "failed": len(steps) - len(kinds)},
             "envelope": {kind: kinds.count(kind) for kind in ("passed", "limited", "held", "stopped")},
             "events": sum(len(ran.events) for ran, _ in self.done),
             "latency_ms": _latencies(np.array([step.latency_s for step in steps])),
@@ -128,10 +134,10 @@ class _Run:
         """Connect the robot: a virtual one anew, so that the scene is another; a real one once, then brought home."""
         spoken, virtual = self._cell.spoken, self._cell.robot.source == "sim"
         if virtual and self._connected:
-            self._cell.robot.disconnect()
-        if virtual or not self._connected:
+            spoken.reconnect()
+        elif not self._connected:
+            self._connected = True  # one that fails half-way is disconnected too
             spoken.connect()
-            self._connected = True
         if virtual:
             return
         if self._request.home:
@@ -175,11 +181,10 @@ class _Run:
         if shadow and cell.stages is not None:
             patience = PATIENCE_S if slow_time else 0.0
             watcher = ShadowWatcher(cell.deciders["shadow"], cell.spoken, cell.stages, patience_s=patience)
-        judge: Callable[[], bool] | None = getattr(cell.robot, "success", None)
         options = RunOptions(
             steps=episode_steps(cell, request),
             patience_s=PATIENCE_S if slow_time else None,
-            judge=judge,
+            judge=cell.judge,
             stop_on_success=request.stop_on_success,
             interrupted=lambda: bool(self.stop.reason),
         )
@@ -222,7 +227,7 @@ def _facts(cell: RunCell, request: RunRequest) -> RunFacts:
         twin=cell.twin.name,
         twin_hash=cell.twin.hash,
         task=request.instruction or str(getattr(cell.task, "instruction", "")),
-        judged=hasattr(cell.robot, "success"),
+        judged=cell.judge is not None,
         success_version=str(getattr(cell.task, "success_version", "")) or "said by a person",
         config={"policies": deciders, "envelope": cell.envelope.settings.model_dump(), "robot": cell.robot.origin},
     )
@@ -256,9 +261,10 @@ def episode_line(ran: Ran, success: bool | None) -> str:
 
 def _envelope_words(ran: Ran) -> str:
     """What the envelope did: a cut command was sent within the limits, a held one was not sent at all."""
-    kinds = Counter(step.ruling.kind for step in ran.steps)
+    kinds = Counter(ran.rulings)
     told = {"limited": "cut to the limits", "held": "held", "stopped": "stopped"}
     done = [f"{kinds[kind]} {words}" for kind, words in told.items() if kinds[kind]]
+    done += [f"{ran.unsent} not taken by the robot"] if ran.unsent else []
     return f"envelope: {', '.join(done)}" if done else "all passed by the envelope"
 
 
@@ -266,5 +272,7 @@ def _say(figures: Mapping[str, Any], console: Console) -> None:
     known = f"{figures['successes']} of {figures['judged']} succeeded, " if figures["judged"] else ""
     told = f"{figures['episodes']} episodes, {known}{figures['frames']} frames: {figures['output']}"
     console.print(escape(told), soft_wrap=True)
+    if figures["commands"]["failed"]:
+        console.print(f"The robot did not take {figures['commands']['failed']} of {figures['frames']} commands.")
     if figures["ended"]:
         console.print(f"Ended early: {escape(figures['ended'])}", soft_wrap=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any, Literal
 from twinloop.catalog import Workspace
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
-from twinloop.hardware import Robot, open_robot
+from twinloop.hardware import open_robot
+from twinloop.hardware.driver import RobotDriver
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.registry import Registry
@@ -55,10 +56,14 @@ class RunRequest:
 
 @dataclass(kw_only=True)
 class RunCell:
-    """The parts of a run: robot, envelope, the policies by their part in it, and the stages of a candidate."""
+    """The parts of a run: robot, envelope, the policies by their part in it, and the stages of a candidate.
 
-    robot: Robot
+    ``judge`` says whether the task is done now, where the robot has a judge.
+    """
+
+    robot: RobotDriver
     spoken: Spoken
+    judge: Callable[[], bool] | None
     twin: Twin
     envelope: Envelope
     offered: Contract
@@ -74,14 +79,16 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
     Raises:
         InputError: a part cannot be had, or does not fit the others; says which and how.
     """
-    robot = open_robot(_numbered(request.robot, request.first))
+    spoken = Spoken(open_robot(_numbered(request.robot, request.first)), patience_s=PATIENCE_S)
+    held.callback(spoken.driver.close)
+    robot = spoken.driver
     twin = load_twin(_twin_name(request, registry))
     hz = request.hz or twin.control_hz
     if robot.source == "sim" and hz != twin.control_hz:
         raise InputError(f"{robot.origin} runs at its twin's {twin.control_hz:g} Hz. Leave --hz out.")
     settings = EnvelopeSettings() if request.envelope is None else EnvelopeSettings.read(request.envelope)
     envelope = Envelope(twin, settings, units=robot.units, hz=hz)
-    task = getattr(robot, "task", None)
+    task = robot.attribute("task")
     offered = offered_contract(robot, hz=hz, task=str(getattr(task, "name", "")))
     stages = Stages(registry) if registry is not None and request.policy == "champion" else None
     deciders: dict[str, Decider] = {}
@@ -89,14 +96,15 @@ def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -
         deciders[arm] = open_decider(reference, registry, token=request.token, run_seed=request.run_seed)
         held.callback(deciders[arm].close)
         require_fitting(deciders[arm], offered, robot.origin)
-    patience = settings.max_age_s if robot.source == "real" else PATIENCE_S
-    spoken = Spoken(robot, patience_s=patience)
+    if robot.source == "real":
+        robot.patience_s = settings.max_age_s
     monitor = None
     if request.monitor is not None:
         monitor = open_watcher(request.monitor, deciders["champion"], spoken, on_alarm=request.on_alarm)
     return RunCell(
         robot=robot,
         spoken=spoken,
+        judge=robot.attribute("success"),
         twin=twin,
         envelope=envelope,
         offered=offered,

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.units import UnitMap
 from twinloop.hardware.limits import CLEARANCE, motion_limits
 from twinloop.release.envelope_motion import JointLimits
+from twinloop.release.envelope_reports import ReportLimits
 from twinloop.twin import Twin
 from twinloop.twin.spec import describe, load_yaml
 
@@ -40,6 +42,8 @@ class EnvelopeSettings(BaseModel):
         watchdog_s: how long the robot waits for a command before it brakes and holds; by default one control period.
         max_age_s: age at which what the robot last said is too old to go on; 0.2, six frames at 30 Hz.
         stop_after_s: how long it may have to hold before the episode is stopped; 2.
+        max_failed_commands: how many commands in close succession the robot may fail to take before the episode is
+            stopped; 5. Ten that it takes make up for one that it did not, so that one in ten may fail for good.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -54,6 +58,7 @@ class EnvelopeSettings(BaseModel):
     watchdog_s: Seconds | None = None
     max_age_s: Seconds = 0.2
     stop_after_s: Seconds = 2.0
+    max_failed_commands: Annotated[int, Field(ge=1, le=100)] = 5
 
     @field_validator("workspace")
     @classmethod
@@ -109,6 +114,21 @@ class EnvelopeSettings(BaseModel):
             acceleration=motion.acceleration
             * (self.acceleration / EnvelopeSettings.model_fields["acceleration"].default),
             dt=1.0 / hz,
+        )
+
+    def report_limits(self, twin: Twin, units: UnitMap, limits: JointLimits) -> ReportLimits:
+        """Return what a twin's joints can do, whatever share of it the commands may use."""
+        low, high = twin.joint_ranges.T
+        has_range = high > low
+        fastest = motion_limits(twin, speed=1.0).speed
+        return ReportLimits(
+            low=np.where(has_range, low, -np.inf),
+            high=np.where(has_range, high, np.inf),
+            speed=np.maximum(fastest, limits.speed),
+            arm=~_gripper(twin),
+            units=units,
+            period=limits.dt,
+            longest=max(self.max_age_s, limits.dt),
         )
 
     def jump(self, joints: tuple[str, ...]) -> NDArray[np.float64]:

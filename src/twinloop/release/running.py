@@ -13,20 +13,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import TwinloopError
 from twinloop.core.extension import raised
+from twinloop.hardware.call_thread import CallResult, CallThread
 from twinloop.release.envelope import Envelope, Motion, Ruling
-from twinloop.release.running_answers import Answer, Answerer
 from twinloop.release.running_policy import Decider
 from twinloop.release.running_robot import RobotLostError, Seen, Spoken
 from twinloop.release.running_steps import Event, EventKind, Ran, RunOptions, Step, Told, Watcher
 
 Array = NDArray[np.float64]
-_ROUND_OFF = 1e-6  # of a unit; what a robot says it sent went through its own units
+_ROUND_OFF = 1e-6  # of a unit, as the envelope's
 _LONGEST_BRAKE = 300  # steps that are given to coming to rest; 10 s at 30 Hz
 _RESTART_S = 30.0  # for a policy to begin an episode: a server may load it first
 _SLOW = 1.5  # control periods between commands from which on a step counts as slow
+_FAILED_SHARE = 0.1  # of an episode's commands that the robot may fail to take
 
 
 class Runner:
@@ -41,7 +41,7 @@ class Runner:
 
     def __init__(self, robot: Spoken, envelope: Envelope, decider: Decider, watchers: tuple[Watcher, ...] = ()) -> None:
         self._robot, self._envelope, self._decider, self._watchers = robot, envelope, decider, watchers
-        self._thread = Answerer(f"policy {decider.name}")
+        self._thread = CallThread(f"policy {decider.name}")
         self._period = envelope.limits.dt
 
     def run(self, episode: int, options: RunOptions) -> Ran:
@@ -52,9 +52,9 @@ class Runner:
             RobotLostError: it does not answer before anything has moved.
             TwinloopError: the policy cannot begin.
         """
+        self._begin(episode)  # first, since it may take long, and the robot is looked at right before it moves
         seen = self._robot.look()
         motion = self._envelope.begin(seen.reading)
-        self._begin(episode)
         going = _Going(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
         ran = Ran(episode=episode, policy=self._decider.name)
         return going.run(ran, motion, seen)
@@ -66,7 +66,7 @@ class Runner:
     def _begin(self, episode: int) -> None:
         if self._thread.busy and self._thread.wait(_RESTART_S) is None:
             raise TwinloopError(f"{self._decider.name} has not answered since the episode before. Start it again.")
-        self._thread.ask(lambda: self._decider.restart(episode))
+        self._thread.start(lambda: self._decider.restart(episode))
         answer = self._thread.wait(_RESTART_S)
         if answer is None:
             raise TwinloopError(f"{self._decider.name} does not begin an episode within {_RESTART_S:g} s.")
@@ -104,7 +104,7 @@ class _Going:
         robot: Spoken,
         envelope: Envelope,
         decider: Decider,
-        thread: Answerer,
+        thread: CallThread,
         watchers: tuple[Watcher, ...],
         options: RunOptions,
     ) -> None:
@@ -118,26 +118,39 @@ class _Going:
 
     def run(self, ran: Ran, motion: Motion, seen: Seen) -> Ran:
         """See `Runner.run`."""
-        due, fresh = self._start, True
+        self._motion, self._seen, self._due = motion, seen, self._start
+        for part in (self._drive, self._come_to_rest):
+            try:
+                part(ran)
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # nothing may keep the robot from braking
+                self._trip(ran, "stopped", f"the run failed: {raised(error)}")
+                self._event(ran, "stopped", ran.reason)
+        return ran
+
+    def _drive(self, ran: Ran) -> None:
+        """Take step after step until there is a reason to end."""
+        fresh = True
         while len(ran.steps) < self._options.steps and not ran.trip:
-            motion = self._step(ran, motion, seen, fresh=fresh)
-            due = self._next(ran, due)
+            self._step(ran, fresh=fresh)
+            self._next(ran)
             self._judge(ran, fresh=fresh)
             if ran.success and self._options.stop_on_success:
                 break
             if self._options.interrupted() and not ran.trip:
                 self._trip(ran, "hand", "stopped by hand")
-            seen, fresh = self._look(ran, seen)
-        self._come_to_rest(ran, motion, seen, due)
-        return ran
+            fresh = self._look(ran)
+        if ran.unsent > _FAILED_SHARE * len(ran.steps) and not ran.trip:
+            self._trip(ran, "robot", f"the robot did not take {ran.unsent} of {len(ran.steps)} commands")
 
-    def _step(self, ran: Ran, motion: Motion, seen: Seen, *, fresh: bool) -> Motion:
-        clock = self._robot.clock
+    def _step(self, ran: Ran, *, fresh: bool) -> None:
+        clock, seen = self._robot.clock, self._seen
+        if fresh:
+            self._report(ran, self._motion, self._envelope.observed(self._motion, seen.reading, seen.taken))
         wanted = self._wanted(ran, seen) if fresh else _Wanted(missing="the robot does not answer")
         age = 0.0 if fresh else clock.now() - seen.taken
-        ruling = self._envelope.judge(motion, wanted.command, seen.reading, age_s=age, missing=wanted.missing)
+        ruling = self._envelope.judge(self._motion, wanted.command, seen.reading, age_s=age, missing=wanted.missing)
         when = clock.now() - self._start
-        motion, issued = self._send(ran, motion, ruling, when)
+        issued, sent = self._send(ran, ruling, when)
         self._log(ran, ruling, when)
         told = self._watch(ran, seen, issued) if fresh else Told()
         values = np.full(len(issued), np.nan) if wanted.command is None else wanted.command
@@ -151,6 +164,7 @@ class _Going:
                 latency_s=wanted.latency_s,
                 age_s=wanted.age_s,
                 scores=told.scores,
+                sent=sent,
             )
         )
         if ruling.kind == "stopped" and not ran.trip:
@@ -158,17 +172,24 @@ class _Going:
             self._trip(ran, "stopped" if fresh else "robot", ruling.reason if fresh else f"{ruling.reason}: {lost}")
         if told.alarm and not ran.trip:
             self._trip(ran, "alarm", told.alarm)
-        return motion
+
+    def _report(self, ran: Ran, before: Motion, after: Motion) -> None:
+        """Keep the motion after a report of the robot's; where the report has stopped it, the episode is over."""
+        self._motion = after
+        if after.stopped and not before.stopped and not ran.trip:
+            self._trip(ran, "robot", after.stopped)
 
     def _wanted(self, ran: Ran, seen: Seen) -> _Wanted:
         """The policy's command for this step, waited for no longer than the watchdog allows."""
+        if self._motion.stopped:
+            return _Wanted(missing=self._motion.stopped)
         wrong = _not_finite(seen)
         if wrong:
             return _Wanted(missing=f"{wrong} of the robot is not a number")
         if self._asked is None:
             self._asked = _Asked(taken=seen.taken, began=time.perf_counter())
-            shown = self._shown(seen)
-            self._thread.ask(lambda: self._decider.act(shown))
+            shown = seen.shown(self._columns)
+            self._thread.start(lambda: np.array(self._decider.act(shown), dtype=np.float64))
         answer = self._thread.wait(self._patience)
         asked = self._asked
         if answer is None:
@@ -182,16 +203,9 @@ class _Going:
             said = f"an answer after {latency:.2f} s, to an observation {age:.2f} s old, came too late to be used"
             self._event(ran, "late", said)
             return _Wanted(missing="no command in time: the answer came too late to be used", latency_s=latency)
-        return _Wanted(command=np.asarray(answer.value, dtype=np.float64), latency_s=latency, age_s=age)
+        return _Wanted(command=answer.value, latency_s=latency, age_s=age)
 
-    def _shown(self, seen: Seen) -> dict[str, NDArray]:
-        """What the policy reads of an observation: its own columns of what a tracker sees, in its order."""
-        arrays = dict(seen.arrays)
-        if ENVIRONMENT in arrays:
-            arrays[ENVIRONMENT] = arrays[ENVIRONMENT][self._columns]
-        return arrays
-
-    def _failed(self, ran: Ran, answer: Answer, latency: float) -> _Wanted:
+    def _failed(self, ran: Ran, answer: CallResult, latency: float) -> _Wanted:
         error = answer.error
         assert error is not None  # noqa: S101 - the caller looked
         said = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {raised(error)}"
@@ -201,21 +215,21 @@ class _Going:
     def _waited(self, asked: _Asked) -> float:
         return time.perf_counter() - asked.began
 
-    def _send(
-        self, ran: Ran, motion: Motion, ruling: Ruling, when: float, *, tell: bool = True
-    ) -> tuple[Motion, Array]:
-        """Issue what was ruled; where the robot does not take it, it stands at the command before."""
+    def _send(self, ran: Ran, ruling: Ruling, when: float, *, tell: bool = True) -> tuple[Array, bool]:
+        """Issue what was ruled; returns the command that the robot holds then, and whether it took this one."""
+        before, envelope = self._motion, self._envelope
         try:
-            sent = self._robot.send(ruling.command)
+            said = self._robot.send(ruling.command)
         except RobotLostError as error:
             self._event(ran, "robot", str(error), when)
-            before = self._envelope.units.from_si(motion.position)
-            stopped = replace(ruling.motion, position=motion.position, velocity=np.zeros_like(motion.velocity))
-            return stopped, before
-        as_ruled = np.allclose(sent, ruling.command, rtol=0.0, atol=_ROUND_OFF)
+            self._report(ran, ruling.motion, envelope.unsent(before, ruling.motion, why=str(error)))
+            return envelope.in_force(self._motion), False
+        self._report(ran, ruling.motion, envelope.sent(before, ruling.motion, said))
+        as_ruled = np.allclose(said, ruling.command, rtol=0.0, atol=_ROUND_OFF)
+        issued = said if as_ruled else envelope.in_force(self._motion)
         if tell and self._asked is None and not (as_ruled and ruling.kind == "passed"):
-            self._decider.sent(sent)
-        return ruling.motion if as_ruled else self._envelope.sent(motion, ruling.motion, sent), sent
+            self._decider.sent(issued.copy())
+        return issued, True
 
     def _watch(self, ran: Ran, seen: Seen, issued: Array) -> Told:
         """What those who look on say; one that fails is told of once, and the robot goes on."""
@@ -224,7 +238,9 @@ class _Going:
         for watcher in self._watchers:
             try:
                 told = watcher.look(seen, issued)
-            except Exception as error:  # noqa: BLE001  # whoever looks on stops no robot by failing
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # noqa: BLE001  # whoever looks on stops no robot by failing
                 self._watchers = tuple(one for one in self._watchers if one is not watcher)
                 self._event(ran, "alarm", f"{type(watcher).__name__} failed and looks on no longer: {raised(error)}")
                 continue
@@ -234,50 +250,63 @@ class _Going:
             alarm = alarm or told.alarm
         return Told(scores=scores, alarm=alarm)
 
-    def _look(self, ran: Ran, before: Seen) -> tuple[Seen, bool]:
-        """The next observation; the one before where the robot gives none."""
+    def _look(self, ran: Ran) -> bool:
+        """Take the next observation; the one before stays, and this returns False, where the robot gives none."""
         try:
-            return self._robot.look(), True
+            self._seen = self._robot.look()
         except RobotLostError as error:
             self._event(ran, "robot", str(error))
-            return before, False
+            return False
+        return True
 
-    def _next(self, ran: Ran, due: float) -> float:
-        """Wait for the next control step, and return when it was due; one that was missed is not made up for."""
-        clock, due = self._robot.clock, due + self._period
-        clock.wait_until(due)
-        behind = clock.now() - due
+    def _next(self, ran: Ran) -> None:
+        """Wait for the next control step; one that was missed is not made up for."""
+        clock, self._due = self._robot.clock, self._due + self._period
+        clock.wait_until(self._due)
+        if clock.fault and not ran.trip:
+            self._trip(ran, "robot", f"the robot's driver is at fault: {clock.fault}")
+        behind = clock.now() - self._due
         if behind <= (_SLOW - 1.0) * self._period:
-            return due
+            return
         if not ran.events or ran.events[-1].kind != "slow":
             self._event(ran, "slow", f"the loop is {1e3 * behind:.0f} ms behind its clock")
-        return clock.now()
+        self._due = clock.now()
 
     def _judge(self, ran: Ran, *, fresh: bool) -> None:
         if self._options.judge is None or not fresh:
             return
-        ran.success = self._options.judge()
+        try:
+            ran.success = self._robot.judged(self._options.judge)
+        except RobotLostError as error:
+            self._event(ran, "robot", str(error))
         ran.steps[-1] = replace(ran.steps[-1], success=ran.success)
 
-    def _come_to_rest(self, ran: Ran, motion: Motion, seen: Seen, due: float) -> None:
+    def _come_to_rest(self, ran: Ran) -> None:
         """Brake along the stopping path; on the record where something went wrong."""
         reason = ran.reason or "the episode is over"
         for _ in range(_LONGEST_BRAKE):
-            if motion.at_rest:
+            if self._motion.at_rest:
                 return
-            ruling = self._envelope.judge(motion, None, missing=reason)
+            ruling = self._envelope.judge(self._motion, None, missing=reason)
             when = self._robot.clock.now() - self._start
-            motion, issued = self._send(ran, motion, ruling, when, tell=False)
+            issued, sent = self._send(ran, ruling, when, tell=False)
             if ran.trip:
                 nothing = np.full(len(issued), np.nan)
-                step = Step(
-                    time_s=when, seen=seen, wanted=nothing, issued=issued, ruling=ruling, latency_s=np.nan, age_s=0.0
+                ran.steps.append(
+                    Step(
+                        time_s=when,
+                        seen=self._seen,
+                        wanted=nothing,
+                        issued=issued,
+                        ruling=ruling,
+                        latency_s=np.nan,
+                        age_s=0.0,
+                        success=ran.success,
+                        sent=sent,
+                    )
                 )
-                ran.steps.append(replace(step, success=ran.success))
-            due = self._next(ran, due)
-            seen, fresh = self._look(ran, seen)
-            if not fresh:
-                return
+            self._next(ran)
+            self._look(ran)
 
     def _log(self, ran: Ran, ruling: Ruling, when: float) -> None:
         """An event where the envelope begins to do something else than at the step before."""

@@ -144,10 +144,8 @@ class RunWriter:
 
     def _provenance(self, ran: Ran, policy_hash: str, success: bool | None, notes: Mapping[str, Any]) -> Provenance:
         facts = self._facts
-        kinds: dict[str, int] = {}
-        for step in ran.steps:
-            kinds[step.ruling.kind] = kinds.get(step.ruling.kind, 0) + 1
-        run = {"policy": ran.policy, "policy_hash": policy_hash, "envelope": kinds, "trip": ran.trip or ""}
+        run = {"policy": ran.policy, "policy_hash": policy_hash, "trip": ran.trip or ""}
+        run |= {"envelope": ran.rulings, "unsent": ran.unsent}
         return Provenance(
             source=facts.source,
             twin=facts.twin,
@@ -205,6 +203,7 @@ def _tables(number: int, ran: Ran, joints: tuple[str, ...]) -> dict[str, SideTab
         "cut_rules": pa.array([[cut.rule for cut in step.ruling.cuts] for step in steps], pa.list_(pa.string())),
         "latency_s": pa.array([_or_none(step.latency_s) for step in steps], pa.float64()),
         "age_s": pa.array([step.age_s for step in steps], pa.float64()),
+        "sent": pa.array([step.sent for step in steps], pa.bool_()),
     }
     for j, joint in enumerate(joints):
         columns[f"wanted/{joint}"] = pa.array([_or_none(step.wanted[j]) for step in steps], pa.float64())

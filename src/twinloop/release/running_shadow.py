@@ -7,10 +7,9 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import TwinloopError
 from twinloop.core.extension import raised
-from twinloop.release.running_answers import Answerer
+from twinloop.hardware.call_thread import CallThread
 from twinloop.release.running_policy import Decider
 from twinloop.release.running_robot import Seen, Spoken
 from twinloop.release.running_steps import Told
@@ -37,7 +36,7 @@ class ShadowWatcher:
     ) -> None:
         self._decider, self._stages, self._patience, self._budget = decider, stages, patience_s, budget_s
         self._columns = robot.environment_columns(decider.contract)
-        self._thread = Answerer(f"shadow {decider.name}")
+        self._thread = CallThread(f"shadow {decider.name}")
         self._pending: tuple[Array, float] | None = None
         self.log: ShadowLog = stages.shadow_log(decider.contract.action.names, budget_s=budget_s)
 
@@ -49,7 +48,7 @@ class ShadowWatcher:
         """
         if self._thread.busy:
             self._thread.wait(_RESTART_S)
-        self._thread.ask(lambda: self._decider.restart(episode))
+        self._thread.start(lambda: self._decider.restart(episode))
         answer = self._thread.wait(_RESTART_S)
         if answer is None or answer.error is not None:
             why = "it does not answer" if answer is None or answer.error is None else raised(answer.error)
@@ -61,10 +60,8 @@ class ShadowWatcher:
         """See `running.Watcher`."""
         self._compare()
         if not self._thread.busy:
-            arrays = dict(seen.arrays)
-            if ENVIRONMENT in arrays:
-                arrays[ENVIRONMENT] = arrays[ENVIRONMENT][self._columns]
-            self._thread.ask(lambda: self._decider.act(arrays))
+            arrays = seen.shown(self._columns)
+            self._thread.start(lambda: self._decider.act(arrays))
         self._pending = (command, time.perf_counter())
         if self._patience:
             self._compare()

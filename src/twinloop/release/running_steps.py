@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -30,7 +31,8 @@ class Event:
 class Step:
     """One control step. ``wanted`` is NaN where no command came; ``latency_s`` is how long the policy took for it.
 
-    ``age_s`` is how old the observation behind the command was when it was sent; ``scores`` are a monitor's.
+    ``age_s`` is how old the observation behind the command was when it was sent; ``scores`` are a monitor's. ``sent``
+    says whether the robot took the command; where it did not, ``issued`` is the last one that it took.
     """
 
     time_s: float
@@ -42,6 +44,7 @@ class Step:
     age_s: float
     scores: Mapping[str, float] = field(default_factory=dict)
     success: bool | None = None
+    sent: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,6 +105,16 @@ class Ran:
     reason: str = ""
     success: bool | None = None
     shadow: Mapping[str, Any] | None = None
+
+    @property
+    def unsent(self) -> int:
+        """Steps whose command the robot did not take."""
+        return sum(not step.sent for step in self.steps)
+
+    @property
+    def rulings(self) -> dict[str, int]:
+        """Commands that the robot took, by what the envelope made of them."""
+        return dict(Counter(step.ruling.kind for step in self.steps if step.sent))
 
     @property
     def violations(self) -> int:

@@ -1,0 +1,306 @@
+"""A robot whose driver may be anybody's code: called from one thread, for a limited time, and not taken at its word.
+
+Whatever a driver raises, `SystemExit` included, becomes one error. Its joints, units and name are read once, before it
+is connected, and must be the same afterwards. What it returns is read strictly, in the same thread, so that a value
+whose conversion fails or hangs is the driver's failure too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.extension import raised
+from twinloop.core.records import Source
+from twinloop.core.units import UnitMap
+from twinloop.hardware.call_thread import CallThread
+from twinloop.hardware.driver_clock import CheckedClock
+from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, Robot
+from twinloop.hardware.reports import joint_values, number
+
+_FAREWELL_S = 2.0  # how long a call that has not returned is waited for before disconnecting
+
+
+class RobotLostError(TwinloopError):
+    """A robot that did not answer, or answered with something else than its protocol says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobotDescription:
+    """What a driver says of its robot before it moves; see `hardware.protocol.Robot`."""
+
+    name: str
+    origin: str
+    source: Source
+    units: UnitMap
+    observation_features: Mapping[str, Any]
+    action_features: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, robot: Robot) -> RobotDescription:
+        """Read it from a driver.
+
+        Raises:
+            InputError: it contradicts itself; says how.
+        """
+        found = cls(
+            name=str(robot.name),
+            origin=str(robot.origin),
+            source=robot.source,
+            units=robot.units,
+            observation_features=dict(robot.observation_features),
+            action_features=dict(robot.action_features),
+        )
+        problem = found._problem()
+        if problem:
+            raise InputError(f"{found.origin} breaks the protocol of robots: {problem}. See hardware.protocol.Robot.")
+        return found
+
+    @property
+    def joint_keys(self) -> list[str]:
+        """Keys of the joints' readings, in the order of ``units``."""
+        return [f"{joint}.{POSITION}" for joint in self.units.names]
+
+    @property
+    def tracked_keys(self) -> list[str]:
+        """Keys of what a tracker of the scene sees."""
+        return [key for key in self.observation_features if key.startswith(SEEN)]
+
+    @property
+    def cameras(self) -> dict[str, tuple[int, ...]]:
+        """Shapes ``(height, width, 3)`` of the pictures: LeRobot gives a shape where other features have a type."""
+        return {key: shape for key, shape in self.observation_features.items() if _is_picture(shape)}
+
+    def _problem(self) -> str:
+        """What does not fit together, or ""."""
+        joints = list(self.units.names)
+        if len(set(joints)) < len(joints):
+            return f"a joint occurs twice among {', '.join(joints)}"
+        if self.source not in ("real", "sim"):
+            return f"source is {self.source!r}, neither 'real' nor 'sim'"
+        acted = list(self.action_features)
+        if acted not in ([f"{joint}.{kind}" for joint in joints] for kind in (POSITION, TORQUE)):
+            return f"action_features are {', '.join(acted)}, while units has the joints {', '.join(joints)}"
+        missing = [key for key in self.joint_keys if key not in self.observation_features]
+        if missing:
+            return f"observation_features lack {', '.join(missing)}"
+        if self.units.known and not (np.isfinite(_line(self.units)).all() and _line(self.units)[0].all()):
+            return "a joint's unit has a scale of 0, or a scale or an offset that is not a number"
+        return ""
+
+
+class RobotDriver:
+    """See `hardware.protocol.Robot`: the same robot, called with care.
+
+    Attributes:
+        robot: the driver.
+        patience_s: see below; may be changed.
+        description: what the driver says before it is connected.
+
+    Args:
+        robot: the driver.
+        patience_s: how long a call may take; connecting may take any time, since people calibrate.
+
+    Raises:
+        InputError: it does not say what it is, or contradicts itself.
+    """
+
+    def __init__(self, robot: Robot, *, patience_s: float) -> None:
+        self.robot, self.patience_s = robot, patience_s
+        self._thread = CallThread(f"robot {type(robot).__name__}")
+        self._address = type(robot).__name__
+        try:
+            self.description: RobotDescription = self._opened(lambda: RobotDescription.read(robot))
+            self._address, self.name = self.description.origin, self.description.name
+            self.clock: CheckedClock = self._opened(self._read_clock)
+        except BaseException:
+            self._thread.close()
+            raise
+        if callable(getattr(robot, "get_vitals", None)):
+            self.get_vitals = self._get_vitals
+
+    @property
+    def origin(self) -> str:
+        """See the protocol."""
+        return self.description.origin
+
+    @property
+    def source(self) -> Source:
+        """See the protocol."""
+        return self.description.source
+
+    @property
+    def units(self) -> UnitMap:
+        """See the protocol."""
+        return self.description.units
+
+    @property
+    def observation_features(self) -> Mapping[str, Any]:
+        """See the protocol."""
+        return self.description.observation_features
+
+    @property
+    def action_features(self) -> Mapping[str, Any]:
+        """See the protocol."""
+        return self.description.action_features
+
+    @property
+    def is_connected(self) -> bool:
+        """See the protocol."""
+        return bool(self.call(lambda: self.robot.is_connected))
+
+    @property
+    def is_calibrated(self) -> bool:
+        """See the protocol."""
+        return bool(self.call(lambda: self.robot.is_calibrated))
+
+    def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # the driver's own default is the right one
+        """Connect and configure it.
+
+        Raises:
+            InputError: it is not calibrated, or no longer what it was before it was connected.
+            RobotLostError: it raised.
+        """
+        self._opened(self._connect, kind=RobotLostError)
+        self.clock = self._opened(self._read_clock, kind=RobotLostError)
+
+    def calibrate(self) -> None:
+        """See the protocol."""
+        self._opened(self.robot.calibrate, kind=RobotLostError)
+
+    def configure(self) -> None:
+        """Nothing more to do: `connect` configures."""
+
+    def get_observation(self) -> dict[str, Any]:
+        """Return numbers by key, and pictures as arrays that nobody else writes to.
+
+        Raises:
+            RobotLostError: it raised, did not answer in time, or returned something else.
+        """
+        return self.call(lambda: self._observation(self.robot.get_observation()))
+
+    def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
+        """Issue a command; returns the one that the driver says it sent.
+
+        Raises:
+            RobotLostError: it raised, did not answer in time, or does not say what it sent.
+        """
+        given, keys = dict(action), list(self.action_features)
+        return self.call(lambda: dict(zip(keys, self._sent(given, keys), strict=True)))
+
+    def disconnect(self) -> None:
+        """Disconnect it; a call that has not returned is waited for, for a moment.
+
+        Raises:
+            RobotLostError: it raised, or does not answer.
+        """
+        if self._thread.busy:
+            self._thread.wait(_FAREWELL_S)
+        self.call(self.robot.disconnect)
+
+    def attribute(self, name: str) -> Any:
+        """Return an attribute that the protocol does not have, such as a task, or None where the driver lacks it.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        return self._opened(lambda: getattr(self.robot, name, None))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.close()
+
+    def call(self, call: Callable[[], Any]) -> Any:
+        """Return what a call to the driver returns.
+
+        Raises:
+            RobotLostError: it raised, or did not return in time.
+        """
+
+        def as_lost(error: BaseException) -> TwinloopError:
+            return error if isinstance(error, RobotLostError) else RobotLostError(self._silent(error))
+
+        return self._called(call, self.patience_s, as_lost)
+
+    def _get_vitals(self) -> dict[str, float]:
+        """See `excite_guard.Vitals`."""
+        vitals: Any = self.robot
+        return self.call(lambda: {str(key): number(value) for key, value in dict(vitals.get_vitals()).items()})
+
+    def _opened(self, call: Callable[[], Any], kind: type[TwinloopError] = InputError) -> Any:
+        """Return what a call returns that may take any time; errors of ours stay as they are."""
+
+        def as_ours(error: BaseException) -> TwinloopError:
+            return error if isinstance(error, TwinloopError) else kind(self._silent(error))
+
+        return self._called(call, np.inf, as_ours)
+
+    def _called(
+        self, call: Callable[[], Any], patience_s: float, as_ours: Callable[[BaseException], TwinloopError]
+    ) -> Any:
+        began = time.perf_counter()
+        if self._thread.busy and self._thread.wait(0.0) is None:
+            raise RobotLostError(f"{self._address} still has not answered.")
+        self._thread.start(call)
+        while (result := self._thread.wait(min(patience_s, 1.0))) is None:  # Ctrl-C is heard once a second
+            if time.perf_counter() - began > patience_s:
+                raise RobotLostError(f"{self._address} has not answered for {patience_s:g} s.")
+        if result.error is None:
+            return result.value
+        error = as_ours(result.error)
+        raise error from (None if error is result.error else result.error)
+
+    def _silent(self, error: BaseException) -> str:
+        return f"{self._address} does not answer: {raised(error)}."
+
+    def _connect(self) -> None:
+        self.robot.connect()
+        self.robot.configure()
+        if not self.robot.is_calibrated:
+            raise InputError(f"{self.origin} is not calibrated, so its readings mean nothing. Calibrate it first.")
+        if RobotDescription.read(self.robot) != self.description:
+            raise InputError(
+                f"{self.origin} has other joints, units or cameras since it was connected. Open it again; its driver "
+                "must say the same before and after."
+            )
+
+    def _read_clock(self) -> CheckedClock:
+        return CheckedClock(self.robot.clock, real=self.source == "real")
+
+    def _observation(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            keys = self.description.joint_keys + self.description.tracked_keys
+            numbers = dict(zip(keys, joint_values(answer, keys).tolist(), strict=True))
+            return numbers | {key: _picture(key, answer[key], shape) for key, shape in self.description.cameras.items()}
+        except Exception as error:
+            raise RobotLostError(f"{self.origin} gave an observation that cannot be read ({raised(error)}).") from error
+
+    def _sent(self, action: dict[str, float], keys: list[str]) -> list[float]:
+        answer = self.robot.send_action(action)
+        try:
+            return joint_values(answer, keys).tolist()
+        except Exception as error:
+            raise RobotLostError(f"{self.origin} does not say what it sent ({raised(error)}).") from error
+
+
+def _is_picture(shape: Any) -> bool:
+    return isinstance(shape, tuple) and len(shape) == 3
+
+
+def _picture(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Return a copy: a camera's driver may write the next picture into the same memory."""
+    picture = np.array(value)
+    if picture.shape != shape or picture.dtype != np.uint8:
+        raise ValueError(f"{key} is {picture.dtype} of shape {picture.shape}, not uint8 of shape {shape}")
+    return picture
+
+
+def _line(units: UnitMap) -> NDArray[np.float64]:
+    """Return scale and offset of each joint, ``(2, n)``."""
+    return np.array([[unit.scale, unit.offset] for unit in units.joints], dtype=np.float64).T

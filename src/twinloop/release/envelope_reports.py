@@ -1,0 +1,149 @@
+"""What a robot reports while it runs, judged by what its joints can do: readings, and the commands that it took.
+
+A driver's report never becomes the position from which the next command is judged: that is always the last command
+that was issued. Reports can only make the robot go less far, or stop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.units import UnitMap
+from twinloop.hardware.reports import COMMAND_SLACK, misreported
+
+Array = NDArray[np.float64]
+FROZEN_S = 0.5  # servos begin to move within 0.1 s of a command; a bus that stalls for longer has lost the robot anyway
+FROZEN_TRAVEL = 0.05  # share of a joint's range that commands must move while no reading changes at all
+READING_SLACK = 0.02  # share of a joint's range: backlash, noise, and an encoder's steps
+OUTSIDE = 0.25  # share of a joint's range beyond its ends: past this, a calibration by hand is not merely imprecise
+FORGIVEN = 0.1  # of one failed command by each that is taken: one in ten may fail
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reports:
+    """What a robot has reported up to now; positions ``(n,)`` are in SI units.
+
+    Attributes:
+        reading: the last reading; None before the first.
+        taken: when it was taken, by the robot's clock in s.
+        still_since: when a reading last differed from the one before it.
+        still_low: lowest command of each joint since then.
+        still_high: highest command likewise.
+        sent: the command that the robot says it sent, where its own limits cut it short; None where it did not.
+        unsent: how many commands have failed lately, less what later ones have made up for.
+        failed: whether the last command failed.
+    """
+
+    reading: Array | None = None
+    taken: float = 0.0
+    still_since: float = 0.0
+    still_low: Array | None = None
+    still_high: Array | None = None
+    sent: Array | None = None
+    unsent: float = 0.0
+    failed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportLimits:
+    """What the joints of a robot can do.
+
+    Attributes:
+        low: lower ends of the ranges ``(n,)``, −inf where there is none.
+        high: upper ends likewise.
+        speed: how fast they can be ``(n,)``, whatever is commanded.
+        arm: which are no gripper, which rests on what it holds.
+        units: of the robot, for messages.
+        period: of its commands, in s.
+        longest: between two readings, in s; what is older is not gone on with.
+    """
+
+    low: Array
+    high: Array
+    speed: Array
+    arm: NDArray[np.bool_]
+    units: UnitMap
+    period: float
+    longest: float
+
+    @property
+    def span(self) -> Array:
+        """Length of each joint's range, a turn where there is none."""
+        return np.where(np.isfinite(self.high - self.low), self.high - self.low, 2.0 * np.pi)
+
+    def outside(self, reading: Array) -> str:
+        """Return what is wrong with a reading that no pose of the joints gives, or ""."""
+        wrong = (reading < self.low - OUTSIDE * self.span) | (reading > self.high + OUTSIDE * self.span)
+        if not wrong.any():
+            return ""
+        j = int(np.argmax(wrong))
+        low, high = sorted((self._shown(j, self.low), self._shown(j, self.high)))
+        return f"{self.units.names[j]} reads {self._shown(j, reading):.4g}, and its range is {low:.4g} to {high:.4g}"
+
+    def observed(self, reports: Reports, reading: Array, taken: float, command: Array) -> tuple[Reports, str]:
+        """Take note of a reading; returns what is known then, and why the robot has to stop, or "".
+
+        Args:
+            reports: up to now.
+            reading: finite, ``(n,)`` in SI units.
+            taken: when, by the robot's clock.
+            command: the last one, ``(n,)``.
+        """
+        before = reports.reading
+        if before is None or reports.still_low is None or reports.still_high is None:
+            start = replace(reports, still_since=taken, still_low=command, still_high=command)
+            return replace(start, reading=reading, taken=taken), self.outside(reading)
+        fault = self.outside(reading) or self._jump(before, reading, taken - reports.taken)
+        if (reading != before).any():
+            return replace(
+                reports, reading=reading, taken=taken, still_since=taken, still_low=command, still_high=command
+            ), fault
+        low, high = np.minimum(reports.still_low, command), np.maximum(reports.still_high, command)
+        still = replace(reports, taken=taken, still_low=low, still_high=high)
+        return still, fault or self._frozen(still)
+
+    def misreported(self, said: Array, reports: Reports, before: Array, issued: Array) -> str:
+        """Return why a command that a driver says it sent, ``(n,)`` in SI units, cannot have been sent, or ""."""
+        known = [before, issued] if reports.reading is None else [before, issued, reports.reading]
+        j = misreported(said, known, COMMAND_SLACK * self.span)
+        if j is None:
+            return ""
+        return (
+            f"the driver says that it sent {self._shown(j, said):.4g} to {self.units.names[j]}, and was given "
+            f"{self._shown(j, issued):.4g}"
+        )
+
+    def _jump(self, before: Array, reading: Array, elapsed: float) -> str:
+        # A reading is taken at some moment of the call for it: the time between two is known up to a period.
+        seconds = min(max(elapsed, self.period), self.longest) + self.period
+        moved, possible = np.abs(reading - before), self.speed * seconds + READING_SLACK * self.span
+        wrong = moved > possible
+        if not wrong.any():
+            return ""
+        j = int(np.argmax(wrong))
+        return (
+            f"the reading of {self.units.names[j]} jumped from {self._shown(j, before):.4g} to "
+            f"{self._shown(j, reading):.4g} within {elapsed:.2f} s, which the joint cannot do"
+        )
+
+    def _frozen(self, reports: Reports) -> str:
+        assert reports.still_low is not None and reports.still_high is not None  # noqa: S101, PT018 - see `observed`
+        if reports.taken - reports.still_since <= FROZEN_S:
+            return ""
+        moved = reports.still_high - reports.still_low
+        wrong = self.arm & (moved > FROZEN_TRAVEL * self.span)
+        if not wrong.any():
+            return ""
+        return (
+            f"no reading has changed for {reports.taken - reports.still_since:.2f} s, while "
+            f"{self.units.names[int(np.argmax(wrong))]} was commanded to move"
+        )
+
+    def _shown(self, joint: int, positions: Array) -> float:
+        """A position of a joint in the robot's units."""
+        unit = self.units.joints[joint]
+        assert unit.scale is not None and unit.offset is not None  # noqa: S101, PT018 - an envelope has units
+        return float((positions[joint] - unit.offset) / unit.scale)
