@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import socket
 from collections.abc import Callable
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.release.running_policy import Decider
+from twinloop.release.serve_limits import LIMITS, ServeLimits
 from twinloop.release.serve_sessions import MOST_SESSIONS, Sessions
-from twinloop.release.serve_wire import LARGEST_MESSAGE
+from twinloop.release.serve_wire import LARGEST_MESSAGE, largest_request, observation_bytes
+from twinloop.release.serve_worker import PolicyThread
 
 if TYPE_CHECKING:
     import uvicorn  # pyright: ignore[reportMissingImports]
 
 LOOPBACK = "127.0.0.1"
 SHORTEST_TOKEN = 16  # characters; 16 of the 64 of a random token are 96 bits
-_KEEP_ALIVE_S = 3600  # a robot may rest between episodes
+_TOKEN_BYTES = 4096  # of a token's file; what is longer is another file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +34,8 @@ class ServeOptions:
         port: 0 takes a free one.
         token: what clients must show; needed for any other host.
         sessions: clients at a time.
-        largest: bytes of a message.
+        largest: bytes of a message; a policy that needs less is sent no more than that.
+        limits: times and counts, see `ServeLimits`.
     """
 
     host: str = LOOPBACK
@@ -39,6 +43,7 @@ class ServeOptions:
     token: str | None = None
     sessions: int = MOST_SESSIONS
     largest: int = LARGEST_MESSAGE
+    limits: ServeLimits = LIMITS
 
     def __post_init__(self) -> None:
         if not 0 <= self.port < 65536:
@@ -79,9 +84,12 @@ def read_token(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open("rb") as file:
+            token = file.read(_TOKEN_BYTES).decode().strip()
+    except OSError as error:
         raise InputError(f"The token's file {path} cannot be read ({error}). Check the path.") from error
+    except UnicodeDecodeError:  # its message would show bytes of the token
+        token = ""
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise InputError(f"{path} holds no token: one line of ASCII without spaces is one.")
     return token
@@ -101,7 +109,10 @@ class PolicyServer:
 
     def __init__(self, make: Callable[[], Decider], options: ServeOptions | None = None) -> None:
         self.options = options or ServeOptions()
-        self.sessions = Sessions(make, most=self.options.sessions)
+        limits = self.options.limits
+        self.sessions = Sessions(make, most=self.options.sessions, idle_s=limits.idle_s, first_s=limits.first_s)
+        self._largest = self._message_bytes()
+        self._worker = PolicyThread(limit_s=limits.policy_s, most_stuck=limits.stuck_threads)
         self._server, self._socket = self._built()
 
     @property
@@ -112,7 +123,10 @@ class PolicyServer:
 
     def run(self) -> None:
         """Serve until it is told to stop, or by Ctrl-C."""
-        self._server.run(sockets=[self._socket])
+        try:
+            self._server.run(sockets=[self._socket])
+        finally:
+            self._worker.close()
 
     def stop(self, *, at_once: bool = False) -> None:
         """End `run`, from another thread; ``at_once`` drops clients in the middle of their requests."""
@@ -123,22 +137,45 @@ class PolicyServer:
         """Whether it answers."""
         return self._server.started
 
+    def _message_bytes(self) -> int:
+        """Return the bytes of the largest message that is read: no more than the policy's contract needs."""
+        contract, largest = self.sessions.contract, self.options.largest
+        if observation_bytes(contract) > largest:
+            raise InputError(
+                f"One observation of {self.sessions.name} has {observation_bytes(contract)} bytes, and at most "
+                f"{largest} are read. Train a policy with smaller pictures."
+            )
+        return min(largest, largest_request(contract))
+
     def _built(self) -> tuple[uvicorn.Server, socket.socket]:
         try:
             import uvicorn  # pyright: ignore[reportMissingImports]
             import websockets  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-            from twinloop.release.serve_app import create_app
+            from twinloop.release.serve_app import Application, create_app
+            from twinloop.release.serve_protocols import Connections, HttpProtocol, StreamProtocol
         except ImportError as error:
             what = f"Serving needs FastAPI, uvicorn and websockets, and {error.name} is not installed."
             raise MissingDependencyError(what, remedy="pip install 'twinloop[serve]'") from error
-        options = self.options
-        app = create_app(self.sessions, token=options.token, largest=options.largest, hosts=options.names)
-        settings: dict[str, Any] = {"timeout_keep_alive": _KEEP_ALIVE_S, "server_header": False}
-        config = uvicorn.Config(
-            app, log_level="warning", ws="websockets-sansio", ws_max_size=options.largest, lifespan="off", **settings
-        )
-        return uvicorn.Server(config), _bound(options.host, options.port)
+        options, limits = self.options, self.options.limits
+        application = Application(self.sessions, self._worker, limits, largest=self._largest)
+        settings: dict[str, Any] = {
+            "http": functools.partial(HttpProtocol, everyone=Connections(self.sessions, limits)),
+            "ws": StreamProtocol,
+            "ws_max_size": self._largest,
+            "ws_per_message_deflate": False,  # a few bytes could unpack to a message of any size
+            # No pings: a client's program may rest between episodes. The kernel finds clients that are gone.
+            "ws_ping_interval": None,
+            "h11_max_incomplete_event_size": limits.header_bytes,
+            "timeout_keep_alive": limits.rest_s,
+            "timeout_graceful_shutdown": limits.stop_s,
+            "proxy_headers": False,  # a client's own word about its address
+            "server_header": False,
+            "lifespan": "off",
+            "log_level": "error",  # one line for each wrong request would fill the disk
+        }
+        app = create_app(application, token=options.token, hosts=options.names)
+        return uvicorn.Server(uvicorn.Config(app, **settings)), _bound(options.host, options.port)
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -152,6 +189,7 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
+        listener.listen()  # clients that come before `run` wait instead of being refused
     except OSError as error:
         listener.close()
         raise InputError(f"Port {port} of {host} cannot be had ({error.strerror}). Choose another --port.") from error

@@ -1,4 +1,4 @@
-"""The web application of a policy server: its addresses over HTTP and WebSocket, and who is let in.
+"""The web application of a policy server: its addresses over HTTP and WebSocket.
 
 ``GET /health`` says that it runs. ``GET /v1/policy`` says which policy, and its contract. ``POST /v1/sessions`` opens a
 session, ``POST /v1/sessions/NAME`` takes a message (see `serve_wire`) and answers with one, ``DELETE`` ends it. At
@@ -10,179 +10,213 @@ This module needs the extra ``serve``; `release.serve` is the door to it.
 from __future__ import annotations
 
 import asyncio
-import hmac
 from collections.abc import Mapping
 from typing import Any
 
-from fastapi import (  # pyright: ignore[reportMissingImports]
-    Depends,
-    FastAPI,
-    HTTPException,
-    Request,
-    Response,
-    WebSocket,
-    WebSocketDisconnect,
-)
+from fastapi import FastAPI, Request, Response, WebSocket  # pyright: ignore[reportMissingImports]
 from fastapi.responses import JSONResponse  # pyright: ignore[reportMissingImports]
 
 from twinloop import __version__
 from twinloop.core.errors import TwinloopError
-from twinloop.release.serve_sessions import FullError, NoSessionError, PolicyFailedError, Sessions
-from twinloop.release.serve_wire import PROTOCOL, Message, WireError, decode, encode
+from twinloop.release.serve_gate import HEALTH, Gate
+from twinloop.release.serve_limits import ServeLimits
+from twinloop.release.serve_protocols import Connection
+from twinloop.release.serve_sessions import FullError, NoSessionError, PolicyFailedError, Session, Sessions
+from twinloop.release.serve_wire import PROTOCOL, Message, TooLargeError, WireError, decode, encode
+from twinloop.release.serve_worker import BusyError, PolicyStuckError, PolicyThread
 
 MEDIA_TYPE = "application/octet-stream"
-_REFUSED = 1008  # WebSocket's code for a broken policy of the server
-_STATUS = {FullError: 503, NoSessionError: 404, PolicyFailedError: 500}
+_LONGEST_MESSAGE = 2000  # characters of an error; a header of 64 KiB can be wrong in many places
+_GOING_AWAY = 1001  # WebSocket's code for a side that ends a connection in good order
 
 
-def create_app(sessions: Sessions, *, token: str | None, largest: int, hosts: frozenset[str] | None) -> FastAPI:
-    """The application.
+class MediaTypeError(WireError):
+    """A body of another kind than a message."""
+
+
+_STATUS = {
+    NoSessionError: 404,
+    BusyError: 409,
+    TooLargeError: 413,
+    MediaTypeError: 415,
+    PolicyFailedError: 500,
+    FullError: 503,
+    PolicyStuckError: 503,
+}
+_RETRY = (409, 503)
+
+
+class Application:
+    """Answers requests: the part of the server between its addresses and its sessions.
 
     Args:
         sessions: of the policy that is served.
-        token: what clients must present as ``Authorization: Bearer TOKEN``; None asks for nothing.
+        worker: runs what calls the policy.
+        limits: see `ServeLimits`.
         largest: bytes of a message.
-        hosts: names by which it may be called, so that no web page reaches it under another; None allows any.
     """
-    app = FastAPI(title="twinloop policy server", docs_url=None, redoc_url=None, openapi_url=None)
-    gate = _Gate(token=token, hosts=hosts)
-    admitted, whole_body = [Depends(gate.http)], Depends(_Body(largest))
 
-    @app.exception_handler(TwinloopError)
-    async def _say(_: Request, error: TwinloopError) -> JSONResponse:
-        return JSONResponse({"error": type(error).__name__, "message": str(error)}, _status(error))
+    def __init__(self, sessions: Sessions, worker: PolicyThread, limits: ServeLimits, *, largest: int) -> None:
+        self.sessions, self.limits, self.largest = sessions, limits, largest
+        self._worker = worker
 
-    @app.get("/health")
-    def _health() -> dict[str, Any]:
-        return {"status": "ok", "protocol": PROTOCOL, "sessions": len(sessions), "answered": sessions.answered}
+    async def open(self, connection: Connection) -> str:
+        """Open a session, and return its name. Where this fails, its place is given back."""
+        connection.sessions &= self.sessions.names()
+        if len(connection.sessions) >= self.limits.sessions_per_connection:
+            raise FullError(f"This connection has {len(connection.sessions)} sessions already. Close one of them.")
+        name = self.sessions.reserve()
+        connection.sessions.add(name)
+        try:
+            await self._worker.run(lambda: self.sessions.begin(name))
+        except BaseException:
+            self.close(name, connection)
+            raise
+        return name
 
-    @app.get("/v1/policy", dependencies=admitted)
-    def _policy() -> dict[str, Any]:
-        said = {"protocol": PROTOCOL, "twinloop": __version__, "policy": sessions.name, "hash": sessions.hash}
-        return {**said, "contract": sessions.contract_json, "largest_message": largest}
+    def close(self, name: str, connection: Connection) -> None:
+        """End a session."""
+        connection.sessions.discard(name)
+        self.sessions.close(name)
 
-    @app.post("/v1/sessions", dependencies=admitted)
-    def _open() -> dict[str, str]:
-        return {"session": sessions.open()}
+    async def answer(self, name: str, session: Session, data: bytes) -> Message:
+        """Return the answer to a message of a session that the request has claimed."""
+        try:
+            return await self._worker.run(lambda: self._answered(session, data))
+        except PolicyStuckError:
+            self.sessions.close(name)  # its policy is in the middle of something, and cannot be used again
+            raise
 
-    @app.delete("/v1/sessions/{name}", dependencies=admitted)
-    def _close(name: str) -> dict[str, str]:
-        sessions.close(name)
-        return {"session": ""}
+    def _answered(self, session: Session, data: bytes) -> Message:
+        message = decode(data, largest=self.largest)
+        if message.kind == "act":
+            action = session.act(message.arrays)
+            self.sessions.answered += 1
+            return Message(kind="action", arrays={"action": action})
+        if message.kind == "restart":
+            session.restart()
+            return Message(kind="ready")
+        raise WireError(f"A client sends act or restart, not {message.kind}.")
 
-    @app.post("/v1/sessions/{name}", dependencies=admitted)
-    async def _message(name: str, body: bytes = whole_body) -> Response:
-        message = decode(body, largest=largest)
-        answer = await asyncio.to_thread(_answer, sessions, name, message)
-        return Response(encode(answer), media_type=MEDIA_TYPE)
-
-    @app.websocket("/v1/stream")
-    async def _stream(socket: WebSocket) -> None:
-        why = gate.refusal(socket.headers, browser=True)
-        if why:
-            await socket.close(_REFUSED, why)
-            return
-        await socket.accept()
-        await _serve_stream(socket, sessions, largest)
-
-    return app
-
-
-async def _serve_stream(socket: WebSocket, sessions: Sessions, largest: int) -> None:
-    name = ""
-    try:
-        name = await asyncio.to_thread(sessions.open)
-        while True:
-            received = await socket.receive()
-            if received["type"] == "websocket.disconnect":
-                return
-            await socket.send_bytes(encode(await _heard(received, sessions, name, largest)))
-    except TwinloopError as error:
-        await socket.send_bytes(encode(_said(error)))
-        await socket.close()
-    except WebSocketDisconnect:
-        return
-    finally:
-        sessions.close(name)
-
-
-async def _heard(received: Mapping[str, Any], sessions: Sessions, name: str, largest: int) -> Message:
-    """The answer to what came in; an error is answered too, and the session goes on."""
-    data = received.get("bytes")
-    try:
-        if not isinstance(data, bytes):
-            raise WireError("Messages are binary, not text.")
-        return await asyncio.to_thread(_answer, sessions, name, decode(data, largest=largest))
-    except TwinloopError as error:
-        return _said(error)
-
-
-def _answer(sessions: Sessions, name: str, message: Message) -> Message:
-    if message.kind == "act":
-        return Message(kind="action", arrays={"action": sessions.act(name, message.arrays)})
-    if message.kind == "restart":
-        sessions.restart(name)
-        return Message(kind="ready")
-    raise WireError(f"A client sends act or restart, not {message.kind}.")
-
-
-def _said(error: TwinloopError) -> Message:
-    return Message(kind="error", error=type(error).__name__, message=str(error))
-
-
-def _status(error: TwinloopError) -> int:
-    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)
-
-
-class _Gate:
-    """Who is let in."""
-
-    def __init__(self, *, token: str | None, hosts: frozenset[str] | None) -> None:
-        self._token, self._hosts = token, hosts
-
-    def refusal(self, headers: Mapping[str, str], *, browser: bool = False) -> str:
-        """Why not, or ""."""
-        if browser and "origin" in headers:
-            return "Web pages are not served."
-        if self._hosts is not None and _host(headers.get("host", "")) not in self._hosts:
-            return "The server was called by a name that is not its own."
-        given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if self._token is not None and not hmac.compare_digest(given, self._token.encode()):
-            return "The token is missing or wrong."
-        return ""
-
-    def http(self, request: Request) -> None:
-        """Refuse a request.
+    async def body(self, request: Request) -> bytes:
+        """Read a request's body, and no more of it than a message may have.
 
         Raises:
-            HTTPException: 401, with the reason.
+            TooLargeError: it is longer, or announced to be.
+            WireError: it is compressed, or no message by its type.
         """
-        why = self.refusal(request.headers, browser=True)
-        if why:
-            raise HTTPException(401, why, headers={"WWW-Authenticate": "Bearer"})
-
-
-class _Body:
-    """A request's body, read no further than is allowed."""
-
-    def __init__(self, largest: int) -> None:
-        self._largest = largest
-
-    async def __call__(self, request: Request) -> bytes:
-        """The whole of it.
-
-        Raises:
-            HTTPException: 413, it is longer than is read.
-        """
-        parts, count = [], 0
+        encoding, kind = (request.headers.get(f"content-{name}", "") for name in ("encoding", "type"))
+        if encoding not in ("", "identity") or kind not in ("", MEDIA_TYPE):
+            raise MediaTypeError(f"A message is {MEDIA_TYPE} and not compressed; this is {kind} {encoding}.")
+        announced = request.headers.get("content-length", "0")
+        if int(announced) > self.largest:
+            raise TooLargeError(f"A message has at most {self.largest} bytes here; this is to have {announced}.")
+        parts, count = list[bytes](), 0
         async for part in request.stream():
             count += len(part)
-            if count > self._largest:
-                raise HTTPException(413, f"A message has at most {self._largest} bytes here.")
+            if count > self.largest:
+                raise TooLargeError(f"A message has at most {self.largest} bytes here.")
             parts.append(part)
         return b"".join(parts)
 
 
-def _host(header: str) -> str:
-    """The name in a ``Host`` header, without its port."""
-    return header.rpartition(":")[0].strip("[]") if not header.endswith("]") and ":" in header else header.strip("[]")
+def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | None) -> Gate:
+    """Return the ASGI application; ``token`` and ``hosts`` as `Gate`."""
+    # No redirect, because it would lead to whatever the Host header names.
+    web = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    sessions = app.sessions
+
+    @web.exception_handler(TwinloopError)
+    async def _say(_: Request, error: TwinloopError) -> JSONResponse:
+        status = _status(error)
+        headers = {"Retry-After": "1"} if status in _RETRY else None
+        return JSONResponse({"error": type(error).__name__, "message": _text(error)}, status, headers)
+
+    @web.get(HEALTH)
+    async def _health() -> dict[str, Any]:
+        return {"status": "ok", "protocol": PROTOCOL, "sessions": len(sessions), "answered": sessions.answered}
+
+    @web.get("/v1/policy")
+    async def _policy() -> dict[str, Any]:
+        facts = {"protocol": PROTOCOL, "twinloop": __version__, "policy": sessions.name, "hash": sessions.hash}
+        return {**facts, "contract": sessions.contract_json, "largest_message": app.largest}
+
+    @web.post("/v1/sessions")
+    async def _open(request: Request) -> dict[str, str]:
+        return {"session": await app.open(_connection(request))}
+
+    @web.delete("/v1/sessions/{name}")
+    async def _close(name: str, request: Request) -> dict[str, str]:
+        app.close(name, _connection(request))
+        return {"session": ""}
+
+    @web.post("/v1/sessions/{name}")
+    async def _message(name: str, request: Request) -> Response:
+        with sessions.claim(name) as session:  # before the body is read: one body in memory for each session
+            _connection(request).sessions.add(name)
+            answer = await app.answer(name, session, await app.body(request))
+        return Response(encode(answer), media_type=MEDIA_TYPE)
+
+    @web.websocket("/v1/stream")
+    async def _stream(stream: WebSocket) -> None:
+        await stream.accept()
+        await _serve_stream(stream, app)
+
+    return Gate(web, token=token, hosts=hosts)
+
+
+async def _serve_stream(stream: WebSocket, app: Application) -> None:
+    """Answer the messages of one WebSocket until it ends, or sends nothing for too long."""
+    connection: Connection = stream.scope["state"]["connection"]
+    name, patience = "", app.limits.first_s
+    try:
+        name = await app.open(connection)
+        while True:
+            async with asyncio.timeout(patience):
+                received = await stream.receive()
+            if received["type"] == "websocket.disconnect":
+                return
+            await stream.send_bytes(encode(await _heard(received, app, name)))
+            patience = app.limits.idle_s
+    except TimeoutError:
+        await _end(stream, TwinloopError(f"The session was ended: it sent nothing for {patience:g} s."))
+    except TwinloopError as error:
+        await _end(stream, error)
+    finally:
+        app.close(name, connection)
+
+
+async def _heard(received: Mapping[str, Any], app: Application, name: str) -> Message:
+    """Return the answer to one message. A wrong message is answered with an error, and the session goes on."""
+    data = received.get("bytes")
+    with app.sessions.claim(name) as session:
+        try:
+            if not isinstance(data, bytes):
+                raise WireError("Messages are binary, not text.")
+            return await app.answer(name, session, data)
+        except PolicyStuckError:
+            raise
+        except TwinloopError as error:
+            return _said(error)
+
+
+async def _end(stream: WebSocket, error: TwinloopError) -> None:
+    await stream.send_bytes(encode(_said(error)))
+    await stream.close(_GOING_AWAY)
+
+
+def _connection(request: Request) -> Connection:
+    return request.scope["state"]["connection"]
+
+
+def _said(error: TwinloopError) -> Message:
+    return Message(kind="error", error=type(error).__name__, message=_text(error))
+
+
+def _text(error: TwinloopError) -> str:
+    """Return what an error says, as text that UTF-8 can hold."""
+    return str(error)[:_LONGEST_MESSAGE].encode(errors="replace").decode()
+
+
+def _status(error: TwinloopError) -> int:
+    return next((code for kind, code in _STATUS.items() if isinstance(error, kind)), 400)

@@ -1,12 +1,13 @@
-"""Sessions of a policy server: each client acts with a memory of its own, and one at a time with the network."""
+"""Sessions of a policy server: each client acts with a memory of its own, and has one request at a time."""
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,14 @@ from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
 from twinloop.release.running_policy import Decider, Observation
+from twinloop.release.serve_limits import LIMITS
 from twinloop.release.serve_wire import SENT, check_observation
+from twinloop.release.serve_worker import BusyError
 
-IDLE_S = 600.0  # after which a session may make room for another; a person resets a scene in less
 MOST_SESSIONS = 16  # robots on one server; our choice
-_TOKEN_BYTES = 16
+_TOKEN_BYTES = 16  # 128 random bits: nobody guesses the name of another client's session
+_LONGEST_REASON = 300  # characters of what a policy raised
+_log = logging.getLogger(__name__)
 
 
 class NoSessionError(InputError):
@@ -35,26 +39,73 @@ class PolicyFailedError(TwinloopError):
     """A policy that raised, or gave no command."""
 
 
-@dataclass
-class _Session:
-    decider: Decider
-    used: float
-    lock: threading.Lock = field(default_factory=threading.Lock)
+class Session:
+    """One client's copy of the policy. `Sessions.claim` gives it to one request at a time."""
+
+    def __init__(self, contract: Contract) -> None:
+        self._contract = contract
+        self.decider: Decider | None = None
+        self.used = time.monotonic()
+        self.heard = self.busy = False
+
+    def restart(self, episode: int = 0) -> None:
+        """Begin a new episode.
+
+        Raises:
+            PolicyFailedError: the policy raised.
+        """
+        _tried(lambda: self._ready.restart(episode))
+
+    def act(self, observation: Observation) -> NDArray[np.float64]:
+        """Return the next command, shape ``(k,)``.
+
+        Raises:
+            WireError: the observation is not what the policy wants.
+            PolicyFailedError: the policy raised, or gave no finite command of the right shape.
+        """
+        check_observation(observation, self._contract)
+        command = _tried(lambda: self._decided(observation))
+        wanted = (len(self._contract.action.names),)
+        if command.shape != wanted:
+            raise PolicyFailedError(f"The policy gave a command of shape {command.shape} where {wanted} belongs.")
+        if not np.isfinite(command).all():
+            joint = self._contract.action.names[int(np.argmin(np.isfinite(command)))]
+            raise PolicyFailedError(f"The policy gave a command that is not a number, for {joint}.")
+        return command
+
+    @property
+    def _ready(self) -> Decider:
+        assert self.decider is not None  # noqa: S101 - Sessions.begin made it
+        return self.decider
+
+    def _decided(self, observation: Observation) -> NDArray[np.float64]:
+        if SENT in observation:
+            self._ready.sent(np.asarray(observation[SENT], dtype=np.float64))
+        return np.asarray(self._ready.act(observation), dtype=np.float64)
 
 
 class Sessions:
-    """What a server knows of its clients.
+    """All sessions of a server. Methods may be called from any thread; those that call the policy may take long.
 
     Args:
         make: gives a decider of its own to every session; all share one network.
         most: sessions at a time.
-        idle_s: after this long without a word, a session gives its place to a new one.
+        idle_s: time without a message after which a session gives its place to a new one.
+        first_s: the same for a session that has sent no message at all.
     """
 
-    def __init__(self, make: Callable[[], Decider], *, most: int = MOST_SESSIONS, idle_s: float = IDLE_S) -> None:
-        self._make, self._most, self._idle_s = make, most, idle_s
-        self._open: dict[str, _Session] = {}
-        self._lock, self._network = threading.Lock(), threading.Lock()
+    def __init__(
+        self,
+        make: Callable[[], Decider],
+        *,
+        most: int = MOST_SESSIONS,
+        idle_s: float = LIMITS.idle_s,
+        first_s: float = LIMITS.first_s,
+    ) -> None:
+        self._make, self._most = make, most
+        self._idle_s, self._first_s = idle_s, min(first_s, idle_s)
+        self._open: dict[str, Session] = {}
+        self._lock = threading.Lock()
         self.answered = 0
         first = make()
         self.name, self.hash, self.contract = first.name, first.hash, first.contract
@@ -69,76 +120,122 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
+    def names(self) -> set[str]:
+        """Return the names of all open sessions."""
+        with self._lock:
+            return set(self._open)
+
     def open(self) -> str:
-        """A new session; returns its name, which nobody can guess.
+        """Reserve and begin a session; returns its name. Raises as `reserve` and `begin`."""
+        name = self.reserve()
+        try:
+            self.begin(name)
+        except BaseException:
+            self.close(name)
+            raise
+        return name
+
+    def reserve(self) -> str:
+        """Take a place for a new session, and return its name, which nobody can guess. Does not call the policy.
 
         Raises:
             FullError: every place is taken by a client that was heard of lately.
         """
         with self._lock:
             if len(self._open) >= self._most:
-                name, oldest = min(self._open.items(), key=lambda item: item[1].used)
-                if time.monotonic() - oldest.used < self._idle_s:
-                    raise FullError(
-                        f"{self._most} clients are served already, and none has been silent for {self._idle_s:g} s. "
-                        "Close one, or serve more: --sessions."
-                    )
-                del self._open[name]
-            decider, self._spare = self._spare or self._make(), None
+                self._make_room()
             name = secrets.token_hex(_TOKEN_BYTES)
-            self._open[name] = _Session(decider=decider, used=time.monotonic())
-        self.restart(name)
+            self._open[name] = Session(self.contract)
         return name
+
+    def begin(self, name: str) -> None:
+        """Give a reserved session its copy of the policy, and begin an episode.
+
+        Raises:
+            NoSessionError: the session was closed meanwhile.
+            PolicyFailedError: the policy raised.
+        """
+        with self._lock:
+            session, spare = self._find(name), self._spare
+            self._spare = None
+        session.decider = spare or _tried(self._make)
+        session.restart()
 
     def close(self, name: str) -> None:
         """End a session, if there is one."""
         with self._lock:
             self._open.pop(name, None)
 
-    def restart(self, name: str, episode: int = 0) -> None:
-        """A new episode of a session begins.
-
-        Raises:
-            NoSessionError: there is none of that name.
-            PolicyFailedError: the policy raised.
-        """
-        session = self._session(name)
-        with session.lock, self._network:
-            _tried(lambda: session.decider.restart(episode))
-
-    def act(self, name: str, observation: Observation) -> NDArray[np.float64]:
-        """The next command of a session, ``(k,)``.
-
-        Raises:
-            NoSessionError: there is none of that name.
-            WireError: the observation is not what the policy wants.
-            PolicyFailedError: the policy raised, or gave something of another shape.
-        """
-        session = self._session(name)
-        check_observation(observation, self.contract)
-        with session.lock, self._network:
-            if SENT in observation:
-                session.decider.sent(np.asarray(observation[SENT], dtype=np.float64))
-            command = np.asarray(_tried(lambda: session.decider.act(observation)), dtype=np.float64)
-        self.answered += 1
-        wanted = (len(self.contract.action.names),)
-        if command.shape != wanted:
-            raise PolicyFailedError(f"The policy gave a command of shape {command.shape} where {wanted} belongs.")
-        return command
-
-    def _session(self, name: str) -> _Session:
+    def close_unused(self, name: str, since: float) -> None:
+        """End a session unless a request has used it after a time of `time.monotonic`."""
         with self._lock:
             session = self._open.get(name)
-            if session is None:
-                raise NoSessionError("There is no such session: the server was started again, or gave its place away.")
+            if session is not None and session.used <= since:
+                del self._open[name]
+
+    @contextlib.contextmanager
+    def claim(self, name: str) -> Iterator[Session]:
+        """Hold a session for one request, so that two requests never use one policy's memory at the same time.
+
+        Raises:
+            NoSessionError: there is none of that name.
+            BusyError: an earlier request of this session is not answered yet.
+        """
+        with self._lock:
+            session = self._find(name)
+            if session.busy:
+                raise BusyError("The session is still at work on an earlier request. Wait for its answer.")
+            session.busy = session.heard = True
             session.used = time.monotonic()
-            return session
+        try:
+            yield session
+        finally:
+            session.busy, session.used = False, time.monotonic()
+
+    def act(self, name: str, observation: Observation) -> NDArray[np.float64]:
+        """Return the next command of a session, shape ``(k,)``; raises as `claim` and `Session.act`."""
+        with self.claim(name) as session:
+            return session.act(observation)
+
+    def _find(self, name: str) -> Session:
+        session = self._open.get(name)
+        if session is None:
+            raise NoSessionError("There is no such session: the server was started again, or gave its place away.")
+        return session
+
+    def _make_room(self) -> None:
+        """Close the session that is overdue for the longest time.
+
+        Raises:
+            FullError: none is overdue.
+        """
+        now = time.monotonic()
+        late = {name: now - session.used - self._patience(session) for name, session in self._open.items()}
+        name = max(late, key=lambda name: late[name])
+        if late[name] < 0.0:
+            raise FullError(
+                f"{self._most} clients are served already, and none has been silent for {self._idle_s:g} s. "
+                "Close one, or serve more: --sessions."
+            )
+        del self._open[name]
+
+    def _patience(self, session: Session) -> float:
+        """Return for how long a session may send nothing, in seconds; a request under way is not silence."""
+        if session.busy:
+            return float("inf")
+        return self._idle_s if session.heard else self._first_s
 
 
 def _tried(call: Callable[[], Any]) -> Any:
+    """Return what a call into the policy returns.
+
+    The client gets the type and the message of what was raised. The place in a file goes into the server's log only.
+    """
     try:
         return call()
-    except TwinloopError:
+    except InputError:
         raise
-    except Exception as error:  # whatever a policy raises, the server goes on
-        raise PolicyFailedError(f"The policy failed: {raised(error)}.") from error
+    except BaseException as error:  # even SystemExit: whatever a policy raises, the server goes on
+        _log.error("the policy failed: %s", raised(error))
+        message = " ".join(str(error).split())[:_LONGEST_REASON]
+        raise PolicyFailedError(f"The policy failed: {type(error).__name__}: {message}.") from error

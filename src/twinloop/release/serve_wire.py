@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
@@ -37,14 +37,24 @@ class WireError(InputError):
     """Bytes that are no message of this protocol, or one of another version."""
 
 
+class TooLargeError(WireError):
+    """A message of more bytes than are read."""
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a name has printable characters only")
+    return text
+
+
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
 class ArrayHeader(_Strict):
     """One array: its name, type and shape."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200)]
+    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
     dtype: Literal["float32", "float64", "uint8"]
     shape: Annotated[list[Annotated[int, Field(ge=0, le=16384)]], Field(max_length=4)]
 
@@ -101,7 +111,7 @@ def decode(data: bytes, *, largest: int = LARGEST_MESSAGE) -> Message:
         WireError: they are none, are cut short or go on too long, or are of another version; says which.
     """
     if len(data) > largest:
-        raise WireError(f"A message of {len(data)} bytes is more than the {largest} that are read.")
+        raise TooLargeError(f"A message of {len(data)} bytes is more than the {largest} that are read.")
     if len(data) < _LENGTH.size:
         raise WireError(f"{len(data)} bytes are no message: its header's length takes {_LENGTH.size}.")
     (length,) = _LENGTH.unpack_from(data)
@@ -124,27 +134,42 @@ def decode(data: bytes, *, largest: int = LARGEST_MESSAGE) -> Message:
 
 def _header(text: bytes) -> Header:
     try:
-        value = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        value = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, or a number of 5,000 digits
         raise WireError(f"The message's header is not JSON ({error}).") from error
     given = value.get("protocol") if isinstance(value, dict) else None
     if given != PROTOCOL:
-        raise WireError(f"The message is of protocol {given!r}, {PROTOCOL} is spoken here. Use the same version.")
+        raise WireError(f"The message is of protocol {given!r:.80}, {PROTOCOL} is spoken here. Use the same version.")
     try:
         return Header.model_validate(value)
     except ValidationError as error:
         raise WireError(describe(error, where="The message's header", model=Header)) from error
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object; two readers of an object with the same key twice may disagree, so refuse it."""
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number of JSON")
+
+
 def check_observation(arrays: Mapping[str, NDArray[Any]], contract: Contract) -> None:
     """Refuse an observation that is not what a policy's contract asks for, or holds what is not a number.
 
     Raises:
-        WireError: names what is missing, of another shape or type, or not finite.
+        WireError: names what is missing, not asked for, of another shape or type, or not finite.
     """
     shapes = observation_shapes(contract)
     if SENT in arrays:
         shapes[SENT] = (len(contract.action.names),)
+    unknown = sorted(set(arrays) - set(shapes))
+    if unknown:
+        raise WireError(f"The observation has {', '.join(unknown)[:200]}; the policy wants only {', '.join(shapes)}.")
     for key, shape in shapes.items():
         if key not in arrays:
             raise WireError(f"The observation lacks {key}. It has: {', '.join(arrays) or 'nothing'}.")
@@ -165,3 +190,19 @@ def observation_shapes(contract: Contract) -> dict[str, tuple[int, ...]]:
     if contract.environment:
         shapes[ENVIRONMENT] = (len(contract.environment),)
     return shapes | {f"{IMAGES}{name}": (*size, 3) for name, size in contract.cameras.items()}
+
+
+def observation_bytes(contract: Contract) -> int:
+    """Return the bytes of the largest observation that a contract allows, as float64, without its header."""
+    shapes = [*observation_shapes(contract).items(), (SENT, (len(contract.action.names),))]
+    return sum(math.prod(shape) * (1 if key.startswith(IMAGES) else 8) for key, shape in shapes)
+
+
+def largest_request(contract: Contract) -> int:
+    """Return the bytes of the largest message that a client of a policy with this contract sends."""
+    return _LENGTH.size + _LONGEST_HEADER + observation_bytes(contract)
+
+
+def largest_answer(contract: Contract) -> int:
+    """Return the bytes of the largest message that a policy server answers with."""
+    return _LENGTH.size + _LONGEST_HEADER + 8 * len(contract.action.names)
