@@ -35,6 +35,6 @@ if [ ! -x .venv/bin/python ]; then
 fi
 
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
-    --editable ".[demo,dev]"
+    --editable ".[demo,dev,hub,serve]"
 have_gl || .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint requirements.lock \
-    --editable ".[demo,dev,warp]"
+    --editable ".[demo,dev,hub,serve,warp]"
