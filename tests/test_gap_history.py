@@ -161,7 +161,7 @@ def test_places_without_runs_are_refused(tmp_path, console):
     with pytest.raises(InputError, match="There are runs of: dynamics; say --kind"):
         past_runs([tmp_path], "vision")
     (tmp_path / "a" / "result.json").write_text("{")
-    with pytest.raises(InputError, match="cannot be read as JSON"):
+    with pytest.raises(InputError, match="is not valid JSON .*make the run again"):
         past_runs([tmp_path], "dynamics")
 
 

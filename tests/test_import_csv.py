@@ -183,7 +183,7 @@ def test_commanded_torques_are_described_with_their_unit(tmp_path):
         (("state: q1,", ""), InputError, r"joints.hip has no state. Name its column"),
         (("mass_kg: 0.5", "mass_kg: half"), InputError, r"conditions.mass_kg is 'half'; conditions are numbers"),
         (('delimiter: ";"', "delimiter: tab"), InputError, r"delimiter is 'tab'; give one character"),
-        (("task: walk", "task: [walk"), InputError, r"log.yaml is not valid YAML"),
+        (("task: walk", "task: [walk"), InputError, r"log.yaml, line \d+ is not valid YAML"),
         (("robot: leg", "command: speed"), UnknownNameError, r"Unknown command .*speed.* in .*log.yaml"),
     ],
 )
@@ -210,8 +210,8 @@ def test_defects_reach_the_raw_episode(tmp_path):
 def test_a_description_that_names_itself_without_end_is_cut_short(tmp_path):
     lines = ["a0: &a0 [x]", *(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 12))]
     bomb = "\n".join(lines) + "\n"
-    with pytest.raises(UnknownNameError, match="Unknown key 'a0' in the file of"):
+    with pytest.raises(InputError, match=r"log.yaml, line \d+: there are more than 100,000 values"):
         load_log(write(tmp_path, FOREIGN, bomb))
     inside = "time:\n" + "".join(f"  {line}\n" for line in lines)
-    with pytest.raises(InputError, match="time is {.*; say which column and unit"):
+    with pytest.raises(InputError, match=r"log.yaml, line \d+: there are more than 100,000 values"):
         load_log(write(tmp_path, FOREIGN, inside))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinloop.catalog.schema import EPISODES, PARAMS
+from twinloop.core.documents import parse_json, read_json_lines
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, read_json
 from twinloop.dataset import layout
@@ -179,7 +179,7 @@ def _unless(absent: Sequence[bool], table: pa.Table, name: str) -> list[Any] | N
 
 def _list(text: str | None, where: Path) -> list[str]:
     with layout.understood(f"provenance/parent_episode_ids of {where}"):
-        return [str(item) for item in json.loads(text)] if text else []
+        return [str(item) for item in parse_json(text, where="the list")] if text else []
 
 
 def _extra(folder: Folder, name: str, table: pa.Table) -> list[Mapping[str, Any]]:
@@ -188,9 +188,8 @@ def _extra(folder: Folder, name: str, table: pa.Table) -> list[Mapping[str, Any]
     if not path.is_file() or not path.resolve().is_relative_to(folder.path.resolve()):
         return [{}] * len(table)
     by_index: dict[int, Mapping[str, Any]] = {}
-    with layout.understood(str(path)), path.open() as file:
-        for line in file:
-            value = json.loads(line)
+    with layout.understood(str(path)):
+        for _, value in read_json_lines(path):
             by_index[value["episode_index"]] = value.get("extra") or {}
     return [by_index.get(index, {}) for index in table["episode_index"].to_pylist()]
 
@@ -237,7 +236,9 @@ def _exact_names(table: pa.Table, columns: Sequence[str]) -> list[str]:
     exact: dict[str, str] = {}
     for text in (item for item in texts if item):
         with layout.understood("provenance/randomization"):
-            exact |= {f"{_DRAWN}{name.replace('/', '.')}": name for name in json.loads(text)}
+            exact |= {
+                f"{_DRAWN}{name.replace('/', '.')}": name for name in parse_json(text, where="a recorded distribution")
+            }
         if exact.keys() >= set(columns):
             break
     return [exact.get(name, name.removeprefix(_DRAWN).replace(".", "/")) for name in columns]

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.yaml_documents import load_yaml
 
 FILE = "labels.yaml"
 UNKNOWN = "unknown"
@@ -72,10 +71,7 @@ class Vocabulary:
         path = root / FILE
         if not path.is_file():
             return cls()
-        try:
-            given: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
-            raise InputError(f"{path} is not YAML: {' '.join(str(error).split())}.") from error
+        given: Any = load_yaml(path)
         given = {} if given is None else given
         if not isinstance(given, dict):
             raise InputError(f"{path} is to hold the keys failures, tags and subtasks, each with words and meanings.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from twinloop.core.documents import DocumentError, parse_json
 from twinloop.dataset.parquet import open_parquet
 from twinloop.stats import clopper_pearson
 
@@ -149,7 +149,7 @@ def _texts(table: pa.Table, column: str) -> Sequence[Any]:
 def _steps(text: Any) -> list[str]:
     """Names of an episode's transforms out of their JSON; none where it cannot be read."""
     try:
-        steps = json.loads(text) if text else []
-    except (TypeError, json.JSONDecodeError):
+        steps = parse_json(text, where="transforms") if text else []
+    except (TypeError, AttributeError, DocumentError):
         return []
     return [str(step.get("name", step)) if isinstance(step, Mapping) else str(step) for step in steps]

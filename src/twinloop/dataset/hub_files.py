@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from twinloop.core.documents import read_bytes
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_file
 
@@ -78,5 +79,5 @@ def _digest(path: Path, file: HubFile) -> str:
     """The hash by which the Hub knows a file: SHA-256 of large ones, git's SHA-1 of others."""
     if file.sha256:
         return sha256_file(path)
-    data = path.read_bytes()
+    data = read_bytes(path, file.size)
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()

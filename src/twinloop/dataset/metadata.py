@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.files import dumps
 from twinloop.dataset import layout
 from twinloop.dataset.card import card
@@ -86,7 +86,7 @@ def _stats(stage: Path, spec: DatasetSpec, progress: Progress, moments: Moments,
 
 def _stored_quantiles(stage: Path, features: Sequence[str]) -> dict[str, Quantiles]:
     """The quantiles in the present ``stats.json``."""
-    present = json.loads((stage / layout.STATS).read_text())
+    present = read_json(stage / layout.STATS)
     return {name: {q: np.asarray(present[name][q]) for q in QUANTILES} for name in features}
 
 

@@ -8,7 +8,6 @@ before it. A name is a path such as ``annotations/frames``.
 from __future__ import annotations
 
 import itertools
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from twinloop.core.documents import parse_json
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import dumps
 from twinloop.dataset import layout
@@ -216,7 +216,7 @@ def _checked_schema(path: Path) -> pa.Schema:
     with open_parquet(path) as file:
         schema = file.schema_arrow
     with layout.understood(str(path)):
-        layout.require_keys(json.loads((schema.metadata or {})[_ABOUT]), (), where=str(path))
+        layout.require_keys(parse_json((schema.metadata or {})[_ABOUT], where=str(path)), (), where=str(path))
     return schema
 
 

@@ -9,6 +9,7 @@ the other words that are understood. Further columns are ignored.
 from __future__ import annotations
 
 import csv
+import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from twinloop.core.documents import MOST_LINES_BYTES, DocumentError, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
 from twinloop.core.trials import DOMAINS, Domain, Trials
@@ -135,9 +137,9 @@ def number(row: Row, name: str, place: str) -> float:
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in file if line.strip() and not line.startswith("#")]
-    except (OSError, UnicodeDecodeError) as error:
+        text = io.StringIO(read_text(path, MOST_LINES_BYTES), newline="")
+        lines = [line for line in text if line.strip() and not line.startswith("#")]
+    except DocumentError as error:
         raise InputError(f"{path} cannot be read as a table of trials ({error}). Save it as CSV in UTF-8.") from error
     rows = list(csv.DictReader(lines, skipinitialspace=True, restkey="", restval=""))
     for at, row in enumerate(rows, start=1):

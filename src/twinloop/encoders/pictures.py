@@ -14,9 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
+from twinloop.core.documents import DocumentError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import load_class, raised
 from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
+from twinloop.core.yaml_documents import load_yaml, parse_yaml
 from twinloop.dataset.pictures import Pictures, resized
 from twinloop.encoders.classical import ClassicalEncoder
 
@@ -175,8 +177,6 @@ def stated_preprocessing(file: Path, stated: str | None = None) -> Preprocessing
     Raises:
         InputError: nothing is stated, or it is not understood; shows what to write.
     """
-    import yaml
-
     beside = file.with_suffix(".yaml")
     if not beside.is_file() and stated is None:
         raise InputError(
@@ -184,10 +184,10 @@ def stated_preprocessing(file: Path, stated: str | None = None) -> Preprocessing
             f"in red, green, blue):\n{_TEMPLATE}"
         )
     where = str(beside) if beside.is_file() else f"{METADATA} in {file}"
-    text = beside.read_text() if beside.is_file() else str(stated)
     try:
-        return Preprocessing.model_validate(yaml.safe_load(text))
-    except (ValidationError, yaml.YAMLError) as error:
+        value = load_yaml(beside) if beside.is_file() else parse_yaml(str(stated), where=where)
+        return Preprocessing.model_validate(value)
+    except (ValidationError, DocumentError) as error:
         said = error.errors() if isinstance(error, ValidationError) else []
         what = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in said) or str(error)
         raise InputError(f"{where} is no preprocessing ({what}). Write, for instance:\n{_TEMPLATE}") from error

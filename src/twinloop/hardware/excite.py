@@ -18,6 +18,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_bytes, write_bytes, write_text
 from twinloop.core.records import frozen
@@ -26,6 +27,9 @@ from twinloop.twin.spec import load_yaml
 
 Array = NDArray[np.float64]
 SCHEMA = 1
+
+
+_MOST_BYTES = 256 << 20  # of the commands: an hour at 1 kHz of six joints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,7 +206,7 @@ def load_excitation(path: Path) -> ExcitationPlan:
     beside = path.parent / value.commands
     if not beside.is_file():
         raise InputError(f"{path} names its commands {value.commands}, which do not lie beside it. Keep both together.")
-    data = beside.read_bytes()
+    data = read_bytes(beside, _MOST_BYTES)
     if sha256_bytes(data) != value.sha256:
         raise InputError(f"{beside} is not what {path} was made with: its SHA-256 differs. Make the plan again.")
     plan = ExcitationPlan(

@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from twinloop.catalog.label_checks import Label, Source
+from twinloop.core.documents import MOST_LINES_BYTES, DocumentError, parse_json, read_text
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_text
 
@@ -22,7 +23,6 @@ COLUMNS: tuple[str, ...] = (
     "episode_id", "kind", "value", "first_frame", "last_frame", "source", "author", "author_hash", "confidence",
     "reason",
 )  # fmt: skip
-_MOST_BYTES = 512 * 1024**2  # of a file: a million labels are a tenth of it
 _MOST_ERRORS = 3
 
 
@@ -66,14 +66,7 @@ def read_labels(path: Path) -> list[LabelLine]:
     """
     if path.suffix not in (".csv", ".jsonl"):
         raise InputError(f"{path} is neither a .csv nor a .jsonl file. docs/labels.md says what they hold.")
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise InputError(f"{path} has more than {_MOST_BYTES // 1024**2} MB. Give it in parts.")
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}). Name a file of labels.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no UTF-8 ({error}). Save it as UTF-8.") from error
+    text = read_text(path, MOST_LINES_BYTES)
     rows = _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(path, text)
     lines, wrong = list[LabelLine](), list[str]()
     for number, row in rows:
@@ -141,9 +134,9 @@ def _json_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(f"{path}: line {number} is no JSON ({error}). Nothing was written.") from error
+            value = parse_json(line, where=f"{path}: line {number}")
+        except DocumentError as error:
+            raise InputError(f"{error} Nothing was written.") from error
         if not isinstance(value, dict):
             raise InputError(f"{path}: line {number} is no JSON object. Nothing was written.")
         rows.append((number, _renamed(value)))

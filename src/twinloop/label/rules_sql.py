@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import yaml
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.label.rule import Finding
 
 _KEYS = ("name", "version", "kind", "meaning", "sql")
@@ -46,10 +46,7 @@ class SqlRule:
             InputError: there is no such file, it is no YAML, or it lacks ``name`` or ``sql``.
             UnknownNameError: a key of another name.
         """
-        try:
-            value: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise InputError(f"{path} cannot be read as YAML: {' '.join(str(error).split())}.") from error
+        value: Any = load_yaml(path)
         if not isinstance(value, Mapping):
             raise InputError(f"{path} is to hold the keys {', '.join(_KEYS)}.")
         for key in value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import MOST_LINES_BYTES, read_text
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.curate.cells import Cell, PairCell, failure_boxes, pair_cells, parameter_cells
@@ -147,8 +149,7 @@ def real_values(
 def _table(path: Path, members: Sequence[Member]) -> list[Mapping[str, float]]:
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give a CSV file with a column episode and one per parameter, in SI.")
-    with path.open(newline="") as file:
-        lines = list(csv.DictReader(file))
+    lines = list(csv.DictReader(io.StringIO(read_text(path, MOST_LINES_BYTES), newline="")))
     if not lines or "episode" not in lines[0]:
         raise InputError(
             f"{path} has no column episode (its number or its name); it has {', '.join(lines[0] if lines else [])}."

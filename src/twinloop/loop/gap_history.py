@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.headline import Headline, headlines
 from twinloop.loop.runs import write_report
@@ -109,9 +109,9 @@ def _is_gap(result: dict[str, Any]) -> bool:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read as JSON ({error}). Move it away, or make the run again.") from error
+        result = read_json(file)
+    except InputError as error:
+        raise InputError(f"{error} Move the file away, or make the run again.") from error
     return result if isinstance(result, dict) else {}
 
 

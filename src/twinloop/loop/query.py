@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, Literal
 import pyarrow as pa
 import pyarrow.csv as pc
 import pyarrow.parquet as pq
-import yaml
 from rich.console import Console
 from rich.table import Table
 
@@ -19,8 +18,10 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.answers import plain
 from twinloop.catalog.questions import QUESTIONS
 from twinloop.catalog.workspace import FILE
+from twinloop.core.documents import DocumentError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps
+from twinloop.core.yaml_documents import parse_yaml
 from twinloop.loop.runs import finite
 
 Format = Literal["table", "json", "parquet", "arrow", "csv"]
@@ -115,8 +116,8 @@ def given(params: Sequence[str]) -> dict[str, Any]:
         if not sign or not name.isidentifier():
             raise InputError(f"--params {text}: write NAME=VALUE for $NAME in the statement, such as low=0.2.")
         try:
-            values[name] = yaml.safe_load(value) if value else ""
-        except yaml.YAMLError:
+            values[name] = parse_yaml(value, where=f"--params {name}") if value else ""
+        except DocumentError:
             values[name] = value
     return values
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import sys
 from pathlib import Path
 
+from twinloop.core.documents import MOST_LINES_BYTES, read_text
 from twinloop.core.errors import InputError
 from twinloop.loop.run_cell import RunRequest
 from twinloop.release.running_steps import Ran
@@ -35,10 +37,9 @@ def read_outcomes(path: Path) -> dict[int, bool]:
         InputError: the file is missing, or a row says something else; names the line.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            table = csv.DictReader(file)
-            rows, header = list(table), [name.strip() for name in table.fieldnames or ()]
-    except (OSError, UnicodeDecodeError) as error:
+        table = csv.DictReader(io.StringIO(read_text(path, MOST_LINES_BYTES), newline=""))
+        rows, header = list(table), [name.strip() for name in table.fieldnames or ()]
+    except InputError as error:
         raise InputError(
             f"{path} cannot be read ({error}). Give a CSV file with the columns episode, success."
         ) from error

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from twinloop.catalog import Workspace
 from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.yaml_documents import parse_yaml
 from twinloop.loop.pages_train import train_page, train_section
 from twinloop.loop.runs import claim_output, write_report
 from twinloop.policies.door import require_torch
@@ -166,15 +167,10 @@ def read_settings_words(words: Sequence[str]) -> dict[str, Any]:
     Raises:
         InputError: a word without ``=``.
     """
-    import yaml
-
     made = {}
     for word in words:
         key, separator, value = word.partition("=")
         if not separator:
             raise InputError(f"--set {word}: write NAME=VALUE, such as --set width=512.")
-        try:
-            made[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise InputError(f"--set {word}: {value} is no value ({error}).") from error
+        made[key] = parse_yaml(value, where=f"--set {word}")
     return made

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.records import frozen
 
+_MOST_BYTES = 4 << 30  # of splats: ten times those of a scanned room
 _SH0 = 0.28209479177387814
 """The constant spherical harmonic, 1 / (2 √π)."""
 
@@ -102,10 +104,7 @@ def read_splats(path: Path) -> Splats:
     Raises:
         InputError: not such a file; names what is missing.
     """
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}.") from error
+    content = read_bytes(path, _MOST_BYTES)
     table = _vertices(content, path)
     missing = [name for _, names in _COLUMNS for name in names if name not in (table.dtype.names or ())]
     if missing:

@@ -13,12 +13,14 @@ from typing import Any, Literal, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 
 Cell: TypeAlias = str | int | float | bool | None
 Tone = Literal["good", "bad"]
 
+_MOST_PICTURE_BYTES = 64 << 20  # of one picture, which is copied into the page
 _MEDIA = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 
 
@@ -222,10 +224,7 @@ def _caption(text: str) -> str:
 
 def _picture_bytes(picture: Path | bytes | NDArray[np.uint8]) -> bytes:
     if isinstance(picture, Path):
-        try:
-            return picture.read_bytes()
-        except OSError as error:
-            raise InputError(f"The picture {picture} cannot be read ({error.strerror}).") from error
+        return read_bytes(picture, _MOST_PICTURE_BYTES)
     return picture if isinstance(picture, bytes) else _jpeg(picture)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import safetensors  # pyright: ignore[reportMissingImports]
 import safetensors.torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
+from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, write_bytes
 from twinloop.train.config import CHECKPOINT, RESULT
@@ -63,9 +63,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         )
     if not path.is_file():
         raise InputError(f"{folder} holds no run to resume: {FILE} is missing. Train without --resume.")
+    require_regular(path)
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            facts = json.loads((file.metadata() or {})[_KEY])
+            facts = parse_json((file.metadata() or {})[_KEY], where=str(path))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except (safetensors.SafetensorError, OSError, KeyError, ValueError) as error:
         raise InputError(

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import difflib
 import math
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from twinloop.core.errors import InputError
+from twinloop.core.yaml_documents import load_yaml as load_yaml
 from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1
@@ -129,24 +128,6 @@ class TwinSpec(_Strict):
     scene: SceneSpec | None = None
     classes: dict[str, Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]] = {}
     params: list[ParamSpec] = []
-
-
-def load_yaml(path: Path) -> Any:
-    """The YAML value in ``path``, loaded safely.
-
-    Raises:
-        InputError: the file is missing or is not YAML; names the line.
-    """
-    try:
-        return yaml.safe_load(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist. Check the path.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder, a YAML file is expected.") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark else ""
-        raise InputError(f"{path}{line} is not valid YAML: {getattr(error, 'problem', error)}.") from error
 
 
 def parse_spec(value: Any, *, where: str) -> TwinSpec:

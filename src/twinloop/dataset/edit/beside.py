@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from twinloop.core.documents import MOST_LINES_BYTES, parse_json, read_text
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
 from twinloop.core.records import Provenance
@@ -38,7 +38,7 @@ def record(item: Item) -> Provenance | None:
     if position >= len(lines):
         raise DatasetError(f"{path} has {len(lines)} lines; {item.where} should be line {position + 1}. Restore it.")
     with layout.understood(f"Line {position + 1} of {path}"):
-        value = json.loads(lines[position])
+        value = parse_json(lines[position], where=f"Line {position + 1} of {path}")
         if value.pop(_INDEX) != item.index:
             raise DatasetError(f"Line {position + 1} of {path} is not of episode {item.index}. Restore the file.")
         return Provenance.from_json(value)
@@ -47,9 +47,9 @@ def record(item: Item) -> Provenance | None:
 @functools.lru_cache(maxsize=4)
 def _lines(path: Path) -> list[str]:
     try:
-        return path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{path} cannot be read ({error}). Restore the file.") from error
+        return read_text(path, MOST_LINES_BYTES).splitlines()
+    except InputError as error:
+        raise DatasetError(f"{error} Restore the file.") from error
 
 
 def table_schemas(sources: Sequence[Source], leave_out: Sequence[str] = ()) -> dict[str, pa.Schema]:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.documents import parse_json
 from twinloop.dataset.edit.frames import chunks_of, column_slices, matrix, numeric_features, side_by_side
 from twinloop.dataset.quantiles import streamed_quantiles
 from twinloop.dataset.statistics import Moments, column_stats, merge_moments, sorted_quantiles, take_columns
@@ -80,7 +81,9 @@ def described(schema: pa.Schema, *, lists: str) -> pa.Schema:
     note = (schema.metadata or {}).get(b"huggingface")
     if note is None:
         return schema.remove_metadata()
-    return schema.with_metadata({b"huggingface": json.dumps(_lists(json.loads(note), lists)).encode()})
+    return schema.with_metadata(
+        {b"huggingface": json.dumps(_lists(parse_json(note, where="the note of the columns"), lists)).encode()}
+    )
 
 
 def _lists(value: Any, name: str) -> Any:

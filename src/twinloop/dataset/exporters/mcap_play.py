@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import io
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import parse_json
 from twinloop.core.errors import DatasetError, MissingDependencyError
 from twinloop.dataset.exporters.mcap_entries import CAMERA, DATASET
 from twinloop.dataset.exporters.streams import PICTURES
@@ -73,7 +73,11 @@ class PlayedMcap:
         span = self._spans[episode]
         with span.path.open("rb") as file:
             found = [message for _, _, message in _reader(file).iter_messages(topics=[topic])]
-        return [json.loads(message.data) for message in found if span.first <= message.log_time < span.end]
+        return [
+            parse_json(message.data, where=f"a message of {topic}")
+            for message in found
+            if span.first <= message.log_time < span.end
+        ]
 
     @functools.lru_cache(maxsize=1)  # noqa: B019
     def _pictures(self, episode: int, camera: str) -> list[NDArray[np.uint8]]:
@@ -139,5 +143,5 @@ def _features(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         for attachment in _reader(file).iter_attachments():
             if attachment.name == FEATURES:
-                return json.loads(attachment.data)["features"]
+                return parse_json(attachment.data, where=f"{path}: {FEATURES}")["features"]
     raise DatasetError(f"{path} was not exported by twinloop: it has no {FEATURES}.")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.documents import parse_json
 from twinloop.core.errors import DatasetError, MissingDependencyError
 from twinloop.dataset.exporters.streams import PICTURES
 
@@ -62,7 +62,9 @@ class _Recording:
             self._batches.setdefault(entity, []).append(batch)
         if "/features" not in self._batches:
             raise DatasetError(f"{path} was not exported by twinloop: it has no features.")
-        self.facts: dict[str, Any] = json.loads(self._cells("/features", "TextDocument:text")[0][0])
+        self.facts: dict[str, Any] = parse_json(
+            self._cells("/features", "TextDocument:text")[0][0], where=f"{path}: features"
+        )
 
     def holds(self, entity: str) -> bool:
         """Whether there is anything of an entity."""

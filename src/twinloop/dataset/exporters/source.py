@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.documents import read_json_lines
+from twinloop.core.errors import DatasetError
 from twinloop.core.files import read_json
 from twinloop.dataset import layout
 from twinloop.dataset.edit.packets import PacketReader
@@ -315,9 +315,6 @@ def _dense(tasks: Mapping[int, str], where: Path) -> list[str]:
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
-    except FileNotFoundError:
-        raise DatasetError(f"{path} is missing: a LeRobot v2 folder has it. Restore the file.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} has a line that is not JSON ({error}). Restore the file.") from error
+    if not path.exists():
+        raise DatasetError(f"{path} is missing: a LeRobot v2 folder has it. Restore the file.")
+    return [row for _, row in read_json_lines(path)]

@@ -25,18 +25,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from reprlib import repr as _short  # of what aliases make large, only the beginning
+from reprlib import repr as _short  # of a long value, only the beginning
 from typing import Any
-
-import yaml
 
 from twinloop.core.errors import InputError, UnitsError, UnknownNameError
 from twinloop.core.units import UnitMap, split_unit
-from twinloop.dataset.importers.numeric import bounded
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.dataset.importers.options import LogOptions, stated_unit
 from twinloop.dataset.importers.tables import COMMANDS, KNOWN, Command, Layout, SignalColumns, check_signal, unit_factor
 
-_MOST_BYTES = 1 << 20
 _KEYS = ("time", "episode", "command", "joints", "signals", "conditions", "task", "robot", "delimiter")
 _JOINT_KEYS = ("state", "action", "unit", "action_unit", "velocity", "velocity_unit", "torque", "torque_unit")
 
@@ -105,11 +102,7 @@ def describe(path: Path, options: LogOptions) -> Description | None:
         if options.description is None:
             return None
         raise InputError(f"{file} does not exist. Give the YAML file that says what the columns of {path} are.")
-    try:
-        said = yaml.safe_load(bounded(file, _MOST_BYTES).read_text())
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise InputError(f"{file} is not valid YAML ({getattr(error, 'problem', error)}).") from error
-    said = _mapping(said, "the file", file)
+    said = _mapping(load_yaml(file), "the file", file)
     _known_keys(said, _KEYS, "the file", file)
     return Description(path=file, said=said)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from twinloop.core.documents import DocumentError, read_json_lines
 from twinloop.core.errors import LogError
 from twinloop.core.files import read_json
 from twinloop.core.units import UnitMap
@@ -61,9 +61,9 @@ def _episode_rows(path: Path, info: dict[str, Any]) -> list[dict[str, Any]]:
     if not file.is_file():
         return [{"episode_index": index} for index in range(info["total_episodes"])]
     try:
-        return [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
-    except json.JSONDecodeError as error:
-        raise LogError(f"{file} has a line that is not JSON ({error}).") from error
+        return [row for _, row in read_json_lines(file)]
+    except DocumentError as error:
+        raise LogError(str(error)) from error
 
 
 def _units(path: Path) -> UnitMap | None:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 from numpy.typing import NDArray
 
+from twinloop.core.documents import require_regular
 from twinloop.core.errors import LogError
 from twinloop.core.records import Signal
 from twinloop.core.units import UnitMap
@@ -22,8 +23,10 @@ def bounded(path: Path, most: int = _MOST_BYTES) -> Path:
     """The path of a file of a size that can be read at once.
 
     Raises:
+        InputError: it is missing, or no regular file.
         LogError: it is larger than ``most`` bytes.
     """
+    require_regular(path)
     size = path.stat().st_size
     if size > most:
         raise LogError(f"{path} has {size:,} bytes, more than the {most:,} that are read at once. Split the log.")

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import DocumentError, parse_json
 from twinloop.core.errors import LogError
 from twinloop.core.records import StoredSimulation
 from twinloop.dataset import robomimic_layout as names
@@ -77,9 +78,9 @@ def document(owner: Any, key: str, where: str) -> dict[str, Any]:
         LogError: it is something else.
     """
     try:
-        value = json.loads(text(owner, key, where) or "{}")
-    except json.JSONDecodeError as error:
-        raise LogError(f"{where}: the attribute {key} is not JSON ({error}).") from error
+        value = parse_json(text(owner, key, where) or "{}", where=f"{where}: the attribute {key}")
+    except DocumentError as error:
+        raise LogError(str(error)) from error
     if not isinstance(value, dict):
         raise LogError(f"{where}: the attribute {key} is JSON, but no object.")
     return value

@@ -7,7 +7,6 @@ temp °C, torque_enable).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import LogError
-from twinloop.dataset.importers.numeric import bounded, signal, unit_map
+from twinloop.dataset.importers.numeric import signal, unit_map
 from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.sets.files import recordings
 
@@ -49,7 +49,7 @@ def _read(folder: Path, subfolder: str) -> list[RawEpisode]:
 
 def _episode(index: int, path: Path) -> RawEpisode:
     try:
-        run = json.loads(bounded(path, _MOST_BYTES).read_text())
+        run = read_json(path, most=_MOST_BYTES)
         entries: list[Mapping[str, Any]] = run["entries"]
         conditions = {ours: float(run[theirs]) for theirs, ours in _CONDITIONS.items()}
         time, goal, position = (_column(entries, name) for name in ("timestamp", "goal_position", "position"))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import Contract
+from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, read_json, sha256_bytes, write_bytes, write_json
 from twinloop.release.monitor.calibration import Calibration, Origin
@@ -21,6 +22,7 @@ from twinloop.release.monitor.scorer import KINDS, Scorer
 from twinloop.stats.functional import Envelope, JointBand
 
 SCHEMA = 2
+_MOST_BYTES = 2 << 30  # of the arrays: a thousand pictures at the resolution of a camera
 META, ARRAYS = "monitor.json", "monitor.npz"
 
 
@@ -114,7 +116,7 @@ def _checked(path: Path) -> dict[str, Any]:
 def _loaded(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise InputError(f"{path} is missing. Copy the whole folder of the monitor, or calibrate again.")
-    data = path.read_bytes()
+    data = read_bytes(path, _MOST_BYTES)
     if sha256_bytes(data) != wanted:
         raise InputError(f"{path} is not what was written: its hash does not fit. Calibrate again, or copy it again.")
     try:

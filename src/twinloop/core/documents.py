@@ -1,0 +1,223 @@
+"""Open and read files that somebody may have sent, within stated limits of size, depth and memory.
+
+Only regular files are opened, so that a pipe, a device or a socket cannot block the program. What breaks a limit is
+refused with an `InputError` that names the file and the line, before much memory is claimed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import stat
+from collections import Counter
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from twinloop.core.errors import InputError
+
+# Most bytes of a JSON file. The longest that this package writes, the metadata of 10,000 episodes, has a few MB.
+MOST_JSON_BYTES = 32 << 20
+# Most bytes of a file with one JSON value per line, of which there may be a million.
+MOST_LINES_BYTES = 512 << 20
+# Most lists and mappings, and most values, of a JSON text: 200 bytes each of the first and 60 of the second in memory.
+MOST_JSON_CONTAINERS = 500_000
+MOST_JSON_VALUES = 3_000_000
+# Most levels of nesting, of both. Hand-written files have about 6; Python's own limit is near 1000.
+MOST_DEPTH = 64
+# Most characters of a number: more than the 64 bits of a binary one or the 309 digits of the largest float.
+LONGEST_NUMBER = 400
+LARGEST_WHOLE = 2**64
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+_SUSPECT_ESCAPE = re.compile(r"\\u(?:0000|[dD][89a-fA-F])")
+_UNREADABLE = re.compile(r"[\x00\ud800-\udfff]")
+_MANY_DIGITS = re.compile(r"\d{19}")
+
+
+class DocumentError(InputError, ValueError):
+    """A text that is not the YAML or JSON that it should be.
+
+    Like the errors of Python's own readers it is a ValueError, so that a caller can add what the text is for.
+    """
+
+
+def require_regular(path: Path) -> None:
+    """Refuse what is no regular file, for a library that opens the file itself.
+
+    Raises:
+        InputError: the file is missing, or is a folder, a pipe, a socket or a device.
+    """
+    try:
+        _require_regular(path.stat().st_mode, path)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist. Check the path.") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({_reason(error)}). Check the path.") from error
+
+
+@contextlib.contextmanager
+def open_regular(path: Path) -> Generator[BinaryIO]:
+    """Open a regular file for reading bytes, without waiting for anything.
+
+    Raises:
+        InputError: the file is missing or cannot be read, or is a folder, a pipe, a socket or a device.
+    """
+    require_regular(path)
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(handle, "rb") as file:
+            _require_regular(os.fstat(handle).st_mode, path)  # another file may have taken its place meanwhile
+            yield file
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({_reason(error)}). Check the path.") from error
+
+
+def read_bytes(path: Path, most: int) -> bytes:
+    """Return the content of a regular file of at most ``most`` bytes.
+
+    Raises:
+        InputError: the file is missing, larger, or no regular file.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise InputError(f"{path} has {size:,} bytes; at most {most:,} are read of such a file. Make it smaller.")
+        data = file.read(size + 1)
+    if len(data) > size:
+        raise InputError(f"{path} grows while it is read. Read a copy of it.")
+    return data
+
+
+def read_text(path: Path, most: int) -> str:
+    """Return the text of a regular UTF-8 file of at most ``most`` bytes, without a byte-order mark.
+
+    Raises:
+        InputError: the file is missing, larger, no regular file or no UTF-8.
+    """
+    try:
+        return read_bytes(path, most).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        at = f"{error.reason} at byte {error.start}"
+        raise DocumentError(f"{path} is not text in UTF-8 ({at}). Save it as UTF-8.") from error
+
+
+def read_json(path: Path, *, most: int = MOST_JSON_BYTES) -> Any:
+    """Return the JSON value in a file of at most ``most`` bytes.
+
+    Raises:
+        InputError: the file is missing, or `parse_json` refuses its text.
+    """
+    return parse_json(read_text(path, most), where=str(path))
+
+
+def read_json_lines(path: Path, *, most: int = MOST_LINES_BYTES) -> list[tuple[int, Any]]:
+    """Return the number (from 1) and the JSON value of every line that is not empty.
+
+    Raises:
+        InputError: the file is missing, or `parse_json` refuses a line; names it.
+    """
+    lines = enumerate(read_text(path, most).split("\n"), start=1)
+    return [(number, parse_json(line, where=f"{path}, line {number}")) for number, line in lines if line.strip()]
+
+
+def parse_json(text: str | bytes, *, where: str) -> Any:
+    """Return the value of a JSON text; ``NaN`` and ``Infinity`` are numbers, as Python writes them.
+
+    Args:
+        text: the document, UTF-8 where it is bytes.
+        where: the document's name, for messages.
+
+    Raises:
+        DocumentError: no JSON, too deep, too many values, an integer beyond 64 bits, or a key that is given twice.
+    """
+    try:
+        text = text if isinstance(text, str) else text.decode()
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{where} is not text in UTF-8 ({error}).") from error
+    _require_few_values(text, where)
+    try:
+        value = json.loads(text, object_pairs_hook=_unique, parse_int=_whole if _MANY_DIGITS.search(text) else None)
+    except RecursionError:
+        raise DocumentError(f"{where}: values are nested more than {MOST_DEPTH} levels deep.") from None
+    except ValueError as error:
+        raise DocumentError(f"{where} is not valid JSON ({error}).") from error
+    _require_shallow(value, where)
+    if _SUSPECT_ESCAPE.search(text):
+        _require_readable(value, where)
+    return value
+
+
+def _require_regular(mode: int, path: Path) -> None:
+    if not stat.S_ISREG(mode):
+        kind = next((name for test, name in _KINDS if test(mode)), "no file")
+        raise InputError(f"{path} is {kind}, a regular file is expected. Check the path.")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _require_few_values(text: str, where: str) -> None:
+    """Refuse a JSON text with too many values before they take memory: every value follows a comma or a bracket."""
+    containers, commas = text.count("[") + text.count("{"), text.count(",")
+    if containers > MOST_JSON_CONTAINERS or commas > MOST_JSON_VALUES:
+        raise DocumentError(
+            f"{where} has more values than are read of a JSON text ({MOST_JSON_CONTAINERS:,} lists and mappings, "
+            f"{MOST_JSON_VALUES:,} values). Split it."
+        )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the key {twice!r:.60} is given twice")
+    return value
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > LONGEST_NUMBER or not -LARGEST_WHOLE < (value := int(digits)) < LARGEST_WHOLE:
+        raise ValueError(f"the integer {short(digits)} does not fit in 64 bits")
+    return value
+
+
+def _require_shallow(value: Any, where: str) -> None:
+    """Refuse a value that is nested too deeply, level by level."""
+    level: list[Any] = [value]
+    for _ in range(MOST_DEPTH + 1):
+        outer: list[Any] = [item for item in level if isinstance(item, dict | list)]
+        if not outer:
+            return
+        level = [inner for item in outer for inner in _inside(item)]
+    raise DocumentError(f"{where}: values are nested more than {MOST_DEPTH} levels deep.")
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    return cast("dict[str, Any]", item).values() if isinstance(item, dict) else item
+
+
+def _require_readable(value: Any, where: str) -> None:
+    """Refuse text that cannot be written again: a zero character, or half of a surrogate pair."""
+    waiting = [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if _UNREADABLE.search(item):
+                raise DocumentError(f"{where}: the text {item!r:.60} has a character that is not allowed in text.")
+        elif isinstance(item, dict):
+            waiting += [*item, *item.values()]
+        elif isinstance(item, list):
+            waiting += item
+
+
+def short(text: str) -> str:
+    """Return a number's text for a message, cut where it is long."""
+    return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"

@@ -1,0 +1,245 @@
+"""Read YAML files that somebody may have sent: plain values, within stated limits of size, depth and memory.
+
+The parser's events are put together without recursion and without making objects of tags. Aliases and merge keys are
+counted as if they were written out.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from twinloop.core.documents import LARGEST_WHOLE, LONGEST_NUMBER, MOST_DEPTH, DocumentError, read_text, short
+
+# Most bytes of a YAML file. The longest that this package writes, a fit of a few hundred parameters, has 100 kB.
+MOST_YAML_BYTES = 4 << 20
+# Most values of a YAML file, those of aliases counted at each use: 0.4 s to read.
+MOST_YAML_VALUES = 100_000
+_MOST_DIRECTIVES = 8  # lines that begin with %; libyaml compares each with all before it
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f]")
+
+
+def load_yaml(path: Path) -> Any:
+    """Return the YAML value in a file; None where the file is empty.
+
+    Raises:
+        InputError: the file is missing, or `parse_yaml` refuses its text.
+    """
+    return parse_yaml(read_text(path, MOST_YAML_BYTES), where=str(path))
+
+
+def parse_yaml(text: str, *, where: str) -> Any:
+    """Return the value of a YAML text: mappings with text as keys, lists, text, numbers, truth values and None.
+
+    A date stays text. An alias gives the same value as its anchor.
+
+    Args:
+        text: one document.
+        where: the document's name, for messages.
+
+    Raises:
+        DocumentError: no YAML, too deep, too many values, a number that is too large, a key that is no text or is given
+            twice, a control character, or a tag of another type.
+    """
+    if len(re.findall(r"^%", text, re.MULTILINE)) > _MOST_DIRECTIVES:
+        raise DocumentError(f"{where} has more than {_MOST_DIRECTIVES} lines that begin with %. Remove the directives.")
+    try:
+        return _YamlReader(text).value()
+    except _RefusedError as refused:
+        raise DocumentError(f"{where}, line {refused.line}: {refused}") from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f", line {mark.line + 1}" if mark else ""
+        raise DocumentError(f"{where}{line} is not valid YAML: {error.problem or error.context}.") from error
+    except (yaml.YAMLError, UnicodeEncodeError, RecursionError) as error:
+        raise DocumentError(f"{where} is not valid YAML: {' '.join(str(error).split())}.") from error
+
+
+class _RefusedError(Exception):
+    """What a YAML text may not hold, and the line (from 1) that holds it."""
+
+    def __init__(self, message: str, event: Any) -> None:
+        super().__init__(message)
+        self.line = event.start_mark.line + 1
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A finished value; how many values and levels it has, those of aliases counted at each use."""
+
+    value: Any
+    count: int = 1
+    depth: int = 0
+    merge: bool = False  # the plain key <<
+
+
+_UNSET = _Value(None)
+
+
+@dataclass
+class _Open:
+    """A list or mapping that is being read."""
+
+    anchor: str | None
+    values: list[Any] | dict[str, Any]
+    count: int = 1
+    depth: int = 0
+    key: _Value = _UNSET
+    merged: dict[str, Any] | None = None  # what << adds
+
+    def finished(self) -> _Value:
+        values = {**self.merged, **self.values} if self.merged and isinstance(self.values, dict) else self.values
+        return _Value(values, self.count, self.depth + 1)
+
+
+class _YamlReader:
+    """Builds the value of one YAML document from the parser's events, without recursion."""
+
+    def __init__(self, text: str) -> None:
+        self._loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+        self._open: list[_Open] = []
+        self._anchors: dict[str, _Value] = {}
+        self._result: _Value | None = None
+        self._count = 0
+
+    def value(self) -> Any:
+        """Return the document's value; None where there is no document."""
+        documents = 0
+        while self._loader.check_event():
+            event = self._loader.get_event()
+            documents += isinstance(event, yaml.DocumentStartEvent)
+            if documents > 1:
+                raise _RefusedError("one document is expected, and another begins with `---`. Split the file.", event)
+            if isinstance(event, yaml.NodeEvent):
+                self._node(event)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                closed = self._open.pop()
+                self._add(closed.finished(), closed.anchor, event)
+        return self._result.value if self._result else None
+
+    def _node(self, event: Any) -> None:
+        if isinstance(event, yaml.AliasEvent):
+            self._add(self._aliased(event), None, event)
+        elif isinstance(event, yaml.ScalarEvent):
+            self._add(self._scalar(event), event.anchor, event)
+        else:
+            _require_plain(event)
+            if len(self._open) >= MOST_DEPTH:
+                raise _RefusedError(f"values are nested more than {MOST_DEPTH} levels deep.", event)
+            empty: list[Any] | dict[str, Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
+            self._open.append(_Open(event.anchor, empty))
+
+    def _aliased(self, event: Any) -> _Value:
+        if event.anchor in {outer.anchor for outer in self._open}:
+            raise _RefusedError(f"the value `&{event.anchor:.40}` contains itself.", event)
+        if event.anchor not in self._anchors:
+            raise _RefusedError(f"the alias `*{event.anchor:.40}` has no anchor before it.", event)
+        return self._anchors[event.anchor]
+
+    def _add(self, value: _Value, anchor: str | None, event: Any) -> None:
+        """Put a finished value into the list or mapping around it."""
+        self._require_room(value, event)
+        if anchor is not None:
+            self._anchors[anchor] = value
+        if not self._open:
+            self._result = value
+            return
+        outer = self._open[-1]
+        outer.count += value.count
+        outer.depth = max(outer.depth, value.depth)
+        if isinstance(outer.values, list):
+            outer.values.append(value.value)
+        elif outer.key is _UNSET:
+            outer.key = _checked_key(value, outer, event)
+        elif outer.key.merge:
+            outer.merged, outer.key = _merged(value.value, event), _UNSET
+        else:
+            outer.values[outer.key.value], outer.key = value.value, _UNSET
+
+    def _require_room(self, value: _Value, event: Any) -> None:
+        """Refuse a value too many: one that was just read counts itself, one of an alias all that is in it."""
+        self._count += value.count if isinstance(event, yaml.AliasEvent) else 1
+        if self._count > MOST_YAML_VALUES:
+            raise _RefusedError(f"there are more than {MOST_YAML_VALUES:,} values, aliases written out.", event)
+        if len(self._open) + value.depth > MOST_DEPTH:
+            raise _RefusedError(f"values are nested more than {MOST_DEPTH} levels deep, aliases written out.", event)
+
+    def _scalar(self, event: Any) -> _Value:
+        text = event.value
+        _require_plain(event)
+        if _CONTROL.search(text):
+            raise _RefusedError(f"the text {text!r:.60} has a control character. Remove it.", event)
+        tag = event.tag or self._loader.resolve(yaml.ScalarNode, text, event.implicit)
+        try:
+            return _Value(_SCALARS.get(tag, str)(text), merge=tag == "tag:yaml.org,2002:merge")
+        except OverflowError:
+            raise _RefusedError(f"the number {short(text)} does not fit in 64 bits.", event) from None
+        except (ValueError, KeyError, IndexError):
+            raise _RefusedError(f"{short(text)!r} is not a value of the type {tag}.", event) from None
+
+
+def _require_plain(event: Any) -> None:
+    """Refuse a tag that makes anything but a plain value."""
+    if event.tag not in (None, "!", *_TAGS[type(event)]):
+        raise _RefusedError(f"the tag {event.tag!r:.60} is not allowed. Write a plain value.", event)
+
+
+def _checked_key(key: _Value, outer: _Open, event: Any) -> _Value:
+    if not isinstance(key.value, str):
+        shown = "a list or mapping" if key.depth else repr(key.value)
+        raise _RefusedError(f"the key {shown} is not text. Write it in quotes.", event)
+    if outer.merged is not None if key.merge else key.value in outer.values:
+        raise _RefusedError(f"the key {key.value!r:.60} is given twice. Remove one.", event)
+    return key
+
+
+def _merged(value: Any, event: Any) -> dict[str, Any]:
+    """Return the keys that ``<<`` adds; the first of several mappings decides."""
+    merged = dict[str, Any]()
+    for mapping in reversed(cast("list[Any]", value) if isinstance(value, list) else [value]):
+        if not isinstance(mapping, dict):
+            raise _RefusedError("the value of `<<` is not a mapping or a list of mappings.", event)
+        merged |= cast("dict[str, Any]", mapping)
+    return merged
+
+
+def _number(text: str, tag: str) -> Any:
+    if len(text) > LONGEST_NUMBER:
+        raise OverflowError
+    return getattr(_NUMBERS, f"construct_yaml_{tag}")(yaml.ScalarNode(tag, text))
+
+
+def _integer(text: str) -> int:
+    value = _number(text, "int")
+    if not -LARGEST_WHOLE < value < LARGEST_WHOLE:
+        raise OverflowError
+    return value
+
+
+def _float(text: str) -> float:
+    value = _number(text, "float")
+    if math.isinf(value) and "inf" not in text.lower():
+        raise OverflowError
+    return value
+
+
+_NUMBERS = yaml.constructor.SafeConstructor()
+_YAML = "tag:yaml.org,2002:"
+_SCALARS: dict[str, Callable[[str], Any]] = {
+    f"{_YAML}str": str,
+    f"{_YAML}null": lambda _: None,
+    f"{_YAML}bool": lambda text: yaml.constructor.SafeConstructor.bool_values[text.lower()],
+    f"{_YAML}int": _integer,
+    f"{_YAML}float": _float,
+}
+_TAGS = {
+    yaml.ScalarEvent: tuple(_SCALARS),
+    yaml.SequenceStartEvent: (f"{_YAML}seq",),
+    yaml.MappingStartEvent: (f"{_YAML}map",),
+}
