@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import SplitResult, urlsplit
@@ -14,23 +14,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.contract import Contract
-from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.release.client_wire import HttpConnection, WebSocketStream
 from twinloop.release.running_policy import Array, Observation
 from twinloop.release.serve_wire import (
-    LARGEST_MESSAGE,
     PROTOCOL,
     SENT,
     Message,
     WireError,
     decode,
     encode,
+    largest_answer,
     observation_shapes,
 )
 
 SCHEMES = ("http", "https", "ws", "wss")
 TOKEN = "TWINLOOP_TOKEN"  # noqa: S105 - the name of the variable that holds it
-TIMEOUT_S = 5.0  # of a connection or an answer; the envelope holds the robot long before
+TIMEOUT_S = 5.0  # of a connection or a whole answer; the envelope holds the robot long before
+_CLOSE_S = 1.0  # to end a session; a server that does not answer gives its place back by itself
 _JSON_BYTES = 2**20
+_LONGEST_TEXT = 500  # characters of what a server says
+_SESSION = re.compile(r"[0-9A-Za-z]{1,128}")
+_NO_ADDRESS = "is no address of a policy server. Write it as http://HOST:PORT or ws://HOST:PORT."
+_HASH = re.compile(r"[0-9A-Za-z_:-]{1,128}")
 
 
 class PolicyServerError(InputError):
@@ -48,34 +54,36 @@ class PolicyClient:
     Args:
         address: ``http://HOST:PORT`` or ``ws://HOST:PORT``, or with TLS ``https``, ``wss``.
         token: what the server asks for; by default what the variable ``TWINLOOP_TOKEN`` holds.
-        timeout_s: of a connection or an answer.
+        timeout_s: time to connect, and time for each whole answer, however slowly its bytes come.
 
     Raises:
+        InputError: this is no address, or the token is none.
         PolicyServerError: nobody answers there, or refuses, or speaks another protocol.
         MissingDependencyError: a WebSocket is asked for, and the package is not installed.
     """
 
     def __init__(self, address: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
         self._place = _parsed(address)
-        self._address, self._timeout = address, timeout_s
-        given = token or os.environ.get(TOKEN)
-        self._headers = {"Authorization": f"Bearer {given}"} if given else {}
+        self._address, self._timeout = self._place.geturl(), timeout_s
+        self._headers = _authorization(token or os.environ.get(TOKEN))
         self._line: _Line | None = None
         self._sent: Array | None = None
         with _Http(self._place, self._headers, timeout_s) as asked:
-            said = asked.ask("GET", "/v1/policy")
+            facts = asked.ask("GET", "/v1/policy")
         try:
-            if said["protocol"] != PROTOCOL:
+            if facts["protocol"] != PROTOCOL:
                 raise PolicyServerError(
-                    f"{address} speaks protocol {said['protocol']!r}, this is {PROTOCOL}. Use the same version."
+                    f"{self._address} speaks protocol {_plain(facts['protocol'])}, this is {PROTOCOL}. "
+                    "Use the same version."
                 )
-            self.name, self.hash = str(said["policy"]), str(said["hash"])
-            self.contract = Contract.from_json(said["contract"])
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.name, self.hash = _plain(facts["policy"]), _hash(facts["hash"])
+            self.contract = Contract.from_json(facts["contract"])
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise PolicyServerError(
-                f"{address} answers, and is no policy server: what it says of its policy cannot be read "
-                f"({type(error).__name__}: {error})."
+                f"{self._address} answers, and is no policy server: what it says of its policy cannot be read "
+                f"({_plain(f'{type(error).__name__}: {error}')})."
             ) from error
+        self._limit = largest_answer(self.contract)
         self._keys = tuple(observation_shapes(self.contract))
 
     def restart(self, episode: int) -> None:  # noqa: ARG002  # the server draws nothing by episode
@@ -104,6 +112,11 @@ class PolicyClient:
         command = answer.arrays.get("action")
         if answer.kind != "action" or command is None or command.dtype == np.uint8:
             raise PolicyServerError(f"{self._address} answered an observation with {answer.kind}, and no command.")
+        if command.shape != (len(self.contract.action.names),):
+            raise PolicyServerError(
+                f"{self._address} answered with a command of shape {command.shape} for "
+                f"{len(self.contract.action.names)} joints."
+            )
         return np.array(command, dtype=np.float64)
 
     def sent(self, command: Array) -> None:
@@ -118,8 +131,8 @@ class PolicyClient:
 
     def _connected(self) -> _Line:
         if self._place.scheme.startswith("ws"):
-            return _Socket(self._place, self._headers, self._timeout)
-        return _Session(_Http(self._place, self._headers, self._timeout))
+            return _Socket(self._place, self._headers, self._timeout, self._limit)
+        return _Session(_Http(self._place, self._headers, self._timeout), self._limit)
 
 
 class _Line(Protocol):
@@ -138,10 +151,8 @@ class _Http:
     """One connection that is kept open."""
 
     def __init__(self, place: SplitResult, headers: Mapping[str, str], timeout_s: float) -> None:
-        secure = place.scheme in ("https", "wss")
-        kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
-        self.address = place.geturl()
-        self._connection = kind(place.hostname or "", place.port, timeout=timeout_s)
+        self.address, self._timeout = place.geturl(), timeout_s
+        self._connection = HttpConnection(place, timeout_s)
         self._headers = dict(headers)
 
     def ask(self, method: str, path: str) -> Any:
@@ -149,27 +160,21 @@ class _Http:
         data = self.exchange(method, path, b"", limit=_JSON_BYTES)
         try:
             return json.loads(data)
-        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise PolicyServerError(f"{self.address}{path} answered with what is no JSON: no policy server.") from error
 
-    def exchange(self, method: str, path: str, body: bytes, *, limit: int) -> bytes:
+    def exchange(self, method: str, path: str, body: bytes, *, limit: int, timeout_s: float | None = None) -> bytes:
         """Send a request and read the answer."""
         kind = {"Content-Type": "application/octet-stream"} if body else {}
         try:
-            self._connection.request(method, path, body or None, {**self._headers, **kind})
-            response = self._connection.getresponse()
-            data = response.read(limit + 1)
+            status, data = self._connection.exchange(
+                method, path, body, {**self._headers, **kind}, limit=limit, timeout_s=timeout_s or self._timeout
+            )
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise PolicyServerError(_lost(self.address, error)) from error
-        if response.length and len(data) <= limit:
-            self.close()
-            raise PolicyServerError(_lost(self.address, EOFError(f"{response.length} bytes of the answer are missing")))
-        if len(data) > limit:
-            self.close()
-            raise PolicyServerError(f"{self.address} answered with more than {limit} bytes.")
-        if response.status != 200:
-            raise PolicyServerError(f"{self.address} refused ({response.status}): {_reason(data)}")
+        if status != 200:
+            raise PolicyServerError(f"{self.address} refused ({status}): {_reason(data)}")
         return data
 
     def close(self) -> None:
@@ -185,21 +190,22 @@ class _Http:
 class _Session:
     """A session over HTTP."""
 
-    def __init__(self, connection: _Http) -> None:
-        self._http = connection
-        said = connection.ask("POST", "/v1/sessions")
-        name = said.get("session") if isinstance(said, dict) else None
-        if not isinstance(name, str) or not name.isalnum():
+    def __init__(self, connection: _Http, limit: int) -> None:
+        self._http, self._limit = connection, limit
+        answer = connection.ask("POST", "/v1/sessions")
+        name = answer.get("session") if isinstance(answer, dict) else None
+        if not isinstance(name, str) or not _SESSION.fullmatch(name):
+            connection.close()
             raise PolicyServerError(f"{connection.address} gave no session: no policy server.")
         self._path = f"/v1/sessions/{name}"
 
     def exchange(self, message: Message) -> Message:
-        data = self._http.exchange("POST", self._path, encode(message), limit=LARGEST_MESSAGE)
-        return _understood(data, self._http.address)
+        data = self._http.exchange("POST", self._path, encode(message), limit=self._limit)
+        return _understood(data, self._http.address, self._limit)
 
     def close(self) -> None:
         try:
-            self._http.exchange("DELETE", self._path, b"", limit=_JSON_BYTES)
+            self._http.exchange("DELETE", self._path, b"", limit=_JSON_BYTES, timeout_s=_CLOSE_S)
         except PolicyServerError:
             return  # the server is gone, and the session with it
         finally:
@@ -209,57 +215,63 @@ class _Session:
 class _Socket:
     """A session over a WebSocket."""
 
-    def __init__(self, place: SplitResult, headers: Mapping[str, str], timeout_s: float) -> None:
+    def __init__(self, place: SplitResult, headers: Mapping[str, str], timeout_s: float, limit: int) -> None:
+        self._address, self._timeout, self._limit = place.geturl(), timeout_s, limit
         try:
-            from websockets.exceptions import WebSocketException  # pyright: ignore[reportMissingImports]
-            from websockets.sync.client import connect  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise MissingDependencyError(
-                "ws:// needs the package websockets; http:// needs nothing.", remedy="pip install 'twinloop[serve]'"
-            ) from error
-        self._address, self._timeout, self._broken = place.geturl(), timeout_s, (OSError, WebSocketException)
-        self._held = contextlib.ExitStack()
-        try:
-            self._socket = self._held.enter_context(
-                connect(
-                    f"{place.geturl()}/v1/stream",
-                    additional_headers=dict(headers),
-                    open_timeout=timeout_s,
-                    close_timeout=1.0,
-                    max_size=LARGEST_MESSAGE,
-                    compression=None,
-                    proxy=None,
-                )
-            )
-        except self._broken as error:
-            raise PolicyServerError(_lost(self._address, error)) from error
+            self._socket = WebSocketStream(place, "/v1/stream", headers, timeout_s=timeout_s, limit=limit)
+        except Exception as error:
+            raise self._error(error) from error
 
     def exchange(self, message: Message) -> Message:
         try:
+            self._socket.start(self._timeout)
             self._socket.send(encode(message))
-            data = self._socket.recv(timeout=self._timeout)
-        except self._broken as error:
+            data = self._socket.receive()
+        except Exception as error:
             self.close()
-            raise PolicyServerError(_lost(self._address, error)) from error
-        if isinstance(data, str):
-            raise PolicyServerError(f"{self._address} answered with text: no policy server.")
-        return _understood(data, self._address)
+            raise self._error(error) from error
+        return _understood(data, self._address, self._limit)
 
     def close(self) -> None:
-        self._held.close()
+        self._socket.close()
+
+    def _error(self, error: Exception) -> Exception:
+        """Return what to raise: whatever a wrong byte leads to within the package, the connection is lost."""
+        return error if isinstance(error, TwinloopError) else PolicyServerError(_lost(self._address, error))
+
+
+def _authorization(token: str | None) -> dict[str, str]:
+    """Return the header that carries a token.
+
+    Raises:
+        InputError: it cannot travel; the message does not show it.
+    """
+    if not token:
+        return {}
+    if not token.isascii() or not token.isprintable():
+        raise InputError(
+            f"The token cannot be sent: it has to be one line of printable ASCII. See --token-file or {TOKEN}."
+        )
+    return {"Authorization": f"Bearer {token}"}
 
 
 def _parsed(address: str) -> SplitResult:
-    place = urlsplit(address)
     try:
-        port = place.port
+        place = urlsplit(address)
+        host, port = place.hostname, place.port
     except ValueError:
-        port = None
-    if place.scheme not in SCHEMES or not place.hostname or port is None or place.path.strip("/") or place.query:
-        raise InputError(
-            f"{address!r} is no address of a policy server. Write it as {SCHEMES[0]}://HOST:PORT or ws://HOST:PORT."
-        )
+        host = port = place = None
+    if not place or place.scheme not in SCHEMES or not host or not port or not host.isprintable() or " " in host:
+        raise InputError(f"{_shown(address)} {_NO_ADDRESS}")
+    if place.path.strip("/") or place.query or place.fragment or place.username is not None:
+        hint = f" A token goes into --token-file or {TOKEN}." if place.query or place.username else ""
+        raise InputError(f"{_shown(address)} {_NO_ADDRESS}{hint}")
     return place._replace(path="")
+
+
+def _shown(address: str) -> str:
+    """Return an address without what may be a secret: a name with a password, or a query."""
+    return repr(re.sub(r"//[^/]*@", "//", address).partition("?")[0])
 
 
 def _travelling(values: NDArray[Any]) -> NDArray[Any]:
@@ -268,29 +280,42 @@ def _travelling(values: NDArray[Any]) -> NDArray[Any]:
     return array if array.dtype in (np.uint8, np.float32) else array.astype(np.float64)
 
 
-def _understood(data: bytes, address: str) -> Message:
+def _understood(data: bytes, address: str, limit: int) -> Message:
     try:
-        message = decode(data)
+        message = decode(data, largest=limit)
     except WireError as error:
-        raise PolicyServerError(f"{address} answered with what is no answer: {error}") from error
+        raise PolicyServerError(f"{address} answered with what is no answer: {_plain(error)}") from error
     if message.kind == "error":
-        raise PolicyServerError(f"{address} refused: {message.message}")
+        raise PolicyServerError(f"{address} refused: {_plain(message.message)}")
     return message
 
 
 def _lost(address: str, error: Exception) -> str:
+    what = _plain(f"{type(error).__name__}: {error}")
     return (
-        f"The policy server at {address} cannot be reached, or was lost ({type(error).__name__}: {error}). Is it "
-        "running (`twinloop serve`), and is the token right?"
+        f"The policy server at {address} cannot be reached, or was lost ({what}). "
+        "Is it running (`twinloop serve`), and is the token right?"
     )
+
+
+def _hash(value: str) -> str:
+    if not _HASH.fullmatch(value):
+        raise ValueError("the hash of the policy is none")
+    return value
 
 
 def _reason(data: bytes) -> str:
     """What a refusal says."""
     try:
-        said = json.loads(data)
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
+        answer = json.loads(data)
+    except (ValueError, RecursionError):
         return "it says no more"
-    if not isinstance(said, dict):
+    if not isinstance(answer, dict):
         return "it says no more"
-    return str(said.get("message") or said.get("detail") or "it says no more")[:2000]
+    return _plain(answer.get("message") or answer.get("detail") or "it says no more")
+
+
+def _plain(value: object) -> str:
+    """Return a server's words in one line and of limited length, without characters that steer a terminal."""
+    text = "".join(char if char.isprintable() else " " for char in str(value))
+    return " ".join(text.split())[:_LONGEST_TEXT]

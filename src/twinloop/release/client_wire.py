@@ -1,0 +1,308 @@
+"""Connections of a policy's client, over HTTP or a WebSocket: each exchange as a whole has one deadline.
+
+A timeout of a socket starts again with every byte, so a server that sends one byte per second would hold the caller for
+ever. Here the time that is left is set before each call on the socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import io
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import SplitResult
+
+from twinloop.core.errors import MissingDependencyError
+from twinloop.hardware.call_thread import CallThread
+
+_CHUNK = 65536
+_SECURE = ("https", "wss")
+
+
+class TimedSocket:
+    """A socket whose calls all end by a deadline, which `start` sets.
+
+    Args:
+        place: host and port, and by its scheme whether TLS is spoken.
+        timeout_s: time to look up the host, connect, and agree on TLS.
+
+    Raises:
+        OSError: no such host, nobody answers there, or TLS fails.
+    """
+
+    def __init__(self, place: SplitResult, timeout_s: float) -> None:
+        self.start(timeout_s)
+        host = place.hostname or ""
+        self._socket = self._connected(_addresses(host, place.port or 0, self.left()))
+        try:
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if place.scheme in _SECURE:
+                with self.timed():
+                    self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=host)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def start(self, timeout_s: float) -> None:
+        """Begin an exchange that may take this long."""
+        self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
+
+    def left(self) -> float:
+        """Return the seconds until the deadline.
+
+        Raises:
+            TimeoutError: it has passed.
+        """
+        left = self._deadline - time.monotonic()
+        if left <= 0.0:
+            raise TimeoutError(self._late)
+        return left
+
+    @property
+    def _late(self) -> str:
+        return f"no complete answer within {self._timeout_s:g} s"
+
+    @contextlib.contextmanager
+    def timed(self) -> Iterator[None]:
+        """Give the calls inside the time that is left, and say what took too long."""
+        self._socket.settimeout(self.left())
+        try:
+            yield
+        except TimeoutError as error:
+            raise TimeoutError(self._late) from error
+
+    def sendall(self, data: Any) -> None:
+        """Send all bytes."""
+        rest = memoryview(data)
+        while rest:
+            with self.timed():
+                rest = rest[self._socket.send(rest) :]
+
+    def recv(self) -> bytes:
+        """Return the bytes that come next; none at the end of the stream."""
+        with self.timed():
+            return self._socket.recv(_CHUNK)
+
+    def unasked(self) -> bytes | None:
+        """Return what the server has sent without being asked, b"" where it has closed, None where it is silent."""
+        self._socket.setblocking(False)
+        try:
+            return self._socket.recv(_CHUNK)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+
+    def makefile(self, *_: Any, **__: Any) -> io.BufferedReader:
+        """Return a file to read from, as `http.client` wants it."""
+        return io.BufferedReader(_Reader(self, self._socket))
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _connected(self, addresses: list[Any]) -> socket.socket:
+        """Return a connection to the first address that accepts one; each gets an equal part of the time."""
+        last: OSError | None = None
+        for index, (family, kind, protocol, _, address) in enumerate(addresses):
+            connection = socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(self.left() / (len(addresses) - index))
+                connection.connect(address)
+            except OSError as error:
+                connection.close()
+                last = error
+            else:
+                return connection
+        raise last or OSError("the host has no address")
+
+
+class _Reader(io.RawIOBase):
+    """The reading side of a `TimedSocket`; it keeps the socket open until it is closed itself."""
+
+    def __init__(self, timed: TimedSocket, connection: socket.socket) -> None:
+        self._timed = timed
+        self._file = connection.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        with self._timed.timed():
+            return self._file.readinto(buffer)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def _addresses(host: str, port: int, timeout_s: float) -> list[Any]:
+    """Return a host's addresses. The look-up runs in a thread, because the system offers no deadline for it."""
+    asking = CallThread("look-up of a host's address")
+    asking.start(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+    answer = asking.wait(timeout_s)
+    asking.close()
+    if answer is None:
+        raise TimeoutError(f"no address of {host} was found within {timeout_s:g} s")
+    if isinstance(answer.error, UnicodeError):
+        raise OSError("this cannot be the name of a host") from answer.error
+    if answer.error is not None:
+        raise answer.error
+    return answer.value
+
+
+class HttpConnection(http.client.HTTPConnection):
+    """An HTTP connection, with or without TLS, of which each exchange has one deadline."""
+
+    def __init__(self, place: SplitResult, timeout_s: float) -> None:
+        super().__init__(place.hostname or "", place.port)
+        self._place, self._timeout_s = place, timeout_s
+
+    def connect(self) -> None:
+        """Connect; called by `request`."""
+        self.sock: Any = TimedSocket(self._place, self._timeout_s)
+
+    def exchange(
+        self, method: str, path: str, body: bytes, headers: Mapping[str, str], *, limit: int, timeout_s: float
+    ) -> tuple[int, bytes]:
+        """Send a request; return the status and the whole body of its answer.
+
+        Raises:
+            OSError: the connection was lost, or the deadline passed.
+            http.client.HTTPException: the answer is not HTTP, is cut short, or is longer than ``limit`` bytes.
+        """
+        if self.sock is None:
+            self._timeout_s = timeout_s
+            self.connect()
+        else:
+            self.sock.start(timeout_s)
+            if self.sock.unasked() is not None:
+                raise ConnectionError("the server closed the connection, or sent more than was asked for")
+        self.request(method, path, body or None, dict(headers))
+        with self.getresponse() as response:
+            if (response.length or 0) > limit:
+                raise http.client.HTTPException(
+                    f"the answer is to have {response.length} bytes, at most {limit} are read"
+                )
+            data = response.read(limit + 1)
+            if len(data) > limit:
+                raise http.client.HTTPException(f"the answer has more than {limit} bytes")
+            if response.length:
+                raise http.client.HTTPException(f"{response.length} bytes of the answer are missing")
+        return response.status, data
+
+
+class WebSocketStream:
+    """A WebSocket of which each exchange has one deadline.
+
+    Args:
+        place: ``ws`` or ``wss``, host and port.
+        path: the address on that server.
+        headers: sent along with the handshake.
+        timeout_s: time to connect, and of the handshake.
+        limit: bytes of a message that is read.
+
+    Raises:
+        MissingDependencyError: the package websockets is not installed.
+        OSError: the server cannot be reached, or is lost.
+        websockets.exceptions.WebSocketException: the handshake fails.
+    """
+
+    def __init__(
+        self, place: SplitResult, path: str, headers: Mapping[str, str], *, timeout_s: float, limit: int
+    ) -> None:
+        try:
+            from websockets.client import ClientProtocol  # pyright: ignore[reportMissingImports]
+            from websockets.uri import parse_uri  # pyright: ignore[reportMissingImports]
+        except ImportError as error:
+            raise MissingDependencyError(
+                "ws:// needs the package websockets; http:// needs nothing.", remedy="pip install 'twinloop[serve]'"
+            ) from error
+        log = logging.getLogger(f"{__name__}.websocket")
+        log.setLevel(logging.WARNING)  # below, the package would log all headers, and so the token
+        self._protocol = ClientProtocol(parse_uri(f"{place.geturl()}{path}"), max_size=limit, logger=log)
+        self._messages: list[bytes] = []
+        self._parts: list[bytes] = []
+        self._timed = TimedSocket(place, timeout_s)
+        try:
+            request = self._protocol.connect()
+            request.headers.update(headers)
+            self._protocol.send_request(request)
+            self._flush()
+            while self._protocol.state.name == "CONNECTING":
+                self._read(self._timed.recv())
+        except BaseException:
+            self._timed.close()
+            raise
+
+    def start(self, timeout_s: float) -> None:
+        """Begin an exchange that may take this long.
+
+        Raises:
+            ConnectionError: the server has closed the connection, or has sent a message that nobody asked for.
+        """
+        self._timed.start(timeout_s)
+        while (data := self._timed.unasked()) is not None:
+            self._timed.left()
+            self._read(data)
+        if self._messages:
+            raise ConnectionError("the server sent a message that was not asked for")
+
+    def send(self, data: bytes) -> None:
+        """Send one binary message."""
+        self._protocol.send_binary(data)
+        self._flush()
+
+    def receive(self) -> bytes:
+        """Return the next message."""
+        while not self._messages:
+            self._read(self._timed.recv())
+        return self._messages.pop(0)
+
+    def close(self) -> None:
+        """Say that this is the end, without waiting for an answer, and close the socket."""
+        try:
+            if self._protocol.state.name == "OPEN":
+                self._timed.start(0.1)
+                self._protocol.send_close(1000)
+                self._flush()
+        except OSError:
+            return  # the connection is lost already
+        finally:
+            self._timed.close()
+
+    def _read(self, data: bytes) -> None:
+        if data:
+            self._protocol.receive_data(data)
+        else:
+            self._protocol.receive_eof()
+        for event in self._protocol.events_received():
+            self._take(event)
+        error = self._protocol.handshake_exc or self._protocol.parser_exc
+        if error is not None and not self._messages:
+            raise error
+        self._flush()
+        if not data and not self._messages:
+            raise ConnectionError("the server closed the connection")
+
+    def _take(self, event: Any) -> None:
+        """Join the frames of a message; pings have been answered already."""
+        kind = getattr(getattr(event, "opcode", None), "name", "")
+        if kind == "CLOSE":
+            close = self._protocol.close_rcvd
+            raise ConnectionError(f"the server closed the connection ({close})")
+        if kind == "TEXT":
+            raise ConnectionError("the server sent text, and no message")
+        if kind in ("BINARY", "CONT"):
+            self._parts.append(bytes(event.data))
+            if event.fin:
+                self._messages.append(b"".join(self._parts))
+                self._parts = []
+
+    def _flush(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:  # an empty one asks to close, which is up to the caller
+                self._timed.sendall(data)
