@@ -16,10 +16,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from twinloop.cli.main import main
-from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.errors import CheckFailedError, InputError, TwinloopError
 from twinloop.core.units import UnitMap
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.side_tables import open_side_table
+from twinloop.hardware import check_robot
 from twinloop.hardware.driver_clock import CheckedClock
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
@@ -1028,3 +1029,84 @@ def test_a_robot_that_hangs_answers_every_later_call_with_an_error(observed):
     release.set()
     assert spoken.disconnect() == ""  # it answers again within its time
     observed(lost.value)
+
+
+class Speechless(RuntimeError):
+    """An error that fails to say what it is."""
+
+    def __str__(self) -> str:
+        raise SystemExit(0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        attack("a driver raises an error whose text calls sys.exit", TRIPS, Speechless(), id="speechless"),
+        attack(
+            "a driver raises an error with terminal commands", TRIPS, OSError("\x1b[2J\x1b]0;x\x07gone"), id="escape"
+        ),
+        attack("a driver raises an error of 20 MB", TRIPS, OSError("x" * 20_000_000), id="long"),
+        attack("a driver raises an error in rich markup", TRIPS, OSError("[/bold] [link=x]gone[/]"), id="markup"),
+    ],
+)
+def test_errors_with_a_hostile_text(error, tmp_path, monkeypatch, capsys, observed):
+    arm = Arm(since=8, send_action=raises(error))
+    policy_of(monkeypatch, arm)
+    code, figures, shown = command(tmp_path, capsys)
+    assert code == 1
+    assert "\x1b" not in shown + figures["ended"]
+    assert len(figures["ended"]) < 2000
+    assert arm.disconnections == 1
+    observed(figures["ended"])
+
+
+@pytest.mark.attack(
+    "readings jump away for good and the run is told to go on after trips",
+    expected="it does not begin another episode from a position that the arm is not in",
+)
+def test_a_robot_that_failed_is_not_gone_on_with(tmp_path, monkeypatch, capsys, observed):
+    arm = Arm(since=10, get_observation=moved(lambda v: v + off_home(60) - HOME))
+    policy_of(monkeypatch, arm)
+    code, figures, _ = command(tmp_path, capsys, "--episodes", "3", "--on-trip", "go-on")
+    assert (code, figures["episodes"]) == (1, 1)
+    require_limits(arm)
+    observed(figures["ended"])
+
+
+OWN = """
+from _drivers import Arm
+
+class Mine(Arm):
+    def __init__(self, value="9e9"):
+        super().__init__(since=10, send_action=lambda arm, sent: sent | {"elbow_flex.pos": float(value)})
+"""
+
+
+@pytest.mark.attack(
+    "a driver from a file of one's own returns ticks from send_action",
+    expected="twinloop run ends with exit code 1 and names the joint",
+)
+def test_a_driver_from_a_file(tmp_path, monkeypatch, capsys, observed):
+    (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.setattr("twinloop.loop.run_cell.open_decider", lambda *_, **__: Sways())
+    code, figures, _ = command(tmp_path, capsys, "--robot", f"{tmp_path}/mine.py:Mine?value=2048")
+    assert code == 1
+    assert "sent 2048 to elbow_flex" in figures["ended"]
+    observed(figures["ended"])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        attack("check_robot meets a driver that returns 9e9", "the check fails and says so", 9e9, id="9e9"),
+        attack("check_robot meets a driver that returns ticks", "the check fails and says so", 2048.0, id="ticks"),
+    ],
+)
+def test_the_check_of_robots_finds_it(value, observed):
+    with pytest.raises(CheckFailedError, match="far from what it was given") as failed:
+        check_robot(Arm(send_action=first(value)))
+    observed(str(failed.value)[:80])
+
+
+def test_an_honest_robot_passes_the_check():
+    check_robot(Arm())

@@ -44,7 +44,7 @@ class Run:
     stop_on_success: bool = False
     """End an episode as soon as the judge calls it a success."""
     on_trip: Literal["stop", "go-on", "rollback"] = "stop"
-    """When an episode was cut short: end the run, go on with the next, or roll the champion back and end."""
+    """When an episode was cut short: end the run, go on with the next unless the robot failed, or roll back and end."""
     monitor: Path | None = None
     """Folder of a monitor that was calibrated for this policy: twinloop monitor calibrate."""
     on_alarm: Literal["stop", "log"] = "stop"

@@ -14,6 +14,8 @@ from twinloop.core.approval import require_approved, split_mark
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_file
 
+_LONGEST_MESSAGE = 1000  # characters of an error
+
 
 def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
     """Return the class that ``path/to/file.py:ClassName`` names; its file runs once per content.
@@ -72,8 +74,17 @@ def raised(error: BaseException) -> str:
         list[traceback.FrameSummary]() if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
     )
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}{place}"
+    return f"{type(error).__name__}: {_message(error)}{place}"
+
+
+def _message(error: BaseException) -> str:
+    """Return the text of an error in one line of printable characters, shortened; "" where it cannot be had."""
+    try:
+        text = str(error)[: 2 * _LONGEST_MESSAGE]
+    except BaseException:  # noqa: BLE001  # the error of a user's class may fail to say what it is
+        return ""
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
 
 
 def _load(path: Path, origin: str) -> ModuleType:

@@ -12,6 +12,7 @@ from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, Robot
 _SUFFIXES = (f".{POSITION}", f".{TORQUE}")
 _HOLD_S = 0.2
 _ROUND_OFF_S = 1e-6
+_NEAR = 0.1  # rad or m; an arm at rest may read to be a few degrees beyond its own limits
 
 
 def check_robot(robot: Robot) -> None:
@@ -82,6 +83,7 @@ def _check_talk(robot: Robot) -> None:
         _require(action == given, "send_action() changes the dictionary it is handed")
         _require(list(sent) == list(given), f"send_action() returns {list(sent)}, given {list(given)}")
         _require(all(map(math.isfinite, sent.values())), "send_action() returns a value that is not finite")
+        _require(_near(robot, given, sent), f"send_action() returns {sent}, far from what it was given: {given}")
         again = robot.send_action(sent)
         _require(_close(again, sent), "an action that was sent is changed when it is sent again")
         before = robot.clock.now()
@@ -100,6 +102,14 @@ def _read(robot: Robot) -> dict[str, float]:
     _require(list(reading) == list(robot.observation_features), f"an observation has the keys {list(reading)}")
     _require(all(map(math.isfinite, reading.values())), "a reading is not finite")
     return reading
+
+
+def _near(robot: Robot, given: dict[str, float], sent: dict[str, float]) -> bool:
+    """Whether a command that holds still comes back as it was given, but for limits of the robot's own."""
+    values = [np.array(list(each.values())) for each in (given, sent)]
+    if all(key.endswith(f".{POSITION}") for key in given):
+        values = [robot.units.to_si(each) for each in values]
+    return bool(np.abs(values[1] - values[0]).max() <= _NEAR)
 
 
 def _close(one: dict[str, float], other: dict[str, float]) -> bool:

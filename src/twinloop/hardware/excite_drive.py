@@ -145,7 +145,7 @@ def _come_to_rest(guarded: Guarded, plan: ExcitationPlan, on_abort: OnAbort) -> 
     why, guarded.reason = guarded.reason, ""
     try:
         guarded.get_observation()
-        here = guarded.positions() if plan.control == "position" else plan.home
+        here = guarded.rest() if plan.control == "position" else plan.home
         rows = approach(plan, here) if on_abort == "return" and plan.control == "position" else here[None]
         guarded.forget()
         record(guarded.robot, guarded.rows(rows), plan.hz)

@@ -11,14 +11,23 @@ from dataclasses import dataclass
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.extension import raised
 from twinloop.hardware.driver import RobotLostError
 from twinloop.hardware.excite import ExcitationPlan
+from twinloop.hardware.limits import SPEED_SHARE
 from twinloop.hardware.protocol import POSITION, Robot
-from twinloop.hardware.reports import COMMAND_SLACK, joint_values, misreported, number
+from twinloop.hardware.reports import (
+    COMMAND_SLACK,
+    joint_values,
+    misreported,
+    number,
+    out_of_range,
+    range_length,
+    unreachable,
+)
 
 Array = NDArray[np.float64]
 
@@ -65,6 +74,7 @@ class Guarded:
         self._late = np.zeros(len(plan.joints))
         self._next_look = -np.inf
         self._squares: list[Array] = []
+        self._doubted = False
         self._reads = [f"{joint}.{POSITION}" for joint in plan.joints]
         self.reason, self.lost = "", False
 
@@ -90,7 +100,8 @@ class Guarded:
             if self._reading is None:
                 raise RobotLostError(f"{self._robot.origin} does not answer: {raised(error)}.") from error
             return self._reading
-        self._reading = reading
+        before, self._reading = self._reading, reading
+        self._doubt(before)
         return reading
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
@@ -103,6 +114,34 @@ class Guarded:
             self._lose(error)
             return given
         return sent
+
+    def rest(self) -> Array:
+        """Return where to hold, ``(n,)`` in rad or m: at the reading, or at the last command where that cannot be right.
+
+        So a joint that was blocked is no longer pushed, and one whose encoder fails is not sent to where it is not.
+        """
+        return self.positions() if self._sent is None or not self._doubted else self._sent
+
+    def _doubt(self, before: Mapping[str, float] | None) -> None:
+        """Note a reading that the joints cannot have reached, or cannot have at all."""
+        limits = self._plan.limits
+        if self._plan.control == "torque":
+            return
+        here, length = self.positions(), range_length(limits.low, limits.high)
+        j = out_of_range(here, limits.low, limits.high)
+        if j is not None:
+            self._lose(
+                ValueError(
+                    f"{self._plan.joints[j]} reads {here[j]:.4g}, and its range is {limits.low[j]:.4g} to "
+                    f"{limits.high[j]:.4g}"
+                )
+            )
+        if before is None:
+            return
+        there = self._si([before[key] for key in self._reads])
+        seconds = 2.0 / self._plan.hz  # a period, and the time that a reading takes
+        if unreachable(here, there, speed=limits.speed / SPEED_SHARE, seconds=seconds, length=length) is not None:
+            self._doubted = True
 
     def _require_numbers(self, answer: Mapping[str, Any], keys: list[str], what: str) -> Array:
         values = joint_values(answer, keys)
@@ -117,11 +156,10 @@ class Guarded:
         if self._plan.control == "torque":
             possible = [asked, np.zeros_like(asked)]
         else:
-            to_si = self._robot.units.to_si
-            asked, sent = to_si(asked), to_si(sent)
+            asked, sent = self._si(asked), self._si(sent)
             possible = [asked] if self._reading is None else [asked, self.positions()]
             possible += [] if self._sent is None else [self._sent]
-        j = misreported(sent, possible, COMMAND_SLACK * (limits.high - limits.low))
+        j = misreported(sent, possible, COMMAND_SLACK * range_length(limits.low, limits.high))
         if j is not None:
             raise ValueError(
                 f"the driver says that it sent {sent[j]:.4g} to {self._plan.joints[j]}, and was given {asked[j]:.4g}"
@@ -130,7 +168,10 @@ class Guarded:
     def positions(self) -> Array:
         """The last readings in rad or m, ``(n,)``."""
         reading = self._reading or self.get_observation()
-        return self._robot.units.to_si(np.array([reading[key] for key in self._reads]))
+        return self._si([reading[key] for key in self._reads])
+
+    def _si(self, values: ArrayLike) -> Array:
+        return self._robot.units.to_si(values)
 
     def rows(self, commands: Iterable[Array]) -> Generator[Array]:
         """Commands in the robot's units, within limits and rate, until there is a reason to stop."""

@@ -13,6 +13,8 @@ Array = NDArray[np.float64]
 # Share of a joint's range by which a driver's returned command may differ from what it was given and is not cut: as far
 # as a calibration by hand is off. A servo's ticks are 0.05 %.
 COMMAND_SLACK = 0.02
+READING_SLACK = 0.02  # share of a joint's range: backlash, noise, and an encoder's steps
+OUTSIDE = 0.25  # share of a joint's range beyond its ends: past this, a calibration by hand is not merely imprecise
 
 
 def number(value: Any) -> float:
@@ -22,7 +24,7 @@ def number(value: Any) -> float:
         TypeError: it is not a number; booleans, strings and arrays with axes are none.
         OverflowError: an integer beyond what a float holds.
     """
-    if isinstance(value, np.ndarray | np.generic) and value.shape == ():
+    if getattr(value, "shape", None) == ():  # of numpy, or of another library of arrays
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{type(value).__name__} is not a number")
@@ -51,5 +53,38 @@ def misreported(returned: Array, possible: Sequence[Array], slack: Array) -> int
         slack: how far it may be beyond them, ``(n,)``.
     """
     low, high = np.min(possible, axis=0) - slack, np.max(possible, axis=0) + slack
-    wrong = np.flatnonzero(~((returned >= low) & (returned <= high)))  # NaN is wrong
-    return int(wrong[0]) if len(wrong) else None
+    return _first(~((returned >= low) & (returned <= high)))  # NaN is wrong
+
+
+def out_of_range(reading: Array, low: Array, high: Array) -> int | None:
+    """Return the first joint that reads to be where no calibration puts it, or None.
+
+    Args:
+        reading: positions ``(n,)``.
+        low: lower ends of the ranges, −inf where there is none.
+        high: upper ends likewise.
+    """
+    beyond = OUTSIDE * range_length(low, high)
+    return _first((reading < low - beyond) | (reading > high + beyond))
+
+
+def unreachable(reading: Array, before: Array, *, speed: Array, seconds: float, length: Array) -> int | None:
+    """Return the first joint that cannot have moved from one reading to the next, or None.
+
+    Args:
+        reading: positions ``(n,)``.
+        before: those of the reading before.
+        speed: the highest that the joints can have, ``(n,)``.
+        seconds: the longest time that may have passed between the two.
+        length: of each joint's range, ``(n,)``.
+    """
+    return _first(np.abs(reading - before) > speed * seconds + READING_SLACK * length)
+
+
+def range_length(low: Array, high: Array) -> Array:
+    """Return the length of each joint's range ``(n,)``, a turn where there is none."""
+    return np.where(np.isfinite(high - low), high - low, 2.0 * np.pi)
+
+
+def _first(wrong: NDArray[np.bool_]) -> int | None:
+    return int(np.argmax(wrong)) if wrong.any() else None

@@ -91,7 +91,8 @@ class _Run:
         try:
             for number in range(first, first + self._request.episodes):
                 self._prepare()
-                self._one(number)
+                if not self.stop.reason:
+                    self._one(number)
                 if self.ended or self.stop.reason:
                     self.ended = self.ended or self.stop.reason
                     return
@@ -150,7 +151,8 @@ class _Run:
         home = cell.envelope.units.from_si(cell.twin.home()[0][cell.twin.joint_qpos])
         homing = Homing(cell.envelope, home, cell.offered)
         steps = homing.steps(cell.spoken.look().reading)
-        ran = self._driven(Runner(cell.spoken, cell.envelope, homing), 0, RunOptions(steps=steps))
+        options = RunOptions(steps=steps, interrupted=lambda: bool(self.stop.reason))
+        ran = self._driven(Runner(cell.spoken, cell.envelope, homing), 0, options)
         if ran.trip:
             raise InputError(f"The robot was not brought to its home: {ran.reason}. Look at it before the next run.")
 
@@ -210,7 +212,7 @@ class _Run:
 
     def _after_trip(self, ran: Ran) -> None:
         choice = self._request.on_trip
-        if choice == "go-on" and ran.trip != "hand":
+        if choice == "go-on" and ran.trip not in ("hand", "robot"):  # a robot that fails is looked at first
             return
         self.ended = ran.reason
         if choice == "rollback" and ran.trip != "hand" and self._registry is not None:

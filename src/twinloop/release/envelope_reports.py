@@ -12,13 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.units import UnitMap
-from twinloop.hardware.reports import COMMAND_SLACK, misreported
+from twinloop.hardware.reports import COMMAND_SLACK, misreported, out_of_range, range_length, unreachable
 
 Array = NDArray[np.float64]
 FROZEN_S = 0.5  # servos begin to move within 0.1 s of a command; a bus that stalls for longer has lost the robot anyway
 FROZEN_TRAVEL = 0.05  # share of a joint's range that commands must move while no reading changes at all
-READING_SLACK = 0.02  # share of a joint's range: backlash, noise, and an encoder's steps
-OUTSIDE = 0.25  # share of a joint's range beyond its ends: past this, a calibration by hand is not merely imprecise
 FORGIVEN = 0.1  # of one failed command by each that is taken: one in ten may fail
 
 
@@ -72,14 +70,13 @@ class ReportLimits:
     @property
     def span(self) -> Array:
         """Length of each joint's range, a turn where there is none."""
-        return np.where(np.isfinite(self.high - self.low), self.high - self.low, 2.0 * np.pi)
+        return range_length(self.low, self.high)
 
     def outside(self, reading: Array) -> str:
         """Return what is wrong with a reading that no pose of the joints gives, or ""."""
-        wrong = (reading < self.low - OUTSIDE * self.span) | (reading > self.high + OUTSIDE * self.span)
-        if not wrong.any():
+        j = out_of_range(reading, self.low, self.high)
+        if j is None:
             return ""
-        j = int(np.argmax(wrong))
         low, high = sorted((self._shown(j, self.low), self._shown(j, self.high)))
         return f"{self.units.names[j]} reads {self._shown(j, reading):.4g}, and its range is {low:.4g} to {high:.4g}"
 
@@ -119,11 +116,9 @@ class ReportLimits:
     def _jump(self, before: Array, reading: Array, elapsed: float) -> str:
         # A reading is taken at some moment of the call for it: the time between two is known up to a period.
         seconds = min(max(elapsed, self.period), self.longest) + self.period
-        moved, possible = np.abs(reading - before), self.speed * seconds + READING_SLACK * self.span
-        wrong = moved > possible
-        if not wrong.any():
+        j = unreachable(reading, before, speed=self.speed, seconds=seconds, length=self.span)
+        if j is None:
             return ""
-        j = int(np.argmax(wrong))
         return (
             f"the reading of {self.units.names[j]} jumped from {self._shown(j, before):.4g} to "
             f"{self._shown(j, reading):.4g} within {elapsed:.2f} s, which the joint cannot do"
