@@ -1,49 +1,63 @@
 """DuckDB, in memory and for queries only: views over what is committed, and statements that can do nothing else.
 
-An engine is locked before a user's statement runs: no files but those that its views are made of, no settings, no
-extensions. Views may be added later, of tables in memory and of those files.
+Two layers keep a statement from writing, and each suffices: `catalog.statements` refuses what does not only read; and
+the database has no local files, no folder for temporary ones and no network, so that there is nowhere to write to. Its
+views are made of tables in memory and of files that it reads through `catalog.readable_files`, which cannot write.
 """
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from twinloop.catalog.refusals import explained, require_reading
-from twinloop.core.errors import DatasetError
+from twinloop.catalog.limits import Limits, StatementTimeoutError
+from twinloop.catalog.refusals import explained
+from twinloop.catalog.statements import require_reading
+from twinloop.core.errors import DatasetError, InputError
 
 if TYPE_CHECKING:
     import duckdb
 
+    from twinloop.catalog.readable_files import ReadableFiles
+
 Parameters = Sequence[Any] | Mapping[str, Any]
+_BATCH_ROWS = 1 << 16  # of the answer: after each batch its size is compared with the limit
+# All files but those of `ReadableFiles`, whose names begin like this, are out of reach. Order matters: the last setting
+# makes all of them final.
+_LOCKED = (
+    "SET allowed_directories = ['twinloop://files/']",
+    "SET disabled_filesystems = 'LocalFileSystem'",
+    "SET enable_external_access = false",
+    "SET lock_configuration = true",
+)
 
 
 class Engine:
-    """A DuckDB database that holds nothing and may read the given files only.
+    """A DuckDB database that holds nothing and can write nothing.
 
     Args:
-        files: what its views may read.
-        spill: a folder for what does not fit into memory; made when needed, and removed.
-        settings: DuckDB's ``memory_limit`` and ``threads``, where they are not to be DuckDB's own choice: 80 % of the
-            machine's memory and all of its cores.
+        limits: of each statement.
     """
 
-    def __init__(self, files: Sequence[Path], *, spill: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, limits: Limits) -> None:
         import duckdb
 
-        self._lock = threading.Lock()
-        given = {"python_enable_replacements": False, "temp_directory": str(spill), **settings}
-        with explained(()):
-            self._connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:", config=given)
-        self.files = frozenset(files)
+        self.limits = limits
         self.views: set[str] = set()
-        self._connection.execute(f"SET allowed_paths = {_listed(files)}")
-        self._connection.execute("SET enable_external_access = false")
-        self._connection.execute("SET lock_configuration = true")
+        self.usable = True  # until a statement could not be stopped, or broke the database
+        self._lock = threading.Lock()
+        self._files: ReadableFiles | None = None
+        # Without a folder for temporary files: DuckDB allows statements to write to it.
+        settings = {"python_enable_replacements": False, "temp_directory": "", **limits.settings()}
+        with explained(()):
+            self._connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:", config=settings)
+            for setting in _LOCKED:
+                self._connection.execute(setting)
 
     def show(self, name: str, table: pa.Table) -> None:
         """A view of a table in memory, instead of an earlier one of that name."""
@@ -52,13 +66,13 @@ class Engine:
 
     def show_sql(self, name: str, sql: str) -> None:
         """A view that is a statement of our own over other views."""
-        with explained(self.columns):
+        with self._explained():
             self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql}')
         self.views.add(name)
 
     def show_files(self, name: str, files: Sequence[Path]) -> None:
         """A view of Parquet files."""
-        self.show_sql(name, f"SELECT * FROM {parquet(files)}")  # noqa: S608 - our own
+        self.show_sql(name, f"SELECT * FROM {self.parquet(files)}")  # noqa: S608 - our own
 
     def hide(self, name: str) -> None:
         """Take a view of `show_sql` or `show_files` away, if there is one."""
@@ -66,17 +80,37 @@ class Engine:
             self._connection.execute(f'DROP VIEW "{name}"')
             self.views.discard(name)
 
+    def parquet(self, files: Sequence[Path]) -> str:
+        """Return the SQL that reads Parquet files as one table, by the names of their columns.
+
+        Raises:
+            DatasetError: one is gone; names it.
+        """
+        gone = [path for path in files if not path.is_file()]
+        if gone:
+            raise DatasetError(f"{gone[0]} is gone, and {len(gone) - 1} more. Run `twinloop fsck`.")
+        if self._files is None:
+            from twinloop.catalog.readable_files import ReadableFiles
+
+            self._files = ReadableFiles()
+            self._connection.register_filesystem(self._files)
+        names = ", ".join(quoted(name) for name in self._files.names(files))
+        return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
+
     def query(self, sql: str, parameters: Parameters = ()) -> pa.Table:
         """Run one statement that reads; a name that several columns have is counted on, as ``episode_id_2``.
 
         Raises:
             UnknownNameError: no such view or column.
-            InputError: not one statement, not one that reads, or one that DuckDB refuses.
+            InputError: not one statement, not one that reads, one that DuckDB refuses, or one that takes more time or
+                memory than it may.
             DatasetError: a file that a view is made of cannot be read.
         """
-        with self._lock, explained(self.columns):
-            require_reading(self._connection.extract_statements(sql))
-            return _told_apart(self._connection.sql(sql, params=parameters or None).to_arrow_table())
+        return self._run(lambda: self._checked(sql, parameters))
+
+    def query_unchecked(self, sql: str, parameters: Parameters = ()) -> pa.Table | None:
+        """Run a statement without the first layer: for tests of the second."""
+        return self._run(lambda: self._answer(sql, parameters))
 
     def columns(self) -> Mapping[str, list[str]]:
         """The columns of every view."""
@@ -88,7 +122,62 @@ class Engine:
 
     def close(self) -> None:
         """Let go of everything."""
-        self._connection.close()
+        if self.usable:
+            self._connection.close()
+
+    def _run(self, work: Callable[[], pa.Table]) -> pa.Table:
+        import duckdb
+
+        with self._lock, self._explained():
+            try:
+                return self.limits.run(work, self._connection.interrupt)
+            except StatementTimeoutError as error:
+                self.usable = not error.abandoned
+                raise
+            except (duckdb.FatalException, duckdb.InternalException):
+                self.usable = False
+                raise
+
+    def _checked(self, sql: str, parameters: Parameters) -> pa.Table:
+        require_reading(self._connection, sql)
+        return self._answer(sql, parameters)
+
+    def _answer(self, sql: str, parameters: Parameters) -> pa.Table:
+        """Run a statement, and return what it gives."""
+        connection = self._connection
+        connection.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            relation = connection.sql(sql, params=parameters or None)
+            # DuckDB gives nothing back for what is no query.
+            return pa.table({}) if relation is None else _told_apart(self._collected(relation))
+        finally:
+            with contextlib.suppress(Exception):  # a statement that failed has ended it already
+                connection.rollback()
+
+    def _collected(self, relation: duckdb.DuckDBPyRelation) -> pa.Table:
+        """Return the rows of an answer.
+
+        Raises:
+            InputError: they take more memory than they may.
+        """
+        read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch  # DuckDB 2, DuckDB 1
+        held, batches = 0, list[pa.RecordBatch]()
+        with contextlib.closing(read(_BATCH_ROWS)) as reader:
+            for batch in reader:
+                batches.append(batch)
+                held += batch.nbytes
+                if held > self.limits.memory:
+                    raise InputError(
+                        f"The answer takes more than {self.limits.memory / 1e6:,.0f} MB of memory. Select fewer "
+                        "columns or rows, or raise query: {memory: …} in twinloop.yaml."
+                    )
+            return pa.Table.from_batches(batches, reader.schema)
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn DuckDB's errors into ours, which name files by their paths."""
+        with explained(self.columns, self._files.with_paths if self._files else str):
+            yield
 
 
 def _told_apart(answer: pa.Table) -> pa.Table:
@@ -104,22 +193,6 @@ def _told_apart(answer: pa.Table) -> pa.Table:
     return answer if names == answer.column_names else answer.rename_columns(names)
 
 
-def parquet(files: Sequence[Path]) -> str:
-    """The SQL that reads Parquet files as one table, by the names of their columns.
-
-    Raises:
-        DatasetError: one is gone; names it.
-    """
-    gone = [path for path in files if not path.is_file()]
-    if gone:
-        raise DatasetError(f"{gone[0]} is gone, and {len(gone) - 1} more. Run `twinloop fsck`.")
-    return f"read_parquet({_listed(files)}, union_by_name = true)"
-
-
 def quoted(text: str) -> str:
     """A text as SQL writes it."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def _listed(files: Sequence[Path]) -> str:
-    return f"[{', '.join(quoted(str(path)) for path in files)}]"

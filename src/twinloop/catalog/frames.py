@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twinloop.catalog.engine import parquet, quoted
+from twinloop.catalog.engine import quoted
 from twinloop.core.errors import DatasetError
 from twinloop.dataset import layout
 
@@ -37,15 +37,15 @@ def data_files(view: str, folder: Path) -> list[Path]:
     return paths
 
 
-def view_sql(files: Mapping[str, Sequence[Path]]) -> str:
-    """The SQL of a view over the files of each batch."""
-    parts = [_of_batch(batch, paths) for batch, paths in files.items() if paths]
+def view_sql(files: Mapping[str, Sequence[Path]], parquet: Callable[[Sequence[Path]], str]) -> str:
+    """The SQL of a view over the files of each batch; ``parquet`` gives the SQL that reads files."""
+    parts = [_of_batch(batch, paths, parquet(paths)) for batch, paths in files.items() if paths]
     return "\nUNION ALL BY NAME\n".join(parts) or _NONE
 
 
-def _of_batch(batch: str, paths: Sequence[Path]) -> str:
+def _of_batch(batch: str, paths: Sequence[Path], rows: str) -> str:
     columns = ", ".join(_column(field) for field in _schema(paths[0]) if _readable(field.type))
-    return f"""SELECT p.episode_id, p.batch, {columns} FROM {parquet(paths)} f
+    return f"""SELECT p.episode_id, p.batch, {columns} FROM {rows} f
         JOIN places p ON p.episode_index = f.episode_index AND p.batch = {quoted(batch)}"""  # noqa: S608 - quoted
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -14,6 +13,7 @@ from twinloop.catalog.engine import Engine, Parameters
 from twinloop.catalog.frames import data_files, view_sql
 from twinloop.catalog.frozen import LISTS, lists
 from twinloop.catalog.kept import Kept
+from twinloop.catalog.limits import Limits
 from twinloop.catalog.parts import Part, Parts
 from twinloop.catalog.schema import EPISODES, SCORES
 from twinloop.catalog.shown import Cache, newest, once
@@ -33,11 +33,11 @@ class Queries:
     Args:
         parts: of the catalog.
         folder_of: the folder of a batch, or an error that says what became of it.
-        settings: of the engine.
+        limits: of each statement.
     """
 
-    def __init__(self, parts: Parts, folder_of: Callable[[str], Path], settings: Mapping[str, Any]) -> None:
-        self._parts, self._folder_of, self._settings = parts, folder_of, settings
+    def __init__(self, parts: Parts, folder_of: Callable[[str], Path], limits: Limits) -> None:
+        self._parts, self._folder_of, self._limits = parts, folder_of, limits
         self._cache = Cache(Kept(parts.folder))
         self._engine: Engine | None = None
         self._at: tuple[int, int] = (-1, -1)
@@ -51,9 +51,10 @@ class Queries:
                 return numbers(self._ready(wanted).query(sql, parameters))
             except UnknownNameError as error:
                 # Frames are also a column of episodes: what names the view is what DuckDB looks for as a table.
-                if error.name not in FRAME_VIEWS or error.name in wanted:
+                name = error.name.lower()
+                if name not in FRAME_VIEWS or name in wanted:
                     raise
-                wanted |= {error.name, "places"}
+                wanted |= {name, "places"}
             except DatasetError:
                 # Another process may have joined parts meanwhile and removed the old ones.
                 tries += 1
@@ -74,30 +75,18 @@ class Queries:
         """An engine of this moment with the views that are wanted."""
         with self._parts.state.snapshot():
             moment = self._moment()
-            if moment != self._at or self._engine is None:
+            if moment != self._at or self._engine is None or not self._engine.usable:
                 self.close()
             frames = {name: self._frames(name) for name in FRAME_VIEWS if name in wanted}
             for name in FRAME_VIEWS:  # folders come and go without a commit
                 if self._engine is not None:
                     self._engine.hide(name)
-            engine = self._engine_for([path for files in frames.values() for paths in files.values() for path in paths])
+            engine = self._engine or Engine(self._limits)
+            self._engine = engine
             self._at = moment
             for name in sorted(wanted - engine.views, key=_order):
                 self._show(engine, name, frames)
         return engine
-
-    def _engine_for(self, more: Sequence[Path]) -> Engine:
-        """The present engine, or a new one where it may not read a file."""
-        if self._engine is None or not self._engine.files.issuperset(more):
-            if self._engine is not None:
-                self._engine.close()
-            listed = [
-                self._parts.path(part.table_name, part.part)
-                for part in self._parts.listed()
-                if part.table_name in PART_VIEWS.values()
-            ]
-            self._engine = Engine([*listed, *more], spill=self._parts.folder / ".spill", settings=self._settings)
-        return self._engine
 
     def _show(self, engine: Engine, name: str, frames: Mapping[str, Mapping[str, Sequence[Path]]]) -> None:
         if name in _HELD:
@@ -108,7 +97,7 @@ class Queries:
         elif name in STATE_TABLES:
             engine.show(name, self._cache.state(self._parts.state, name))
         elif name in frames:
-            engine.show_sql(name, view_sql(frames[name]))
+            engine.show_sql(name, view_sql(frames[name], engine.parquet))
         elif name in PART_VIEWS:
             self._show_parts(engine, name)
         elif name == "scores" and self._few_scores():

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+
+import pyarrow as pa
 
 from twinloop.catalog.views import NAMES
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
@@ -18,37 +19,30 @@ _FUNCTION = re.compile(r"(?:Function with name|function) \"?(?P<name>\w+)\"? doe
 _MISSING = re.compile(r"Values were not provided for the following parameters: (?P<names>.+)")
 _EXCESS = re.compile(r"identifiers of the excess parameters: (?P<names>.+)")
 _BLOCKED = ("file system operations are disabled", "disabled by configuration", "has been locked")
-
-
-def require_reading(statements: Sequence[Any]) -> None:
-    """Refuse anything but one statement that reads.
-
-    Raises:
-        InputError: says how many there are, or what the one is.
-    """
-    if len(statements) != 1:
-        raise InputError(f"One statement is run at a time; this text has {len(statements)}. Give one SELECT.")
-    kind = statements[0].type.name
-    if kind != "SELECT":
-        raise InputError(
-            f"{kind} does more than read, and the catalog is changed by its own commands alone. Give one SELECT; "
-            "a PIVOT stands within one."
-        )
+_TOO_LARGE = ("Out of Memory", "MemoryError", "bad_alloc", "bad allocation", "failed to allocate", "failed to realloc")
 
 
 @contextlib.contextmanager
-def explained(columns: Callable[[], Mapping[str, list[str]]] | Sequence[str]) -> Iterator[None]:
-    """Turn DuckDB's errors into ours; ``columns`` are those of every view, for the nearest name."""
+def explained(
+    columns: Callable[[], Mapping[str, list[str]]] | Sequence[str], reworded: Callable[[str], str] = str
+) -> Iterator[None]:
+    """Turn DuckDB's errors into ours.
+
+    Args:
+        columns: those of every view, for the nearest name.
+        reworded: changes DuckDB's text first.
+    """
     import duckdb
 
     try:
         yield
-    except duckdb.Error as error:
-        raise _ours(error, columns() if callable(columns) else {}) from error
+    except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
+        text = reworded(str(error)) or type(error).__name__
+        known = columns() if callable(columns) and _COLUMN.search(text) else {}
+        raise _ours(text, known) from error
 
 
-def _ours(error: Exception, columns: Mapping[str, list[str]]) -> Exception:
-    text = str(error)
+def _ours(text: str, columns: Mapping[str, list[str]]) -> Exception:
     table, column, function = _TABLE.search(text), _COLUMN.search(text), _FUNCTION.search(text)
     if table:
         return UnknownNameError("table", table["name"], NAMES, where="the catalog")
@@ -56,7 +50,7 @@ def _ours(error: Exception, columns: Mapping[str, list[str]]) -> Exception:
         name = column["name"] or column["of"]
         existing = {item for names in columns.values() for item in names}
         return UnknownNameError("column", name, existing, where="the tables of this statement")
-    first = text.splitlines()[0] if text else type(error).__name__
+    first = text.splitlines()[0]
     if function:
         return InputError(f"There is no function {function['name']} in DuckDB's SQL. {_hint(text)}".strip())
     missing, excess = _MISSING.search(first), _EXCESS.search(first)
@@ -69,7 +63,7 @@ def _ours(error: Exception, columns: Mapping[str, list[str]]) -> Exception:
             f"A statement reads the catalog's views and nothing else, no files and no settings ({first}). "
             "`twinloop query --help` names the views."
         )
-    if "Out of Memory" in text:
+    if any(sign in text for sign in _TOO_LARGE):
         return InputError(
             f"The statement takes more memory than it may ({first}). Select fewer columns or rows, or raise "
             "query: {memory: …} in twinloop.yaml."

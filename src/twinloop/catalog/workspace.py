@@ -19,6 +19,7 @@ from twinloop.catalog.fingerprint import Fingerprint
 from twinloop.catalog.frozen import Frozen, freeze, frozen
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.labels import Survey, Written, write
+from twinloop.catalog.limits import Limits
 from twinloop.catalog.lineage import record_policy
 from twinloop.catalog.parts import Draft, Part, Parts, enlist, rows_of_table
 from twinloop.catalog.querying import Queries
@@ -58,7 +59,7 @@ class Workspace:
         self.config = _config(root / FILE)
         self.state = State(root / "catalog" / STATE)
         self.parts = Parts(root / "catalog", self.state)
-        self._queries = Queries(self.parts, self.folder, _limits(self.config, root / FILE))
+        self._queries = Queries(self.parts, self.folder, Limits.read(self.config, root / FILE))
 
     @classmethod
     def create(cls, path: Path | str, *, name: str | None = None, twin: str | None = None) -> Workspace:
@@ -322,18 +323,6 @@ def _config(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{path} holds no settings. It needs at least a name, such as `name: my-cell`.")
     return value
-
-
-def _limits(config: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """What a statement may take: ``query: {memory: 4GB, threads: 2}`` of the workspace's file."""
-    given = config.get("query") or {}
-    if not isinstance(given, dict):
-        raise InputError(f"{where}: query holds settings, such as query: {{memory: 4GB, threads: 2}}.")
-    names = {"memory": "memory_limit", "threads": "threads"}
-    for name in given:
-        if name not in names:
-            raise UnknownNameError("setting", str(name), names, where=f"query of {where}")
-    return {names[name]: value for name, value in given.items()}
 
 
 __all__ = ["Added", "Part", "Place", "Workspace"]

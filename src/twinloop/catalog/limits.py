@@ -1,0 +1,196 @@
+"""Time and memory limits of one SQL statement: ``query: {memory: 4GB, threads: 2, timeout_s: 60}``."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from twinloop.core.errors import InputError, UnknownNameError
+
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None
+
+T = TypeVar("T")
+
+DEFAULT_MEMORY = 4 << 30  # bytes; half of the machine's memory where that is less
+DEFAULT_TIMEOUT_S = 60.0
+LONGEST_TIMEOUT_S = 86_400.0
+MOST_THREADS = 256
+_GRACE_S = 2.0  # between asking a statement to stop and giving it up
+_UNCOUNTED = 1 << 30  # bytes for buffers that DuckDB does not count, such as the texts of one block of rows
+_NAMES = ("memory", "threads", "timeout_s")
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[KMGT]i?B|%)", re.IGNORECASE)
+_UNITS = {"b": 1} | {f"{k}{i}b": (1024 if i else 1000) ** n for n, k in enumerate("kmgt", 1) for i in ("", "i")}
+
+
+class StatementTimeoutError(InputError):
+    """A statement ran longer than it may. ``abandoned``: it could not be stopped and still runs in its thread."""
+
+    def __init__(self, message: str, *, abandoned: bool) -> None:
+        super().__init__(message)
+        self.abandoned = abandoned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one statement may use: ``memory`` in bytes, ``threads`` (None: all cores), ``timeout_s`` in seconds.
+
+    The memory limit holds for DuckDB's intermediate results, and once more for the answer.
+    """
+
+    memory: int
+    threads: int | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    @classmethod
+    def read(cls, config: Mapping[str, Any], where: Path) -> Limits:
+        """Return the limits under ``query`` in the settings of a workspace, which are the file ``where``.
+
+        Raises:
+            UnknownNameError: ``query`` has a key of another name.
+            InputError: a value is of another type or outside its range.
+        """
+        given = config.get("query") or {}
+        if not isinstance(given, dict):
+            raise InputError(f"{where}: query holds settings, such as query: {{memory: 4GB, threads: 2}}.")
+        for name in given:
+            if name not in _NAMES:
+                raise UnknownNameError("setting", str(name), _NAMES, where=f"query of {where}")
+        return cls(
+            memory=_memory(given.get("memory"), where),
+            threads=_threads(given.get("threads"), where),
+            timeout_s=_timeout(given.get("timeout_s", DEFAULT_TIMEOUT_S), where),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return DuckDB's settings for the memory and the threads."""
+        threads = {} if self.threads is None else {"threads": self.threads}
+        return {"memory_limit": f"{self.memory}B", **threads}
+
+    def run(self, work: Callable[[], T], interrupt: Callable[[], None]) -> T:
+        """Run ``work`` in a thread of its own and return its result; its exceptions are raised here.
+
+        Args:
+            work: what to run.
+            interrupt: asks ``work`` to stop, after the time limit or on Ctrl-C.
+
+        Raises:
+            StatementTimeoutError: it took longer than the time limit.
+        """
+        outcome: Future[T] = Future()
+
+        def target() -> None:
+            try:
+                with _capped(2 * self.memory + _UNCOUNTED):
+                    outcome.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+                outcome.set_exception(error)
+
+        # A daemon: one call of a function cannot be interrupted, and must not keep the process from ending.
+        thread = threading.Thread(target=target, name="twinloop-statement", daemon=True)
+        thread.start()
+        late = True
+        try:
+            thread.join(self.timeout_s)
+            late = thread.is_alive()
+        finally:
+            if late:
+                interrupt()
+                thread.join(_GRACE_S)
+        if late:
+            raise StatementTimeoutError(
+                f"The statement ran longer than {self.timeout_s:g} s and was stopped. Select fewer rows, or raise "
+                "query: {timeout_s: …} in twinloop.yaml.",
+                abandoned=thread.is_alive(),
+            )
+        return outcome.result()
+
+
+def _memory(given: Any, where: Path) -> int:
+    machine = _machine_memory()
+    if given is None:
+        return min(DEFAULT_MEMORY, machine // 2)
+    found = _SIZE.fullmatch(str(given).strip())
+    if found is None:
+        raise InputError(f"{where}: query: memory is {given!r}. Write a number and a unit, such as 4GB, 512MiB or 50%.")
+    number, unit = float(found[1]), found[2].lower()
+    size = int(number * machine / 100) if unit == "%" else int(number * _UNITS[unit])
+    if size < 1:
+        raise InputError(f"{where}: query: memory is {given!r}; a statement needs more than that, such as 512MB.")
+    return min(size, machine)
+
+
+def _threads(given: Any, where: Path) -> int | None:
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_THREADS:
+        raise InputError(f"{where}: query: threads is {given!r}. Write a whole number from 1 to {MOST_THREADS}.")
+    return given
+
+
+def _timeout(given: Any, where: Path) -> float:
+    number = float("nan") if isinstance(given, bool) or not isinstance(given, int | float) else float(given)
+    if not math.isfinite(number) or not 0 < number <= LONGEST_TIMEOUT_S:
+        raise InputError(
+            f"{where}: query: timeout_s is {given!r}. Write a number of seconds above 0, at most {LONGEST_TIMEOUT_S:g}."
+        )
+    return number
+
+
+def _machine_memory() -> int:
+    """Return the machine's memory in bytes."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (ValueError, OSError, AttributeError):  # not on this system
+        return 2 * DEFAULT_MEMORY
+
+
+_cap_lock = threading.Lock()
+_capped_now = 0
+_limit_before = (-1, -1)
+
+
+@contextlib.contextmanager
+def _capped(growth: int) -> Iterator[None]:
+    """Let the process claim at most so many bytes more while the block lasts, where the system can say what it holds.
+
+    DuckDB counts what it holds between steps, and neither the texts and lists that one call of a function makes nor
+    the answer: without this, ``repeat('x', 4000000000)`` takes 4 GB whatever the memory limit is. The limit is one of
+    the process, so that several statements at a time share that of the first.
+    """
+    global _capped_now, _limit_before
+    held = _held_bytes()
+    if resource is None or held is None:
+        yield
+        return
+    with _cap_lock:
+        if not _capped_now:
+            _limit_before = resource.getrlimit(resource.RLIMIT_DATA)
+            most = [n for n in (held + growth, *_limit_before) if n != resource.RLIM_INFINITY]
+            resource.setrlimit(resource.RLIMIT_DATA, (min(most), _limit_before[1]))
+        _capped_now += 1
+    try:
+        yield
+    finally:
+        with _cap_lock:
+            _capped_now -= 1
+            if not _capped_now:
+                resource.setrlimit(resource.RLIMIT_DATA, _limit_before)
+
+
+def _held_bytes() -> int | None:
+    """Return how many bytes of private memory this process has claimed; None where the system does not say."""
+    try:
+        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return None

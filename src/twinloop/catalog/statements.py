@@ -1,0 +1,195 @@
+"""Check that SQL is one statement that reads our views: the whole syntax tree is walked, and unknown nodes are refused.
+
+This is the first of two layers. The second is the database itself, which has no way to write: see `catalog.engine`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from twinloop.catalog.views import NAMES
+from twinloop.core.errors import InputError, UnknownNameError
+
+if TYPE_CHECKING:
+    import duckdb
+
+# Characters of a statement. From twice as many on, nested ones overflow the stack of DuckDB's parser, which ends the
+# process. Lists of ids are flat and do not count; hexadecimal, they hide nothing whatever quotes surround them.
+LONGEST, LONGEST_WITH_IDS = 100_000, 32_000_000
+_ID = "'[0-9a-f]{16,64}'"
+_IDS = re.compile(rf"\bIN\s*\(\s*{_ID}(?:\s*,\s*{_ID})*\s*\)", re.IGNORECASE)
+
+# The types of nodes of a statement that reads. Queries, tables and modifiers have a type; expressions also a class.
+_NODES = {
+    *("SELECT_NODE", "SET_OPERATION_NODE", "RECURSIVE_CTE_NODE", "CTE_NODE"),
+    *(
+        "BASE_TABLE",
+        "SUBQUERY",
+        "JOIN",
+        "TABLE_FUNCTION",
+        "EXPRESSION_LIST",
+        "EMPTY",
+        "EMPTY_FROM",
+        "PIVOT",
+        "SHOW_REF",
+    ),
+    *("ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER"),
+    *("ORDER_DEFAULT", "ASCENDING", "DESCENDING"),
+    # What a type in a cast, or a value, is described by.
+    *("GENERIC_TYPE_INFO", "DECIMAL_TYPE_INFO", "STRING_TYPE_INFO", "LIST_TYPE_INFO", "STRUCT_TYPE_INFO"),
+    *("ENUM_TYPE_INFO", "ARRAY_TYPE_INFO", "ANY_TYPE_INFO", "INTEGER_LITERAL_TYPE_INFO", "USER_TYPE_INFO"),
+}
+_EXPRESSIONS = {
+    *("BETWEEN", "CASE", "CAST", "COLLATE", "COLUMN_REF", "COMPARISON", "CONJUNCTION", "CONSTANT", "DEFAULT"),
+    *("FUNCTION", "LAMBDA", "LAMBDA_REF", "OPERATOR", "PARAMETER", "POSITIONAL_REFERENCE", "STAR", "SUBQUERY", "TYPE"),
+    "WINDOW",
+}
+# Functions that give tables, and read none of a file, a setting or a name in a text.
+TABLE_FUNCTIONS = {
+    *("unnest", "range", "generate_series", "repeat", "repeat_row", "json_each", "json_tree"),
+    *("duckdb_columns", "duckdb_functions", "duckdb_keywords", "duckdb_tables", "duckdb_types", "duckdb_views"),
+}
+# Functions that change something, wait, run a text as SQL, or tell of settings, of the process or of other statements.
+REFUSED_FUNCTIONS = {
+    *("current_setting", "getenv", "getvariable", "current_query", "in_search_path", "set_config", "pg_conf_load_time"),
+    *("nextval", "currval", "setval", "setseed", "write_log", "sleep_ms", "pg_sleep", "get_block_size"),
+    *("json_execute_serialized_sql", "query", "query_table", "parse_duckdb_log_message", "hive_partition_component"),
+    *("stats", "vector_type", "txid_current", "current_connection_id", "current_query_id", "current_transaction_id"),
+}
+_CATALOGS = {"", "memory", "system", "temp"}
+_SCHEMAS = {"", "main", "memory", "temp"}
+_INFORMATION = {"tables", "columns", "schemata", "views"}  # of information_schema
+_SHOWN = {"tables", "__show_tables_expanded"}
+_PLAIN = re.compile(r"[\w -]+")  # a name that cannot be a file's
+
+
+def require_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    """Refuse anything but one statement that only reads views of the catalog.
+
+    Raises:
+        InputError: says how many statements there are, what else the one does, or what it reads.
+        UnknownNameError: it names a table that is neither a view nor one of its own.
+    """
+    _require_readable(sql)
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise InputError(f"One statement is run at a time; this text has {len(statements)}. Give one SELECT.")
+    kind = statements[0].type.name
+    if kind != "SELECT":
+        raise _writes(kind)
+    nodes = list(_nodes(_tree(connection, sql)))
+    own = {name for node in nodes for name in _named_here(node)}
+    for node in nodes:
+        _check(node, own)
+
+
+def _require_readable(sql: str) -> None:
+    if "\0" in sql or (not sql.isascii() and any("\ud800" <= letter <= "\udfff" for letter in sql)):
+        raise InputError(
+            "The statement holds characters that are no text (NUL, or half of a UTF-16 pair). Remove them."
+        )
+    if len(sql) > LONGEST_WITH_IDS or (len(sql) > LONGEST and len(_IDS.sub("", sql)) > LONGEST):
+        raise InputError(
+            f"The statement has {len(sql):,} characters; at most {LONGEST:,} are read, without lists of ids. Give long "
+            "lists as parameters: WHERE episode_id IN (SELECT unnest($ids))."
+        )
+
+
+def _tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Mapping[str, Any]:
+    """Return the syntax tree of a statement."""
+    [[text]] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
+    try:
+        tree = json.loads(text)
+    except RecursionError:
+        raise InputError("The statement is nested too deeply to be checked. Write it flatter.") from None
+    if tree.get("error") is not False or len(tree.get("statements", ())) != 1:
+        raise InputError(f"The statement cannot be checked ({tree.get('error_message')}). Give one SELECT.")
+    return tree
+
+
+def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every object of a tree, without recursion."""
+    left = [tree]
+    while left:
+        item = left.pop()
+        if isinstance(item, dict):
+            yield item
+            left.extend(item.values())
+        elif isinstance(item, list):
+            left.extend(item)
+
+
+def _named_here(node: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of tables that a node defines by ``WITH``."""
+    common = node.get("cte_map")
+    entries = common.get("map", ()) if isinstance(common, dict) else ()
+    for name in (*(entry.get("key") for entry in entries), node.get("cte_name"), node.get("ctename")):
+        if isinstance(name, str) and _PLAIN.fullmatch(name):
+            yield name.lower()
+
+
+def _check(node: Mapping[str, Any], own: set[str]) -> None:
+    """Refuse a node that is unknown, or that names what a statement may not use."""
+    kind, expression = node.get("type"), node.get("class")
+    if any(key.endswith("info_type") for key in node):
+        raise _writes(str(next(node[key] for key in node if key.endswith("info_type"))))
+    if isinstance(expression, str):
+        if expression not in _EXPRESSIONS:
+            raise _writes(expression)
+        if expression in ("FUNCTION", "WINDOW") and "function_name" in node:
+            _check_function(str(node["function_name"]))
+    elif isinstance(kind, str):
+        if kind not in _NODES:
+            raise _writes(kind)
+        if kind == "BASE_TABLE":
+            _check_table(node, own)
+        elif kind == "TABLE_FUNCTION":
+            _check_table_function(node)
+        elif kind == "SHOW_REF":
+            _check_shown(node, own)
+
+
+def _check_table(node: Mapping[str, Any], own: set[str]) -> None:
+    catalog, schema, name = (str(node.get(key) or "") for key in ("catalog_name", "schema_name", "table_name"))
+    known = {*NAMES, *TABLE_FUNCTIONS} if schema.lower() in _SCHEMAS else set[str]()
+    if schema.lower() == "information_schema":
+        known = _INFORMATION
+    if catalog.lower() not in _CATALOGS or name.lower() not in (known if schema else known | own):
+        raise UnknownNameError("table", ".".join(filter(None, (catalog, schema, name))), NAMES, where="the catalog")
+
+
+def _check_table_function(node: Mapping[str, Any]) -> None:
+    function = node.get("function")
+    name = str(function.get("function_name", "")) if isinstance(function, dict) else ""
+    if name.lower() not in TABLE_FUNCTIONS:
+        raise _reads(f"{name}()")
+
+
+def _check_function(name: str) -> None:
+    if name.lower() in REFUSED_FUNCTIONS or name.startswith("__internal"):
+        raise _reads(f"{name}()")
+
+
+def _check_shown(node: Mapping[str, Any], own: set[str]) -> None:
+    """Check ``DESCRIBE`` and ``SHOW``, which name a table, or a setting where no table has the name."""
+    name = str(node.get("table_name") or "").strip('"').lower()
+    if name and name not in {*NAMES, *own, *_SHOWN}:
+        raise UnknownNameError("table", name, NAMES, where="the catalog")
+
+
+def _writes(kind: str) -> InputError:
+    word = kind.removesuffix("_QUERY_NODE").removesuffix("_INFO").replace("_", " ")
+    return InputError(
+        f"{word} does more than read, and the catalog is changed by its own commands alone. Give one SELECT; "
+        "a PIVOT stands within one."
+    )
+
+
+def _reads(what: str) -> InputError:
+    return InputError(
+        f"A statement reads the catalog's views and nothing else, no files and no settings ({what} is refused). "
+        "`twinloop query --help` names the views."
+    )
