@@ -9,6 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+# The values that a record of a solver can have.
+ENGINES = ("mujoco", "mujoco-warp")
+SOLVERS = ("Newton", "CG", "PGS")
+JACOBIANS = ("dense", "sparse")
+
 
 @dataclass(frozen=True, kw_only=True)
 class EngineFault:
@@ -33,8 +38,8 @@ class EngineFault:
 class SolverSettings:
     """The settings of a constraint solver in a compiled model, as an episode's provenance records them.
 
-    ``solver`` is ``Newton``, ``CG`` or ``PGS``. ``jacobian`` is ``dense`` or ``sparse``, never ``auto``. ``dof`` counts
-    degrees of freedom. ``changed_for`` names the faults that twinloop changed the model's own settings for.
+    ``engine``, ``solver`` and ``jacobian`` are of the names above, never ``auto``. ``dof`` counts degrees of freedom.
+    ``changed_for`` names the faults that twinloop changed the model's own settings for.
     """
 
     engine: str

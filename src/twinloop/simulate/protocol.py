@@ -36,6 +36,9 @@ WARNINGS = (
     "buffers of contact sensors overflowed",
 )
 
+# MuJoCo stops a step whose constraints do not fit into the model's memory, with this warning or with an error.
+OUT_OF_MEMORY = int(mujoco.mjtWarning.mjWARN_CNSTRFULL)
+
 
 def state_columns(model: mujoco.MjModel, part: int) -> NDArray[np.intp]:
     """Columns of a recorded state that hold one of its components (``mjtState`` bit)."""

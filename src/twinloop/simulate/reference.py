@@ -13,7 +13,7 @@ from twinloop.core.params import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import Drives, drive_world
-from twinloop.simulate.protocol import STATE_SPEC, InitialState
+from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
 from twinloop.twin import Twin
 
 
@@ -98,7 +98,10 @@ class SimulationReference:
                 data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
                 if wrenches is not None:
                     data.xfrc_applied[:] = wrenches[world, substep]
-                mujoco.mj_step(model, data)
+                try:
+                    mujoco.mj_step(model, data)
+                except mujoco.FatalError:
+                    data.warning[OUT_OF_MEMORY].number += 1
                 if (data.warning.number > before).any():
                     break
         self.step_index += 1

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import mujoco
 import numpy as np
-from mujoco.batch import Batch
+from mujoco.batch import Batch, SimulationError
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
@@ -14,7 +15,7 @@ from twinloop.core.profile import span
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes, with_wrenches
 from twinloop.simulate.drives import Drives
-from twinloop.simulate.protocol import STATE_SPEC, InitialState
+from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
 
@@ -63,6 +64,7 @@ class SimulationThreads:
         self.batch = make_batch(twin, params, initial, nthread)
         self._drives = Drives(twin, params, initial=initial)
         self._columns = _integration_columns(twin.model)
+        self._stops = np.zeros(self.nworld, dtype=np.int64)
         self._derived = {name: self.batch.bind(name) for name in derived}
         if derived:
             self.batch.forward(stage=mujoco.mjtStage.mjSTAGE_POS.value)
@@ -106,10 +108,12 @@ class SimulationThreads:
             if self._drives.active:
                 self._step_driven(controls, wrenches)
             elif wrenches is None:
-                self.batch.rollout(controls.shape[1], controls, record=())
+                with self._noting_stops():
+                    self.batch.rollout(controls.shape[1], controls, record=())
             else:
                 inputs = with_wrenches(controls, wrenches)
-                self.batch.rollout(controls.shape[1], inputs, control_spec=_PUSHED, record=())
+                with self._noting_stops():
+                    self.batch.rollout(controls.shape[1], inputs, control_spec=_PUSHED, record=())
         self.step_index += 1
 
     def _step_driven(self, controls: NDArray[np.float64], wrenches: NDArray[np.float64] | None) -> None:
@@ -126,7 +130,8 @@ class SimulationThreads:
                 pushed[worlds] = wrenches[worlds, step]
             for name, values in changed.items():
                 batch.expand(name)[worlds] = values[worlds]
-            batch.step(worlds)
+            with self._noting_stops():
+                batch.step(worlds)
             worlds = np.flatnonzero((self.warnings() <= before).all(axis=1)).astype(np.int32)
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
@@ -139,12 +144,23 @@ class SimulationThreads:
         self._moved |= self._twin.moved(params)
         _write(self.batch, self._twin.fields(params, always=self._moved), index)
         _begin(self.batch, initial, index)
+        self._stops[index] = 0
         if self._derived:
             self.batch.forward(index, stage=mujoco.mjtStage.mjSTAGE_POS.value)
 
     def warnings(self) -> NDArray[np.int64]:
         """See the protocol."""
-        return self.batch.warning[..., -1].astype(np.int64)
+        counts = self.batch.warning[..., -1].astype(np.int64)
+        counts[:, OUT_OF_MEMORY] += self._stops
+        return counts
+
+    @contextmanager
+    def _noting_stops(self) -> Iterator[None]:
+        """Count a warning for each world in which MuJoCo stopped; it keeps its state, and the others go on."""
+        try:
+            yield
+        except SimulationError as error:
+            self._stops[list(error.ids)] += 1
 
 
 def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: int) -> Batch:

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import mujoco
 
-from twinloop.core.engine_faults import EngineFault, SolverSettings, known_faults
+from twinloop.core.engine_faults import ENGINES, SOLVERS, EngineFault, SolverSettings, known_faults
 from twinloop.core.errors import InputError
 
-ENGINE, WARP = "mujoco", "mujoco-warp"  # names of distributions
+ENGINE, WARP = ENGINES  # names of distributions
 # One step of a model with 1,168 degrees of freedom and 2,700 constraint rows takes 22 ms with the dense Jacobian, 5
 # times as long as with the sparse one (measured). The arena below then takes 0.4 GB per simulation thread.
 MOST_DENSE_DOFS = 1200
 # Constraint rows that a dense model has room for, per degree of freedom. A cloth tied by its edges needs 6 (measured).
 _ROWS_PER_DOF = 12
 _MARK = "engine_fault/{}"
-_SOLVERS = {
-    mujoco.mjtSolver.mjSOL_NEWTON: "Newton",
-    mujoco.mjtSolver.mjSOL_CG: "CG",
-    mujoco.mjtSolver.mjSOL_PGS: "PGS",
-}
+_SOLVERS = {int(getattr(mujoco.mjtSolver, f"mjSOL_{name.upper()}")): name for name in SOLVERS}
 
 
 def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
@@ -54,7 +50,7 @@ def solver_settings(model: mujoco.MjModel, *, engine: str = ENGINE) -> SolverSet
     faults = () if sparse else known_faults(ENGINE, mujoco.mj_versionString())
     return SolverSettings(
         engine=engine,
-        solver=_SOLVERS.get(mujoco.mjtSolver(model.opt.solver), str(model.opt.solver)),
+        solver=_SOLVERS[int(model.opt.solver)],
         jacobian="sparse" if sparse else "dense",
         dof=model.nv,
         changed_for=tuple(fault.name for fault in faults if _marked(model, fault)),
