@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
+from twinloop.catalog.fault_views import FAULT_VIEWS
 from twinloop.catalog.frozen import LISTS
 from twinloop.catalog.said_views import DATASET_VIEWS, LABEL_VIEWS, LINEAGE_VIEWS
 from twinloop.catalog.schema import EPISODES, TABLES
@@ -19,7 +20,7 @@ _SCORES = """
 """
 
 # Views that are made of others, as SQL, each after those it is made of.
-DERIVED: Mapping[str, str] = {"scores": _SCORES, **DATASET_VIEWS, **LINEAGE_VIEWS, **LABEL_VIEWS}
+DERIVED: Mapping[str, str] = {"scores": _SCORES, **DATASET_VIEWS, **LINEAGE_VIEWS, **LABEL_VIEWS, **FAULT_VIEWS}
 
 # Names under which the parts of a table are shown as they are.
 PART_VIEWS = {"score_history" if name == "scores" else name: name for name in TABLES if name != EPISODES.name}
