@@ -225,7 +225,7 @@ def test_a_folder_is_scored_without_a_workspace_and_conditions_decide(dataset, t
     console = Console(record=True, width=150)
     figures, code = curate(dataset, console, output=tmp_path / "out", fail_if=["suspect > 0", "bad > 0"])
     assert code == 1
-    assert figures["verdicts"] == {"bad": 0, "suspect": 1, "good": 8, "unknown": 0}
+    assert figures["verdicts"] == {"unreadable": 0, "bad": 0, "suspect": 1, "good": 8, "unknown": 0}
     assert (tmp_path / "out" / "result.json").is_file()
     text = console.export_text()
     assert re.search(r"recording/truncated +1 suspect +good:4 ", text)

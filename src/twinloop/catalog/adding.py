@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,26 +10,33 @@ from typing import Any
 import numpy as np
 
 from twinloop.catalog.admission import checked_info
-from twinloop.catalog.batch_commit import BatchCommit, ChangedMeanwhileError
+from twinloop.catalog.batch_commit import BatchCommit, ChangedMeanwhileError, write_record, write_seals
 from twinloop.catalog.episode_rows import Folder, Rows, read_rows
 from twinloop.catalog.fingerprint import Fingerprint, episode_files
 from twinloop.catalog.parts import Part, Parts
-from twinloop.catalog.seals import seal
+from twinloop.catalog.seals import Seal, of_block, seal, sealed_files, seals_of
 from twinloop.catalog.state import State, now
 from twinloop.core.errors import DatasetError, InputError
+from twinloop.dataset.footers import unreadable_files
 
 _TRIES = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Added:
-    """What became of a folder: its batch, its episodes, how many of them nobody knew before, and the parts written."""
+    """What became of a folder: its batch, its episodes, how many of them nobody knew before, and the parts written.
+
+    ``resealed`` are files that were known, have other content now, and are known with that from now on. ``unreadable``
+    are sentences on files of the new episodes that cannot be read.
+    """
 
     batch: str
     episodes: int
     new: int
     known: int
     parts: tuple[str, ...]
+    resealed: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
 
 
 def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None) -> Added:
@@ -43,6 +50,8 @@ def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, sour
         source: of episodes that do not say.
         run_id: the run that made it.
     """
+    checked_info(folder)
+    sealed_files(folder)  # refuses pipes and links to outside before anything is read
     for _ in range(_TRIES):
         try:
             return _Addition(parts, folder, path=path, batch=batch, source=source, run_id=run_id).commit()
@@ -70,19 +79,30 @@ class _Addition:
         self._print, self._info, self._files, self._rows = self._read()
 
     def commit(self) -> Added:
+        before = {} if self._rewritten else {item.path: item for item in seals_of(self._parts.state, self._batch)}
+        seals = seal(self._folder, before)
+        resealed = [item.path for item in seals if item.path in before and item != before[item.path]]
         if self._before and not self._files and not self._rewritten:
             if self._before["path"] != self._path:
                 move(self._parts.state, self._batch, self._path)
-            return self._again(())
+            if {item.path for item in seals if item.path not in before} or resealed or self._lost(before, seals):
+                self._seal_again(seals)
+            return self._again((), resealed=resealed)
         revision = self._before["revision"] if self._before else 0
-        commit = BatchCommit(
-            record=self._record(revision + 1),
-            rows=self._rows,
-            seals=seal(self._folder, () if self._rewritten else self._sealed()),
-            rewritten=self._rewritten,
-        )
+        commit = BatchCommit(record=self._record(revision + 1), rows=self._rows, seals=seals, rewritten=self._rewritten)
         written, new = commit.make(self._parts, run_id=self._run)
-        return self._again(written, new=new)
+        return self._again(written, new=new, resealed=resealed)
+
+    def _lost(self, before: Iterable[str], seals: Sequence[Seal]) -> bool:
+        """Return whether a file that belongs to no block is there no more."""
+        return not {path for path in before if not of_block(path)} <= {item.path for item in seals}
+
+    def _seal_again(self, seals: Sequence[Seal]) -> None:
+        """Know files that changed, while the episodes did not, with what they hold now."""
+        record = self._record((self._before or {})["revision"] + 1)
+        with self._parts.state.transaction() as connection:
+            write_seals(connection, self._batch, seals)
+            write_record(connection, record)
 
     @property
     def _rewritten(self) -> bool:
@@ -116,10 +136,6 @@ class _Addition:
             (row for row in gone if now_here.since(Fingerprint.from_text(row["files"])) == "same" and row["episodes"]),
             None,
         )
-
-    def _sealed(self) -> list[str]:
-        rows = self._parts.state.rows("SELECT path FROM seals WHERE batch = ?", (self._batch,))
-        return [row["path"] for row in rows]
 
     def _free_name(self, name: str) -> str:
         taken = {row["batch"] for row in self._parts.state.rows("SELECT batch FROM batches")}
@@ -175,7 +191,9 @@ class _Addition:
             "run_id": self._run or before.get("run_id"),
         }
 
-    def _again(self, written: Sequence[Part], *, new: int = 0) -> Added:
+    def _again(self, written: Sequence[Part], *, new: int = 0, resealed: Sequence[str] = ()) -> Added:
         episodes = self._info["total_episodes"]
         names = tuple(part.part for part in written)
-        return Added(batch=self._batch, episodes=episodes, new=new, known=episodes - new, parts=names)
+        return Added(batch=self._batch, episodes=episodes, new=new, known=episodes - new, parts=names,
+                     resealed=tuple(resealed),
+                     unreadable=tuple(unreadable_files(self._folder, self._info, self._files)))  # fmt: skip

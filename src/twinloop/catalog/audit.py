@@ -117,12 +117,13 @@ def unwitnessed(root: Path, state: State) -> str | None:
         seq, digest = int(said["seq"]), str(said["sha256"])
     except (InputError, KeyError, TypeError, ValueError) as error:
         return f"{path} is damaged ({error})."
-    return missing_head(state, seq, digest)
+    lost = missing_head(state, seq, digest)
+    return lost and f"{lost} The head was noted in {path}."
 
 
 def missing_head(state: State, seq: int, digest: str) -> str | None:
     """Why an entry that was noted elsewhere is not in the log; None where it is."""
-    if seq == 0:
+    if seq == 0 and not digest:
         return None
     row = state.row("SELECT sha256 FROM release_audit WHERE seq = ?", (seq,))
     if row is None:

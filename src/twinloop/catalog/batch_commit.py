@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from twinloop.catalog.episode_rows import Rows
 from twinloop.catalog.parts import Draft, Part, Parts, about_of, enlist
 from twinloop.catalog.schema import EPISODES, PARAMS
-from twinloop.catalog.seals import Seal
+from twinloop.catalog.seals import Seal, of_block
 from twinloop.catalog.state import State
 
 
@@ -117,7 +117,15 @@ def draw(connection: sqlite3.Connection, params: pa.Table) -> None:
 
 
 def write_seals(connection: sqlite3.Connection, batch: str, seals: Iterable[Seal]) -> None:
-    """Write down what files of a batch are."""
+    """Write down what files of a batch are.
+
+    Files that belong to no block are given all together, or not at all: those that are gone are forgotten.
+    """
+    seals = list(seals)
+    if any(not of_block(seal.path) for seal in seals):
+        held = connection.execute("SELECT path FROM seals WHERE batch = ?", (batch,)).fetchall()
+        gone = [(batch, path) for (path,) in held if not of_block(path)]
+        connection.executemany("DELETE FROM seals WHERE batch = ? AND path = ?", gone)
     rows = [(batch, seal.path, seal.bytes, seal.sha256, int(seal.whole)) for seal in seals]
     connection.executemany("INSERT OR REPLACE INTO seals VALUES (?, ?, ?, ?, ?)", rows)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,8 +14,6 @@ from twinloop.catalog.fsck_batches import check_batch
 from twinloop.catalog.kept import damaged
 from twinloop.catalog.parts import PATTERN, Part, Parts
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
-from twinloop.catalog.state import NewerStateError, State
-from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_file
 
 SWEPT = "swept"  # within catalog/: what no transaction lists, kept until a person removes it
@@ -33,23 +30,6 @@ class Finding:
     remedy: str
     repair: str = ""
     batch: str | None = None
-
-
-def check_state(path: Path) -> list[Finding]:
-    """Whether SQLite can read its file, all pages of it.
-
-    Raises:
-        NewerStateError: it is of a newer version, and nothing of it may be judged or made again.
-    """
-    try:
-        state = State(path)
-        said = [row["integrity_check"] for row in state.rows("PRAGMA integrity_check(5)")]
-        state.close()
-    except NewerStateError:
-        raise
-    except DatasetError as error:
-        return [_state(path, str(error))]
-    return [] if said == ["ok"] else [_state(path, f"{path} is damaged: {'; '.join(said)}.")]
 
 
 def check_parts(parts: Parts) -> Iterator[Finding]:
@@ -101,18 +81,16 @@ def check_index(parts: Parts) -> Iterator[Finding]:
             )
 
 
-def check_batches(parts: Parts, *, deep: bool, report: Report | None = None) -> Iterator[Finding]:
-    """Every dataset folder against what it was when it was added."""
+def check_batches(parts: Parts, *, deep: bool, note: Report = lambda _sentence: None) -> Iterator[Finding]:
+    """Every dataset folder against what it was when it was added; ``note`` takes what was done meanwhile."""
     for row in parts.state.rows("SELECT * FROM batches ORDER BY added, batch"):
-        if report is not None:
-            report(row["batch"])
-        for what, repair in check_batch(parts, row, deep=deep):
+        for what, repair in check_batch(parts, row, note, deep=deep):
             yield Finding(
                 kind="dataset",
                 where=f"batch {row['batch']} at {row['path']}",
                 what=what,
                 remedy=_REMEDIES[repair].format(path=row["path"]),
-                repair=repair if repair != "copy" else "",
+                repair=repair if repair in ("find", "add") else "",
                 batch=row["batch"],
             )
 
@@ -120,18 +98,9 @@ def check_batches(parts: Parts, *, deep: bool, report: Report | None = None) -> 
 _REMEDIES = {
     "find": "Move it back, or `twinloop add` it where it lies now; --repair looks for it in the workspace.",
     "add": "Where that was meant, `twinloop add {path}`; --repair does it.",
+    "meant": "Put a copy of the file back. Where the change was meant: `twinloop add {path}`.",
     "copy": "Put a copy of the file back, or export the dataset again and `twinloop add {path}`.",
 }
-
-
-def _state(path: Path, what: str) -> Finding:
-    return Finding(
-        kind="state",
-        where=path.name,
-        what=what,
-        remedy=f"Put a copy of {path.name} back, or make it again from the parts: `twinloop fsck --repair`.",
-        repair="rebuild",
-    )
 
 
 def part_is_damaged(parts: Parts, part: Part) -> bool:

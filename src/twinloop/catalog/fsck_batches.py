@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from twinloop.catalog.batch_commit import key_of
+from twinloop.catalog.batch_commit import key_of, write_seals
 from twinloop.catalog.fingerprint import Fingerprint
 from twinloop.catalog.parts import Parts
-from twinloop.catalog.seals import Seal, broken, require_footer, sealed_files
+from twinloop.catalog.seals import Seal, broken, of_block, readable, require_footer, seal, sealed_files, seals_of
+from twinloop.catalog.state import State
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.dataset import layout
 from twinloop.dataset.content_ids import content_ids
 from twinloop.dataset.parquet import read_table
 from twinloop.dataset.reader import DatasetReader
 
-Repair = Literal["find", "add", "copy"]
+Repair = Literal["find", "add", "copy", "meant"]
 
 _ID = "provenance/episode_id"
 _PLACE = ["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]
 
 
-def check_batch(parts: Parts, row: Mapping[str, Any], *, deep: bool) -> Iterator[tuple[str, Repair]]:
+def check_batch(
+    parts: Parts, row: Mapping[str, Any], note: Callable[[str], None], *, deep: bool
+) -> Iterator[tuple[str, Repair]]:
     """What is wrong with a batch's folder, and what kind of repair that calls for.
 
     Args:
         parts: of the catalog.
         row: of the table ``batches``.
+        note: takes a sentence for people about what was done meanwhile.
         deep: read every file whole, name episodes without provenance anew, and decode videos at both ends of each
             episode.
     """
@@ -35,12 +39,14 @@ def check_batch(parts: Parts, row: Mapping[str, Any], *, deep: bool) -> Iterator
     if not (folder / layout.INFO).is_file():
         yield f"{folder} is gone, or is no dataset any more.", "find"
         return
-    change = Fingerprint.of(folder).since(Fingerprint.from_text(row["files"]))
-    damaged = list(_files(parts, row["batch"], folder, deep=deep))
+    try:
+        damaged = list(_files(parts, row, folder, note, deep=deep))
+    except DatasetError as error:
+        damaged = [(str(error), "copy")]
     if damaged:
         yield from damaged
         return
-    if change == "changed":
+    if Fingerprint.of(folder).since(Fingerprint.from_text(row["files"])) == "changed":
         yield f"{folder} was written anew since it was added.", "add"
         return
     try:
@@ -49,24 +55,33 @@ def check_batch(parts: Parts, row: Mapping[str, Any], *, deep: bool) -> Iterator
         yield f"{folder}: {error}", "copy"
 
 
-def _files(parts: Parts, batch: str, folder: Path, *, deep: bool) -> Iterator[tuple[str, Repair]]:
-    """Files that are not what they were; those of a folder written anew have other names or sizes altogether."""
-    rows = parts.state.rows("SELECT path, bytes, sha256, whole FROM seals WHERE batch = ? ORDER BY path", (batch,))
-    seals = [Seal(path=r["path"], bytes=r["bytes"], sha256=r["sha256"], whole=bool(r["whole"])) for r in rows]
-    wrong = [(seal, what) for seal in seals if (what := broken(folder, seal, deep=deep)) is not None]
-    kinds = {seal.path.partition("/")[0] for seal, what in wrong if "other bytes" not in what}
-    if kinds >= {"meta", "data"}:
-        return  # another dataset stands there: its fingerprint says so
-    for seal, what in wrong:
-        yield f"{folder / seal.path} {what}.", "copy"
+def _files(
+    parts: Parts, row: Mapping[str, Any], folder: Path, note: Callable[[str], None], *, deep: bool
+) -> Iterator[tuple[str, Repair]]:
+    """Find files that are not what they were; those of a folder written anew have other names or sizes altogether."""
+    batch, seals = row["batch"], seals_of(parts.state, row["batch"])
+    wrong = [(item, what) for item in seals if (what := broken(folder, item, deep=deep)) is not None]
+    blocks = [(item, what) for item, what in wrong if of_block(item.path)]
+    if {item.path.partition("/")[0] for item, what in blocks if "other bytes" not in what} >= {"meta", "data"}:
+        return  # another dataset is there: its fingerprint tells
+    new = sorted(set(sealed_files(folder)) - {item.path for item in seals})
+    grown = any(path.startswith("meta/episodes/") for path in new)
+    for item, what in blocks if grown else wrong:  # a dataset that grew has other metadata
+        yield f"{readable(folder / item.path)} {what}.", "copy" if of_block(item.path) else "meant"
     if deep:
-        known = {seal.path for seal, _ in wrong}
-        yield from _footers(folder, [seal.path for seal in seals if seal.path not in known])
+        known = {item.path for item, _ in wrong}
+        yield from _footers(folder, [item.path for item in seals if of_block(item.path) and item.path not in known])
+    extra = [path for path in new if is_sealed(seals) or (seals and of_block(path))]
+    if extra:
+        what = f"{len(extra)} files that the catalog was not told of, such as {readable(extra[0])}"
+        yield f"{readable(folder)} has {what}.", "add"
     if deep and not wrong:
-        _seal_whole(parts, batch, folder, [seal for seal in seals if not seal.whole])
-    extra = set(sealed_files(folder)) - {seal.path for seal in seals}
-    if extra and seals:
-        yield f"{folder} has {len(extra)} files that the catalog was not told of, such as {min(extra)}.", "add"
+        _seal_rest(parts.state, batch, folder, seals, note)
+
+
+def is_sealed(seals: Sequence[Seal]) -> bool:
+    """Return whether every file of a batch is sealed; an earlier version sealed the files of blocks alone."""
+    return any(item.path == layout.INFO for item in seals)
 
 
 def _footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
@@ -78,16 +93,15 @@ def _footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
             yield f"{error} It was so when it was added.", "copy"
 
 
-def _seal_whole(parts: Parts, batch: str, folder: Path, seals: list[Seal]) -> None:
-    """Remember the hashes of videos, now that they are read whole."""
-    fresh = [Seal.of(folder, seal.path, whole=True) for seal in seals]
-    if not fresh:
-        return
-    with parts.state.transaction() as connection:
-        connection.executemany(
-            "UPDATE seals SET sha256 = ?, whole = 1 WHERE batch = ? AND path = ?",
-            [(seal.sha256, batch, seal.path) for seal in fresh],
-        )
+def _seal_rest(state: State, batch: str, folder: Path, seals: Sequence[Seal], note: Callable[[str], None]) -> None:
+    """Seal what an earlier version left: videos but for their ends, and files that belong to no block."""
+    fresh = [Seal.of(folder, item.path) for item in seals if not item.whole]
+    if seals and not is_sealed(seals):
+        fresh += [item for item in seal(folder, [item.path for item in seals]) if not of_block(item.path)]
+    if fresh:
+        with state.transaction() as connection:
+            write_seals(connection, batch, fresh)
+        note(f"{len(fresh)} files of batch {batch} were sealed just now. Changes from before cannot be noticed.")
 
 
 def _episodes(parts: Parts, row: Mapping[str, Any], folder: Path, *, deep: bool) -> Iterator[tuple[str, Repair]]:

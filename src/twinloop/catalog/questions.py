@@ -31,7 +31,7 @@ FROM episodes WHERE valid GROUP BY task, source ORDER BY task, source""",
         sql="""
 SELECT episode_id, count(*) AS bad, string_agg(DISTINCT s."check", ', ') AS checks, any_value(s.reason) AS one_reason
 FROM scores s JOIN episodes e USING (episode_id)
-WHERE e.source = 'real' AND s.verdict = 'bad' GROUP BY episode_id ORDER BY bad DESC, episode_id LIMIT 20""",
+WHERE e.source = 'real' AND s.verdict IN ('bad', 'unreadable') GROUP BY episode_id ORDER BY bad DESC, episode_id LIMIT 20""",
     ),
     Question(
         name="range",

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from twinloop.catalog.batch_commit import draw, place, write_record, write_seals
+from twinloop.catalog.commit_count import count_file
 from twinloop.catalog.parts import PATTERN, Part, about_of, enlist
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
 from twinloop.catalog.seals import seal
@@ -66,6 +67,7 @@ def rebuild(folder: Path, path: Path) -> Rebuilt:
         if old.exists():
             old.rename(path.with_name(kept + suffix))
     fresh.replace(path)
+    count_file(fresh).replace(count_file(path))
     _remove(fresh)
     return rebuilt
 
@@ -163,11 +165,13 @@ def _take_over(path: Path, state: State, rebuilt: Rebuilt) -> None:
     if not path.is_file():
         return
     with contextlib.closing(sqlite3.connect(path)) as old, state.transaction() as connection:
-        for name, table in STATE_TABLES.items():
+        old.text_factory = lambda raw: raw.decode("utf-8", "replace")  # one damaged text must not end a table
+        for name in (*STATE_TABLES, "run_files"):
             if name in _INDEX:
                 continue
             held = {row[1] for row in _readable(old, f"PRAGMA table_info({name})")}  # of an older version: not all
-            names = [column.name for column in table.columns if column.name in held]
+            own = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+            names = [column for column in own if column in held]
             columns = ", ".join(f'"{column}"' for column in names)
             marks = ", ".join("?" * len(names))
             rebuilt.taken[name] = 0
@@ -183,5 +187,5 @@ def _readable(old: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
 
 
 def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+    for file in (*(path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")), count_file(path)):
+        file.unlink(missing_ok=True)

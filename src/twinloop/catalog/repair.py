@@ -51,6 +51,9 @@ def _repair_one(parts: Parts, finding: Finding) -> str:
     if finding.repair == "forget":
         (parts.folder.parent / finding.where).unlink(missing_ok=True)
         return "Removed."
+    if finding.repair == "count":
+        with parts.state.transaction():
+            return "Written again."
     if finding.repair == "find" and finding.batch is not None:
         return _find(parts, finding.batch)
     if finding.repair == "add" and finding.batch is not None:

@@ -104,7 +104,7 @@ SCORES = CatalogTable(
         _column("value", _FLOAT, "? the figure"),
         _column("unit", _TEXT, "its unit"),
         _column("limit", _FLOAT, "? the figure from which on the episode is suspect"),
-        _column("verdict", _TEXT, "good, suspect, bad, or unknown where the check cannot tell"),
+        _column("verdict", _TEXT, "good, suspect, bad, unknown where the check cannot tell, or unreadable"),
         _column("reason", _TEXT, "one sentence for a person: what is wrong, where, how much; or why it cannot tell"),
         _column("first_frame", _INT, "? first frame that is concerned"),
         _column("last_frame", _INT, "? last frame that is concerned"),

@@ -20,16 +20,24 @@ from typing import Any
 import pyarrow as pa
 
 from twinloop.catalog import state_schema
+from twinloop.catalog.commit_count import write_count, write_hash
+from twinloop.catalog.row_digests import RowDigests, measured_digests, store_all, stored_digests
 from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.core.errors import DatasetError, DatasetLockedError, UnknownNameError
+from twinloop.core.system_errors import full, refused
 
 BUSY_S = 30.0  # how long a writer waits for its turn: a commit takes milliseconds, so that who waits longer is told
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _READ_ONLY = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
+_NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # on a full disk, the files beside a WAL cannot be made
 
 
 class NewerStateError(DatasetError):
     """The file was made by a newer version of twinloop, which alone may change it."""
+
+
+class UnreachableStateError(DatasetError):
+    """The disk refuses: it is full, read-only or has a fault. That says nothing about the file itself."""
 
 
 class State:
@@ -43,6 +51,7 @@ class State:
         self.path = path
         self._local = threading.local()
         self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._copied_for_space = False
         if not path.is_file():
             raise DatasetError(
                 f"{path} is missing. `twinloop fsck --repair` makes its index again from the parts in {path.parent}; "
@@ -63,13 +72,18 @@ class State:
     def create(cls, path: Path) -> State:
         """An empty one, whole from the moment it is there."""
         fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        connection = sqlite3.connect(fresh)
+        _remove_unfinished(path)
         try:
-            connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {state_schema.create_sql()} COMMIT;")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        finally:
-            connection.close()
-        fresh.replace(path)
+            with contextlib.closing(sqlite3.connect(fresh)) as connection:
+                connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {state_schema.create_sql()} COMMIT;")
+                with connection:
+                    store_all(connection, measured_digests(connection))
+                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            fresh.replace(path)
+        except (sqlite3.Error, OSError) as error:
+            _remove_unfinished(path)
+            raise refused(error, path) if isinstance(error, OSError) else _explanation(path, error) from error
+        write_count(path, 0)
         return cls(path)
 
     @contextlib.contextmanager
@@ -82,15 +96,18 @@ class State:
         """
         connection = self._connection
         with self._explained():
+            digests = self._digests(connection)  # before the transaction: a rollback would remove its triggers
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
-                connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'state'")
+                count = _counted(connection)
+                digests.store()
                 connection.execute("COMMIT")
             except BaseException:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
                 raise
+        write_count(self.path, count)
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
@@ -148,19 +165,29 @@ class State:
         return pa.Table.from_arrays(arrays, schema=STATE_TABLES[table].schema)
 
     def _migrate(self) -> None:
-        """Take every step from the file's version to this one, in one transaction."""
-        with self.transaction() as connection:
-            # Another process may have done it meanwhile.
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
-            for step in range(version, state_schema.VERSION):
-                for statement in state_schema.STEPS[step]:
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {max(version, state_schema.VERSION)}")
+        """Take every step from the file's version to this one, in one transaction; a read-only file stays as it is."""
+        connection = self._connection
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if _refuses_writing(error):
+                return
+            raise self._error(error) from error
+        with self._explained():
+            try:
+                count = _take_steps(connection)
+                connection.execute("COMMIT")
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+        write_count(self.path, count)
 
     def close(self) -> None:
         """Give this thread's connection back."""
         held = getattr(self._local, "held", None)
         if held is not None and held[0] == os.getpid():
+            if self._local.digests is not None:
+                self._note_file(held[1])
             held[1].close()
         self._local.held = None
         if self._copy is not None:
@@ -173,15 +200,31 @@ class State:
         held = getattr(self._local, "held", None)
         if held is None or held[0] != os.getpid():
             held = (os.getpid(), self._connect())
-            self._local.held = held
+            self._local.held, self._local.digests = held, None
         return held[1]
+
+    def _note_file(self, connection: sqlite3.Connection) -> None:
+        """Bring the file up to date with the write-ahead log, where nobody reads that, and note its hash."""
+        with contextlib.suppress(sqlite3.Error):
+            count = connection.execute("SELECT value FROM counters WHERE name = 'state'").fetchone()[0]
+            _, frames, done = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+            if frames == done:
+                write_hash(self.path, count)
+
+    def _digests(self, connection: sqlite3.Connection) -> RowDigests:
+        """Return what sums up the changes that this thread's connection makes, from its first transaction on."""
+        if self._local.digests is None:
+            self._local.digests = RowDigests(connection)
+        self._local.digests.begin()
+        return self._local.digests
 
     def _connect(self) -> sqlite3.Connection:
         try:
             return _opened(self.path)
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF not in _READ_ONLY:
+            if _code(error) not in (*_READ_ONLY, *_NO_ROOM):
                 raise
+            self._copied_for_space = _code(error) in _NO_ROOM
         # SQLite reads a WAL through files that it makes beside it. Where none can be made, a copy is read.
         if self._copy is None:
             self._copy = tempfile.TemporaryDirectory(prefix="twinloop-state-")
@@ -201,33 +244,82 @@ class State:
             raise self._error(error) from error
 
     def _error(self, error: sqlite3.Error) -> DatasetError:
-        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            return DatasetLockedError(
-                f"Another process has been writing to {self.path} for more than {BUSY_S:.0f} s. Wait for it to end, "
-                "or stop it; then run this again. Nothing was changed."
-            )
-        if code == sqlite3.SQLITE_FULL:
-            return DatasetError(
-                f"No space left on the disk while writing {self.path}. What was committed before is unharmed. Free "
-                "some space and run this again."
-            )
-        if code in _CORRUPT:
-            return DatasetError(
-                f"{self.path} is damaged ({error}). Put a copy of it back, or let `twinloop fsck --repair` make its "
-                "index again from the parts; labels and frozen datasets then come back as far as they can be read."
-            )
-        if code in _READ_ONLY or "readonly" in str(error):
-            return DatasetError(
-                f"{self.path} cannot be written ({error}). Make the workspace writable, or work in a copy of it; "
-                "queries go on working."
-            )
-        return DatasetError(f"{self.path}: {error}. Run `twinloop fsck` to see whether the catalog is whole.")
+        if self._copied_for_space and _refuses_writing(error):
+            return full(self.path)
+        return _explanation(self.path, error)
 
 
 def now() -> str:
     """This moment, ISO 8601 in UTC."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _explanation(path: Path, error: sqlite3.Error) -> DatasetError:
+    """Return the error to raise instead of one of SQLite."""
+    code = _code(error)
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return DatasetLockedError(
+            f"Another process has been writing to {path} for more than {BUSY_S:.0f} s. Wait for it to end, "
+            "or stop it; then run this again. Nothing was changed."
+        )
+    if code in _CORRUPT:
+        return DatasetError(
+            f"{path} is damaged ({error}). Put a copy of it back, or let `twinloop fsck --repair` make its "
+            "index again from the parts; labels and frozen datasets then come back as far as they can be read."
+        )
+    if code == sqlite3.SQLITE_FULL:
+        return UnreachableStateError(str(full(path)))
+    if _refuses_writing(error):
+        return UnreachableStateError(
+            f"{path} cannot be written ({error}). Make the workspace writable, or work in a copy of it; "
+            "queries go on working."
+        )
+    if code == sqlite3.SQLITE_IOERR:
+        return UnreachableStateError(
+            f"{path} cannot be read or written ({error}): the disk is full or has a fault. Free some space, or look "
+            "into the system's log; then run this again."
+        )
+    return DatasetError(f"{path}: {error}. Run `twinloop fsck` to see whether the catalog is whole.")
+
+
+def _code(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _remove_unfinished(path: Path) -> None:
+    """Remove new files for ``path`` that their processes, which have ended, did not finish."""
+    for left in path.parent.glob(f".{path.name}.*.tmp*"):
+        owner = left.name.removeprefix(f".{path.name}.").partition(".")[0]
+        if owner == str(os.getpid()) or not Path("/proc", owner).exists():
+            with contextlib.suppress(OSError):
+                left.unlink()
+
+
+def _counted(connection: sqlite3.Connection) -> int:
+    """Count a transaction; returns its number."""
+    sql = "UPDATE counters SET value = value + 1 WHERE name = 'state' RETURNING value"
+    return connection.execute(sql).fetchall()[0][0]
+
+
+def _take_steps(connection: sqlite3.Connection) -> int:
+    """Make a file one of this version within a transaction; returns the number of the transaction."""
+    # Another process may have done it meanwhile.
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    stored = stored_digests(connection)
+    before = measured_digests(connection) if stored is not None else {}
+    for step in range(version, state_schema.VERSION):
+        for statement in state_schema.STEPS[step]:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA user_version = {max(version, state_schema.VERSION)}")
+    count = _counted(connection)
+    # A row that was changed behind the catalog's back before is so afterwards, too.
+    wrong = {name: (stored or {}).get(name, 0) ^ digest for name, digest in before.items()}
+    store_all(connection, {n: digest ^ wrong.get(n, 0) for n, digest in measured_digests(connection).items()})
+    return count
+
+
+def _refuses_writing(error: sqlite3.Error) -> bool:
+    return _code(error) in _READ_ONLY or "readonly" in str(error)
 
 
 def _opened(path: Path) -> sqlite3.Connection:

@@ -14,9 +14,16 @@ from twinloop.catalog.release_schema import RELEASE_STEP, RELEASE_TABLES, RELEAS
 from twinloop.catalog.said_schema import DATASETS, LABEL_ENDS, LABEL_HISTORY, POLICIES, POLICY_DATASETS, SAID_INDEXES
 from twinloop.catalog.schema import CatalogTable, Column
 
-VERSION = 2
+VERSION = 3
 # By version: the statements that make a file of that version one of the next. A released step never changes.
-STEPS: Mapping[int, tuple[str, ...]] = {1: RELEASE_STEP}
+# Digests of the rows of each table, and what each file of a run's folder was when the run was recorded.
+_ROW_DIGESTS = "CREATE TABLE row_digests (name TEXT PRIMARY KEY, digest INTEGER NOT NULL) WITHOUT ROWID;"
+_RUN_FILES = """
+CREATE TABLE run_files (
+    path TEXT PRIMARY KEY, folder TEXT NOT NULL, bytes INTEGER NOT NULL, sha256 TEXT NOT NULL
+) WITHOUT ROWID;"""
+_INTEGRITY = (_ROW_DIGESTS, _RUN_FILES)
+STEPS: Mapping[int, tuple[str, ...]] = {1: RELEASE_STEP, 2: _INTEGRITY}
 
 _TEXT, _INT, _FLOAT, _FLAG = pa.string(), pa.int64(), pa.float64(), pa.bool_()
 _SQL = {_TEXT: "TEXT", _INT: "INTEGER", _FLOAT: "REAL", _FLAG: "INTEGER"}
@@ -125,7 +132,8 @@ INSERT INTO counters VALUES ('parts', 0), ('state', 0);
 def create_sql() -> str:
     """The statements that make an empty ``state.sqlite``."""
     tables = "\n".join(_create(table) for table in STATE_TABLES.values())
-    return tables + SAID_INDEXES + "\n".join(RELEASE_TRIGGERS) + _HIDDEN + f"PRAGMA user_version = {VERSION};"
+    rest = "\n".join((*RELEASE_TRIGGERS, _HIDDEN, *_INTEGRITY))
+    return f"{tables}{SAID_INDEXES}{rest}PRAGMA user_version = {VERSION};"
 
 
 def _create(table: CatalogTable) -> str:

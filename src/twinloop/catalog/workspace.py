@@ -242,17 +242,15 @@ class Workspace:
     def bury(self, episode_ids: Sequence[str], reason: str, by: str) -> int:
         """Leave episodes out of the view ``episodes``, with a reason; nothing is deleted. Returns how many are new."""
         with self.state.transaction() as connection:
-            before = connection.total_changes
             rows = [(name, reason, by, now()) for name in dict.fromkeys(episode_ids)]
-            connection.executemany("INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?, ?)", rows)
-            return connection.total_changes - before
+            sql = "INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?, ?)"
+            return connection.executemany(sql, rows).rowcount
 
     def unbury(self, episode_ids: Sequence[str]) -> int:
         """Take episodes back into the view ``episodes``; returns how many had been left out."""
         with self.state.transaction() as connection:
-            before = connection.total_changes
-            connection.executemany("DELETE FROM tombstones WHERE episode_id = ?", [(name,) for name in episode_ids])
-            return connection.total_changes - before
+            sql = "DELETE FROM tombstones WHERE episode_id = ?"
+            return connection.executemany(sql, [(name,) for name in episode_ids]).rowcount
 
     def freeze(self, name: str, sql: str, note: str = "") -> Frozen:
         """Freeze what a statement selects now, under a name; see `catalog.frozen.freeze`."""

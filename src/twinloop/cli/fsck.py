@@ -17,6 +17,8 @@ class Fsck:
     repair: bool = False
     """Put right what can be without losing anything: make the index again, read batches again, find moved folders,
     move leftovers of ended writers aside."""
+    accept: tuple[Path, ...] = ()
+    """Files and folders of recorded runs that were changed on purpose: they are known as they are now."""
     compact: bool = False
     """Afterwards, join small parts into large ones."""
     workspace: Path | None = None
@@ -29,5 +31,10 @@ class Fsck:
         from twinloop.loop.fsck import run_fsck
 
         return run_fsck(
-            self.workspace, deep=self.deep, mend=self.repair, join=self.compact, console=console(json=self.json)
+            self.workspace,
+            deep=self.deep,
+            mend=self.repair,
+            join=self.compact,
+            console=console(json=self.json),
+            meant=self.accept,
         )

@@ -8,14 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from twinloop.core.errors import TwinloopError
+from twinloop.core.errors import DatasetError, TwinloopError
+from twinloop.core.extension import raised
 from twinloop.core.files import sha256_json
 from twinloop.curate.recording import Recording
 from twinloop.curate.sources import source_hashes
 
-Verdict = Literal["good", "suspect", "bad", "unknown"]
-VERDICTS: tuple[Verdict, ...] = ("bad", "suspect", "good", "unknown")
+Verdict = Literal["good", "suspect", "bad", "unknown", "unreadable"]
+VERDICTS: tuple[Verdict, ...] = ("unreadable", "bad", "suspect", "good", "unknown")
 """Worst first; what cannot be told is outweighed by whatever can."""
+READABLE = "recording/readable"  # runs with whatever other checks; says nothing of the quality of what can be read
 FAMILIES = ("physics", "recording", "demonstration", "learned")
 
 
@@ -44,6 +46,8 @@ class Score:
 
     def badness(self) -> tuple[int, float]:
         """Larger is worse: by the verdict, then by how far the figure lies beyond its limit, on whichever side."""
+        if self.check == READABLE and self.verdict == "good":
+            return -len(VERDICTS), 0.0
         beyond = 0.0
         if self.verdict in ("suspect", "bad") and self.value is not None and self.limit:
             beyond = abs(self.value - self.limit) / abs(self.limit)
@@ -76,7 +80,8 @@ class Measured:
     """One figure of one channel of an episode, before it is known what is usual.
 
     ``value`` is None where it cannot be told, and ``said`` then says why; else ``said`` is the evidence in words.
-    ``facts`` are further small things that the judgement needs.
+    ``facts`` are further small things that the judgement needs. ``unreadable`` says that the episode is not to be
+    judged at all: something of it cannot be read, or the check raised an error on it.
     """
 
     value: float | None
@@ -85,6 +90,7 @@ class Measured:
     first_frame: int | None = None
     last_frame: int | None = None
     facts: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unreadable: bool = False
 
 
 class MeasuringCheck(ABC):
@@ -119,11 +125,18 @@ class MeasuringCheck(ABC):
         """Scores of all episodes from the figures of each."""
 
     def measured(self, recording: Recording) -> Sequence[Measured]:
-        """`measure`; where the recording cannot be read, one figure that says why it is not known."""
+        """Return what `measure` does; where it raises, one figure that gives the reason.
+
+        A built-in check raises what is no `DatasetError` where it does not apply. Any error of a check that somebody
+        else wrote makes the episode unreadable.
+        """
         try:
             return self.measure(recording)
         except TwinloopError as error:
-            return [Measured(value=None, said=str(error))]
+            own = type(self).__module__.startswith("twinloop.")
+            return [Measured(value=None, said=str(error), unreadable=isinstance(error, DatasetError) or not own)]
+        except Exception as error:  # noqa: BLE001 - whatever it is, the episode was not checked
+            return [Measured(value=None, said=f"{self.name} raised {raised(error)}.", unreadable=True)]
 
     def score(self, recordings: Sequence[Recording]) -> Iterator[Score]:
         """See `Check`."""

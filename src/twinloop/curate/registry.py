@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 from twinloop.core.extension import load_class, raised
-from twinloop.curate.check import FAMILIES, Check
+from twinloop.curate.check import FAMILIES, READABLE, Check
 from twinloop.curate.recording import Recording
 from twinloop.twin import Twin
 
@@ -43,6 +43,7 @@ CHECKS: dict[str, str] = {
     "physics/acceleration": "physics.joints:Acceleration",
     "physics/jerk": "physics.joints:Jerk",
     "physics/lag": "physics.lag:Lag",
+    "recording/readable": "recording_checks.readable:Readable",
     "recording/clock_jump": "recording_checks.findings:ClockJumps",
     "recording/clock_drift": "recording_checks.findings:ClockDrift",
     "recording/dropped_frames": "recording_checks.frames:DroppedFrames",
@@ -99,6 +100,12 @@ def open_checks(words: Sequence[str], twins: Twins) -> list[Check]:
     chosen = [name for name in known if not words or name in asked or name.partition("/")[0] in asked]
     return [*(_made(name, _found(name), twins) for name in chosen),
             *(_made(word, load_class("check", word, known), twins) for word in own)]  # fmt: skip
+
+
+def with_readable(checks: Sequence[Check], twins: Twins) -> list[Check]:
+    """Return the checks with the one that finds what cannot be read, which no choice of checks leaves out."""
+    named = any(check.name == READABLE for check in checks)
+    return [*([] if named else open_checks([READABLE], twins)), *checks]
 
 
 def _found(name: str) -> Callable[..., Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from twinloop.core.errors import InputError, MissingDependencyError, TwinloopError
+from twinloop.core.extension import raised
 from twinloop.core.pool import Engine
-from twinloop.curate.check import Check, Measured, MeasuringCheck, Score
+from twinloop.curate.check import READABLE, VERDICTS, Check, Measured, MeasuringCheck, Score
 from twinloop.curate.recording import Recording
 
 _CHUNK = 8  # recordings that a process gets at a time
@@ -30,13 +34,18 @@ def score_all(
     """The scores of every check, check by check.
 
     What can be measured of one recording alone is measured in the engine's processes, arrays are let go of as soon as
-    a recording is measured, and only then is judged what is usual. Other checks run here.
+    a recording is measured, and only then is judged what is usual. Other checks run here. An episode that cannot be
+    read, or on which a check raises an error, is ``unreadable`` to every check, and is not among those that decide what
+    is usual.
 
     Args:
         recordings: of any folders; only those of one batch, robot and source are measured against each other.
         checks: what to look for.
         engine: where the work is done.
         done: told how many more recordings were measured.
+
+    Raises:
+        InputError: a check raises an error over all episodes, or gives scores that there are not.
     """
     measuring = tuple(check for check in checks if isinstance(check, MeasuringCheck))
     rows: list[list[Sequence[Measured]]] = [[] for _ in measuring]
@@ -44,13 +53,112 @@ def score_all(
         for place, part in enumerate(measured):
             rows[place] += part
         done(len(work.recordings))
-    found = {id(check): list(check.judge(recordings, part)) for check, part in zip(measuring, rows, strict=True)}
-    scores = []
+    # What cannot be read names the file; other checks only notice it.
+    first = sorted(range(len(measuring)), key=lambda place: measuring[place].name != READABLE)
+    reasons = _reasons(recordings, [rows[place] for place in first])
+    found: dict[int, list[Score]] = {}
+    for check in (check for check in checks if not isinstance(check, MeasuringCheck)):
+        found[id(check)] = _scores(check, recordings, reasons)
+    readable = [recording.episode_id not in reasons for recording in recordings]
+    left = list(itertools.compress(recordings, readable))
+    for check, part in zip(measuring, rows, strict=True):
+        found[id(check)] = _judged(check, left, list(itertools.compress(part, readable)))
+    scores = list[Score]()
     for check in checks:
-        scores += found[id(check)] if id(check) in found else list(check.score(recordings))
+        scores += [score for score in found[id(check)] if score.episode_id not in reasons]
+        scores += _unreadable(check, recordings, reasons)
         for recording in recordings:
             recording.forget()
     return scores
+
+
+def _reasons(recordings: Sequence[Recording], rows: Sequence[Sequence[Sequence[Measured]]]) -> dict[str, str]:
+    """Return why episodes cannot be read, by their ids: the first reason that a check gave."""
+    reasons: dict[str, str] = {}
+    for measured in rows:
+        for recording, part in zip(recordings, measured, strict=True):
+            for row in part:
+                if row.unreadable:
+                    reasons.setdefault(recording.episode_id, row.said)
+    return reasons
+
+
+def _unreadable(check: Check, recordings: Sequence[Recording], reasons: Mapping[str, str]) -> list[Score]:
+    """Return what a check says of episodes that cannot be read: no check judges part of an episode."""
+    ids = dict.fromkeys(recording.episode_id for recording in recordings)
+    return [
+        Score(episode_id=name, check=check.name, verdict="unreadable", reason=reasons[name])
+        for name in ids
+        if name in reasons
+    ]
+
+
+def _judged(
+    check: MeasuringCheck, recordings: Sequence[Recording], measured: Sequence[Sequence[Measured]]
+) -> list[Score]:
+    with _named(check):
+        return _valid(check, recordings, check.judge(recordings, measured)) if recordings else []
+
+
+def _scores(check: Check, recordings: Sequence[Recording], reasons: dict[str, str]) -> list[Score]:
+    """Return the scores of a check that does not measure; episodes on which it raises an error join ``reasons``."""
+    left = [recording for recording in recordings if recording.episode_id not in reasons]
+    try:
+        return _valid(check, left, check.score(left))
+    except MissingDependencyError:
+        raise
+    except Exception:  # noqa: BLE001 - which episode it was is found next
+        raised_on = {recording.episode_id: reason for recording in left if (reason := _raises(check, recording))}
+    reasons |= raised_on
+    left = [recording for recording in left if recording.episode_id not in raised_on]
+    with _named(check):
+        return _valid(check, left, check.score(left)) if left else []
+
+
+def _raises(check: Check, recording: Recording) -> str:
+    """Return what a check raises on one episode alone; empty where it raises nothing."""
+    try:
+        list(check.score([recording]))
+    except Exception as error:  # noqa: BLE001 - whatever it is, the episode was not checked
+        return f"{check.name} raised {raised(error)}."
+    return ""
+
+
+@contextlib.contextmanager
+def _named(check: Check) -> Iterator[None]:
+    """Name the check that raises an error over all episodes.
+
+    Raises:
+        InputError: for every error that is not one of ours.
+    """
+    try:
+        yield
+    except TwinloopError:
+        raise
+    except Exception as error:
+        raise InputError(
+            f"The check {check.name} raised {raised(error)} over all episodes. Correct it, or leave it out with "
+            "--checks. Nothing was scored."
+        ) from error
+
+
+def _valid(check: Check, recordings: Sequence[Recording], scores: Iterable[Score]) -> list[Score]:
+    """Return scores of these episodes; an episode that a check passes over is unknown to it.
+
+    Raises:
+        InputError: a verdict that there is not, or a score of another episode.
+    """
+    made, ids = list(scores), dict.fromkeys(recording.episode_id for recording in recordings)
+    for score in made:
+        if score.verdict not in VERDICTS or score.episode_id not in ids:
+            raise InputError(
+                f"The check {check.name} gave the verdict {score.verdict!r} of the episode {score.episode_id!r}. A "
+                f"verdict is one of {', '.join(VERDICTS)}, of an episode that it was asked about."
+            )
+    missing = ids.keys() - {score.episode_id for score in made}
+    silent = [Score(episode_id=name, check=check.name, verdict="unknown", reason="The check gave no score.")
+              for name in ids if name in missing]  # fmt: skip
+    return made + silent
 
 
 def _works(recordings: Sequence[Recording], checks: tuple[MeasuringCheck, ...]) -> Iterator[_Work]:

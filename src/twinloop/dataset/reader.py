@@ -168,15 +168,29 @@ class DatasetReader:
 
     def images(self, index: int, camera: str, frames: Sequence[int] | None = None) -> NDArray[np.uint8]:
         """Frames of one camera ``(n, height, width, 3)``, all of the episode's or those given in ascending order."""
+        path, start = self.video_place(index, camera)
+        chosen = range(self.row(index)["length"]) if frames is None else frames
+        return decode(path, [start + frame / self.fps for frame in chosen], tolerance_s=0.25 / self.fps)
+
+    def video_place(self, index: int, camera: str) -> tuple[Path, float]:
+        """Return the video file of an episode's camera, and the time in it at which the episode begins, in seconds.
+
+        Raises:
+            UnknownNameError: no such camera.
+            DatasetError: the episode table does not give the place.
+        """
         key = f"observation.images.{camera}"
         if camera not in self.cameras:
             raise UnknownNameError("camera", camera, self.cameras, where=str(self.path))
         row = self.row(index)
-        values = {"chunk_index": row[f"videos/{key}/chunk_index"], "file_index": row[f"videos/{key}/file_index"]}
-        path = layout.inside(self.path, self.info["video_path"], {**values, "video_key": key})
-        chosen = range(row["length"]) if frames is None else frames
-        start = row[f"videos/{key}/from_timestamp"]
-        return decode(path, [start + frame / self.fps for frame in chosen], tolerance_s=0.25 / self.fps)
+        values = {name: row.get(f"videos/{key}/{name}") for name in ("chunk_index", "file_index", "from_timestamp")}
+        missing = [name for name, value in values.items() if value is None]
+        if missing:
+            raise DatasetError(
+                f"{self.path}: the episode table has no videos/{key}/{missing[0]} of episode {index}. Export it again."
+            )
+        start = float(values.pop("from_timestamp") or 0.0)
+        return layout.inside(self.path, self.info["video_path"], {**values, "video_key": key}), start
 
     def states(self, index: int) -> NDArray[np.float64]:
         """The simulator's states ``(T+1, nstate)`` of one of our simulated episodes, exact."""

@@ -7,6 +7,7 @@ interpreter lock, and the bytes do not depend on how many processors there are.
 
 from __future__ import annotations
 
+import functools
 import queue
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -245,6 +246,53 @@ def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -
         if time_s > times_s[len(found)] + tolerance_s:
             break
     raise DatasetError(f"{path} has no frame at {times_s[len(found)]:.4f} s (tolerance {tolerance_s} s).")
+
+
+def require_frames(path: Path, start_s: float, fps: float, frames: int) -> None:
+    """Refuse a video that lacks frames of an episode, without decoding it.
+
+    Args:
+        path: of the file.
+        start_s: time of the episode's first frame in it.
+        fps: frames per second.
+        frames: of the episode.
+
+    Raises:
+        DatasetError: the file cannot be read, or has no whole frame at the time of one of these; names it.
+    """
+    if not path.is_file():
+        raise DatasetError(f"{path} is missing: the dataset's metadata names it. Restore the file.")
+    about = path.stat()
+    times = _frame_times(path, about.st_size, about.st_mtime_ns)
+    wanted = start_s + np.arange(frames) / fps
+    after = np.searchsorted(times, wanted).clip(1, max(len(times) - 1, 1))
+    near = np.minimum(abs(times[after - 1] - wanted), abs(times[after.clip(0, len(times) - 1)] - wanted))
+    lacking = np.flatnonzero(near > 0.25 / fps)
+    if len(lacking):
+        raise DatasetError(
+            f"{path} lacks {len(lacking)} of {frames} frames, the first at {wanted[lacking[0]]:.4f} s. It was cut off, "
+            "or the episode table is of another file. Copy or export it again."
+        )
+
+
+@functools.lru_cache(maxsize=32)
+def _frame_times(path: Path, _size: int, _changed_ns: int) -> NDArray[np.float64]:
+    """Return the times of a video's whole packets, sorted; one packet is one frame."""
+    import av
+
+    times = list[float]()
+    try:
+        with av.open(str(path)) as container:
+            stream = container.streams.video[0]
+            base = stream.time_base or Fraction(1, 1)
+            for packet in container.demux(stream):
+                if packet.pts is not None and packet.size and not packet.is_corrupt:
+                    times.append(float(packet.pts * base))
+    except (av.error.FFmpegError, IndexError) as error:
+        raise DatasetError(f"{path} cannot be read as a video ({error}). Write it again or restore it.") from error
+    if not times:
+        raise DatasetError(f"{path} has no frames that can be read. Write it again or restore it.")
+    return np.sort(times)
 
 
 def frames_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:

@@ -7,17 +7,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from rich.console import Console
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import YES
 from twinloop.catalog.naming import resolve
+from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError
 from twinloop.core.pool import LocalProcesses, cores
 from twinloop.core.progress import counted
 from twinloop.curate.check import VERDICTS, Check, Score
 from twinloop.curate.recording import Recording, open_recordings
-from twinloop.curate.registry import open_checks
+from twinloop.curate.registry import open_checks, with_readable
 from twinloop.curate.run import score_all
 from twinloop.curate.score_rows import scores_table
 from twinloop.loop.curate_said import print_curated, print_scores
@@ -69,7 +71,8 @@ def run_curate(
     held = None if dataset is not None and workspace is None else Workspace.open(workspace)
     try:
         named = twin or (str(held.config.get("twin") or "") if held is not None else "")
-        checks = open_checks(only, TwinsOfEpisodes(named=named))
+        twins = TwinsOfEpisodes(named=named)
+        checks = with_readable(open_checks(only, twins), twins)
         check_names(conditions, figure_names(checks))
         recordings = open_recordings(dataset) if dataset is not None else []
         if held is not None:
@@ -172,7 +175,25 @@ def _remember(
     short = {key: value for key, value in figures.items() if key not in ("scores", "headline")}
     arguments = ["--checks", *(check.name for check in curated.checks), "--where", curated.where]
     run_id = held.record_run("curate", output, short, started, datetime.now(UTC), arguments)
-    held.append("scores", scores_table(curated.scores, curated.checks, run_id), run_id=run_id)
+    scores = scores_table(curated.scores, curated.checks, run_id)
+    held.append("scores", pa.concat_tables([scores, _of_other_checks(held, curated, run_id)]), run_id=run_id)
+
+
+def _of_other_checks(held: Workspace, curated: Curated, run_id: str) -> pa.Table:
+    """Return rows for checks that did not run now: what they found before is of an episode that can be read."""
+    reasons = {recording.episode_id: reason for recording, reason in curated.unreadable}
+    names = ", ".join("?" * len(reasons))
+    sql = f'SELECT DISTINCT episode_id, "check", check_hash FROM scores WHERE episode_id IN ({names})'  # noqa: S608
+    found = held.query(sql, list(reasons)).to_pylist() if reasons else []
+    asked = {check.name for check in curated.checks}
+    rows = [
+        {**Score(episode_id=row["episode_id"], check=row["check"], verdict="unreadable",
+                 reason=reasons[row["episode_id"]]).to_json(),
+         "check_hash": row["check_hash"], "run_id": run_id}
+        for row in found
+        if row["check"] not in asked
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=SCORES.schema)
 
 
 def _end(
@@ -181,10 +202,7 @@ def _end(
     if output is not None:
         figures = write_result(output, figures)
         page = Report("Quality of episodes", f"{curated.label}; {len(curated.recordings)} episodes")
-        write_report(
-            page, lambda made: curate_section(made, curated.checks, curated.scores, curated.by_verdict, curated.ranked),
-            output / "report.html", console,
-        )  # fmt: skip
+        write_report(page, lambda made: curate_section(made, curated), output / "report.html", console)
     verdict = judge(conditions, {figure.name: figure for figure in curated.headline()})
     for line in verdict.lines():
         console.print(line, soft_wrap=True)

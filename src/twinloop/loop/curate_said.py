@@ -16,7 +16,7 @@ from twinloop.loop.curated import WRONG, Curated, counted_verdicts
 
 _SHOWN = 8  # episodes
 _REASON = 160  # characters
-_TONES = {"bad": "red", "suspect": "yellow"}
+_TONES = {"unreadable": "red", "bad": "red", "suspect": "yellow"}
 
 
 def print_curated(console: Console, curated: Curated, *, stored: bool) -> None:
@@ -29,12 +29,13 @@ def print_curated(console: Console, curated: Curated, *, stored: bool) -> None:
     """
     counts = ", ".join(f"{count} {verdict}" for verdict, count in curated.by_verdict.items() if count)
     console.print(f"{len(curated.recordings)} episodes of {curated.label}, {len(curated.checks)} checks: {counts}")
+    _print_unreadable(console, curated)
     _print_found(console, curated)
     _print_worst(console, curated)
     _print_unknown(console, curated)
     if stored:
         console.print("\nAll that is said of an episode: `twinloop curate --show BATCH:INDEX`, or SQL over `scores`.")
-        console.print("What is not bad, as a selection; nothing was deleted:")
+        console.print("What can be read and is not bad, as a selection; nothing was deleted:")
         console.print(f'  twinloop datasets freeze good --sql "{curated.selection}"', soft_wrap=True)
     elif curated.ranked:
         console.print("\nAll of it: --output FOLDER, which gets report.html and result.json.")
@@ -68,6 +69,13 @@ def short(reason: str) -> str:
 def name_of(recording: Recording) -> str:
     """An episode as ``--show`` takes it."""
     return f"{recording.batch}:{recording.index}"
+
+
+def _print_unreadable(console: Console, curated: Curated) -> None:
+    for recording, reason in curated.unreadable[:_SHOWN]:
+        console.print(f"{name_of(recording)} cannot be read: {reason}", style="red", soft_wrap=True)
+    if len(curated.unreadable) > _SHOWN:
+        console.print(f"  … and {len(curated.unreadable) - _SHOWN} more")
 
 
 def _print_found(console: Console, curated: Curated) -> None:

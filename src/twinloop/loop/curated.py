@@ -48,6 +48,13 @@ class Curated:
                 if recording.episode_id in wrong]  # fmt: skip
         return sorted(rows, key=lambda row: (-sum(s.verdict == "bad" for s in row[1]), common[row[1][0].check]))
 
+    @functools.cached_property
+    def unreadable(self) -> list[tuple[Recording, str]]:
+        """Episodes that cannot be read, with the reason."""
+        reasons = {score.episode_id: score.reason for score in self.scores if score.verdict == "unreadable"}
+        return [(recording, reasons[recording.episode_id]) for recording in self.recordings
+                if recording.episode_id in reasons]  # fmt: skip
+
     def headline(self) -> list[Headline]:
         """The figures that conditions see."""
         total = max(len(self.recordings), 1)
@@ -67,8 +74,8 @@ class Curated:
 
     @property
     def selection(self) -> str:
-        """SQL that leaves out what is bad."""
-        good = "episode_id NOT IN (SELECT episode_id FROM scores WHERE verdict = 'bad')"
+        """SQL that leaves out what is bad or cannot be read."""
+        good = "episode_id NOT IN (SELECT episode_id FROM scores WHERE verdict IN ('bad', 'unreadable'))"
         return f"SELECT episode_id FROM episodes WHERE {f'({self.where}) AND ' if self.where else ''}{good}"  # noqa: S608 - text for a person
 
 

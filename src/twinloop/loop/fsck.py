@@ -9,18 +9,20 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.catalog.compaction import compact
-from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts, check_state
+from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts
 from twinloop.catalog.fsck_frozen import check_frozen
 from twinloop.catalog.fsck_release import check_release
+from twinloop.catalog.fsck_state import check_rows, check_state
 from twinloop.catalog.parts import Parts
 from twinloop.catalog.repair import repair, repair_state
+from twinloop.catalog.run_files import accept, check_run_files
 from twinloop.catalog.state import State
 from twinloop.catalog.workspace import STATE, Workspace
 from twinloop.core.errors import InputError
 
 
 def run_fsck(
-    workspace: Path | None, *, deep: bool, mend: bool, join: bool, console: Console
+    workspace: Path | None, *, deep: bool, mend: bool, join: bool, console: Console, meant: Sequence[Path] = ()
 ) -> tuple[dict[str, Any], int]:
     """Check everything, put right what can be, and tell.
 
@@ -30,22 +32,27 @@ def run_fsck(
         mend: repair what loses nothing.
         join: join small parts into large ones afterwards.
         console: for people.
+        meant: files and folders of recorded runs that were changed on purpose: they are known as they are now.
 
     Returns:
         The figures, and 1 where something is wrong still.
 
     Raises:
-        InputError: there is no workspace.
+        InputError: there is no workspace, or one of ``meant`` is of no recorded run.
     """
     root = Workspace.find(workspace or Path.cwd())
     if root is None or (workspace is not None and root != workspace.absolute()):
         raise InputError(f"{workspace or 'Here'} is no workspace. Make one: `twinloop init FOLDER`.")
     at = root / "catalog" / STATE
     found, done = _of_state(root, at, mend=mend)
+    notes = list[str]()
     if not any(finding.kind == "state" and finding not in done for finding in found):
         parts = Parts(root / "catalog", State(at))
         said = (*check_frozen(parts.folder, parts.state), *check_release(root, parts.state))
-        more = [*check_parts(parts), *check_kept(parts), *check_index(parts), *check_batches(parts, deep=deep), *said]
+        more = [*check_rows(parts.state), *check_parts(parts), *check_kept(parts), *check_index(parts)]
+        notes += accept(root, parts.state, meant)
+        more += check_run_files(root, parts.state, notes.append, deep=deep)
+        more += [*check_batches(parts, deep=deep, note=notes.append), *said]
         found += more
         if mend:
             done |= _mended(root, parts, more)
@@ -53,6 +60,8 @@ def run_fsck(
             for table, count in compact(parts).items():
                 console.print(f"{count} parts of {table} became fewer.")
         parts.state.close()
+    for note in notes:
+        console.print(note)
     _tell(found, done, console)
     left = [finding for finding in found if finding not in done or done[finding].startswith("Not ")]
     figures = {
@@ -61,6 +70,7 @@ def run_fsck(
         "workspace": str(root),
         "deep": deep,
         "findings": [{**vars(finding), "repaired": done.get(finding)} for finding in found],
+        "notes": notes,
         "wrong": len(left),
     }
     return figures, 1 if left else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import TwinloopError
 from twinloop.curate.check import VERDICTS, Check, Score, worst
 from twinloop.curate.recording import Recording
-from twinloop.loop.curated import WRONG
+from twinloop.loop.curated import WRONG, Curated
 from twinloop.report import KeyFigure, Report
 from twinloop.report.quality import score_strips
 
@@ -22,24 +22,22 @@ _HEIGHT = 160  # px of a shown frame
 Wrong = Sequence[tuple[Recording, Sequence[Score]]]
 
 
-def curate_section(
-    page: Report, checks: Sequence[Check], scores: Sequence[Score], verdicts: Mapping[str, int], wrong: Wrong
-) -> None:
-    """All of the page.
-
-    Args:
-        page: gets the sections.
-        checks: what was looked for.
-        scores: what was found.
-        verdicts: episodes by their worst verdict.
-        wrong: episodes that are suspect or bad with what is wrong, worst first.
-    """
+def curate_section(page: Report, curated: Curated) -> None:
+    """Write all of the page."""
+    checks, scores, verdicts, wrong = curated.checks, curated.scores, curated.by_verdict, curated.ranked
     page.figures(
-        KeyFigure(label=verdict, value=verdicts[verdict], unit="episodes", tone="bad" if verdict == "bad" else None)
+        KeyFigure(
+            label=verdict,
+            value=verdicts[verdict],
+            unit="episodes",
+            tone="bad" if verdict in ("bad", "unreadable") else None,
+        )
         for verdict in VERDICTS
         if verdicts[verdict]
     )
     page.text("An episode is as good as the worst that any check says of it. Nothing was deleted or changed.")
+    if curated.unreadable:
+        _unreadable(page, curated)
     if wrong:
         _found(page, checks, scores)
         _distributions(page, scores)
@@ -62,6 +60,14 @@ def _found(page: Report, checks: Sequence[Check], scores: Sequence[Score]) -> No
             rows.append((check.name, counts["bad"], counts["suspect"], max(wrong, key=Score.badness).reason))
     page.section("What was found", "Episodes by check, and the worst that it says of one.")
     page.table(("check", "bad", "suspect", "the worst of them"), rows)
+
+
+def _unreadable(page: Report, curated: Curated) -> None:
+    page.section("What cannot be read", "These episodes are in no selection, and no check judged them.")
+    rows = [(recording.where, reason) for recording, reason in curated.unreadable[:_LISTED]]
+    page.table(("episode", "why"), rows)
+    if len(curated.unreadable) > _LISTED:
+        page.text(f"And {len(curated.unreadable) - _LISTED} further episodes, in result.json.")
 
 
 def _episodes(page: Report, wrong: Wrong) -> None:

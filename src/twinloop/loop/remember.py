@@ -20,11 +20,39 @@ from twinloop.loop.runs import finite
 # what the catalog's tables hold of them (evaluate, compare, curate, train), and say which: ``run_id``.
 MEASURING = ("compare", "coverage", "evidence", "gap", "gate", "identify", "monitor", "plan")
 MAKING = ("edit", "fetch", "generate", "import", "pull", "record", "render", "run", "scenario")
+STORING = ("curate", "evaluate", "train")  # these write themselves down
 _LOOKING = ("list", "show")  # actions of these that come to no result
+_SHOWN = 5  # sentences on files that cannot be read
 _MOST_BYTES = 4096  # of one figure; a run's result.json has the rest
 
 
 def remember(
+    words: Sequence[str], figures: Mapping[str, Any], code: int, *, started: datetime, ended: datetime
+) -> str | None:
+    """Write a command down as `_recorded` does, and seal the files that it wrote; returns lines for people."""
+    lines = [_recorded(words, figures, code, started=started, ended=ended), _sealed(words, figures)]
+    return "\n".join(line for line in lines if line) or None
+
+
+def _sealed(words: Sequence[str], figures: Mapping[str, Any]) -> str | None:
+    """Seal the files that a command wrote into a workspace, so that `fsck` notices changes."""
+    written = _written(words, figures) if words and words[0] in (*MEASURING, *MAKING, *STORING) else None
+    if written is None or not any((folder / "twinloop.yaml").is_file() for folder in written.parents):
+        return None
+    from twinloop.catalog import Workspace
+    from twinloop.catalog.run_files import seal_run
+
+    root = Workspace.find(written.parent)
+    assert root is not None  # noqa: S101 - the line above found it
+    try:
+        with Workspace.open(root) as workspace:
+            seal_run(workspace.root, workspace.state, written)
+    except (TwinloopError, OSError, sqlite3.Error) as error:
+        return f"Changes of the files in {written} will not be noticed: {error}"
+    return None
+
+
+def _recorded(
     words: Sequence[str], figures: Mapping[str, Any], code: int, *, started: datetime, ended: datetime
 ) -> str | None:
     """Write a command down in the workspace it ran in, and add the dataset that it made.
@@ -54,6 +82,7 @@ def remember(
     except (TwinloopError, OSError, sqlite3.Error) as error:
         return f"Not written down in the workspace {root}: {error}"
     lines = [f"Batch {one.batch} of the workspace: {one.new} new episodes, {one.known} known." for one in added]
+    lines += [f"Cannot be read: {sentence}" for one in added for sentence in one.unreadable[:_SHOWN]]
     return "\n".join(lines) or None
 
 

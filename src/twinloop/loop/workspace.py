@@ -9,11 +9,13 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.catalog import Added, Workspace
+from twinloop.catalog.seals import readable
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_text
 from twinloop.generate.config import ROBOTS
 from twinloop.twin import load_twin
 
+_SHOWN = 5  # files that a line names
 _GITIGNORE = "data/\ncatalog/\nruns/\npolicies/\n"
 _PLAN = """\
 # The first dataset of this workspace:  twinloop generate generate.yaml --output data/first --episodes 100
@@ -71,6 +73,16 @@ def run_add(datasets: Sequence[Path], *, batch: str | None, workspace: Path | No
     for folder in datasets:
         added = opened.add(folder, batch=batch)
         console.print(_line(added))
+        if added.resealed:
+            files = ", ".join(readable(path) for path in added.resealed[:_SHOWN])
+            more = f" and {len(added.resealed) - _SHOWN} more" if len(added.resealed) > _SHOWN else ""
+            console.print(f"  changed since it was added, and known as it is now: {files}{more}")
+        for sentence in added.unreadable[:_SHOWN]:
+            console.print(f"  cannot be read: {readable(sentence)}")
+        if len(added.unreadable) > _SHOWN:
+            console.print(f"  and {len(added.unreadable) - _SHOWN} more that cannot be read: see --json")
+        if added.unreadable:
+            console.print("  These episodes are listed. `twinloop curate` gives them the verdict unreadable.")
         rows.append(_figures(added, folder))
     return {"schema": 1, "verb": "add", "workspace": str(opened.root), "batches": rows}
 
@@ -87,4 +99,6 @@ def _figures(added: Added, folder: Path) -> dict[str, Any]:
         "episodes": added.episodes,
         "new": added.new,
         "known": added.known,
+        "resealed": list(added.resealed),
+        "unreadable": list(added.unreadable),
     }

@@ -13,7 +13,7 @@ from twinloop.report.figure import BLUE, GREY, INK, ORANGE, new_figure, set_layo
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_COLOURS = {"good": BLUE, "suspect": ORANGE, "bad": "#c8382f", "unknown": GREY}
+_COLOURS = {"good": BLUE, "suspect": ORANGE, "bad": "#c8382f", "unknown": GREY, "unreadable": "#c8382f"}
 _WIDTH = 0.3  # of a row, over which points are scattered
 _LEAST, _MOST = 1e-2, 1e2  # times the limit: what lies beyond stands at the edge
 

@@ -1,0 +1,111 @@
+"""Digests of the tables of ``state.sqlite``, by which a row that something else changed is found.
+
+The digest of a table is the exclusive or of 64 bits of the BLAKE2b of each row. A transaction therefore updates it from
+the rows that it changes alone, whatever the size of the table. Temporary triggers report these rows. They belong to
+one connection, so that other programs can still write to the file; `fsck` then names the table that they changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+TABLE = "row_digests"
+_SCHEMA = "sqlite_master"  # the statements that made the tables have a digest too
+_EVENTS = {"INSERT": ("NEW",), "DELETE": ("OLD",), "UPDATE": ("OLD", "NEW")}
+
+
+class RowDigests:
+    """The changes that one connection makes, summed up until they are stored with its transaction."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._changes: dict[str, int] = {}
+        connection.create_function("note_row", -1, self._note)
+        connection.execute("PRAGMA recursive_triggers = ON")  # else rows that INSERT OR REPLACE removes are not seen
+        for table in _tables(connection):
+            for event, rows in _EVENTS.items():
+                connection.execute(_trigger(connection, table, event, rows))
+
+    def begin(self) -> None:
+        """Forget the changes of a transaction that was rolled back."""
+        self._changes.clear()
+
+    def store(self) -> None:
+        """Add the changes to the digests, before the transaction is committed."""
+        toggle = f"UPDATE {TABLE} SET digest = (digest | ?1) - (digest & ?1) WHERE name = ?2"  # noqa: S608 - exclusive or
+        self._connection.executemany(toggle, [(change, table) for table, change in self._changes.items()])
+        self._changes.clear()
+
+    def _note(self, table: str, *row: Any) -> None:
+        self._changes[table] = self._changes.get(table, 0) ^ _hash(row)
+
+
+def measured_digests(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the digests of all tables as their rows are now."""
+    before = connection.text_factory
+    connection.text_factory = _text
+    try:
+        found = {name: _digest(connection.execute(f'SELECT * FROM "{name}"')) for name in _tables(connection)}  # noqa: S608
+        found[_SCHEMA] = _digest(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+    finally:
+        connection.text_factory = before
+    return found
+
+
+def stored_digests(connection: sqlite3.Connection) -> dict[str, int] | None:
+    """Return the digests as the last transactions left them; None of a file that has none yet."""
+    if TABLE not in _tables(connection, kept=True):
+        return None
+    return dict(connection.execute(f"SELECT name, digest FROM {TABLE}").fetchall())  # noqa: S608
+
+
+def store_all(connection: sqlite3.Connection, digests: dict[str, int]) -> None:
+    """Replace the stored digests."""
+    connection.execute(f"DELETE FROM {TABLE}")  # noqa: S608
+    connection.executemany(f"INSERT INTO {TABLE} VALUES (?, ?)", list(digests.items()))  # noqa: S608
+
+
+def changed_tables(connection: sqlite3.Connection) -> list[str]:
+    """Return the tables whose rows are not those that were committed; none of a file without digests."""
+    stored = stored_digests(connection)
+    if stored is None:
+        return []
+    measured = measured_digests(connection)
+    return sorted(name for name in stored.keys() | measured.keys() if stored.get(name) != measured.get(name))
+
+
+def _tables(connection: sqlite3.Connection, *, kept: bool = False) -> list[str]:
+    """Return the names of the tables; with ``kept`` also that of the digests."""
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+    return [row[0] for row in rows if not row[0].startswith("sqlite_") and (kept or row[0] != TABLE)]
+
+
+def _trigger(connection: sqlite3.Connection, table: str, event: str, rows: Iterable[str]) -> str:
+    columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
+    values = [", ".join(f'{row}."{column}"' for column in columns) for row in rows]
+    calls = [f"note_row('{table}', {row})" for row in values]
+    return (
+        f"CREATE TEMP TRIGGER digest_{table}_{event.lower()} AFTER {event} ON main.{table} "
+        f"BEGIN SELECT {', '.join(calls)}; END"
+    )
+
+
+def _digest(rows: Iterable[tuple[Any, ...]]) -> int:
+    digest = 0
+    for row in rows:
+        digest ^= _hash(row)
+    return digest
+
+
+def _hash(row: tuple[Any, ...]) -> int:
+    # `ascii` and not `repr`, which writes new characters of Unicode differently in each version of Python.
+    made = hashlib.blake2b(ascii(row).encode(), digest_size=8).digest()
+    return int.from_bytes(made, "little", signed=True)
+
+
+def _text(raw: bytes) -> str:
+    """Return a text that may hold any bytes, each its own."""
+    return raw.decode("utf-8", "surrogateescape")

@@ -1,0 +1,113 @@
+"""The size and SHA-256 of each file that a recorded command wrote, so that a changed byte is noticed and named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from twinloop.catalog.fsck import Finding
+from twinloop.catalog.seals import Seal, broken, readable
+from twinloop.catalog.state import State
+from twinloop.core.errors import InputError
+from twinloop.dataset import layout
+
+_ELSEWHERE = ("catalog", "policies")  # folders of a workspace that have checks of their own
+
+
+def seal_run(root: Path, state: State, folder: Path) -> int:
+    """Seal the files of a run's folder as they are now, instead of earlier seals; return how many there are.
+
+    Datasets in it are sealed when they are added. A folder outside the workspace is not sealed, nor is the workspace.
+    """
+    try:
+        name = folder.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return 0
+    if name == "." or name.partition("/")[0] in _ELSEWHERE:
+        return 0
+    seals = [Seal.of(root, path) for path in _files(root, root / name)]
+    with state.transaction() as connection:
+        held = connection.execute("SELECT path, folder FROM run_files").fetchall()
+        gone = [(path,) for path, of in held if of == name or path.startswith(f"{name}/")]
+        connection.executemany("DELETE FROM run_files WHERE path = ?", gone)
+        rows = [(item.path, name, item.bytes, item.sha256) for item in seals]
+        connection.executemany("INSERT INTO run_files VALUES (?, ?, ?, ?)", rows)
+    return len(seals)
+
+
+def check_run_files(root: Path, state: State, note: Callable[[str], None], *, deep: bool) -> Iterator[Finding]:
+    """Find files of recorded runs that are gone or changed; ``note`` takes folders that are gone whole."""
+    folders: dict[str, list[Seal]] = {}
+    for row in state.rows("SELECT path, folder, bytes, sha256 FROM run_files ORDER BY path"):
+        item = Seal(path=row["path"], bytes=row["bytes"], sha256=row["sha256"])
+        folders.setdefault(row["folder"], []).append(item)
+    for name, seals in folders.items():
+        if not os.path.lexists(root / name):
+            note(f"{readable(root / name)}, which a run wrote, is gone with {len(seals)} files.")
+            continue
+        for item in seals:
+            what = broken(root, item, deep=deep)
+            if what is not None:
+                yield Finding(
+                    kind="run",
+                    where=readable(item.path),
+                    what=f"{readable(root / item.path)} {what.replace('it was added', 'its run was recorded')}.",
+                    remedy="Put a copy of the file back, or run the command again. Where the change was meant: "
+                    f"`twinloop fsck --accept {readable(item.path)}`.",
+                )
+
+
+def accept(root: Path, state: State, paths: Sequence[Path]) -> list[str]:
+    """Seal changed files of runs as they are now; return a sentence for each of ``paths``, files or folders.
+
+    Raises:
+        InputError: a path is of no recorded run.
+    """
+    done = list[str]()
+    for given in paths:
+        name = _within(root, given)
+        rows = state.rows("SELECT path FROM run_files WHERE path = ? OR substr(path, 1, ?) = ?",
+                          (name, len(name) + 1, f"{name}/"))  # fmt: skip
+        if not rows:
+            raise InputError(f"{readable(given)} is no file of a recorded run. Only these are accepted as changed.")
+        there = [Seal.of(root, row["path"]) for row in rows if (root / row["path"]).is_file()]
+        with state.transaction() as connection:
+            connection.executemany("DELETE FROM run_files WHERE path = ?",
+                                   [(row["path"],) for row in rows if not (root / row["path"]).is_file()])  # fmt: skip
+            connection.executemany("UPDATE run_files SET bytes = ?, sha256 = ? WHERE path = ?",
+                                   [(item.bytes, item.sha256, item.path) for item in there])  # fmt: skip
+        done.append(f"{readable(name)}: {len(there)} are known as they are now, {len(rows) - len(there)} are gone.")
+    return done
+
+
+def _within(root: Path, given: Path) -> str:
+    """Return a path as `run_files` has it: relative to the workspace, whether it was given from there or from here."""
+    for path in (Path.cwd() / given, root / given):
+        name = Path(os.path.normpath(path))
+        if name.is_relative_to(root.resolve()) or name.is_relative_to(root):
+            base = root if name.is_relative_to(root) else root.resolve()
+            return name.relative_to(base).as_posix()
+    return given.as_posix()
+
+
+def _files(root: Path, folder: Path) -> Iterator[str]:
+    """Yield the files of a run's folder by their path in the workspace; hidden ones, links and pipes are no part."""
+    if (folder / layout.INFO).is_file():
+        return
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            if entry.name.startswith(".") or not _is_text(entry.name):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(root, Path(entry.path))
+            elif entry.is_file(follow_symlinks=False):
+                yield Path(entry.path).relative_to(root).as_posix()
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
