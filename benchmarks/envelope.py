@@ -1,7 +1,7 @@
 """What the safety envelope costs a command: one table, into its page with ``--write docs``.
 
 ``python -m benchmarks.envelope [--write docs]``. Processor time on one thread of commands that are judged one after the
-other, as beside a running robot; the readings are the commands that were sent.
+other, as beside a running robot, with the look at its reports; the readings are the commands that were sent.
 """
 
 from __future__ import annotations
@@ -43,11 +43,15 @@ def _wanted(twin: Twin, commands: int) -> dict[str, Array]:
 
 def _judged(envelope: Envelope, wanted: Array, home: Array) -> Array:
     motion, reading, spent = envelope.begin(home), home, list[float]()
-    for command in wanted:
+    for frame, command in enumerate(wanted):
         begun = time.process_time()
+        motion = envelope.observed(motion, reading, frame * envelope.limits.dt)
         ruling = envelope.judge(motion, command, reading)
+        motion = envelope.sent(motion, ruling.motion, ruling.command)
         spent.append(1e3 * (time.process_time() - begun))
-        motion, reading = ruling.motion, ruling.command
+        reading = ruling.command
+    if motion.stopped:
+        raise RuntimeError(f"the envelope stopped: {motion.stopped}")
     return np.array(spent)
 
 

@@ -116,7 +116,7 @@ class Guarded:
         return sent
 
     def rest(self) -> Array:
-        """Return where to hold, ``(n,)`` in rad or m: at the reading, or at the last command where that cannot be right.
+        """Return where to hold, ``(n,)`` in rad or m: at the reading, or at the last command where that cannot be.
 
         So a joint that was blocked is no longer pushed, and one whose encoder fails is not sent to where it is not.
         """
