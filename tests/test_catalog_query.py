@@ -209,8 +209,9 @@ def test_the_newest_verdicts_are_those_that_sql_finds(hashed):
         .group_by(["episode_id", "check", "channel", "run_id"])
         .aggregate([])
     )
+    history = history.append_column("row", pa.array(range(len(history))))
     slow = duckdb.sql(
-        """SELECT * FROM history WHERE run_id = (SELECT max(run_id) FROM history h WHERE h.episode_id =
+        """SELECT * FROM history WHERE run_id = (SELECT arg_max(h.run_id, h."row") FROM history h WHERE h.episode_id =
         history.episode_id AND h."check" = history."check")"""
     )
     assert slow is not None

@@ -37,11 +37,14 @@ def compact(parts: Parts, *, least: int = 8) -> dict[str, int]:
 
 def remove_retired(parts: Parts, *, grace_s: float = GRACE_S) -> int:
     """Remove the files of parts that were replaced long enough ago; how many."""
-    rows = parts.state.rows("SELECT path FROM retired WHERE at < ?", (time.time() - grace_s,))
+    moment = time.time()
+    rows = parts.state.rows("SELECT path FROM retired WHERE at < ?", (moment - grace_s,))
     for row in rows:
         (parts.folder / row["path"]).unlink(missing_ok=True)
     with parts.state.transaction() as connection:
         connection.executemany("DELETE FROM retired WHERE path = ?", [(row["path"],) for row in rows])
+        # A moment that has not come yet is of a clock that was ahead: the time to wait begins now.
+        connection.execute("UPDATE retired SET at = ? WHERE at > ?", (moment, moment))
     return len(rows)
 
 

@@ -202,7 +202,7 @@ def _row(state: State, reference: str) -> dict[str, Any]:
     )
     if not rows and len(reference) >= _LEAST_PREFIX and re.fullmatch(r"[0-9a-f]+", reference):
         rows = state.rows(
-            "SELECT * FROM datasets WHERE substr(hash, 1, ?) = ? ORDER BY created DESC, version DESC",
+            "SELECT * FROM datasets WHERE substr(hash, 1, ?) = ? ORDER BY rowid DESC",
             (len(reference), reference),
         )
         hashes = sorted({row["hash"] for row in rows})

@@ -21,7 +21,7 @@ FOLDER = ".kept"  # within catalog/
 LEAST = 20_000  # rows: fewer are read from their parts in less time than a process takes to start
 _SHARE = 64  # a file is written anew once it lacks that part of the rows: all writing together is then some 64-fold
 _ABOUT = b"twinloop"
-_SCHEMA = 1  # to be raised when the same parts are made into something else
+_SCHEMA = 2  # to be raised when the same parts are made into something else
 
 
 class Kept:

@@ -117,8 +117,14 @@ class Parts:
         with _locked(self.folder, fcntl.LOCK_EX):
             yield
 
+    def _last(self, table: str) -> str | None:
+        """Return the last position of a table's parts, committed or only written."""
+        row = self.state.row("SELECT max(position) AS last FROM parts WHERE table_name = ?", (table,))
+        files = [path.stem.removeprefix("part-") for path in (self.folder / table).glob(PATTERN)]
+        return max([*files, *([row["last"]] if row and row["last"] else [])], default=None)
+
     def _write(self, draft: Draft, commit: Mapping[str, Any]) -> Part:
-        key = ulid()
+        key = ulid(after=self._last(draft.table))
         name, position = f"part-{key}.parquet", draft.position or key
         path = self.path(draft.table, name)
         about = {
@@ -148,9 +154,16 @@ class Parts:
 
 
 def enlist(connection: sqlite3.Connection, parts: Sequence[Part], *, instead_of: Sequence[Part] = ()) -> None:
-    """List parts, and strike out those that they replace; within a transaction."""
+    """List parts, and strike out those that they replace; within a transaction.
+
+    A part comes after all committed ones of its table, or takes the position of one that it replaces. The order is that
+    of the commits, whatever the writers' clocks are.
+    """
+    taken_over = {part.position for part in instead_of}
     for part in parts:
         row = asdict(part)
+        if part.position not in taken_over:
+            row["position"] = _position_after_all(connection, part)
         names = ", ".join(row)
         marks = ", ".join("?" * len(row))
         connection.execute(f"INSERT INTO parts ({names}) VALUES ({marks})", list(row.values()))  # noqa: S608
@@ -160,6 +173,13 @@ def enlist(connection: sqlite3.Connection, parts: Sequence[Part], *, instead_of:
             "INSERT OR REPLACE INTO retired VALUES (?, ?)", (f"{part.table_name}/{part.part}", time.time())
         )
     connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'parts'")
+
+
+def _position_after_all(connection: sqlite3.Connection, part: Part) -> str:
+    """Return the part's own position, or a later one where another writer has committed since it was chosen."""
+    sql = "SELECT max(position) FROM parts WHERE table_name = ?"
+    last = connection.execute(sql, (part.table_name,)).fetchone()[0]
+    return part.position if last is None or part.position > last else ulid(after=last)
 
 
 def about_of(path: Path) -> dict[str, Any]:

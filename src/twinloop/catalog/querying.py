@@ -15,10 +15,11 @@ from twinloop.catalog.frozen import LISTS, lists
 from twinloop.catalog.kept import Kept
 from twinloop.catalog.limits import Limits
 from twinloop.catalog.parts import Part, Parts
-from twinloop.catalog.schema import EPISODES, SCORES
+from twinloop.catalog.run_records import without_secrets
+from twinloop.catalog.schema import EPISODES, SCORES, TABLES
 from twinloop.catalog.shown import Cache, newest, once
-from twinloop.catalog.state_schema import STATE_TABLES
-from twinloop.catalog.views import DERIVED, FRAME_VIEWS, NAMES, PART_VIEWS, named
+from twinloop.catalog.state_schema import RUNS, STATE_TABLES
+from twinloop.catalog.views import DERIVED, FRAME_VIEWS, LATEST, NAMES, PART_VIEWS, latest_sql, named
 from twinloop.core.errors import DatasetError, UnknownNameError
 
 MOST_IN_MEMORY = 4_000_000  # rows of scores that are held, some 150 bytes each; beyond that they are read each time
@@ -95,7 +96,8 @@ class Queries:
         elif name == LISTS:
             engine.show(name, lists(self._parts.folder.parent, self._parts.state))
         elif name in STATE_TABLES:
-            engine.show(name, self._cache.state(self._parts.state, name))
+            held = self._cache.state(self._parts.state, name)
+            engine.show(name, _without_secrets(held) if name == RUNS.name else held)
         elif name in frames:
             engine.show_sql(name, view_sql(frames[name], engine.parquet))
         elif name in PART_VIEWS:
@@ -103,8 +105,18 @@ class Queries:
         elif name == "scores" and self._few_scores():
             self._scores()
             engine.show(name, self._cache.made("scores", SCORES.name, newest))
+        elif name in LATEST:
+            self._show_latest(engine, name)
         elif name in DERIVED:
             engine.show_sql(name, DERIVED[name])
+
+    def _show_latest(self, engine: Engine, name: str) -> None:
+        table, key = LATEST[name]
+        paths = [self._parts.path(table, part.part) for part in self._parts.listed(table)]
+        if paths:
+            engine.show_sql(name, latest_sql(engine.parquet(paths), key))
+        else:
+            engine.show(name, TABLES[table].schema.empty_table())
 
     def _show_parts(self, engine: Engine, name: str) -> None:
         table = PART_VIEWS[name]
@@ -147,6 +159,12 @@ class Queries:
         for problem in problems:
             _LOGGER.warning("Left out of the view %s: %s", view, problem)
         return found
+
+
+def _without_secrets(runs: pa.Table) -> pa.Table:
+    """Return records of runs without credentials, which versions before redaction kept; see `catalog.fsck_runs`."""
+    rows = [without_secrets(row) for row in runs.to_pylist()]
+    return pa.Table.from_pylist(rows, schema=runs.schema)
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -31,7 +31,8 @@ FROM episodes WHERE valid GROUP BY task, source ORDER BY task, source""",
         sql="""
 SELECT episode_id, count(*) AS bad, string_agg(DISTINCT s."check", ', ') AS checks, any_value(s.reason) AS one_reason
 FROM scores s JOIN episodes e USING (episode_id)
-WHERE e.source = 'real' AND s.verdict IN ('bad', 'unreadable') GROUP BY episode_id ORDER BY bad DESC, episode_id LIMIT 20""",
+WHERE e.source = 'real' AND s.verdict IN ('bad', 'unreadable')
+GROUP BY episode_id ORDER BY bad DESC, episode_id LIMIT 20""",
     ),
     Question(
         name="range",
@@ -94,8 +95,7 @@ GROUP BY e.batch ORDER BY unscored DESC""",
         question="How does each policy do in its newest evaluation of each suite?",
         sql="""
 SELECT policy, suite, source, run_id, count(*) AS trials, avg(success::INT) AS success_rate, avg(score) AS mean_score
-FROM evaluations v
-WHERE run_id = (SELECT max(run_id) FROM evaluations w WHERE w.policy = v.policy AND w.suite = v.suite)
+FROM latest_evaluations
 GROUP BY ALL ORDER BY suite, success_rate DESC""",
     ),
 )

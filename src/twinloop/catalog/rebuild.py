@@ -53,7 +53,7 @@ def rebuild(folder: Path, path: Path) -> Rebuilt:
     state = State.create(fresh)
     try:
         abouts = _abouts(folder, rebuilt)
-        _index(folder, state, abouts, rebuilt)
+        _index(folder, state, abouts, _positions(path), rebuilt)
         _take_over(path, state, rebuilt)
         with state.transaction() as connection:
             connection.execute("UPDATE counters SET value = value + ?", (int.from_bytes(os.urandom(4), "big"),))
@@ -121,8 +121,27 @@ def _said_once(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, An
     return last
 
 
-def _index(folder: Path, state: State, abouts: Mapping[Path, dict[str, Any]], rebuilt: Rebuilt) -> None:
-    parts = [_part(path, about) for path, about in abouts.items()]
+def _positions(path: Path) -> dict[str, str]:
+    """Return the positions of parts as far as the old file gives them.
+
+    A part's own metadata hold the position that its writer expected. It is another one where a second writer committed
+    in between.
+    """
+    if not path.is_file():
+        return {}
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        rows = list(_readable(old, "SELECT part, position FROM parts"))
+    return {part: position for part, position in rows if isinstance(part, str) and isinstance(position, str)}
+
+
+def _index(
+    folder: Path, state: State, abouts: Mapping[Path, dict[str, Any]], positions: Mapping[str, str], rebuilt: Rebuilt
+) -> None:
+    parts = [
+        _part(path, {**about, "position": positions.get(path.name, about["position"])})
+        for path, about in abouts.items()
+    ]
+    parts.sort(key=lambda part: (part.position, part.part))
     records: dict[str, dict[str, Any]] = {}
     for about in abouts.values():
         for record in [about.get("batch_record"), *about.get("batch_records", ())]:

@@ -13,6 +13,7 @@ from twinloop.catalog.batch_commit import draw
 from twinloop.catalog.compaction import remove_retired
 from twinloop.catalog.fingerprint import Fingerprint
 from twinloop.catalog.fsck import SWEPT, Finding, part_is_damaged
+from twinloop.catalog.fsck_runs import put_in_order, remove_secrets
 from twinloop.catalog.parts import Part, Parts, enlist
 from twinloop.catalog.rebuild import rebuild
 from twinloop.catalog.schema import EPISODES, PARAMS
@@ -54,6 +55,10 @@ def _repair_one(parts: Parts, finding: Finding) -> str:
     if finding.repair == "count":
         with parts.state.transaction():
             return "Written again."
+    if finding.repair == "reorder":
+        return put_in_order(parts)
+    if finding.repair == "redact":
+        return remove_secrets(parts.state)
     if finding.repair == "find" and finding.batch is not None:
         return _find(parts, finding.batch)
     if finding.repair == "add" and finding.batch is not None:

@@ -143,25 +143,21 @@ def _first(names: pa.ChunkedArray) -> NDArray[np.bool_]:
 
 
 def newest(history: pa.Table) -> pa.Table:
-    """All rows that a check gave of an episode in the newest run in which it spoke of it."""
+    """Return what each check found in an episode in the run whose rows came last; rows are in the order of commits."""
     runs = _codes(history, "run_id")
     if not len(history) or not (runs != runs[0]).any():
         return history
-    names = history["run_id"].combine_chunks()
-    names = names.dictionary if pa.types.is_dictionary(names.type) else names.dictionary_encode().dictionary
-    rank = np.argsort(np.argsort(names.to_pylist()))[runs]
-    by_run = np.argsort(rank, kind="stable")
     key = _digests(history["episode_id"])
     # Digests tell episodes apart unless two fall together, which is looked for among the rows that seem alike.
-    order = by_run[np.argsort(_key(history, key)[by_run], kind="stable")] if key is not None else None
+    order = np.argsort(_key(history, key), kind="stable") if key is not None else None
     if order is None or not _alike_are_same(history, key, order):
         key = _codes(history, "episode_id").astype(np.uint64)
-        order = by_run[np.argsort(_key(history, key)[by_run], kind="stable")]
+        order = np.argsort(_key(history, key), kind="stable")
     ordered = _key(history, key)[order]
     last = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], [True]))
-    latest = np.repeat(rank[order[last]], np.diff(last, prepend=-1))
+    latest = np.repeat(runs[order[last]], np.diff(last, prepend=-1))
     keep = np.zeros(len(history), dtype=bool)
-    keep[order] = rank[order] == latest
+    keep[order] = runs[order] == latest
     return history.filter(_flags(keep))
 
 

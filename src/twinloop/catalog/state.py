@@ -164,6 +164,12 @@ class State:
         ]
         return pa.Table.from_arrays(arrays, schema=STATE_TABLES[table].schema)
 
+    def shrink(self) -> None:
+        """Write the file anew without what was deleted, so that no byte of it remains in the file or its log."""
+        with self._explained():
+            self._connection.execute("VACUUM")
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
     def _migrate(self) -> None:
         """Take every step from the file's version to this one, in one transaction; a read-only file stays as it is."""
         connection = self._connection

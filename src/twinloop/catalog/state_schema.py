@@ -38,7 +38,7 @@ RUNS = CatalogTable(
     meaning="every run of a command in the workspace",
     key=("run_id",),
     columns=(
-        _column("run_id", _TEXT, "ULID: sorts by time"),
+        _column("run_id", _TEXT, "ULID: sorts by commit"),
         _column("verb", _TEXT, "the command"),
         _column("folder", _TEXT, "? where it wrote, relative to the workspace where it lies inside"),
         _column("arguments", _TEXT, "JSON list of its arguments"),
@@ -90,7 +90,7 @@ PARTS = CatalogTable(
     columns=(
         _column("part", _TEXT, "file name, part-ULID.parquet"),
         _column("table_name", _TEXT, "the table that it is part of; its folder in catalog/"),
-        _column("position", _TEXT, "its place among the table's parts: sorts by time"),
+        _column("position", _TEXT, "its place among the table's parts: sorts by commit"),
         _column("rows", _INT, "rows"),
         _column("bytes", _INT, "size of the file"),
         _column("sha256", _TEXT, "SHA-256 of the file"),

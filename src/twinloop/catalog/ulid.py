@@ -12,18 +12,34 @@ import time
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS = 80
 LENGTH = 26
+_LATEST = 1 << 44 + _RANDOM_BITS  # no clock gives more: time_ns ends in the year 2262, and this is the year 2527
 
 _lock = threading.Lock()
 _last = 0
 
 
-def ulid() -> str:
-    """A name later in sorting than every earlier one of this process, and than those of others made before."""
+def ulid(*, after: str | None = None) -> str:
+    """Return a new name, which sorts after every earlier one of this process and after ``after``.
+
+    Clocks differ and jump. Where names decide an order, give the last one as ``after``: the order is then that of the
+    calls. An ``after`` that no clock can have made is ignored.
+    """
     global _last
     with _lock:
-        drawn = (time.time_ns() // 1_000_000) << _RANDOM_BITS | int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
-        _last = drawn if drawn > _last else _last + 1
+        moment = max(time.time_ns() // 1_000_000, 0)
+        drawn = moment << _RANDOM_BITS | int.from_bytes(os.urandom(_RANDOM_BITS // 8), "big")
+        _last = max(drawn, _last + 1, _decode(after) + 1)
         return _encode(_last)
+
+
+def _decode(name: str | None) -> int:
+    """Return the number that a name stands for; 0 for a name that `ulid` cannot have made."""
+    if name is None or len(name) != LENGTH or not set(name) <= set(_ALPHABET):
+        return 0
+    value = 0
+    for letter in name:
+        value = value << 5 | _ALPHABET.index(letter)
+    return value if value < _LATEST else 0
 
 
 def _encode(value: int) -> str:

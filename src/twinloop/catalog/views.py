@@ -11,24 +11,37 @@ from twinloop.catalog.said_views import DATASET_VIEWS, LABEL_VIEWS, LINEAGE_VIEW
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state_schema import STATE_TABLES
 
-# What each check said of an episode in its newest run, so that what it no longer names is no longer wrong: names of
-# runs sort by time.
-_SCORES = """
-    SELECT * EXCLUDE (newest) FROM (
-        SELECT *, max(run_id) OVER (PARTITION BY episode_id, "check") AS newest FROM score_history
-    ) WHERE run_id = newest
-"""
+# Views of the rows from the run that was committed last, for each value of some columns: the table, and the columns.
+# What a check no longer finds in an episode is then no longer wrong with it.
+LATEST: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "scores": ("scores", ("episode_id", "check")),
+    "latest_evaluations": ("evaluations", ("policy", "suite")),
+}
 
 # Views that are made of others, as SQL, each after those it is made of.
-DERIVED: Mapping[str, str] = {"scores": _SCORES, **DATASET_VIEWS, **LINEAGE_VIEWS, **LABEL_VIEWS, **FAULT_VIEWS}
+DERIVED: Mapping[str, str] = {**DATASET_VIEWS, **LINEAGE_VIEWS, **LABEL_VIEWS, **FAULT_VIEWS}
 
 # Names under which the parts of a table are shown as they are.
 PART_VIEWS = {"score_history" if name == "scores" else name: name for name in TABLES if name != EPISODES.name}
 MADE = ("episodes", "places", LISTS)  # put together by the catalog
 FRAME_VIEWS = ("frames", "contacts")
-NAMES = tuple(sorted({*MADE, *PART_VIEWS, *STATE_TABLES, *DERIVED, *FRAME_VIEWS}))
+NAMES = tuple(sorted({*MADE, *PART_VIEWS, *LATEST, *STATE_TABLES, *DERIVED, *FRAME_VIEWS}))
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def latest_sql(source: str, key: Iterable[str]) -> str:
+    """Return the SQL of the rows from the run that was committed last, for each value of the columns ``key``.
+
+    ``source`` reads a table's parts in the order of their commits. The order of rows decides, and not the runs' names,
+    which hold the time of a clock that may have been wrong.
+    """
+    columns = ", ".join(f'"{name}"' for name in key)
+    return f"""
+        SELECT * EXCLUDE (latest) FROM (
+            SELECT *, arg_max(run_id, (file_index::BIGINT << 40) + file_row_number) OVER (PARTITION BY {columns})
+                AS latest FROM {source}
+        ) WHERE run_id = latest"""  # noqa: S608 - names of our own
 
 
 def named(sql: str) -> set[str]:

@@ -25,11 +25,12 @@ from twinloop.catalog.parts import Draft, Part, Parts, enlist, rows_of_table
 from twinloop.catalog.querying import Queries
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state import State, now
-from twinloop.catalog.ulid import ulid
+from twinloop.catalog.ulid import LENGTH, ulid
 from twinloop.core.approval import approve_if_possible
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import dumps, write_text
 from twinloop.core.records import Source
+from twinloop.core.redaction import redacted, redacted_values, redacted_words
 from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
 
@@ -230,13 +231,19 @@ class Workspace:
         ended: datetime,
         arguments: Sequence[str],
     ) -> str:
-        """Write down a run of a command; returns its name, a ULID."""
-        run_id = ulid()
-        where = None if folder is None else self._written_down(Path(folder).absolute())
+        """Write down a run of a command; return its name, a ULID that sorts after those of all earlier runs.
+
+        Credentials are removed from what is written.
+        """
+        where = None if folder is None else redacted(self._written_down(Path(folder).absolute()))
+        texts = (dumps(redacted_words(arguments)), dumps(redacted_values(dict(result))))
         times = [moment.astimezone(UTC).isoformat(timespec="milliseconds") for moment in (started, ended)]
-        values = (run_id, verb, where, dumps(list(arguments)), dumps(dict(result)), *times, __version__)
+        values = (verb, where, *texts, *times, __version__)
         with self.state.transaction() as connection:
-            connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
+            # Other names are none that `ulid` makes, before the year 2527.
+            sql = "SELECT max(run_id) FROM runs WHERE length(run_id) = ? AND run_id < '1'"
+            run_id = ulid(after=connection.execute(sql, (LENGTH,)).fetchone()[0])
+            connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (run_id, *values))
         return run_id
 
     def bury(self, episode_ids: Sequence[str], reason: str, by: str) -> int:

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, Protocol
 import tyro
 from rich.console import Console
 
+from twinloop.core.console import SafeConsole
+
 Figures = Mapping[str, Any]
 Outcome = tuple[Figures, int]
 
@@ -32,7 +34,7 @@ class Command(Protocol):
 
 def console(*, json: bool) -> Console:
     """Where figures for people go: standard output, or standard error where that is kept for JSON."""
-    made = Console(stderr=json, highlight=False, markup=False)
+    made = SafeConsole(stderr=json, highlight=False, markup=False, emoji=False)
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PIPED
     return made

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import re
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import TracebackType
 from typing import Annotated, Any
 
 import tyro
-from rich.console import Console
 from rich.markup import escape
 
 from twinloop import __version__
@@ -34,6 +36,7 @@ from twinloop.cli.hub import Pull, Push
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
 from twinloop.cli.label import Label, labelled
+from twinloop.cli.local_paths import check_local_paths
 from twinloop.cli.monitor import Monitor
 from twinloop.cli.numbers import check_numbers
 from twinloop.cli.plan import Plan
@@ -49,8 +52,10 @@ from twinloop.cli.serve import Serve
 from twinloop.cli.train import Train
 from twinloop.cli.workspace import Add, Init
 from twinloop.core.approval import name_on_command_line
+from twinloop.core.console import SafeConsole, visible
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
+from twinloop.core.redaction import note_secrets, redacted, redacted_values, redacted_words
 from twinloop.loop.runs import finite
 
 _INTERRUPTED = 130
@@ -117,10 +122,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Python puts the working folder on the path of the processes that are started; files of a dataset are no modules.
     os.environ["PYTHONSAFEPATH"] = "1"
     name_on_command_line(words)
-    command = _parsed(words) if "--json" not in words else _parsed_for_programs(words)
+    note_secrets(words)
+    command = _understood(words)
     started = datetime.now(UTC)
     try:
         check_numbers(command)
+        check_local_paths(command)
         figures, code = command.run()
         _remember(words, figures, code, started)
     except TwinloopError as error:
@@ -130,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _say("[bold]twinloop:[/] stopped." + _how_to_go_on(command))
         return _INTERRUPTED
     if command.json:
-        print(dumps(finite(figures)))
+        print(visible(dumps(redacted_values(finite(figures)))))
     return code
 
 
@@ -141,18 +148,30 @@ def _parsed(words: Sequence[str]) -> Command:
     )
 
 
-def _parsed_for_programs(words: Sequence[str]) -> Command:
-    """The same, and a line of JSON on standard output where the words are not understood."""
+def _understood(words: Sequence[str]) -> Command:
+    """Parse the arguments; where they are wrong, the parser's message holds no credentials and follows as JSON too."""
+    safe, for_programs = redacted_words(words), "--json" in words
+    if safe == words and not for_programs:
+        return _parsed(words)
     heard = io.StringIO()
     try:
         with contextlib.redirect_stderr(heard):
             return _parsed(words)
     except SystemExit as end:
-        sys.stderr.write(heard.getvalue())
-        if end.code:
-            message = " ".join(_FRAME.sub(" ", heard.getvalue()).split())
-            print(dumps({"error": "UsageError", "message": message}))
+        text = heard.getvalue() if safe == words else _complaint(safe)
+        sys.stderr.write(text)
+        if end.code and for_programs:
+            message = " ".join(_FRAME.sub(" ", text).split())
+            print(visible(dumps({"error": "UsageError", "message": message})))
         raise
+
+
+def _complaint(words: Sequence[str]) -> str:
+    """Return what the parser says of arguments: its lines break within words, where no credential would be found."""
+    heard = io.StringIO()
+    with contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
+        _parsed(words)
+    return heard.getvalue() or "The arguments are not understood. See `twinloop --help`.\n"
 
 
 def _how_to_go_on(command: Command) -> str:
@@ -172,11 +191,26 @@ def _remember(words: Sequence[str], figures: Mapping[str, Any], code: int, start
 
 
 def _say(text: str) -> None:
-    Console(stderr=True, highlight=False).print(text, soft_wrap=True)
+    SafeConsole(stderr=True, highlight=False, emoji=False).print(text, soft_wrap=True)
+
+
+def _show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """Print a traceback without credentials: a library's exception may hold the whole address."""
+    sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
+
+
+class _SafeFormatter(logging.Formatter):
+    """Format lines of libraries' logs without credentials."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return visible(redacted(super().format(record)))
 
 
 def run() -> None:
     """The entry point of the ``twinloop`` program."""
+    sys.excepthook = _show_crash
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(_SafeFormatter())
     try:
         try:
             sys.exit(main())

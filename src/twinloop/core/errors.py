@@ -5,11 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from twinloop.core.redaction import redacted
+
 
 class TwinloopError(Exception):
-    """Base of every error raised on purpose; ``exit_code`` is what the command line returns."""
+    """Base of every error raised on purpose; ``exit_code`` is what the command line returns.
+
+    Its message holds no credentials: they are removed from texts that libraries and addresses bring in.
+    """
 
     exit_code = 2
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(redacted(one) if isinstance(one, str) else one for one in arguments))
 
 
 class InputError(TwinloopError):

@@ -7,8 +7,9 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from twinloop.core.console import SafeConsole, visible
 
 T = TypeVar("T")
 
@@ -16,14 +17,14 @@ T = TypeVar("T")
 def track(items: Iterable[T], *, label: str, total: int | None = None) -> Iterator[T]:
     """Yield ``items`` while a bar moves on standard error; no bar when it is not a terminal."""
     with _bar() as progress:
-        yield from progress.track(items, description=label, total=total)
+        yield from progress.track(items, description=visible(label), total=total)
 
 
 @contextmanager
 def counted(*, label: str, total: int) -> Generator[Callable[[int], None]]:
     """A bar like `track`'s for work that says itself how much of it is done: a function that takes what was added."""
     with _bar() as progress:
-        task = progress.add_task(label, total=total)
+        task = progress.add_task(visible(label), total=total)
 
         def advance(steps: int) -> None:
             progress.advance(task, steps)
@@ -32,6 +33,6 @@ def counted(*, label: str, total: int) -> Generator[Callable[[int], None]]:
 
 
 def _bar() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = SafeConsole(stderr=True)
     return Progress(*columns, console=console, transient=True, disable=not sys.stderr.isatty())

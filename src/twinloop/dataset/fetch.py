@@ -48,7 +48,7 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
         return {
             "schema": 1,
             "verb": "fetch",
-            "address": address,
+            "address": store.address,
             "output": str(folder),
             "commit": commit.number,
             "files": len(commit.files),

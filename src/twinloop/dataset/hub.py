@@ -18,6 +18,7 @@ from typing import Any
 
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
 from twinloop.core.files import read_json
+from twinloop.core.redaction import redacted
 from twinloop.dataset import layout
 from twinloop.dataset.hub_files import HubFile, listed_file, refuse_outside, remove_others, verify_files
 from twinloop.dataset.snapshot import FolderLock, writing_to
@@ -260,7 +261,7 @@ def _answered(repo_id: str, verb: str) -> Iterator[None]:
         OSError,
         RuntimeError,
     ) as error:  # a RuntimeError is an upload that failed in its thread
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        reason = redacted(str(error)).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(
             f"{failed}: it cannot be reached ({reason[:200]}). Check the connection and HF_ENDPOINT, then run the "
             "same command again: what was already transferred is not transferred again."

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from twinloop.core.errors import DatasetError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import dumps
+from twinloop.core.redaction import note_secrets, redacted, redacted_values
 from twinloop.dataset import layout
 
 Result = TypeVar("Result")
@@ -57,7 +58,7 @@ class Commit:
 
 
 class Store:
-    """The objects under one address.
+    """The objects under one address. ``address`` is the address as messages show it, without credentials.
 
     Raises:
         MissingDependencyError: fsspec or the library of that kind of store is not installed; names the command.
@@ -67,8 +68,9 @@ class Store:
     def __init__(self, address: str) -> None:
         if not address.partition("://")[2].strip("/"):
             raise DatasetError(f"{address!r} names no place in a store. Write an address such as s3://bucket/prefix.")
-        self.address = address.rstrip("/")
-        self._files, self._root = _filesystem(self.address)
+        note_secrets([address])  # its library's errors may repeat them
+        self.address = redacted(address.rstrip("/"))
+        self._files, self._root = _filesystem(address.rstrip("/"))
 
     def read(self, key: str) -> bytes | None:
         """An object's content; None where there is none."""
@@ -147,7 +149,7 @@ class Store:
         except Exception as error:  # every store's library has errors of its own
             if absent is not None and isinstance(error, absent):
                 raise
-            said = " ".join(str(error).split()) or type(error).__name__
+            said = " ".join(redacted(str(error)).split()) or type(error).__name__
             raise DatasetError(
                 f"{self.address} cannot be {verb} ({type(error).__name__}: {said:.200}). Check that the bucket exists, "
                 "the credentials, the address of the service and the network. What was committed before is unharmed."
@@ -157,7 +159,7 @@ class Store:
 def write_log(address: str, entry: Mapping[str, Any]) -> None:
     """Keep wall-clock facts of a run beside the dataset, one object each."""
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    Store(address).write(f"log/{moment}.json", dumps(dict(entry)).encode())
+    Store(address).write(f"log/{moment}.json", dumps(redacted_values(dict(entry))).encode())
 
 
 def of_block(path: str) -> bool:

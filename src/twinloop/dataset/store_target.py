@@ -33,8 +33,8 @@ class StoreTarget:
     """
 
     def __init__(self, address: str) -> None:
-        self.name = address
         self._store, self._commit = Store(address), Commit()
+        self.name = self._store.address
         self._scratch = tempfile.TemporaryDirectory(prefix="twinloop-store-", ignore_cleanup_errors=True)
         self.path, self.held = Path(self._scratch.name) / "dataset", True
 

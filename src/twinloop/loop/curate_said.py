@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from twinloop.core.console import visible
 from twinloop.curate.check import Score
 from twinloop.curate.recording import Recording
 from twinloop.loop.curated import WRONG, Curated, counted_verdicts
@@ -125,7 +126,7 @@ def _print_lines(console: Console, head: tuple[str, str, str], rows: Sequence[tu
     widths = [max(len(row[place]) for row in (head, *rows)) for place in range(2)]
     console.print()
     for one, two, three, tone in ((*head, "bold"), *rows):
-        line = Text(f"{one:<{widths[0]}}  {two:<{widths[1]}}  {three}", style=tone)
+        line = Text(visible(f"{one:<{widths[0]}}  {two:<{widths[1]}}  {three}"), style=tone)
         console.print(line, no_wrap=True, overflow="ellipsis")
 
 

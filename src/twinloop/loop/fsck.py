@@ -12,6 +12,7 @@ from twinloop.catalog.compaction import compact
 from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts
 from twinloop.catalog.fsck_frozen import check_frozen
 from twinloop.catalog.fsck_release import check_release
+from twinloop.catalog.fsck_runs import check_order, check_secrets
 from twinloop.catalog.fsck_state import check_rows, check_state
 from twinloop.catalog.parts import Parts
 from twinloop.catalog.repair import repair, repair_state
@@ -49,6 +50,7 @@ def run_fsck(
     if not any(finding.kind == "state" and finding not in done for finding in found):
         parts = Parts(root / "catalog", State(at))
         said = (*check_frozen(parts.folder, parts.state), *check_release(root, parts.state))
+        said += (*check_order(parts), *check_secrets(parts.state))
         more = [*check_rows(parts.state), *check_parts(parts), *check_kept(parts), *check_index(parts)]
         notes += accept(root, parts.state, meant)
         more += check_run_files(root, parts.state, notes.append, deep=deep)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
+from twinloop.core.redaction import redacted_values
 from twinloop.dataset import layout
 from twinloop.report import Report
 
@@ -47,8 +48,8 @@ def claim_output(folder: Path) -> None:
 
 
 def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Store a run's figures as ``FOLDER/result.json``; returns them as stored."""
-    plain = finite(dict(figures))
+    """Store a run's figures, without credentials, as ``FOLDER/result.json``; return them as stored."""
+    plain = redacted_values(finite(dict(figures)))
     write_json(folder / "result.json", plain)
     return plain
 

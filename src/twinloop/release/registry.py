@@ -144,7 +144,7 @@ class Registry:
     def decisions(self, reference: str) -> list[GateDecision]:
         """What the gate decided about a version here, oldest first."""
         rows = self.workspace.state.rows(
-            "SELECT record FROM gate_decisions WHERE deployment = ? AND candidate = ? ORDER BY at, rowid",
+            "SELECT record FROM gate_decisions WHERE deployment = ? AND candidate = ? ORDER BY rowid",
             (self.deployment, self.version(reference).reference),
         )
         return [GateDecision.from_json(json.loads(row["record"])) for row in rows]

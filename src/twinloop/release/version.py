@@ -49,7 +49,7 @@ class Version:
 
 def versions(state: State) -> list[Version]:
     """Every version, oldest first."""
-    rows = state.rows("SELECT * FROM policy_versions ORDER BY added, name, version")
+    rows = state.rows("SELECT * FROM policy_versions ORDER BY rowid")
     return [Version(**{**row, "record": json.loads(row["record"])}) for row in rows]
 
 

@@ -1,0 +1,194 @@
+"""Remove credentials from text before it is shown or stored.
+
+Messages of a `TwinloopError`, lines on a console, lines of JSON and records of runs pass through here. What is removed:
+the user's part of an address (``s3://KEY:SECRET@bucket``), values of settings such as ``token=…`` in a text or in the
+query of an address, values after flags such as ``--token``, tokens of a known form, secret values of environment
+variables, and every value that `note_secrets` has found in a command's arguments, wherever it appears again.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
+
+MASK = "***"
+_LEAST = 6  # characters of a value that is looked for everywhere; shorter ones would match parts of words
+_MOST = 1000  # values that are kept
+
+# How the name of a setting ends whose value is a secret. `--domain-token` is a switch of `twinloop train`.
+_NAME = (
+    r"(?:(?<!domain[-_])token|secret|passw(?:or)?d|passphrase|signature|credentials?|access[-_]?key(?:[-_]?id)?"
+    r"|(?:api|secret|private|account)[-_]?key|(?<![a-z0-9])(?:pwd|sig|sas|jwt|auth|authorization))"
+)
+# Names that mean a secret in the query of an address or as a flag, and too much else in a text.
+_SHORT = r"(?:key|pass|code|pwd|sig|sas|jwt|auth)"
+_VALUE = r"(?:\"[^\"]+\"|'[^']+'|[^\s&;#\"'<>]+)"
+_SETTING = re.compile(rf"({_NAME}\s*=\s*|[?&;#]{_SHORT}=){_VALUE}", re.IGNORECASE)
+_ENCODED_SETTING = re.compile(rf"({_NAME}%3D|(?:%3F|%26|%23){_SHORT}%3D)[^\s&;#\"'<>]+", re.IGNORECASE)
+_ENTRY = re.compile(rf"({_NAME}[\"']\s*:\s*[\"'])[^\"']+", re.IGNORECASE)
+_HEADER = re.compile(
+    r"(authorization[\"']?\s*[:=]\s*[\"']?(?:(?:basic|bearer|digest|token|negotiate)\s+)?|\bbearer\s+(?=\S{12}))"
+    r"[^\s\"',]+",
+    re.IGNORECASE,
+)
+_IS_SECRET = re.compile(rf"[\w.-]*{_NAME}", re.IGNORECASE)
+_FLAG = re.compile(rf"-{{1,2}}(?:[\w.-]*{_NAME}|{_SHORT})", re.IGNORECASE)
+_FLAG_WITH_VALUE = re.compile(rf"(-{{0,2}}(?:[\w.-]*{_NAME}|{_SHORT})=)(.+)", re.IGNORECASE | re.DOTALL)
+_VARIABLE = re.compile(rf"\w*(?:{_NAME}|_key)", re.IGNORECASE)
+_KNOWN_FORMS = re.compile(
+    r"\bhf_[A-Za-z0-9]{12,}|\b(?:AKIA|ASIA|ABIA|ACCA|AGPA|AIDA|ANPA|ANVA|AROA)[A-Z0-9]{12,}\b"
+    r"|\bgh[oprsu]_[A-Za-z0-9]{20,}|\bgithub_pat_\w{20,}|\bglpat-[\w-]{16,}|\bsk-[\w-]{20,}|\bAIza[\w-]{30,}"
+    r"|\bxox[abprs]-[\w-]{10,}|\beyJ[\w-]{8,2000}\.[\w-]{8,2000}\.[\w-]*"
+    r"|-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+    re.DOTALL,
+)
+_SCHEME = re.compile(r"\b[A-Za-z][A-Za-z0-9+.\-]{1,40}:/+|//")  # a path of pathlib keeps only one slash of two
+_ENCODED_USER = re.compile(r"(%3A(?:%2F){1,3})[^\s\"'<>`&?#/]{0,2000}?(?=%40)", re.IGNORECASE)
+_END = re.compile(r"[\s\"'<>`|]|\Z")  # of an address within a text
+_AUTHORITY = re.compile(r"[^/?#]*")
+_HOST_AND_PORT = re.compile(r"(?:localhost|[^:]*\.[^:]*|\[.*):\d{1,5}", re.IGNORECASE)
+_BARE = re.compile(r"([^\s:/@]+:(?!/)\S+)(@[^\s@]+)")  # user:password@host without a scheme, as a whole argument
+
+_noted: dict[str, None] = {}
+
+
+def redacted(text: str) -> str:
+    """Return a text without credentials; where it is unclear how far one reaches, more of the text is removed."""
+    return _redacted(text, _known_values())
+
+
+def redacted_values(value: Any) -> Any:
+    """Return plain values (mappings, lists, texts, paths, numbers) without credentials."""
+    return _redacted_values(value, _known_values())
+
+
+def redacted_words(words: Sequence[str]) -> list[str]:
+    """Return the arguments of a command without credentials: also those after a flag such as ``--token``."""
+    known = _known_values()
+    return [
+        MASK if _follows_flag(before, word) else _redacted_word(word, known)
+        for before, word in zip(("", *words), words, strict=False)
+    ]
+
+
+def note_secrets(words: Sequence[str]) -> None:
+    """Remember the credentials in a command's arguments: libraries repeat them in other forms, without the address."""
+    for before, word in zip(("", *words), words, strict=False):
+        for value in (word,) if _follows_flag(before, word) else _secrets_of(word):
+            forms = {value, unquote(value), unquote_plus(value), quote(value), quote(value, safe=""), quote_plus(value)}
+            _noted.update(dict.fromkeys(form for form in forms if len(form) >= _LEAST))
+    for value in list(_noted)[:-_MOST]:
+        del _noted[value]
+
+
+def _redacted(text: str, known: Iterable[str]) -> str:
+    for value in known:
+        text = text.replace(value, MASK)
+    text = _KNOWN_FORMS.sub(MASK, text)
+    if "@" in text:
+        text = _without_users(text)
+    if "%" in text:
+        text = _ENCODED_USER.sub(rf"\g<1>{MASK}", text)
+    for pattern in (_SETTING, _ENCODED_SETTING, _ENTRY, _HEADER):
+        text = pattern.sub(rf"\g<1>{MASK}", text)
+    return text
+
+
+def _redacted_values(value: Any, known: Sequence[str]) -> Any:
+    if isinstance(value, str):
+        return _redacted(value, known)
+    if isinstance(value, Mapping):
+        return {
+            _redacted_values(key, known): MASK if _is_entry(key, item) else _redacted_values(item, known)
+            for key, item in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_redacted_values(item, known) for item in value]
+    return _redacted(os.fspath(value), known) if isinstance(value, os.PathLike) else value
+
+
+def _redacted_word(word: str, known: Iterable[str]) -> str:
+    """Return an argument without credentials; unlike in a text, a password in it may hold spaces and quotes."""
+    flag, bare = _FLAG_WITH_VALUE.fullmatch(word), _BARE.fullmatch(word)
+    if flag:
+        return flag[1] + MASK
+    return _redacted(MASK + bare[2] if bare else _without_users(word, whole=True), known)
+
+
+def _without_users(text: str, *, whole: bool = False) -> str:
+    """Return a text whose addresses have no user's part; ``whole``: the text is one address and may hold spaces."""
+    kept, at = list[str](), 0
+    for start, end in _users(text, whole=whole):
+        kept += [text[at:start], MASK]
+        at = end
+    return "".join((*kept, text[at:]))
+
+
+def _users(text: str, *, whole: bool = False) -> Iterable[tuple[int, int]]:
+    """Yield where the user's part of each address begins and ends; also of addresses within addresses."""
+    at = stop = last = 0
+    while (scheme := _SCHEME.search(text, at)) is not None:
+        at = scheme.end()
+        if at >= stop:
+            ending = None if whole else _END.search(text, at)
+            stop = len(text) if ending is None else ending.start()
+            last = text.rfind("@", at, stop)
+        end = _user_end(text, at, stop, last)
+        if end is not None:
+            yield at, end
+            at = end
+
+
+def _user_end(text: str, start: int, stop: int, last: int) -> int | None:
+    """Return the place of the ``@`` that ends the user's part of an address; None where there is none.
+
+    By the standard, a password encodes ``/``, ``?``, ``#`` and ``@``. People write them as they are. Where there is a
+    colon in the user's part, the last ``@`` of the address therefore ends it.
+    """
+    place = _AUTHORITY.match(text, start, stop)
+    authority = place[0] if place else ""
+    user, at, _ = authority.rpartition("@")
+    if at and ":" not in user:
+        return start + len(user)
+    if last > start and (at or (":" in authority and not _HOST_AND_PORT.fullmatch(authority))):
+        return last
+    return None
+
+
+def _secrets_of(word: str) -> list[str]:
+    """Return the secret values within an argument."""
+    flag = _FLAG_WITH_VALUE.fullmatch(word)
+    found = [flag[2]] if flag else list[str]()
+    for text in {word, unquote(word)}:
+        bare = _BARE.fullmatch(text)
+        for user in [text[start:end] for start, end in _users(text, whole=True)] + ([bare[1]] if bare else []):
+            name, colon, password = user.partition(":")
+            # Where a password holds an @, its end is unclear: each possible one counts.
+            found += [user, *accumulate((password if colon else name).split("@"), lambda one, other: f"{one}@{other}")]
+            found.append(base64.b64encode(unquote(user).encode()).decode())  # as in "Authorization: Basic"
+        found += [match[0][len(match[1]) :] for match in _SETTING.finditer(text)]
+        found += _KNOWN_FORMS.findall(text)
+    return found
+
+
+def _follows_flag(before: str, word: str) -> bool:
+    return _FLAG.fullmatch(before) is not None and not word.startswith("--")
+
+
+def _is_entry(key: object, item: object) -> bool:
+    return isinstance(key, str) and isinstance(item, str) and bool(item) and _IS_SECRET.fullmatch(key) is not None
+
+
+def _known_values() -> list[str]:
+    """Return the values to remove wherever they appear, the longest first: one may hold another."""
+    given = (
+        value
+        for name, value in os.environ.items()
+        if len(value) > _LEAST and not value.startswith("/") and _VARIABLE.fullmatch(name)
+    )
+    return sorted({*given, *_noted}, key=len, reverse=True)
