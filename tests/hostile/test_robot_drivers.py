@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -824,6 +826,36 @@ def test_a_clock_that_lets_commands_follow_each_other_too_quickly(observed):
     assert len(ran.steps) == 12
     assert spent > 10 / HZ / 2
     observed(f"12 commands in {spent:.2f} s instead of {12 / HZ:.2f} s")
+
+
+@pytest.mark.attack("the robot's clock jumps forward by an hour", expected="a slow step is noted, and it goes on")
+def test_a_clock_that_jumps_forward(observed):
+    arm = Arm()
+    arm.clock = BadClock(lambda now: now + 3600.0)
+    ran = run_arm(arm)
+    require_limits(arm)
+    assert (ran.trip, len(ran.steps)) == (None, 60)
+    assert "slow" in {event.kind for event in ran.events}
+    observed(", ".join(f"{event.kind}: {event.message}" for event in ran.events))
+
+
+@pytest.mark.attack("Ctrl-C while a real robot is brought home", expected="it stops at once, at rest; nothing begins")
+def test_a_person_stops_the_way_home(tmp_path, monkeypatch, capsys, observed):
+    def pressed(arm, answer):
+        if arm.counts["get_observation"] == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return answer
+
+    arm = arm_with(source="real")
+    arm.faults, arm.position = {"get_observation": pressed}, off_home(30.0)
+    policy_of(monkeypatch, arm)
+    code, figures, _ = command(tmp_path, capsys)
+    assert code == 2
+    assert "not brought to its home: stopped by hand" in figures["message"]
+    assert len(arm.issued) < 15
+    assert arm.disconnections == 1
+    require_limits(arm, start=off_home(30.0))
+    observed(figures["message"])
 
 
 def test_a_checked_clock_keeps_an_honest_clock():
