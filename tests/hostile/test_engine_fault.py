@@ -440,7 +440,7 @@ def test_every_compilation_goes_through_one_function():
     "the planted fault, with the dense solver forced", expected="the check passes and reports the fault"
 )
 def test_twin_check_reports_the_sparse_solver(tmp_path, observed):
-    check = run_checks(load_twin(written(tmp_path, trees(7))), only=[CHECK])[CHECK]
+    check = run_checks(load_twin(written(tmp_path, trees(1))), only=[CHECK])[CHECK]
     observed(check.line())
     assert (check.status, check.figure) == ("pass", 0.0)
     assert check.figures["sparse"] > 1e-3
@@ -449,7 +449,7 @@ def test_twin_check_reports_the_sparse_solver(tmp_path, observed):
 
 @pytest.mark.attack("the planted fault in a version that nobody knows to be faulty", expected="the check fails")
 def test_twin_check_finds_the_fault_by_itself(tmp_path, faultless, observed):
-    check = run_checks(load_twin(written(tmp_path, trees(7))), only=[CHECK])[CHECK]
+    check = run_checks(load_twin(written(tmp_path, trees(1))), only=[CHECK])[CHECK]
     observed(check.line())
     assert check.status == "fail"
     assert check.figure > 1e-3
