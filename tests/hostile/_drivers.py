@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
+from twinloop.cli.main import main
 from twinloop.core.contract import Contract
 from twinloop.hardware.protocol import NotConnectedError
 from twinloop.release.envelope import Envelope
@@ -159,3 +162,62 @@ def require_rest(arm: Arm, envelope: Envelope = ENVELOPE) -> None:
     """The last commands end at rest: what would come next is no other command."""
     path = envelope.units.to_si(np.array([HOME, HOME, *arm.issued]))[-2:]
     assert (np.abs(path[1] - path[0]) / envelope.limits.dt <= envelope.limits.brake + 1e-6).all()
+
+
+def attack(tried: str, expected: str, *values: Any, id: str):  # noqa: A002  # pytest's word
+    return pytest.param(*values, marks=pytest.mark.attack(tried, expected=expected), id=id)
+
+
+TRIPS = "stopped by the robot's own report; no command leaves the limits"
+
+GOES_ON = "goes on within the limits"
+
+
+class Custom(BaseException):
+    """What no driver has a reason to raise."""
+
+
+def named(values):
+    return dict(zip(KEYS, np.asarray(values).tolist(), strict=True))
+
+
+def off_home(pan=0.0, lift=0.0):
+    return HOME + np.array([pan, lift, 0, 0, 0, 0])
+
+
+def first(value):
+    """The first joint says something else."""
+    return lambda arm, sent: sent | {KEYS[0]: value}
+
+
+def moved(change):
+    """The values are changed as one array."""
+    return lambda arm, answer: named(change(np.array(list(answer.values()))))
+
+
+def raises(error):
+    def fault(arm, answer):
+        raise error
+
+    return fault
+
+
+def arm_with(**attributes):
+    return type("Other", (Arm,), attributes)()
+
+
+def policy_of(monkeypatch, arm, decider=None):
+    """Let `run` and `record` find this arm and this policy, whatever they are asked for."""
+    monkeypatch.setattr("twinloop.loop.run_cell.open_robot", lambda address: arm)
+    monkeypatch.setattr("twinloop.loop.record.open_robot", lambda address: arm)
+    monkeypatch.setattr("twinloop.loop.run_cell.open_decider", lambda *_, **__: decider or Sways())
+
+
+def command(tmp_path, capsys, *words):
+    """Run `twinloop run`; returns the exit code, the figures and what people read."""
+    given = ["run", "--robot", "arm", "--policy", "p", "--twin", TWIN.name, "--output", str(tmp_path / "out")]
+    code = main([*given, "--seconds", "2", "--json", *words])
+    shown = capsys.readouterr()
+    figures = json.loads(shown.out.strip().splitlines()[-1])
+    assert "Traceback" not in shown.err + shown.out
+    return code, figures, " ".join(shown.err.split())

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from _drivers import HOME, KEYS, TWIN, Arm
+from _drivers import HOME, TWIN, Arm, first, raises
 
 from twinloop.cli.main import main
 from twinloop.dataset.logs import load_log
@@ -69,17 +69,6 @@ def require_plan_limits(arm) -> None:
     assert np.isfinite(path).all()
     assert ((path >= LIMITS.low - 1e-9) & (path <= LIMITS.high + 1e-9)).all()
     assert (np.abs(np.diff(path, axis=0)) * 30.0 <= LIMITS.speed + 1e-6).all()
-
-
-def raises(error):
-    def fault(arm, answer):
-        raise error
-
-    return fault
-
-
-def first(value):
-    return lambda arm, answer: answer | {KEYS[0]: value}
 
 
 @pytest.mark.parametrize(
