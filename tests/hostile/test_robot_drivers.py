@@ -195,6 +195,21 @@ def test_a_driver_cannot_steer_by_believable_reports(observed):
     observed("60 commands, all of them what the policy asked for")
 
 
+@pytest.mark.attack(
+    "readings creep away by 1 degree at each step, and the driver says that it sent what it reads",
+    expected="the robot is never moved by it",
+)
+def test_a_driver_cannot_steer_by_readings_that_creep(observed):
+    def creeps(arm, answer):
+        return answer | {KEYS[0]: HOME[0] + arm.counts["get_observation"]}
+
+    arm = Arm(get_observation=creeps, send_action=lambda arm, sent: sent | {KEYS[0]: HOME[0] + len(arm.issued)})
+    ran = run_arm(arm, Sways(lambda seen, command: HOME))
+    assert (ran.trip, len(ran.steps)) == (None, 60)
+    np.testing.assert_allclose(arm.issued, np.tile(HOME, (60, 1)), atol=1e-9)
+    observed("60 commands, all of them what the policy asked for; the last reading was 60 degrees off")
+
+
 def now_and_then(share):
     """Fail in this share of the calls."""
 
