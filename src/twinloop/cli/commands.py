@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -16,6 +16,7 @@ from twinloop.core.console import SafeConsole
 Figures = Mapping[str, Any]
 Outcome = tuple[Figures, int]
 
+_NAMED = 20  # files that were left out; --json names all
 _PIPED = 120  # columns where nobody says how many there are: tables of parameters do not fit in 80
 
 
@@ -38,6 +39,12 @@ def console(*, json: bool) -> Console:
     if not made.is_terminal and "COLUMNS" not in os.environ:
         made.width = _PIPED
     return made
+
+
+def print_left_out(out: Console, names: Sequence[str]) -> None:
+    """Name the files that belong to no dataset and were not taken."""
+    shown = ", ".join(names[:_NAMED]) + (", …" if len(names) > _NAMED else "")
+    out.print(f"Left out {len(names)} files that belong to no dataset: {shown}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,6 +155,8 @@ class Fetch:
             f"{figures['episodes']} episodes, {figures['frames']} frames; {figures['downloaded']} of "
             f"{figures['files']} files downloaded: {self.output}"
         )
+        if figures["left_out"]:
+            print_left_out(console(json=self.json), figures["left_out"])
         return figures, 0
 
 

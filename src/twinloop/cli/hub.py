@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import tyro
 
-from twinloop.cli.commands import Outcome, console
+from twinloop.cli.commands import Outcome, console, print_left_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,8 @@ class Pull:
             f"{done.files} files, {done.bytes / 1e6:.1f} MB of {done.repo_id} at {done.commit[:12]}, verified: "
             f"{done.output}"
         )
+        if done.left_out:
+            print_left_out(console(json=self.json), done.left_out)
         return _figures("pull", vars(done)), 0
 
 

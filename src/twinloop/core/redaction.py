@@ -13,7 +13,8 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from pathlib import PurePath
+from typing import Any, cast
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK = "***"
@@ -103,13 +104,14 @@ def _redacted_values(value: Any, known: Sequence[str]) -> Any:
     if isinstance(value, str):
         return _redacted(value, known)
     if isinstance(value, Mapping):
+        entries = cast("Mapping[Any, Any]", value).items()
         return {
             _redacted_values(key, known): MASK if _is_entry(key, item) else _redacted_values(item, known)
-            for key, item in value.items()
+            for key, item in entries
         }
     if isinstance(value, list | tuple):
-        return [_redacted_values(item, known) for item in value]
-    return _redacted(os.fspath(value), known) if isinstance(value, os.PathLike) else value
+        return [_redacted_values(item, known) for item in cast("Sequence[Any]", value)]
+    return _redacted(str(value), known) if isinstance(value, PurePath) else value
 
 
 def _redacted_word(word: str, known: Iterable[str]) -> str:

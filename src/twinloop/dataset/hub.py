@@ -7,6 +7,7 @@ token is the one that ``huggingface_hub`` finds (``HF_TOKEN``, or ``hf auth logi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from twinloop.core.errors import DatasetError, InputError, MissingDependencyErro
 from twinloop.core.files import read_json
 from twinloop.core.redaction import redacted
 from twinloop.dataset import layout
+from twinloop.dataset.dataset_files import MOST_FILES, chosen, require_room
 from twinloop.dataset.hub_files import HubFile, listed_file, refuse_outside, remove_others, verify_files
 from twinloop.dataset.snapshot import FolderLock, writing_to
 
@@ -29,6 +31,7 @@ _OURS = ("data/", "videos/", "images/", "meta/", "twinloop/")  # what a push rep
 _NEVER = (".*", "*/.*", "*.lock", "*.incomplete", "__pycache__/*", "*/__pycache__/*")
 _MAIN = "main"
 _ENDPOINT = "HF_ENDPOINT"
+_OF_THE_HUB = {".gitattributes"}  # which the Hub itself puts into every repository
 _AT_ONCE = 8  # files being downloaded, huggingface_hub's own default
 
 
@@ -47,13 +50,17 @@ class Pushed:
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled:
-    """What a pull brought: the commit that it is, and how many files of how many bytes, each verified."""
+    """What a pull brought: the commit that it is, and how many files of how many bytes, each verified.
+
+    ``left_out`` are files of the commit that belong to no dataset, and were not downloaded.
+    """
 
     repo_id: str
     commit: str
     output: Path
     files: int
     bytes: int
+    left_out: tuple[str, ...] = ()
 
 
 def push_dataset(
@@ -130,6 +137,7 @@ def pull_dataset(
 ) -> Pulled:
     """Download a dataset as it is at one commit, verify every file, and only then put the folder in its place.
 
+    Only files that belong to a dataset are downloaded (`dataset.dataset_files`), and none of them is executable.
     What arrived before an interruption lies in a sibling ``.NAME.pull``, and the same pull goes on from there.
 
     Args:
@@ -142,8 +150,8 @@ def pull_dataset(
     Raises:
         MissingDependencyError: huggingface_hub is not installed.
         InputError: ``output`` holds something, or no name of a repository.
-        DatasetError: the Hub cannot be reached or refuses, it names a path outside the folder, or a file's content is
-            not what its hash says.
+        DatasetError: the Hub cannot be reached or refuses, it names a path outside the folder, it has more files or
+            bytes than there is room for, or a file's content is not what its hash says.
     """
     output = Path(output).absolute()
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
@@ -153,19 +161,20 @@ def pull_dataset(
         hub.utils.validate_repo_id(repo_id)
         api = hub.HfApi(endpoint=os.environ.get(_ENDPOINT))
         commit = str(api.repo_info(repo_id, revision=revision, repo_type=_REPO).sha)
-        tree = [
-            listed_file(entry)
-            for entry in api.list_repo_tree(repo_id, recursive=True, revision=commit, repo_type=_REPO)
-        ]
-    files = [file for file in tree if file is not None and _passes(file.path, allow, ignore)]
-    for file in files:
+        listing = api.list_repo_tree(repo_id, recursive=True, revision=commit, repo_type=_REPO)
+        tree = [listed_file(entry) for entry in itertools.islice(listing, 2 * MOST_FILES)]
+    wanted = [file for file in tree if file is not None and _passes(file.path, allow, ignore)]
+    for file in wanted:
         refuse_outside(file.path, repo_id)
+    belonging = chosen(file.path for file in wanted)
+    files = [file for file in wanted if file.path in belonging]
     if not any(file.path == layout.INFO for file in files):
         raise DatasetError(f"{repo_id} at {commit[:12]} has no {layout.INFO}: it is no LeRobot dataset, or left out.")
+    size = sum(file.size for file in files)
+    require_room(output, files=len(files), size=size, source=repo_id)
     _bring(api, repo_id, commit, files, output)
-    return Pulled(
-        repo_id=repo_id, commit=commit, output=output, files=len(files), bytes=sum(file.size for file in files)
-    )
+    left_out = tuple(sorted({file.path for file in wanted} - belonging - _OF_THE_HUB))
+    return Pulled(repo_id=repo_id, commit=commit, output=output, files=len(files), bytes=size, left_out=left_out)
 
 
 def _bring(api: Any, repo_id: str, commit: str, files: Sequence[HubFile], output: Path) -> None:

@@ -40,7 +40,8 @@ def refuse_outside(name: str, repo_id: str) -> None:
         DatasetError: names it.
     """
     path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in path.parts[0] or path.parts[0] == ".cache":
+    first = path.parts[0] if path.parts else ""
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in first or first in ("", ".cache"):
         raise DatasetError(
             f"{repo_id} names the file {name!r}, which leaves the dataset's folder or hides in it. Nothing was "
             "downloaded; tell its owner."
@@ -58,6 +59,7 @@ def verify_files(stage: Path, files: Sequence[HubFile], repo_id: str) -> None:
         if path.is_symlink() or not path.resolve().is_relative_to(stage.resolve()):
             raise DatasetError(f"{file.path} of {repo_id} is a link out of the folder. Nothing was kept.")
         if path.stat().st_size == file.size and _digest(path, file) == (file.sha256 or file.blob):
+            path.chmod(0o644)  # data, nothing to be run
             continue
         path.unlink()
         raise DatasetError(

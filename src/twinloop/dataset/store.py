@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from twinloop.core.documents import MOST_LINES_BYTES, parse_json
 from twinloop.core.errors import DatasetError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import dumps
 from twinloop.core.redaction import note_secrets, redacted, redacted_values
@@ -32,6 +33,8 @@ Result = TypeVar("Result")
 
 INSTALL = 'pip install "twinloop[s3]"'
 POINTER = "current.json"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MOST_BYTES = MOST_LINES_BYTES  # of a pointer or a manifest, which are read into memory
 ATTEMPTS = 3  # commits that may be superseded while one is read; our choice
 
 
@@ -72,11 +75,25 @@ class Store:
         self.address = redacted(address.rstrip("/"))
         self._files, self._root = _filesystem(address.rstrip("/"))
 
-    def read(self, key: str) -> bytes | None:
-        """An object's content; None where there is none."""
+    def read(self, key: str, *, most: int = _MOST_BYTES) -> bytes | None:
+        """An object's content; None where there is none.
+
+        Raises:
+            DatasetError: it has more than ``most`` bytes, which are not read.
+        """
         with contextlib.suppress(FileNotFoundError):
+            self._require_size(key, most)
             return self._do("read", lambda: bytes(self._files.cat_file(self._at(key))), absent=FileNotFoundError)
         return None
+
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        """Return the sizes of objects in bytes, several at a time; None where the store does not say.
+
+        Raises:
+            FileNotFoundError: an object is not there any more.
+        """
+        there = [self._at(key) for key in keys]
+        return self._do("read", lambda: list(self._files.sizes(there)), absent=FileNotFoundError) if there else []
 
     def write(self, key: str, data: bytes) -> None:
         """Write an object whole."""
@@ -124,9 +141,9 @@ class Store:
             if pointer is None:
                 return Commit()
             with layout.understood(f"{self.address}/{POINTER}"):
-                value = json.loads(pointer)
+                value = parse_json(pointer, where=f"{self.address}/{POINTER}")
                 layout.require_keys(value, ("commit", "manifest", "sha256"), where=f"{self.address}/{POINTER}")
-                number, key = int(value["commit"]), str(value["manifest"])
+                number, key = int(value["commit"]), _checked_key(value["manifest"], "commits")
             manifest = self.read(key)
             if manifest is not None:  # else the writer has moved on and removed it
                 return self._read_manifest(number, key, manifest, value["sha256"], pointer)
@@ -136,8 +153,16 @@ class Store:
         if hashlib.sha256(data).hexdigest() != sha256:
             raise DatasetError(f"{self.address}/{key} is not the manifest that {POINTER} names. Upload it again.")
         with layout.understood(f"{self.address}/{key}"):
-            files = {path: Entry(**entry) for path, entry in json.loads(data)["files"].items()}
+            listed = parse_json(data, where=f"{self.address}/{key}")["files"]
+            files = {path: _checked(Entry(**entry)) for path, entry in listed.items()}
         return Commit(number=number, files=files, pointer=pointer)
+
+    def _require_size(self, key: str, most: int) -> None:
+        [size] = self.sizes([key])
+        if size is not None and size > most:
+            raise DatasetError(
+                f"{self.address}/{key} has {size} bytes; at most {most} are read. It is none of a dataset's files."
+            )
 
     def _at(self, key: str) -> str:
         return f"{self._root}/{key}"
@@ -165,6 +190,32 @@ def write_log(address: str, entry: Mapping[str, Any]) -> None:
 def of_block(path: str) -> bool:
     """Whether a file of a dataset belongs to one block: those are written once."""
     return "/chunk-" in path
+
+
+def _checked(entry: Entry) -> Entry:
+    """Return an entry of a manifest whose values can be true.
+
+    Raises:
+        ValueError: its key leaves the folders of a store, its size is none, or its hash is none.
+    """
+    _checked_key(entry.key, "dataset", "commits")
+    if type(entry.size) is not int or entry.size < 0:
+        raise ValueError(f"the size {entry.size!r} is no number of bytes")
+    if not isinstance(entry.sha256, str) or not _SHA256.fullmatch(entry.sha256):
+        raise ValueError(f"{entry.sha256!r} is no SHA-256")
+    return entry
+
+
+def _checked_key(key: Any, *folders: str) -> str:
+    """Return a key of an object, which lies in one of some folders of the store.
+
+    Raises:
+        ValueError: it does not.
+    """
+    parts = str(key).split("/")
+    if len(parts) < 2 or parts[0] not in folders or {"", ".", ".."} & set(parts) or not str(key).isprintable():
+        raise ValueError(f"the key {key!r} is not one of {' or '.join(folders)}/")
+    return str(key)
 
 
 def _filesystem(address: str) -> tuple[Any, str]:

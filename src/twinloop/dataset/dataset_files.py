@@ -1,0 +1,99 @@
+"""Which files belong to a dataset: what `pull` and `fetch` take from others, and what they leave out.
+
+A dataset is tables, pictures, videos and JSON in the folders of LeRobot's layout, v2.1 or v3.0, and in ours. Nothing
+else is taken: no program, no pickle, no notebook, no hidden file, no name that another system reads as a device or as
+a path.
+"""
+
+from __future__ import annotations
+
+import shutil
+import unicodedata
+from collections.abc import Iterable, Iterator
+from pathlib import Path, PurePosixPath
+
+from twinloop.core.errors import DatasetError
+
+MOST_FILES = 1_000_000
+_TABLES = frozenset({".json", ".jsonl", ".parquet"})
+# The suffixes of files, by the folder at the top.
+_KINDS = {
+    "meta": _TABLES,
+    "data": frozenset({".parquet"}),
+    "videos": frozenset({".mp4", ".mkv", ".webm", ".mov", ".avi"}),
+    "images": frozenset({".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp"}),
+    "twinloop": _TABLES,
+}
+_AT_TOP = frozenset({"README.md", "LICENSE", "LICENSE.md", "LICENSE.txt", "LICENCE", "NOTICE", "CITATION.cff"})
+_DEEPEST, _LONGEST_NAME, _LONGEST_PATH = 12, 200, 800  # folders; bytes of a name and of a path
+# Names that Windows takes for devices, with any suffix.
+_DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))})
+_FORBIDDEN = frozenset('<>:"|?*\\')
+
+
+def belongs(name: str) -> bool:
+    """Return whether a path, relative to a dataset's folder and with slashes, is one of a dataset's files."""
+    if name in _AT_TOP:
+        return True
+    parts = name.split("/")
+    suffixes = _KINDS.get(parts[0], frozenset[str]())
+    return (
+        1 < len(parts) <= _DEEPEST
+        and len(name.encode(errors="surrogatepass")) <= _LONGEST_PATH
+        and PurePosixPath(name).suffix in suffixes
+        and all(_is_plain(part) for part in parts)
+    )
+
+
+def chosen(names: Iterable[str]) -> set[str]:
+    """Return the paths that belong to a dataset; of those that are one file to some systems, the first.
+
+    Some systems ignore case, or how a letter with an accent is put together. There, the second of two such files would
+    replace the first. For the same reason a file and a folder cannot share a name.
+    """
+    taken, folders = dict[str, str](), set[str]()
+    # A name in its usual form comes before its variants.
+    for name in sorted(filter(belongs, names), key=lambda name: (_folded(name), name != _folded(name), name)):
+        taken.setdefault(_folded(name), name)
+        folders.update(_folders(_folded(name)))
+    return {name for folded, name in taken.items() if folded not in folders}
+
+
+def require_room(folder: Path, *, files: int, size: int, source: str) -> None:
+    """Refuse more files than a dataset has, and more bytes than the disk has left, before anything is downloaded.
+
+    Raises:
+        DatasetError: says how many there are.
+    """
+    if files > MOST_FILES:
+        raise DatasetError(
+            f"{source} has more than {MOST_FILES:,} files. That is no dataset; choose some with --allow."
+        )
+    place = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(place).free
+    if size > free:
+        raise DatasetError(
+            f"{source} has {size / 1e9:.1f} GB, and {place} has {free / 1e9:.1f} GB left. Free some space, or choose "
+            "another folder."
+        )
+
+
+def _is_plain(part: str) -> bool:
+    """Return whether a name of a file or folder means the same on every system."""
+    return (
+        0 < len(part.encode(errors="surrogatepass")) <= _LONGEST_NAME
+        and part[0] not in ".~- "
+        and part[-1] not in ". "
+        and part.isprintable()
+        and not _FORBIDDEN & set(part)
+        and part.partition(".")[0].rstrip().lower() not in _DEVICES
+    )
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
+
+
+def _folders(name: str) -> Iterator[str]:
+    parts = name.split("/")
+    return ("/".join(parts[:count]) for count in range(1, len(parts)))
