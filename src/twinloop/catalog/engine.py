@@ -97,8 +97,13 @@ class Engine:
         names = ", ".join(quoted(name) for name in self._files.names(files))
         return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
 
-    def query(self, sql: str, parameters: Parameters = ()) -> pa.Table:
+    def query(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
         """Run one statement that reads; a name that several columns have is counted on, as ``episode_id_2``.
+
+        Args:
+            sql: the statement.
+            parameters: values for it.
+            most_rows: of the answer, where the caller turns it into objects that take more memory than rows.
 
         Raises:
             UnknownNameError: no such view or column.
@@ -106,7 +111,7 @@ class Engine:
                 memory than it may.
             DatasetError: a file that a view is made of cannot be read.
         """
-        return self._run(lambda: self._checked(sql, parameters))
+        return self._run(lambda: self._checked(sql, parameters, most_rows))
 
     def query_unchecked(self, sql: str, parameters: Parameters = ()) -> pa.Table | None:
         """Run a statement without the first layer: for tests of the second."""
@@ -134,38 +139,40 @@ class Engine:
             except StatementTimeoutError as error:
                 self.usable = not error.abandoned
                 raise
-            except (duckdb.FatalException, duckdb.InternalException):
+            except (duckdb.FatalException, duckdb.InternalException, KeyboardInterrupt):
                 self.usable = False
                 raise
 
-    def _checked(self, sql: str, parameters: Parameters) -> pa.Table:
+    def _checked(self, sql: str, parameters: Parameters, most_rows: int | None) -> pa.Table:
         require_reading(self._connection, sql)
-        return self._answer(sql, parameters)
+        return self._answer(sql, parameters, most_rows)
 
-    def _answer(self, sql: str, parameters: Parameters) -> pa.Table:
+    def _answer(self, sql: str, parameters: Parameters, most_rows: int | None = None) -> pa.Table:
         """Run a statement, and return what it gives."""
         connection = self._connection
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
             relation = connection.sql(sql, params=parameters or None)
             # DuckDB gives nothing back for what is no query.
-            return pa.table({}) if relation is None else _told_apart(self._collected(relation))
+            return pa.table({}) if relation is None else _told_apart(self._collected(relation, most_rows))
         finally:
             with contextlib.suppress(Exception):  # a statement that failed has ended it already
                 connection.rollback()
 
-    def _collected(self, relation: duckdb.DuckDBPyRelation) -> pa.Table:
+    def _collected(self, relation: duckdb.DuckDBPyRelation, most_rows: int | None) -> pa.Table:
         """Return the rows of an answer.
 
         Raises:
-            InputError: they take more memory than they may.
+            InputError: there are more of them than there may be, or they take more memory.
         """
         read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch  # DuckDB 2, DuckDB 1
-        held, batches = 0, list[pa.RecordBatch]()
+        held, rows, batches = 0, 0, list[pa.RecordBatch]()
         with contextlib.closing(read(_BATCH_ROWS)) as reader:
             for batch in reader:
                 batches.append(batch)
-                held += batch.nbytes
+                held, rows = held + batch.nbytes, rows + len(batch)
+                if most_rows is not None and rows > most_rows:
+                    raise InputError(f"The answer has more than {most_rows:,} rows. Select fewer.")
                 if held > self.limits.memory:
                     raise InputError(
                         f"The answer takes more than {self.limits.memory / 1e6:,.0f} MB of memory. Select fewer "

@@ -44,7 +44,7 @@ def view_sql(files: Mapping[str, Sequence[Path]], parquet: Callable[[Sequence[Pa
 
 
 def _of_batch(batch: str, paths: Sequence[Path], rows: str) -> str:
-    columns = ", ".join(_column(field) for field in _schema(paths[0]) if _readable(field.type))
+    columns = ", ".join(_column(field) for field in _shown(_schema(paths[0])))
     return f"""SELECT p.episode_id, p.batch, {columns} FROM {rows} f
         JOIN places p ON p.episode_index = f.episode_index AND p.batch = {quoted(batch)}"""  # noqa: S608 - quoted
 
@@ -62,6 +62,15 @@ def _schema(path: Path) -> pa.Schema:
 def _footer(path: Path, _size: int, _mtime_ns: int) -> pa.Schema:
     """A schema, read once for as long as the file stays as it is."""
     return pq.read_schema(path)
+
+
+def _shown(schema: pa.Schema) -> list[pa.Field]:
+    """Return the columns that the view shows: SQL tells no capital letters apart, and a name of ours is not theirs."""
+    first: dict[str, pa.Field] = {}
+    for field in schema:
+        if _readable(field.type):
+            first.setdefault(field.name.lower(), field)
+    return [field for name, field in first.items() if name not in ("", "episode_id", "batch") and "\0" not in name]
 
 
 def _readable(kind: pa.DataType) -> bool:

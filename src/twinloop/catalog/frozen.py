@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from twinloop.catalog.naming import selected
 from twinloop.catalog.parts import sync
 from twinloop.catalog.state import State, now
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
@@ -218,14 +219,7 @@ def _row(state: State, reference: str) -> dict[str, Any]:
 
 
 def _selected(ws: Workspace, sql: str) -> list[str]:
-    table = ws.query(sql)
-    if "episode_id" not in table.column_names:
-        columns = ", ".join(table.column_names)
-        raise InputError(
-            f"A dataset is a list of episodes, and the columns of that statement are {columns}. Give it a column "
-            "episode_id, which the view episodes has."
-        )
-    names = {str(name) for name in table["episode_id"].to_pylist() if name is not None}
+    names = selected(ws, sql)
     if not names:
         raise InputError("The statement selects no episode. Nothing was frozen.")
     return sorted(names)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import math
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -108,12 +110,21 @@ class Limits:
                 interrupt()
                 thread.join(_GRACE_S)
         if late:
+            if thread.is_alive():
+                atexit.register(_close_stderr)
             raise StatementTimeoutError(
                 f"The statement ran longer than {self.timeout_s:g} s and was stopped. Select fewer rows, or raise "
                 "query: {timeout_s: …} in twinloop.yaml.",
                 abandoned=thread.is_alive(),
             )
         return outcome.result()
+
+
+def _close_stderr() -> None:
+    """Drop what DuckDB's bindings print of objects that a statement which still runs holds at the process's end."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        sys.stderr.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _memory(given: Any, where: Path) -> int:
@@ -166,7 +177,8 @@ def _capped(growth: int) -> Iterator[None]:
 
     DuckDB counts what it holds between steps, and neither the texts and lists that one call of a function makes nor
     the answer: without this, ``repeat('x', 4000000000)`` takes 4 GB whatever the memory limit is. The limit is one of
-    the process, so that several statements at a time share that of the first.
+    the process, so that several statements at a time share that of the first, and it holds until the last of them
+    has ended, also one that was given up.
     """
     global _capped_now, _limit_before
     held = _held_bytes()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinloop.core.errors import InputError, UnknownNameError
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from twinloop.catalog.workspace import Workspace
 
 LEAST = 4  # characters of an id
+MOST_ROWS = 5_000_000  # of a statement that chooses episodes: each becomes an object of some 100 bytes
 _SHOWN = 4
 _SHORT = 12
 
@@ -36,10 +38,26 @@ def select(ws: Workspace, where: str) -> list[str]:
         InputError: the statement is wrong or gives no ``episode_id``.
     """
     whole = re.match(r"\s*(select|with|from)\b", where, re.IGNORECASE)
-    table = ws.query(where if whole else f"SELECT episode_id FROM episodes WHERE {where}\n")  # noqa: S608
+    return selected(ws, where if whole else f"SELECT episode_id FROM episodes WHERE {where}\n")  # noqa: S608
+
+
+def selected(ws: Workspace, sql: str) -> list[str]:
+    """Return the ids in the column ``episode_id`` of a statement's rows, each once, in their order.
+
+    Raises:
+        InputError: the statement is wrong, gives no ``episode_id``, or more than `MOST_ROWS` rows.
+    """
+    table = ws.query(sql, most_rows=MOST_ROWS)
     if "episode_id" not in table.column_names:
-        raise InputError(f"--where gives {', '.join(table.column_names)}, and no episode_id. Select that column.")
-    return list(dict.fromkeys(name for name in table["episode_id"].to_pylist() if name is not None))
+        raise InputError(
+            f"The statement has the columns {', '.join(table.column_names)}. Give it a column episode_id, which the "
+            "view episodes has."
+        )
+    try:
+        names = pc.unique(table["episode_id"].cast(pa.string())).to_pylist()
+    except pa.ArrowException as error:
+        raise InputError(f"The column episode_id of the statement holds no texts ({error}).") from error
+    return [name for name in names if name is not None]
 
 
 class _Known:

@@ -43,13 +43,13 @@ class Queries:
         self._engine: Engine | None = None
         self._at: tuple[int, int] = (-1, -1)
 
-    def run(self, sql: str, parameters: Parameters = ()) -> pa.Table:
+    def run(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
         """One statement; see `Workspace.query`."""
         wanted = (named(sql) or set(NAMES)) - {*FRAME_VIEWS}
         tries = 0
         while True:
             try:
-                return numbers(self._ready(wanted).query(sql, parameters))
+                return numbers(self._ready(wanted).query(sql, parameters, most_rows=most_rows))
             except UnknownNameError as error:
                 # Frames are also a column of episodes: what names the view is what DuckDB looks for as a table.
                 name = error.name.lower()

@@ -114,18 +114,22 @@ class Workspace:
         here = Path(path).absolute()
         return next((folder for folder in (here, *here.parents) if (folder / FILE).is_file()), None)
 
-    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> pa.Table:
+    def query(
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, most_rows: int | None = None
+    ) -> pa.Table:
         """The rows of one statement that reads, over the views of `catalog.views`.
 
         Args:
             sql: ``SELECT …``, with ``?`` or ``$name`` where parameters go.
             parameters: their values.
+            most_rows: of the answer; None for as many as the memory limit allows.
 
         Raises:
             UnknownNameError: no such view or column; names the nearest.
-            InputError: not one statement that reads, or one that DuckDB refuses.
+            InputError: not one statement that reads, one that DuckDB refuses, or one that takes more time or memory
+                than ``query: {memory: …, timeout_s: …}`` in twinloop.yaml allows.
         """
-        return self._queries.run(sql, parameters)
+        return self._queries.run(sql, parameters, most_rows=most_rows)
 
     def add(
         self, folder: Path | str, *, batch: str | None = None, run_id: str | None = None, source: Source = "real"

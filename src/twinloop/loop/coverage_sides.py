@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from twinloop.catalog import Workspace
+from twinloop.catalog.naming import MOST_ROWS
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json
 from twinloop.core.records import Episode
@@ -91,7 +92,7 @@ def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0
         InputError: the condition is wrong, or chooses nothing.
     """
     sql = f"SELECT episode_id, success FROM episodes WHERE {where} ORDER BY episode_id"  # noqa: S608 - a user's own, read only
-    rows = workspace.query(sql).to_pylist()
+    rows = workspace.query(sql, most_rows=MOST_ROWS).to_pylist()
     names = [str(row["episode_id"]) for row in rows]
     success = {str(row["episode_id"]): row["success"] for row in rows if row["success"] is not None}
     members = _located(workspace, names, success, _workspace_params(workspace, names))

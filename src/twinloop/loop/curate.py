@@ -12,7 +12,7 @@ from rich.console import Console
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import YES
-from twinloop.catalog.naming import resolve
+from twinloop.catalog.naming import MOST_ROWS, resolve
 from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError
 from twinloop.core.pool import LocalProcesses, cores
@@ -126,7 +126,7 @@ def _chosen(held: Workspace, given: Sequence[Recording], where: str) -> list[Rec
     """The workspace's episodes, those of a folder that it knows, or those that a condition chooses."""
     # A person's own condition; the statement can only read.
     sql = f"SELECT episode_id, batch, episode_index FROM episodes WHERE {where or 'TRUE'}"  # noqa: S608
-    rows = held.query(f"{sql} ORDER BY batch, episode_index").to_pylist()
+    rows = held.query(f"{sql} ORDER BY batch, episode_index", most_rows=MOST_ROWS).to_pylist()
     labels = held.query(
         "SELECT episode_id, value FROM consensus WHERE kind = 'success' AND value IS NOT NULL"
     ).to_pylist()

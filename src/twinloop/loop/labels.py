@@ -27,6 +27,7 @@ from twinloop.loop.worlds import world_of
 
 _SHOWN = 20
 _MOST_REASONS = 5
+MOST_FINDINGS = 2_000_000  # rows of a rule in SQL: each becomes an object of some 700 bytes
 
 
 def episodes_of(ws: Workspace, words: Sequence[str], where: str | None) -> list[str]:
@@ -182,7 +183,7 @@ def export(ws: Workspace, path: Path, where: str | None, console: Console) -> di
 
 
 def _of_sql(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, Finding]]:
-    found = rule.findings(ws.query(rule.sql))
+    found = rule.findings(ws.query(rule.sql, most_rows=MOST_FINDINGS))
     if episodes is None:
         return found
     chosen = set(episodes)

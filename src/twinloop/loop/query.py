@@ -38,6 +38,7 @@ _KEPT = ("catalog", "data", "twins")  # folders of a workspace whose files its o
 _SHOWN = 50  # rows of a table for people; files hold all
 _WIDTH = 40  # characters of a cell for people
 _PAGE = 200  # columns of a table that goes to a file
+_MOST_IN_LINE = 64_000_000  # bytes of an answer that --json holds as objects and as one line
 
 
 def run_query(
@@ -79,6 +80,11 @@ def run_query(
         console.print(f"{len(answer)} rows: {output}")
         return {**figures, "output": str(output)}
     if quiet:
+        if answer.nbytes > _MOST_IN_LINE:
+            raise InputError(
+                f"The answer takes {answer.nbytes / 1e6:,.0f} MB, and --json prints at most {_MOST_IN_LINE / 1e6:.0f} "
+                "in its line. Write it to a file: --output FILE."
+            )
         return {**figures, "answer": finite(plain(answer.to_pylist()))}
     if format == "table":
         console.print(_table(answer))
@@ -153,9 +159,15 @@ def _flat(answer: pa.Table) -> pa.Table:
     """The answer with lists, structs and maps as JSON text, for a format that has cells only."""
     for at, field in enumerate(answer.schema):
         if pa.types.is_nested(field.type):
-            cells = [None if v is None else dumps(finite(plain(v))) for v in answer.column(at).to_pylist()]
-            answer = answer.set_column(at, field.name, pa.array(cells, pa.string()))
+            pieces = [_json_texts(chunk) for chunk in answer.column(at).chunks]
+            answer = answer.set_column(at, field.name, pa.chunked_array(pieces, pa.string()))
     return answer
+
+
+def _json_texts(values: pa.Array) -> pa.Array:
+    return pa.array(
+        [None if value is None else dumps(finite(plain(value))) for value in values.to_pylist()], pa.string()
+    )
 
 
 def _table(answer: pa.Table) -> Table:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
+from twinloop.catalog.engine import quoted
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.yaml_documents import parse_yaml
 from twinloop.loop.pages_train import train_page, train_section
@@ -104,8 +105,7 @@ def _freeze(root: Path, ids: Sequence[str], folders: Mapping[str, Path], name: s
         for folder in dict.fromkeys(folder for one, folder in folders.items() if one not in known):
             added = held.add(folder)
             console.print(f"Batch {added.batch} of the workspace: {added.new} new episodes.")
-        # Names of episodes are hexadecimal digits, as the catalog wrote them.
-        listed = ", ".join(f"'{one}'" for one in ids)
+        listed = ", ".join(quoted(one) for one in ids)
         sql = f"SELECT episode_id FROM episodes WHERE episode_id IN ({listed})"  # noqa: S608
         return held.freeze(f"train-{name}", sql, note="what a policy was trained on").reference
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 from twinloop.catalog import Workspace
 from twinloop.catalog.episode_rows import Folder, read_rows
 from twinloop.catalog.label_checks import YES
+from twinloop.catalog.naming import selected
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
@@ -132,13 +133,7 @@ def _listed(config: SourceConfig, workspace: Path | None) -> list[Listed]:
 
 
 def _selected(held: Workspace, sql: str) -> list[str]:
-    table = held.query(sql)
-    if "episode_id" not in table.column_names:
-        raise InputError(
-            f"The columns of {sql!r} are {', '.join(table.column_names)}. Select episode_id, which the view episodes "
-            "has."
-        )
-    ids = sorted({str(name) for name in table["episode_id"].to_pylist() if name is not None})
+    ids = sorted(selected(held, sql))
     if not ids:
         raise InputError(f"{sql!r} selects no episode. Look what there is with `twinloop query`.")
     return ids
