@@ -56,6 +56,7 @@ from twinloop.core.console import SafeConsole, visible
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
 from twinloop.core.redaction import note_secrets, redacted, redacted_values, redacted_words
+from twinloop.core.system_errors import refused
 from twinloop.loop.runs import finite
 
 _INTERRUPTED = 130
@@ -130,7 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         check_local_paths(command)
         figures, code = command.run()
         _remember(words, figures, code, started)
-    except TwinloopError as error:
+    except BrokenPipeError:
+        raise
+    except (TwinloopError, OSError) as caught:
+        error = caught if isinstance(caught, TwinloopError) else refused(caught, what="read or written")
         _say(f"[bold red]twinloop:[/] {escape(str(error))}")
         figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
     except KeyboardInterrupt:

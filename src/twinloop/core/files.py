@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from twinloop.core.documents import open_regular
+from twinloop.core.documents import read_json as read_json
 from twinloop.core.errors import DatasetError, InputError
-
-_NO_SPACE = 28
+from twinloop.core.system_errors import is_full, refused
 
 
 @contextlib.contextmanager
@@ -23,27 +26,52 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
     """A binary file that replaces ``path`` when the block ends well, and leaves it untouched otherwise.
 
     Raises:
-        DatasetError: the disk is full; what was there before is still there.
+        InputError: no file can be made there.
+        DatasetError: the disk is full, or the operating system refuses otherwise; the file before is still there.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder, and a file was to be written. Name a file in it.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = _new_file(path)
     except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}). Choose another place.") from error
+        kind = DatasetError if is_full(error) else InputError
+        raise kind(str(refused(error, path))) from error
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+            os.fchmod(file.fileno(), 0o644)
+            name.replace(path)  # while the lock is held: from now on nobody takes the name for a leftover
     except BaseException as error:
-        Path(name).unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno == _NO_SPACE:
-            raise DatasetError(f"No space left on the disk while writing {path}. Free some and run again.") from error
+        with contextlib.suppress(OSError):
+            name.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            raise refused(error, path) from error
         raise
+
+
+def _new_file(path: Path) -> tuple[int, Path]:
+    """Open an empty file beside ``path``, locked: ``.NAME.tmp``, so that killed writers leave one file, not many.
+
+    While another process writes there, or where the name is not a plain file of one's own, the name is a random one.
+    """
+    name = path.with_name(f".{path.name}.tmp")
+    with contextlib.suppress(OSError):
+        handle = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            here, there = os.fstat(handle), name.lstat()
+            if stat.S_ISREG(here.st_mode) and here.st_ino == there.st_ino and here.st_nlink == 1:
+                os.ftruncate(handle, 0)
+                return handle, name
+        except OSError:
+            os.close(handle)
+            raise
+        os.close(handle)
+    handle, other = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    return handle, Path(other)
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -60,20 +88,6 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` to ``path`` atomically, as indented JSON with a final newline."""
     write_text(path, dumps(value, indent=2) + "\n")
-
-
-def read_json(path: Path) -> Any:
-    """The JSON value in ``path``.
-
-    Raises:
-        InputError: the file is missing or is not JSON.
-    """
-    try:
-        return json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid JSON ({error}).") from error
 
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
@@ -105,7 +119,7 @@ def sha256_json(value: Any) -> str:
 
 def sha256_file(path: Path) -> str:
     """SHA-256 of a file's content."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

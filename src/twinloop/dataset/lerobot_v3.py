@@ -8,7 +8,6 @@ files and replaces metadata, in a snapshot that is swapped in at once (`snapshot
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +26,7 @@ from twinloop.dataset.aside import SetAside, aside_table
 from twinloop.dataset.parquet import write_groups
 from twinloop.dataset.progress import BlockEntry, CameraSum, Progress
 from twinloop.dataset.side_tables import SideTable, write_side_tables
-from twinloop.dataset.snapshot import replace_bytes
+from twinloop.dataset.snapshot import link_or_copy, replace_bytes
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.dataset.statistics import Moments, merge_moments
 from twinloop.dataset.tables import (
@@ -142,7 +141,7 @@ class DatasetWriter:
             episodes: the kept ones, in episode-number order.
             frames: per episode, camera frames ``(T, height, width, 3)`` by name; encoded here.
             videos: instead of ``frames``, files already encoded by `encode_block`, perhaps in another process; they
-                are moved into the dataset.
+                are linked or copied into the dataset, and stay where they are.
             logs: for recorded episodes, the log itself, kept unrounded beside the frames.
             outcome: counts of what became of the block's attempts (``{"attempted": 64, "success": 61}``).
             aside: the block's attempts whose worlds could no longer be trusted, kept in ``twinloop/invalid``.
@@ -257,7 +256,7 @@ class DatasetWriter:
         else:
             for name, path in paths.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
-                shutil.move(videos[name].path, path)
+                link_or_copy(videos[name].path, path)  # not moved: a commit that fails removes what it holds
         wanted = [len(episode.action) for episode in episodes]
         for name, video in videos.items():
             found = [item.frames for item in video.episodes]

@@ -15,13 +15,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from twinloop.core.errors import DatasetError, DatasetLockedError
+from twinloop.core.errors import DatasetLockedError
+from twinloop.core.system_errors import is_full, refused
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2  # linux/fs.h
 _NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
 _NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK}
-_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class FolderLock:
@@ -48,7 +48,8 @@ class FolderLock:
     def release(self) -> None:
         """Give the right back; may be called again without effect."""
         if self.held:
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # a file that stays holds no lock: the lock is the handle's
+                self.path.unlink(missing_ok=True)
             os.close(self._handle)
             self._handle = -1
 
@@ -65,8 +66,9 @@ class FolderLock:
                     "another output folder."
                 ) from None
             if self._still_there(handle):
-                os.ftruncate(handle, 0)
-                os.pwrite(handle, str(os.getpid()).encode(), 0)
+                with contextlib.suppress(OSError):  # a full disk: the lock holds without the name of its process
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, str(os.getpid()).encode(), 0)
                 return handle
             os.close(handle)
 
@@ -95,12 +97,15 @@ def next_snapshot(folder: Path) -> Iterator[Path]:
     Inside the block, write new files only: to change a linked one, unlink it first (`replace_bytes`), since a write
     in place would reach the committed snapshot too.
 
+    Needs the folder's lock, see `locked_snapshot`. A ``FileNotFoundError`` of the block passes unchanged.
+
     Raises:
-        DatasetError: the disk is full; ``folder`` is as it was.
+        DatasetError: the disk is full, or the operating system refuses otherwise; ``folder`` is as it was.
     """
     stage = _beside(folder, "next")
-    try:
+    with writing_to(folder):
         stage.mkdir(parents=True)
+    try:
         shared: set[int] = set()
         if folder.exists():
             shared = _link_tree(str(folder), str(stage))
@@ -109,9 +114,27 @@ def next_snapshot(folder: Path) -> Iterator[Path]:
         _swap(stage, folder)
     except BaseException as error:
         shutil.rmtree(stage, ignore_errors=True)
-        if is_full(error):
-            raise _full(folder) from error
+        if is_full(error) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
+            raise refused(error, folder) from error
         raise
+
+
+@contextlib.contextmanager
+def locked_snapshot(folder: Path) -> Iterator[Path]:
+    """`next_snapshot` for a writer that commits once: it holds the folder's lock, and removes what a killed one left.
+
+    Raises:
+        DatasetLockedError: another writer has the folder open.
+        DatasetError: see `next_snapshot`.
+    """
+    lock = FolderLock(folder)
+    try:
+        with writing_to(folder):
+            recover(folder)
+        with next_snapshot(folder) as stage:
+            yield stage
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -124,13 +147,7 @@ def writing_to(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_full(error):
-            raise _full(path) from error
-        reason = error.strerror or str(error)
-        at = f" at {error.filename}" if error.filename and str(error.filename) != str(path) else ""
-        raise DatasetError(
-            f"{path} cannot be written ({reason}{at}). Choose another output folder, or make this one writable."
-        ) from error
+        raise refused(error, path) from error
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
@@ -138,22 +155,6 @@ def replace_bytes(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.write_bytes(data)
-
-
-def is_full(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, says that the disk, the quota or the file size limit is exhausted."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno in _NO_SPACE:
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _full(path: Path) -> DatasetError:
-    return DatasetError(
-        f"No space left on the disk (or a file size limit reached) while writing {path}. What was committed before is "
-        "unharmed. Free some space, then continue the run that made it, or run it again into another folder."
-    )
 
 
 def _beside(folder: Path, suffix: str) -> Path:

@@ -27,7 +27,7 @@ from twinloop.loop.curate_twins import TwinsOfEpisodes, require_fit
 from twinloop.loop.curated import Curated, figure_names
 from twinloop.loop.fail_if import check_names, judge, parse_conditions
 from twinloop.loop.pages_curate import curate_section
-from twinloop.loop.runs import claim_output, write_report, write_result
+from twinloop.loop.runs import claim_output, write_run
 from twinloop.report import Report
 
 _FEW = 32  # recordings from which on another process is worth its start
@@ -200,9 +200,8 @@ def _end(
     curated: Curated, figures: dict[str, Any], output: Path | None, conditions: Sequence[Any], console: Console
 ) -> tuple[dict[str, Any], int]:
     if output is not None:
-        figures = write_result(output, figures)
         page = Report("Quality of episodes", f"{curated.label}; {len(curated.recordings)} episodes")
-        write_report(page, lambda made: curate_section(made, curated), output / "report.html", console)
+        figures = write_run(output, figures, page, lambda made: curate_section(made, curated), console)
     verdict = judge(conditions, {figure.name: figure for figure in curated.headline()})
     for line in verdict.lines():
         console.print(line, soft_wrap=True)

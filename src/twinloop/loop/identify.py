@@ -26,7 +26,7 @@ from twinloop.loop.gap_split import describe
 from twinloop.loop.logs import Log
 from twinloop.loop.pages import gap_section, gap_tables_section
 from twinloop.loop.pages_identify import drift_section, identify_section, ranges_section, structures_section
-from twinloop.loop.runs import claim_output, write_report, write_result
+from twinloop.loop.runs import claim_output, write_run
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
@@ -190,10 +190,8 @@ def run_identify(
     found = _further(found, asked, holdout, console)
     console.print(f"Data: {log.label}")
     console.print(found.text(), soft_wrap=True)
-    result = write_result(output, found.figures())
     page = Report(f"Identification of {found.twin.name}", log.label)
-    write_report(page, found.page, output / "report.html", console)
-    return result
+    return write_run(output, found.figures(), page, found.page, console)
 
 
 def _refuse_early(log: Log, asked: Beyond, holdout: str | None) -> None:

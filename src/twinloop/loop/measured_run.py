@@ -84,9 +84,9 @@ class MeasuredRun:
             "headline": [figure.to_json() for figure in headline],
         }
         if self.output is not None:  # before conditions are judged: one that names no figure must not lose the rest
-            result = write_result(self.output, result)
-            if fill is not None:
+            if fill is not None:  # result.json comes last, see `write_run`
                 write_report(Report(title, subtitle), fill, self.output / "report.html", self.console)
+            result = write_result(self.output, result)
         verdict = judge(self.conditions, {figure.name: figure for figure in headline})
         for line in verdict.lines():
             self.console.print(line, soft_wrap=True)

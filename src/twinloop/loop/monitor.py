@@ -27,7 +27,7 @@ from twinloop.loop.monitor_data import (
     watch,
 )
 from twinloop.loop.pages_monitor import monitor_section
-from twinloop.loop.runs import claim_output, write_report, write_result
+from twinloop.loop.runs import claim_output, write_result, write_run
 from twinloop.loop.scenario_places import policy_folder
 from twinloop.policies import Predicts
 from twinloop.randomize import read_identified
@@ -180,9 +180,8 @@ def run_monitor_check(
     figures = {**_figures(told, monitor, data), "policy": name, "policy_hash": getattr(acting, "hash", "")}
     _print(told, figures, console)
     if output is not None:
-        write_result(output, figures)
         page = Report(f"What the monitor says of {data.name}", f"monitor {monitor.hash[:12]}")
-        write_report(page, lambda made: monitor_section(made, told, figures), output / "report.html", console)
+        write_run(output, figures, page, lambda made: monitor_section(made, told, figures), console)
     return figures, int(bool(figures["course"]) or figures["low"] > monitor.calibration.band.rate)
 
 

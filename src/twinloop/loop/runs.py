@@ -64,3 +64,15 @@ def write_report(page: Report, fill: Callable[[Report], None], path: Path, conso
         return None
     console.print(f"Report: {path}")
     return path
+
+
+def write_run(
+    folder: Path, figures: Mapping[str, Any], page: Report, fill: Callable[[Report], None], console: Console
+) -> dict[str, Any]:
+    """Write a run's report and then its figures; returns the figures as stored.
+
+    ``result.json`` comes last: a folder that has it is finished. A run that was killed, or whose disk was full, can
+    then be made again in the same folder.
+    """
+    write_report(page, fill, folder / "report.html", console)
+    return write_result(folder, figures)

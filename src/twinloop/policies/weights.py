@@ -18,12 +18,14 @@ import safetensors.torch  # pyright: ignore[reportMissingImports]
 import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
+from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes
-from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes
+from twinloop.dataset.snapshot import locked_snapshot, replace_bytes
 from twinloop.policies.card import Card, render_card
 from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS
 
+_MOST_BYTES = 16 << 30  # of weights: twice those of the largest open policies
 _PICKLES = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")  # what torch.save and pickle begin with
 
 
@@ -57,15 +59,10 @@ def write_policy(
         "card": card.to_json(),
     }
     facts = {"format": "pt", "hash": config["hash"], "normalization_source": statistics["source"]}
-    lock = FolderLock(folder)
-    try:
-        recover(folder)
-        with next_snapshot(folder) as stage:
-            replace_bytes(stage / WEIGHTS, safetensors.torch.save(plain, metadata=facts))
-            replace_bytes(stage / CONFIG, (dumps(config, indent=2) + "\n").encode())
-            replace_bytes(stage / README, render_card(card, config).encode())
-    finally:
-        lock.release()
+    with locked_snapshot(folder) as stage:
+        replace_bytes(stage / WEIGHTS, safetensors.torch.save(plain, metadata=facts))
+        replace_bytes(stage / CONFIG, (dumps(config, indent=2) + "\n").encode())
+        replace_bytes(stage / README, render_card(card, config).encode())
     return folder
 
 
@@ -78,7 +75,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     if not path.is_file():
         raise InputError(f"{path} does not exist: the policy has no weights. {RESTORE}")
-    data = path.read_bytes()  # a file that is mapped instead ends the process when it is cut short meanwhile
+    # A file that is mapped instead ends the process when it is cut short meanwhile.
+    data = read_bytes(path, _MOST_BYTES)
     if data.startswith(_PICKLES):
         raise InputError(
             f"{path} is a pickle, as torch.save writes them, which could run any code. It was not opened. Save the "

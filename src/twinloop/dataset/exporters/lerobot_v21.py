@@ -51,7 +51,7 @@ def write(path: Path, output: Path, options: ExportOptions) -> Exported:
 
 def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path) -> Exported:
     """Write some episodes into a folder in preparation."""
-    with tempfile.TemporaryDirectory(dir=stage.parent, prefix=".export-") as scratch:
+    with tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
         cameras = [Camera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         tables = [TableCamera(source, key) for key in source.image_keys]
         tasks, kept = kept_tasks(source, episodes)

@@ -46,7 +46,7 @@ def write(path: Path, output: Path, options: ExportOptions) -> Exported:
     """Write a LeRobot folder of either version as v3.0; see `Exporter.export`."""
     source = open_source(path, pictures=wants_pictures(options))
     episodes = chosen_episodes(options, source.episodes, where=path)
-    with fresh_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage.parent, prefix=".export-") as scratch:
+    with fresh_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
         cameras = [Camera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         work = _Work(source, stage, cameras)
         work.write(episodes)

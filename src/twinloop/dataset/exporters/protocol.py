@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset import layout
-from twinloop.dataset.snapshot import next_snapshot
+from twinloop.dataset.snapshot import locked_snapshot, writing_to
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,19 +143,22 @@ def fresh_folder(output: Path) -> Iterator[Path]:
 
     Raises:
         InputError: ``output`` holds something, is a file, or lies inside a dataset.
+        DatasetLockedError: another process exports to it.
         DatasetError: the disk is full, or no folder can be made there.
     """
     output = output.absolute()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InputError(f"{output} exists and is not an empty folder. Nothing is written over: choose another output.")
+    _require_absent(output)
     for above in output.resolve().parents:
         if (above / layout.INFO).is_file():
             raise InputError(f"{output} lies inside the dataset {above}. Choose an output outside it.")
-    try:
-        with next_snapshot(output) as stage:
-            yield stage
-    except OSError as error:
-        raise DatasetError(f"{output} cannot be written ({error.strerror}). Choose another output.") from error
+    with writing_to(output), locked_snapshot(output) as stage:
+        _require_absent(output)  # another process may have finished in between
+        yield stage
+
+
+def _require_absent(output: Path) -> None:
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output} exists and is not an empty folder. Nothing is written over: choose another output.")
 
 
 def _spans(numbers: Sequence[int]) -> str:

@@ -73,7 +73,8 @@ def export_robomimic(source: Path, output: Path, options: ExportOptions, *, trut
     require_absent(output)
     low, high = _action_range(reader, episodes)
     notes = dict.fromkeys(truth.notes)
-    with atomic_open(output) as file, h5py.File(file, "w") as target:
+    # By the name of its descriptor: a failed write into a Python file, as on a full disk, ends the process (h5py 3.16).
+    with atomic_open(output) as file, h5py.File(f"/proc/self/fd/{file.fileno()}", "w", locking=False) as target:
         data = target.create_group("data")
         for number, index in enumerate(episodes):
             streams = EpisodeStreams(reader, index)

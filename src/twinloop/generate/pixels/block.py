@@ -92,10 +92,11 @@ class Reached:
 def render_block(job: Block, report: Callable[[Any], None]) -> Made:
     """A block, made, or found where an earlier run has made it."""
     done = job.folder / _DONE
-    if done.is_file():
+    stored = _stored(done) if done.is_file() else None
+    if stored is not None:
         steps = DatasetReader(job.source).lengths[list(job.indices)].sum()
         report(Reached(steps=int(steps), episode=job.indices[-1], rows=range(0)))
-        return _stored(done)
+        return stored
     videos = carry_videos(DatasetReader(job.source), job.indices, job.carried, job.folder)
     paths = {camera.name: job.folder / f"{camera.name}.mp4" for camera in job.cameras}
     files = TableFiles(job.folder)
@@ -136,17 +137,23 @@ def _store(done: Path, made: Made) -> None:
     write_json(done, {"videos": rows, "tables": made.tables})
 
 
-def _stored(done: Path) -> Made:
+def _stored(done: Path) -> Made | None:
+    """Return what an earlier run made; None where a file of it is gone."""
+
     def episode(row: Mapping[str, Any]) -> EncodedEpisode:
         histogram = np.array(row["histogram"], dtype=np.int64)
         return EncodedEpisode(frames=row["frames"], sampled=row["sampled"], histogram=histogram)
 
-    rows = read_json(done)
+    rows, folder = read_json(done), done.parent
     videos = {
-        name: EncodedVideo(path=Path(video["path"]), episodes=tuple(episode(row) for row in video["episodes"]))
+        name: EncodedVideo(
+            path=folder / Path(video["path"]).name, episodes=tuple(episode(row) for row in video["episodes"])
+        )
         for name, video in rows["videos"].items()
     }
-    return Made(videos=videos, tables={name: Path(path) for name, path in rows["tables"].items()})
+    tables = {name: folder / Path(path).name for name, path in rows["tables"].items()}
+    made = [*(video.path for video in videos.values()), *tables.values()]
+    return Made(videos=videos, tables=tables) if all(path.is_file() for path in made) else None
 
 
 def _pieces(job: Block, report: Callable[[Any], None], files: TableFiles) -> Iterator[Piece]:
