@@ -406,7 +406,7 @@ def test_the_command_names_what_the_driver_returned(tmp_path, monkeypatch, capsy
     code, figures, shown = command(tmp_path, capsys)
     assert code == 1
     require_limits(arm)
-    assert "the driver says that it sent 9e+09 to shoulder_pan, and was given" in shown
+    assert "the driver reports that it sent 9e+09 to shoulder_pan; the command was" in shown
     reader = DatasetReader(tmp_path / "out")
     actions = np.stack(reader.frames_table(0, ["action"])["action"].to_numpy())
     assert np.abs(actions).max() < 200

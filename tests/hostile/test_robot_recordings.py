@@ -74,7 +74,7 @@ def require_plan_limits(arm) -> None:
 @pytest.mark.parametrize(
     ("method", "fault", "said"),
     [
-        attack("send_action returns 9e9 while recording", "send_action", first(9e9), "says that it sent", id="9e9"),
+        attack("send_action returns 9e9 while recording", "send_action", first(9e9), "reports that it sent", id="9e9"),
         attack("send_action returns NaN while recording", "send_action", first(math.nan), "not a number", id="nan"),
         attack("send_action returns None while recording", "send_action", lambda a, s: None, "NoneType", id="none"),
         attack("send_action returns text while recording", "send_action", first("1"), "str is not", id="text"),

@@ -1,8 +1,8 @@
-"""A robot whose driver may be anybody's code: called from one thread, for a limited time, and not taken at its word.
+"""Call a robot's driver, which may be any user's code, from one thread, with a time limit, and check its answers.
 
-Whatever a driver raises, `SystemExit` included, becomes one error. Its joints, units and name are read once, before it
-is connected, and must be the same afterwards. What it returns is read strictly, in the same thread, so that a value
-whose conversion fails or hangs is the driver's failure too.
+Every exception of a driver, `SystemExit` included, becomes a `RobotLostError`. Joints, units and name are read once
+before connecting and must be the same afterwards. Answers are converted strictly and in the same thread: a value whose
+conversion fails or hangs counts as a failure of the driver.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _FAREWELL_S = 2.0  # how long a call that has not returned is waited for before 
 
 
 class RobotLostError(TwinloopError):
-    """A robot that did not answer, or answered with something else than its protocol says."""
+    """A robot that did not answer, or whose answer breaks the protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotDescription:
-    """What a driver says of its robot before it moves; see `hardware.protocol.Robot`."""
+    """The static properties of a robot; see `hardware.protocol.Robot`."""
 
     name: str
     origin: str
@@ -44,10 +44,10 @@ class RobotDescription:
 
     @classmethod
     def read(cls, robot: Robot) -> RobotDescription:
-        """Read it from a driver.
+        """Read the properties from a driver.
 
         Raises:
-            InputError: it contradicts itself; says how.
+            InputError: the properties contradict each other; names the contradiction.
         """
         found = cls(
             name=str(robot.name),
@@ -69,16 +69,16 @@ class RobotDescription:
 
     @property
     def tracked_keys(self) -> list[str]:
-        """Keys of what a tracker of the scene sees."""
+        """Keys of the tracked positions and headings."""
         return [key for key in self.observation_features if key.startswith(SEEN)]
 
     @property
     def cameras(self) -> dict[str, tuple[int, ...]]:
-        """Shapes ``(height, width, 3)`` of the pictures: LeRobot gives a shape where other features have a type."""
+        """Shapes ``(height, width, 3)`` of the camera images: such a feature has a shape instead of a type."""
         return {key: shape for key, shape in self.observation_features.items() if _is_picture(shape)}
 
     def _problem(self) -> str:
-        """What does not fit together, or ""."""
+        """Return the first contradiction, or ""."""
         joints = list(self.units.names)
         if len(set(joints)) < len(joints):
             return f"a joint occurs twice among {', '.join(joints)}"
@@ -96,19 +96,19 @@ class RobotDescription:
 
 
 class RobotDriver:
-    """See `hardware.protocol.Robot`: the same robot, called with care.
+    """The protocol `hardware.protocol.Robot` around a driver, with time limits and checked answers.
 
     Attributes:
         robot: the driver.
         patience_s: see below; may be changed.
-        description: what the driver says before it is connected.
+        description: the properties before connecting.
 
     Args:
         robot: the driver.
         patience_s: how long a call may take; connecting may take any time, since people calibrate.
 
     Raises:
-        InputError: it does not say what it is, or contradicts itself.
+        InputError: a property cannot be read, or the properties contradict each other.
     """
 
     def __init__(self, robot: Robot, *, patience_s: float) -> None:
@@ -164,7 +164,7 @@ class RobotDriver:
         """Connect and configure it.
 
         Raises:
-            InputError: it is not calibrated, or no longer what it was before it was connected.
+            InputError: it is not calibrated, or its properties have changed by connecting.
             RobotLostError: it raised.
         """
         self._opened(self._connect, kind=RobotLostError)
@@ -178,7 +178,7 @@ class RobotDriver:
         """Nothing more to do: `connect` configures."""
 
     def get_observation(self) -> dict[str, Any]:
-        """Return numbers by key, and pictures as arrays that nobody else writes to.
+        """Return an observation: floats by key, and camera images as copies.
 
         Raises:
             RobotLostError: it raised, did not answer in time, or returned something else.
@@ -186,10 +186,10 @@ class RobotDriver:
         return self.call(lambda: self._observation(self.robot.get_observation()))
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """Issue a command; returns the one that the driver says it sent.
+        """Issue a command; returns the command that the driver reports.
 
         Raises:
-            RobotLostError: it raised, did not answer in time, or does not say what it sent.
+            RobotLostError: it raised, did not answer in time, or returned no readable command.
         """
         given, keys = dict(action), list(self.action_features)
         return self.call(lambda: dict(zip(keys, self._sent(given, keys), strict=True)))
@@ -266,8 +266,8 @@ class RobotDriver:
             raise InputError(f"{self.origin} is not calibrated, so its readings mean nothing. Calibrate it first.")
         if RobotDescription.read(self.robot) != self.description:
             raise InputError(
-                f"{self.origin} has other joints, units or cameras since it was connected. Open it again; its driver "
-                "must say the same before and after."
+                f"{self.origin} has other joints, units or cameras since it was connected. Open it again; its "
+                "driver must report the same before and after."
             )
 
     def _read_clock(self) -> CheckedClock:
@@ -294,7 +294,7 @@ def _is_picture(shape: Any) -> bool:
 
 
 def _picture(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Return a copy: a camera's driver may write the next picture into the same memory."""
+    """Return a copy: a camera's driver may write the next image into the same memory."""
     picture = np.array(value)
     if picture.shape != shape or picture.dtype != np.uint8:
         raise ValueError(f"{key} is {picture.dtype} of shape {picture.shape}, not uint8 of shape {shape}")

@@ -17,7 +17,7 @@ class CheckedClock:
     """A clock that never fails, goes back, or lets a real robot's commands follow each other too quickly.
 
     Attributes:
-        fault: why the driver's clock is no longer asked, or ""; the computer's clock goes on from its last time.
+        fault: why the driver's clock is no longer used, or ""; the computer's clock continues from its last time.
 
     Args:
         clock: the driver's.

@@ -162,7 +162,8 @@ class Guarded:
         j = misreported(sent, possible, COMMAND_SLACK * range_length(limits.low, limits.high))
         if j is not None:
             raise ValueError(
-                f"the driver says that it sent {sent[j]:.4g} to {self._plan.joints[j]}, and was given {asked[j]:.4g}"
+                f"the driver reports that it sent {sent[j]:.4g} to {self._plan.joints[j]}; the command was "
+                f"{asked[j]:.4g}"
             )
 
     def positions(self) -> Array:

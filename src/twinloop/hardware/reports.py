@@ -1,4 +1,4 @@
-"""What a driver returns, read strictly: it is evidence about the robot, and not to be relied on."""
+"""Read and check the answers of a robot's driver: they are evidence about the robot, not facts."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def joint_values(answer: Mapping[str, Any], keys: Sequence[str]) -> Array:
 def misreported(returned: Array, possible: Sequence[Array], slack: Array) -> int | None:
     """Return the first joint whose returned command cannot have been sent, or None.
 
-    A robot may cut a command short because of limits of its own. Then it sends something between the command that it
-    was given, the one before and the position that it reads, and never something beyond all of them.
+    A robot's own limits may shorten a command. The sent command then lies between the given command, the previous one
+    and the current reading, and never beyond all three.
 
     Args:
-        returned: the command that the driver says it sent, ``(n,)``.
+        returned: the sent command as the driver reports it, ``(n,)``.
         possible: the commands and positions ``(n,)`` between which it must be.
         slack: how far it may be beyond them, ``(n,)``.
     """
@@ -57,11 +57,11 @@ def misreported(returned: Array, possible: Sequence[Array], slack: Array) -> int
 
 
 def out_of_range(reading: Array, low: Array, high: Array) -> int | None:
-    """Return the first joint that reads to be where no calibration puts it, or None.
+    """Return the first joint whose reading is far outside the range of the joint, or None.
 
     Args:
         reading: positions ``(n,)``.
-        low: lower ends of the ranges, −inf where there is none.
+        low: lower ends of the ranges, −inf for an unlimited joint.
         high: upper ends likewise.
     """
     beyond = OUTSIDE * range_length(low, high)
@@ -82,7 +82,7 @@ def unreachable(reading: Array, before: Array, *, speed: Array, seconds: float, 
 
 
 def range_length(low: Array, high: Array) -> Array:
-    """Return the length of each joint's range ``(n,)``, a turn where there is none."""
+    """Return the length of each joint's range ``(n,)``, 2π for an unlimited joint."""
     return np.where(np.isfinite(high - low), high - low, 2.0 * np.pi)
 
 

@@ -1,7 +1,7 @@
-"""What a robot reports while it runs, judged by what its joints can do: readings, and the commands that it took.
+"""Check a running robot's reports, its readings and the commands that it took, against the abilities of its joints.
 
-A driver's report never becomes the position from which the next command is judged: that is always the last command
-that was issued. Reports can only make the robot go less far, or stop.
+The next command is always judged from the last command that was issued, never from a report. Reports can only shorten
+a motion or stop the robot.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Reports:
         still_since: when a reading last differed from the one before it.
         still_low: lowest command of each joint since then.
         still_high: highest command likewise.
-        sent: the command that the robot says it sent, where its own limits cut it short; None where it did not.
+        sent: the command that the robot sent, if its own limits shortened it; else None.
         unsent: how many commands have failed lately, less what later ones have made up for.
         failed: whether the last command failed.
     """
@@ -47,16 +47,16 @@ class Reports:
 
 @dataclass(frozen=True, kw_only=True)
 class ReportLimits:
-    """What the joints of a robot can do.
+    """The abilities of a robot's joints.
 
     Attributes:
-        low: lower ends of the ranges ``(n,)``, −inf where there is none.
+        low: lower ends of the ranges ``(n,)``, −inf for an unlimited joint.
         high: upper ends likewise.
-        speed: how fast they can be ``(n,)``, whatever is commanded.
-        arm: which are no gripper, which rests on what it holds.
+        speed: the highest possible speeds ``(n,)``, not the limits of the commands.
+        arm: False for the gripper: it does not move while it holds an object.
         units: of the robot, for messages.
         period: of its commands, in s.
-        longest: between two readings, in s; what is older is not gone on with.
+        longest: time between two readings in s, after which the envelope stops the robot anyway.
     """
 
     low: Array
@@ -69,11 +69,11 @@ class ReportLimits:
 
     @property
     def span(self) -> Array:
-        """Length of each joint's range, a turn where there is none."""
+        """Length of each joint's range, 2π for an unlimited joint."""
         return range_length(self.low, self.high)
 
     def outside(self, reading: Array) -> str:
-        """Return what is wrong with a reading that no pose of the joints gives, or ""."""
+        """Return why a reading is impossible for any pose of the joints, or ""."""
         j = out_of_range(reading, self.low, self.high)
         if j is None:
             return ""
@@ -81,7 +81,7 @@ class ReportLimits:
         return f"{self.units.names[j]} reads {self._shown(j, reading):.4g}, and its range is {low:.4g} to {high:.4g}"
 
     def observed(self, reports: Reports, reading: Array, taken: float, command: Array) -> tuple[Reports, str]:
-        """Take note of a reading; returns what is known then, and why the robot has to stop, or "".
+        """Add a reading to the reports; returns them, and why the robot must stop, or "".
 
         Args:
             reports: up to now.
@@ -102,14 +102,14 @@ class ReportLimits:
         still = replace(reports, taken=taken, still_low=low, still_high=high)
         return still, fault or self._frozen(still)
 
-    def misreported(self, said: Array, reports: Reports, before: Array, issued: Array) -> str:
-        """Return why a command that a driver says it sent, ``(n,)`` in SI units, cannot have been sent, or ""."""
+    def misreported(self, reported: Array, reports: Reports, before: Array, issued: Array) -> str:
+        """Return why a reported command ``(n,)`` in SI units cannot have been sent, or ""."""
         known = [before, issued] if reports.reading is None else [before, issued, reports.reading]
-        j = misreported(said, known, COMMAND_SLACK * self.span)
+        j = misreported(reported, known, COMMAND_SLACK * self.span)
         if j is None:
             return ""
         return (
-            f"the driver says that it sent {self._shown(j, said):.4g} to {self.units.names[j]}, and was given "
+            f"the driver reports that it sent {self._shown(j, reported):.4g} to {self.units.names[j]}; the command was "
             f"{self._shown(j, issued):.4g}"
         )
 
