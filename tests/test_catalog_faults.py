@@ -30,7 +30,9 @@ from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.tables import content_hash
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["twinloop.catalog", "duckdb", "pyarrow.parquet", "pyarrow.compute"])
+PROCESSES.set_forkserver_preload(
+    ["twinloop.catalog", "duckdb", "pyarrow.parquet", "pyarrow.compute", "encodings.utf_8_sig"]
+)
 
 
 @pytest.fixture(name="made", scope="module")

@@ -19,7 +19,9 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.release import Stages
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["twinloop.release", "twinloop.stats", "duckdb", "secrets", "pyarrow.parquet"])
+PROCESSES.set_forkserver_preload(
+    ["twinloop.release", "twinloop.stats", "duckdb", "secrets", "pyarrow.parquet", "encodings.utf_8_sig"]
+)
 pytestmark = pytest.mark.slow  # processes of their own, each of which loads everything
 
 

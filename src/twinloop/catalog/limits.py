@@ -203,6 +203,6 @@ def _capped(growth: int) -> Iterator[None]:
 def _held_bytes() -> int | None:
     """Return how many bytes of private memory this process has claimed; None where the system does not say."""
     try:
-        return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[5]) * os.sysconf("SC_PAGE_SIZE")
+        return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[5]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
         return None

@@ -233,11 +233,7 @@ class State:
             self._copied_for_space = _code(error) in _NO_ROOM
         # SQLite reads a WAL through files that it makes beside it. Where none can be made, a copy is read.
         if self._copy is None:
-            self._copy = tempfile.TemporaryDirectory(prefix="twinloop-state-")
-            for suffix in ("", "-wal"):
-                source = self.path.with_name(self.path.name + suffix)
-                if source.is_file():
-                    shutil.copy(source, Path(self._copy.name) / source.name)
+            self._copy = _copy_of(self.path)
         connection = _opened(Path(self._copy.name) / self.path.name)
         connection.execute("PRAGMA query_only = ON")
         return connection
@@ -286,6 +282,22 @@ def _explanation(path: Path, error: sqlite3.Error) -> DatasetError:
             "into the system's log; then run this again."
         )
     return DatasetError(f"{path}: {error}. Run `twinloop fsck` to see whether the catalog is whole.")
+
+
+def _copy_of(path: Path) -> tempfile.TemporaryDirectory[str]:
+    """Copy a SQLite file and its write-ahead log into a temporary folder.
+
+    Raises:
+        DatasetError: there is no room for temporary files.
+    """
+    try:
+        folder = tempfile.TemporaryDirectory(prefix="twinloop-state-")
+        for source in (path, path.with_name(f"{path.name}-wal")):
+            if source.is_file():
+                shutil.copy(source, Path(folder.name) / source.name)
+    except OSError as error:
+        raise refused(error, f"A copy of {path} in {tempfile.gettempdir()}") from error
+    return folder
 
 
 def _code(error: sqlite3.Error) -> int:
