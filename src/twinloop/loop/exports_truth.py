@@ -12,7 +12,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import TwinloopError
+from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Provenance, StoredSimulation
 from twinloop.dataset.exporters.mcap import export_mcap
@@ -32,6 +32,7 @@ from twinloop.rollout.step_inputs import step_inputs
 from twinloop.simulate.drives import Drives
 from twinloop.simulate.protocol import STATE_SPEC, state_poses
 from twinloop.twin import Twin
+from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_text
 from twinloop.twin.model_text import model_text, world_model_inplace
 
 _GEOM = mujoco.mjtGeom
@@ -132,7 +133,12 @@ def _imported_bodies(reader: DatasetReader, index: int) -> Bodies | None:
     kept = stored_simulation(reader, index)
     if kept is None or kept.spec != STATE_SPEC:
         return None
-    model = mujoco.MjModel.from_xml_string(kept.model, dict(kept.assets))
+    where = f"The model of episode {index} in {reader.path}"
+    check_model_text(kept.model, kept.assets, where=where)
+    try:
+        model = mujoco.MjModel.from_xml_string(kept.model, dict(kept.assets))
+    except ENGINE_ERRORS as error:
+        raise InputError(f"{where} is not one that MuJoCo reads: {' '.join(str(error).split())}") from error
     return _bodies(model, kept.states[: int(reader.lengths[index])])
 
 

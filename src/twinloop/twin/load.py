@@ -15,6 +15,7 @@ from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
 from twinloop.twin.compiling import compile_model
 from twinloop.twin.devices import Device, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
+from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options
 from twinloop.twin.params import expand_params
 from twinloop.twin.preparation import prepare
 from twinloop.twin.scene import Scene
@@ -102,7 +103,7 @@ def _bare(path: Path, *, name: str) -> Twin:
     """A model without a spec: rates from its timestep, its position actuators as the robot, generic parameters."""
     mjspec = _read_model(path)
     if path.suffix == _URDF:
-        add_servos(mjspec)
+        _add_servos(mjspec, path)
     timestep = mjspec.option.timestep
     control_hz = min(50.0, 1.0 / timestep)
     model = _compile(mjspec, path)
@@ -156,7 +157,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     mjspec = _read_model(model_path)
     mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
     if model_path.suffix == _URDF:
-        add_servos(mjspec, control=spec.robot.control if spec.robot else "position")
+        _add_servos(mjspec, model_path, control=spec.robot.control if spec.robot else "position")
     servos = robot_servos(spec.robot, where=where)
     if spec.robot:
         apply_servos(mjspec, spec.robot, servos)
@@ -198,22 +199,32 @@ def _build_scene(mjspec: mujoco.MjSpec, spec: TwinSpec, folder: Path, where: str
 
 
 def _read_model(path: Path) -> mujoco.MjSpec:
+    if not path.exists():
+        raise InputError(f"{path} does not exist. Check `model:` in the twin's YAML.")
+    check_model_file(path)
     try:
-        return mujoco.MjSpec.from_file(str(path))
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist. Check `model:` in the twin's YAML.") from None
-    except ValueError as error:
+        mjspec = mujoco.MjSpec.from_file(str(path))
+    except ENGINE_ERRORS as error:
         raise InputError(f"{path} is not a model that MuJoCo reads: {_one_line(error)}") from error
+    check_options(mjspec, str(path))
+    return mjspec
+
+
+def _add_servos(mjspec: mujoco.MjSpec, path: Path, *, control: str = "position") -> None:
+    try:
+        add_servos(mjspec, control=control)
+    except ENGINE_ERRORS as error:
+        raise InputError(f"{path} does not compile: {_one_line(error)}") from error
 
 
 def _compile(mjspec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:
     try:
         return compile_model(mjspec)
-    except ValueError as error:
+    except ENGINE_ERRORS as error:
         raise InputError(f"{path} does not compile: {_one_line(error)}") from error
 
 
-def _one_line(error: ValueError) -> str:
+def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 

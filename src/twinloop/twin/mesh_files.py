@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.spatial import ConvexHull, QhullError
 
 from twinloop.core.errors import InputError
+from twinloop.twin.model_limits import ENGINE_ERRORS, check_asset
 from twinloop.twin.shapes import Piece, hull
 
 _CONVEX = 0.97  # of the hull's volume: the rest is the faceting of round parts
@@ -46,13 +47,14 @@ def _read(path: Path, where: str) -> tuple[NDArray[np.float64], NDArray[np.int32
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise InputError(f"{where}: {path} {what}. Mesh files are looked up beside the twin's YAML.")
+    check_asset(path)
     spec = mujoco.MjSpec()
     # Inertia of the shell asks nothing of the surface: what is wrong with it is said in our own words.
     spec.add_mesh(name="mesh", file=str(path.resolve()), inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL)
     spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_MESH, meshname="mesh")
     try:
         model = spec.compile()
-    except ValueError as error:
+    except ENGINE_ERRORS as error:
         message = " ".join(str(error).split())
         raise InputError(f"{where}: {path} is not a mesh that MuJoCo reads: {message}") from error
     turn = np.empty(9)

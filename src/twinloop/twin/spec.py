@@ -13,6 +13,9 @@ from twinloop.core.yaml_documents import load_yaml as load_yaml
 from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1
+# Physics steps per second, of 1 µs; and commands per second, one in 1000 s: beyond these a simulation does not end.
+MOST_STEPS_PER_SECOND = 1_000_000
+LEAST_CONTROL_HZ = 0.001
 # rad or m; a gear with more play than a radian was meant in degrees, and is none: our choice.
 Play = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Stiffness = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -118,8 +121,8 @@ class TwinSpec(_Strict):
     name: str
     description: str = ""
     model: str
-    control_hz: float = Field(gt=0)
-    substeps: int = Field(gt=0)
+    control_hz: float = Field(ge=LEAST_CONTROL_HZ, le=MOST_STEPS_PER_SECOND, allow_inf_nan=False)
+    substeps: int = Field(gt=0, le=MOST_STEPS_PER_SECOND)
     robot: RobotSpec | None = None
     objects: list[str] = []
     cameras: list[str] = []
@@ -128,6 +131,15 @@ class TwinSpec(_Strict):
     scene: SceneSpec | None = None
     classes: dict[str, Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]] = {}
     params: list[ParamSpec] = []
+
+    @model_validator(mode="after")
+    def _finite_rate(self) -> Self:
+        rate = self.control_hz * self.substeps
+        if rate > MOST_STEPS_PER_SECOND:
+            raise ValueError(
+                f"control_hz × substeps are {rate:g} physics steps per second; at most {MOST_STEPS_PER_SECOND:,}"
+            )
+        return self
 
 
 def parse_spec(value: Any, *, where: str) -> TwinSpec:

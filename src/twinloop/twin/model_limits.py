@@ -1,0 +1,325 @@
+"""Refuse a model file that would take too much memory or time, before MuJoCo reads it.
+
+The limits apply to MJCF and URDF text, to the files that it includes, and to the meshes and pictures that it names.
+What a model takes is estimated from its elements; MuJoCo's compiler needs about that much.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import mujoco
+
+from twinloop.core.documents import open_regular, read_bytes, require_regular
+from twinloop.core.errors import InputError
+from twinloop.twin.model_xml import read_elements
+
+# Most memory that compiling a model takes, by the estimate below. The largest robots of MuJoCo's Menagerie take 40 MiB.
+MOST_MODEL_BYTES = 512 << 20
+# Most bytes of one text, of one file that it names, and of all of them. A robot's meshes take up to 200 MB.
+MOST_XML_BYTES = 32 << 20
+MOST_ASSET_BYTES = 256 << 20
+MOST_ASSETS_BYTES = 1 << 30
+# Most pixels of a picture, which is unpacked while it is read: 8192 × 8192.
+MOST_PIXELS = 1 << 26
+# Physics steps, in seconds. Arms use 0.5 to 10 ms.
+SHORTEST_STEP, LONGEST_STEP = 1e-6, 1.0
+# Most iterations of a solver in one physics step. MuJoCo's defaults are 100 and 50.
+MOST_ITERATIONS = 10_000
+# What MuJoCo raises for a model that it refuses, or that takes more memory than there is.
+ENGINE_ERRORS = (ValueError, RuntimeError, MemoryError, mujoco.FatalError)
+# Most levels of files that include or attach one another.
+_MOST_FILES_DEEP = 16
+# Levels above a model's folder in which its files may be; dm_control's dog names `../../../../suite/dog_assets`.
+_LEVELS_UP = 4
+# Bytes of an element: 9,000 of memory (measured with 10,000 bodies), and more because the time grows with the square.
+_ELEMENT = 25_000
+# Bytes for each unit of the product of some attributes, measured with MuJoCo 4.0.
+_COSTS: Mapping[str, tuple[tuple[tuple[str, ...], float], ...]] = {
+    "flexcomp": ((("count",), _ELEMENT),),
+    "hfield": ((("nrow", "ncol"), 16),),
+    "texture": ((("width", "height"), 6),),
+    "general": ((("actdim",), 16),),
+    "contact": ((("num",), 8),),
+    "numeric": ((("size",), 16),),
+    "global": ((("offwidth", "offheight"), 4),),
+    "quality": ((("shadowsize", "shadowsize"), 2),),
+    "camera": ((("resolution",), 8),),
+    "user": ((("dim",), 16),),
+    # Virtual memory, which is taken only as far as contacts need it: an eighth of it counts.
+    "size": (
+        (("memory",), 1 / 8),
+        (("nstack",), 1),
+        (("njmax", "njmax"), 1),
+        (("nconmax",), 1_000),
+        (("nuserdata",), 8),
+        (("nkey",), 2 * _ELEMENT),
+        *(
+            ((f"nuser_{kind}",), 100_000)
+            for kind in ("body", "jnt", "geom", "site", "cam", "tendon", "actuator", "sensor")
+        ),
+    ),
+}
+_MANY = 1 << 60  # repetitions, beyond which counting goes no further
+_PER_SAMPLE = 16  # bytes of a sample of a sensor's or an actuator's history
+_PER_VERTEX = 1_400  # bytes of a vertex of a built-in mesh, whose number is the square of its resolution
+_CUBE = 36  # bytes for each pixel of one of the six square faces of a cube texture
+_FILES = ("file", "filename", "fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")
+_FOLDERS = ("meshdir", "texturedir", "assetdir")
+_UNITS = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
+_WHOLE = re.compile(r"(\d+)([KMGTPE]?)", re.IGNORECASE)
+_HEAD = 24  # bytes in which a PNG picture states its size
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def check_model_file(path: Path) -> None:
+    """Refuse a model file that is too large to compile, or names files that are no part of it.
+
+    Raises:
+        InputError: the text is no XML without entities, a file is missing, no regular file, too large, outside the
+            model's package or includes itself, or compiling would take more than `MOST_MODEL_BYTES`; names the line.
+    """
+    model = _Model(folder=path.parent, roots=_roots(path))
+    _require_small(model.add(path), str(path))
+    model.check_files()
+
+
+def check_model_text(text: str, assets: Mapping[str, bytes], *, where: str) -> None:
+    """Refuse a model's text, stored with its files, as `check_model_file` does.
+
+    Raises:
+        InputError: as there, or the text names a file that is not stored with it.
+    """
+    document = _Document(Path(where), _Model(folder=Path(), roots=()))
+    read_elements(text.encode(), where=where, start=document.start, end=document.end)
+    _require_small(document.cost, where)
+    stored = {*assets, *(name.removeprefix(f"{inner}/") for name in assets for inner in document.model.folders)}
+    named = {*(name for _, name in document.model.files), *(name for name, _ in document.included), *document.attached}
+    if named - stored:
+        raise InputError(f"{where} names the file {min(named - stored)}, which is not stored with it.")
+    for name, data in assets.items():
+        _require_small_picture(data[:_HEAD], f"{where}: {name}")
+
+
+def check_asset(path: Path) -> int:
+    """Return the size in bytes of a mesh or a picture; refuse one that is too large to read.
+
+    Raises:
+        InputError: it is no regular file, or too large; names it.
+    """
+    require_regular(path)
+    size = path.stat().st_size
+    if size > MOST_ASSET_BYTES:
+        raise InputError(f"{path} has {size:,} bytes; at most {MOST_ASSET_BYTES:,} are read. Make it smaller.")
+    with open_regular(path) as file:
+        _require_small_picture(file.read(_HEAD), str(path))
+    return size
+
+
+def _require_small(cost: _Cost, where: str) -> None:
+    if cost.total > MOST_MODEL_BYTES:
+        raise InputError(
+            f"{where} would take about {_size(cost.total)} of memory to compile, most of it for {cost.largest}; at "
+            f"most {_size(MOST_MODEL_BYTES)} are allowed. Make the model smaller."
+        )
+
+
+def _require_small_picture(head: bytes, where: str) -> None:
+    """Refuse a PNG picture by the size that its header states."""
+    width, height = (int.from_bytes(head[i : i + 4], "big") for i in (16, 20))
+    if head.startswith(_PNG) and width * height > MOST_PIXELS:
+        raise InputError(
+            f"{where} is a picture of {width} × {height} pixels; at most {MOST_PIXELS:,} are read. Make it smaller."
+        )
+
+
+def check_options(mjspec: mujoco.MjSpec, where: str) -> None:
+    """Refuse a time step or a number of solver iterations with which a simulation would not come to an end.
+
+    Raises:
+        InputError: names the option.
+    """
+    step = float(mjspec.option.timestep)
+    if not SHORTEST_STEP <= step <= LONGEST_STEP:
+        raise InputError(
+            f"{where}: the option timestep is {step:g} s; it must be from {SHORTEST_STEP:g} s to {LONGEST_STEP:g} s."
+        )
+    for name in ("iterations", "ls_iterations", "noslip_iterations", "ccd_iterations", "sdf_iterations"):
+        if getattr(mjspec.option, name) > MOST_ITERATIONS:
+            raise InputError(
+                f"{where}: the option {name} is {getattr(mjspec.option, name)}; at most {MOST_ITERATIONS}."
+            )
+
+
+@dataclass
+class _Cost:
+    """An estimate of the bytes that a part of a model takes, and the element that takes most."""
+
+    total: float = 0.0
+    most: float = 0.0
+    largest: str = ""
+
+    def add(self, amount: float, what: str) -> None:
+        self.total += amount
+        if amount > self.most:
+            self.most, self.largest = amount, what
+
+
+@dataclass
+class _Model:
+    """What a model file and those that it includes or attaches name and take."""
+
+    folder: Path
+    roots: tuple[Path, ...]
+    costs: dict[Path, _Cost] = field(default_factory=dict[Path, _Cost])
+    # The line that names a file, by the text and the name in it.
+    files: dict[tuple[Path, str], str] = field(default_factory=dict[tuple[Path, str], str])
+    folders: set[str] = field(default_factory=lambda: {""})
+    strips: set[bool] = field(default_factory=set[bool])
+
+    def add(self, path: Path, above: tuple[Path, ...] = ()) -> _Cost:
+        """Return what a text takes with all that it includes and attaches."""
+        place = _real(path)
+        if place in above or len(above) > _MOST_FILES_DEEP:
+            raise InputError(f"{path} includes or attaches itself in the end. Remove the reference.")
+        if place not in self.costs:
+            document = _Document(path, self)
+            read_elements(read_bytes(path, MOST_XML_BYTES), where=str(path), start=document.start, end=document.end)
+            self.costs[place] = document.finished((*above, place))
+        return self.costs[place]
+
+    def found(self, name: str, beside: Path) -> list[Path]:
+        """Return the files that a name may stand for: beside the model, and in the folders that it names."""
+        bases = {self.folder, beside} | {base / inner for base in (self.folder, beside) for inner in self.folders}
+        return sorted({base / name for base in bases if os.path.lexists(base / name)})
+
+    def check_files(self) -> None:
+        """Refuse a file that is too large, no file, or outside the package; and files that are too large together."""
+        size = 0
+        for (text, name), where in self.files.items():
+            plain = name.removeprefix("package://").removeprefix("file://")
+            for inner in {Path(plain).name if strip else plain for strip in self.strips or {False}}:
+                for path in self.found(inner, text.parent):
+                    self.require_inside(path, where)
+                    size += check_asset(path)
+        if size > MOST_ASSETS_BYTES:
+            raise InputError(
+                f"The files of the model in {self.folder} have {size:,} bytes; at most {MOST_ASSETS_BYTES:,} are read. "
+                "Make its meshes smaller."
+            )
+
+    def require_inside(self, path: Path, where: str) -> None:
+        """Refuse a file outside the model's package."""
+        place = _real(path)
+        if not any(place.is_relative_to(root) for root in self.roots):
+            raise InputError(
+                f"{where} names {path}, which is outside the model's package ({self.roots[0]}). Copy the file into it."
+            )
+
+
+@dataclass
+class _Document:
+    """One text while it is read: how often its open elements are repeated, and what they take."""
+
+    path: Path
+    model: _Model
+    repeats: list[int] = field(default_factory=lambda: [1])
+    cost: _Cost = field(default_factory=_Cost)
+    included: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    attached: list[str] = field(default_factory=list[str])
+    attaches: int = 0
+
+    def start(self, name: str, attributes: dict[str, str], line: int) -> None:
+        """Count an element."""
+        times = self.repeats[-1] * (_product(attributes, ("count",)) if name == "replicate" else 1)
+        self.repeats.append(min(times, _MANY))
+        where = f"<{name}> in {self.path}, line {line}"
+        self.cost.add(times * _taken(name, attributes), where)
+        if name == "compiler":
+            self.model.folders |= {attributes[key] for key in _FOLDERS if key in attributes}
+            self.model.strips |= {attributes["strippath"] == "true"} if "strippath" in attributes else set()
+        elif name == "robot":
+            self.model.strips |= set() if self.model.strips else {True}
+        elif name == "include" and "file" in attributes:
+            self.included.append((attributes["file"], times))
+        elif name == "model" and "file" in attributes:
+            self.attached.append(attributes["file"])
+        elif name == "attach":
+            self.attaches += times
+        else:
+            self.model.files |= {(self.path, attributes[key]): where for key in _FILES if attributes.get(key)}
+
+    def end(self) -> None:
+        """Leave an element."""
+        self.repeats.pop()
+
+    def finished(self, above: tuple[Path, ...]) -> _Cost:
+        """Return what the text takes; each attachment as much as the largest model that can be attached."""
+        for name, times in self.included:
+            for path in self._found(name):
+                self.cost.add(times * self.model.add(path, above).total, f"<include> of {path}")
+        costs = [(self.model.add(path, above).total, path) for name in self.attached for path in self._found(name)]
+        if costs:
+            largest, path = max(costs)
+            self.cost.add((self.attaches + 1) * largest, f"the attachments of {path}")
+        return self.cost
+
+    def _found(self, name: str) -> list[Path]:
+        paths = self.model.found(name, self.path.parent)
+        for path in paths:
+            self.model.require_inside(path, str(self.path))
+        return paths
+
+
+def _taken(name: str, attributes: Mapping[str, str]) -> float:
+    """Return the estimated bytes of one element."""
+    taken = _ELEMENT + sum(
+        unit * _product(attributes, keys) for keys, unit in _COSTS.get(name, ()) if keys[0] in attributes
+    )
+    if name == "texture" and attributes.get("type") != "2d":
+        taken += _CUBE * _product(attributes, ("width", "width"))
+    if name == "mesh" and "builtin" in attributes:
+        taken += _PER_VERTEX * max(map(abs, _numbers(attributes.get("params", ""))), default=0) ** 2
+    return taken + _PER_SAMPLE * (_product(attributes, ("nsample",)) if "nsample" in attributes else 0)
+
+
+def _product(attributes: Mapping[str, str], keys: tuple[str, ...]) -> int:
+    """Return the product of all whole numbers in some attributes, with units as in ``16M``."""
+    found = [match for key in keys for match in _WHOLE.findall(attributes.get(key, ""))]
+    return math.prod(max(1, int(digits[:18])) << _UNITS.get(unit.upper(), 0) for digits, unit in found)
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        return [value for item in text.split() if not math.isnan(value := float(item))]
+    except ValueError:  # MuJoCo refuses it
+        return []
+
+
+def _roots(path: Path) -> tuple[Path, ...]:
+    """Return the folders in which a model's files may be: some levels up, but no home folder nor what is above it."""
+    shared = [Path.home(), Path(tempfile.gettempdir()), Path("/")]
+    roots = list[Path]()
+    for place in (path.absolute(), _real(path)):
+        root = _real(place.parent)
+        for parent in list(root.parents)[:_LEVELS_UP]:
+            if any(folder.is_relative_to(parent) for folder in shared):
+                break
+            root = parent
+        roots.append(root)
+    return tuple(roots)
+
+
+def _real(path: Path) -> Path:
+    """Return a path without symbolic links; unlike `Path.resolve`, also of a link to itself."""
+    return Path(os.path.realpath(path))
+
+
+def _size(amount: float) -> str:
+    return f"{amount / (1 << 20):,.0f} MiB"
