@@ -122,6 +122,7 @@ def test_a_null_cell_makes_its_episode_unreadable(folder, observed, name):
     require_unreadable(folder, {0}, FRAMES, observed, only=["recording/clock_jump", "recording/spikes"])
 
 
+@pytest.mark.slow
 @pytest.mark.attack("one null inside the list of one action", expected=GOOD)
 def test_a_null_in_a_list_is_found(folder, observed):
     def change(rows: np.ndarray) -> pa.Array:
@@ -137,13 +138,16 @@ WHOLE = [
     pytest.param(column("action", pa.list_(pa.float32(), 3)), id="null-actions",
                  marks=pytest.mark.attack("a column of actions that is null throughout", expected=GOOD)),
     pytest.param(column("timestamp", pa.float32()), id="null-times",
-                 marks=pytest.mark.attack("a column of timestamps that is null throughout", expected=GOOD)),
+                 marks=[pytest.mark.attack("a column of timestamps that is null throughout", expected=GOOD),
+                        pytest.mark.slow]),
     pytest.param(column("observation.state", pa.null()), id="null-type",
-                 marks=pytest.mark.attack("a column of states of Parquet's type null", expected=GOOD)),
+                 marks=[pytest.mark.attack("a column of states of Parquet's type null", expected=GOOD),
+                        pytest.mark.slow]),
     pytest.param(listed(lambda _number: 2), id="narrow",
                  marks=pytest.mark.attack("actions with two values where the metadata say three", expected=GOOD)),
     pytest.param(lambda table: with_column(table, "action", pa.array(["left"] * len(table))), id="text",
-                 marks=pytest.mark.attack("actions that are texts", expected=GOOD)),
+                 marks=[pytest.mark.attack("actions that are texts", expected=GOOD),
+                        pytest.mark.slow]),
     pytest.param(lambda table: table.drop_columns(["observation.state"]), id="dropped",
                  marks=pytest.mark.attack("a data file without the column of states", expected=GOOD)),
 ]  # fmt: skip
@@ -155,6 +159,7 @@ def test_a_column_that_is_no_numbers_makes_all_its_episodes_unreadable(folder, o
     require_unreadable(folder, {0, 1, 2}, FRAMES, observed, only=["recording/spikes"])
 
 
+@pytest.mark.slow
 @pytest.mark.attack("one action with another number of values than the others", expected=GOOD)
 def test_a_list_of_another_length_is_found(folder, observed):
     rewritten(data_file(folder), listed(lambda number: 2 if number == 3 else 3))
@@ -281,6 +286,7 @@ def test_an_episode_without_frames_is_not_good(folder, observed):
     refused_or_unreadable(folder, {1}, observed)
 
 
+@pytest.mark.slow
 @pytest.mark.attack("an episode table with more frames than the data file has", expected="refused, or unreadable")
 def test_more_frames_than_there_are_are_not_good(folder, observed):
     rewritten(folder / "meta" / "episodes" / "chunk-000" / "file-000.parquet", lengths({2: 40}))
@@ -301,6 +307,7 @@ def refused_or_unreadable(folder: Path, episodes: set[int], observed) -> None:
     assert not selected(root, figures) & episodes
 
 
+@pytest.mark.slow
 @pytest.mark.attack("the rows of two episodes swapped in a data file", expected=GOOD)
 def test_swapped_rows_are_found(folder, observed):
     def change(table: pa.Table) -> pa.Table:
@@ -345,6 +352,7 @@ def test_an_earlier_good_score_does_not_outlive_the_file(folder, observed):
     assert 2 not in selected(root, figures)
 
 
+@pytest.mark.slow
 @pytest.mark.attack("a file that was repaired, curated again", expected="the verdict unreadable is gone")
 def test_what_was_repaired_is_readable_again(folder, observed):
     root, path = folder.parents[1], video_file(folder)
@@ -386,6 +394,9 @@ class Verdict(Plain):
     def score(self, recordings):
         for recording in recordings:
             yield Score(episode_id=recording.episode_id, check=self.name, verdict="GOOD")
+class Nan(Measuring):
+    def measure(self, recording):
+        return [Measured(value=float("nan") if recording.index == 2 else 1.0)]
 class Silent(Plain):
     def score(self, recordings):
         return []
@@ -432,6 +443,16 @@ def test_a_check_that_says_what_cannot_be_is_refused(folder, observed, tmp_path,
     observed(refused.value)
     with Workspace.open(root) as ws:
         assert len(ws.query("SELECT * FROM scores")) == 0
+
+
+@pytest.mark.attack("a check of the user's whose figure is NaN", expected="verdict unknown, not good")
+def test_a_figure_that_is_no_number_is_unknown(folder, observed, tmp_path):
+    (tmp_path / "own.py").write_text(OWN.replace("{error}", "ValueError()"))
+    told_at_add(folder.parents[1], folder)
+    figures = curate(folder.parents[1], only=[f"{tmp_path}/own.py:Nan"])
+    own = {row["episode_index"]: row["verdict"] for row in figures["scores"] if row["check"] == "demonstration/mine"}
+    observed(own)
+    assert own == {0: "good", 1: "good", 2: "unknown", 3: "good", 4: "good"}
 
 
 @pytest.mark.attack("a check of the user's that passes over every episode", expected="verdict unknown, not good")

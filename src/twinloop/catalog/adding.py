@@ -14,7 +14,7 @@ from twinloop.catalog.batch_commit import BatchCommit, ChangedMeanwhileError, wr
 from twinloop.catalog.episode_rows import Folder, Rows, read_rows
 from twinloop.catalog.fingerprint import Fingerprint, episode_files
 from twinloop.catalog.parts import Part, Parts
-from twinloop.catalog.seals import Seal, of_block, seal, sealed_files, seals_of
+from twinloop.catalog.seals import Seal, is_sealed, of_block, seal, sealed_files, seals_of
 from twinloop.catalog.state import State, now
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.footers import unreadable_files
@@ -27,7 +27,8 @@ class Added:
     """What became of a folder: its batch, its episodes, how many of them nobody knew before, and the parts written.
 
     ``resealed`` are files that were known, have other content now, and are known with that from now on. ``unreadable``
-    are sentences on files of the new episodes that cannot be read.
+    are sentences on files of the new episodes that cannot be read. ``first_sealed`` counts files that an earlier
+    version of twinloop had left without a hash.
     """
 
     batch: str
@@ -37,6 +38,7 @@ class Added:
     parts: tuple[str, ...]
     resealed: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+    first_sealed: int = 0
 
 
 def add_folder(parts: Parts, folder: Path, *, path: str, batch: str | None, source: str, run_id: str | None) -> Added:
@@ -82,16 +84,18 @@ class _Addition:
         before = {} if self._rewritten else {item.path: item for item in seals_of(self._parts.state, self._batch)}
         seals = seal(self._folder, before)
         resealed = [item.path for item in seals if item.path in before and item != before[item.path]]
+        older = bool(before) and not is_sealed(list(before.values()))
+        first = sum(older and not of_block(item.path) for item in seals)
         if self._before and not self._files and not self._rewritten:
             if self._before["path"] != self._path:
                 move(self._parts.state, self._batch, self._path)
             if {item.path for item in seals if item.path not in before} or resealed or self._lost(before, seals):
                 self._seal_again(seals)
-            return self._again((), resealed=resealed)
+            return self._again((), resealed=resealed, first_sealed=first)
         revision = self._before["revision"] if self._before else 0
         commit = BatchCommit(record=self._record(revision + 1), rows=self._rows, seals=seals, rewritten=self._rewritten)
         written, new = commit.make(self._parts, run_id=self._run)
-        return self._again(written, new=new, resealed=resealed)
+        return self._again(written, new=new, resealed=resealed, first_sealed=first)
 
     def _lost(self, before: Iterable[str], seals: Sequence[Seal]) -> bool:
         """Return whether a file that belongs to no block is there no more."""
@@ -191,9 +195,17 @@ class _Addition:
             "run_id": self._run or before.get("run_id"),
         }
 
-    def _again(self, written: Sequence[Part], *, new: int = 0, resealed: Sequence[str] = ()) -> Added:
+    def _again(
+        self, written: Sequence[Part], *, new: int = 0, resealed: Sequence[str] = (), first_sealed: int = 0
+    ) -> Added:
         episodes = self._info["total_episodes"]
-        names = tuple(part.part for part in written)
-        return Added(batch=self._batch, episodes=episodes, new=new, known=episodes - new, parts=names,
-                     resealed=tuple(resealed),
-                     unreadable=tuple(unreadable_files(self._folder, self._info, self._files)))  # fmt: skip
+        return Added(
+            batch=self._batch,
+            episodes=episodes,
+            new=new,
+            known=episodes - new,
+            parts=tuple(part.part for part in written),
+            resealed=tuple(resealed),
+            unreadable=tuple(unreadable_files(self._folder, self._info, self._files)),
+            first_sealed=first_sealed,
+        )

@@ -9,7 +9,17 @@ from typing import Any, Literal
 from twinloop.catalog.batch_commit import key_of, write_seals
 from twinloop.catalog.fingerprint import Fingerprint
 from twinloop.catalog.parts import Parts
-from twinloop.catalog.seals import Seal, broken, of_block, readable, require_footer, seal, sealed_files, seals_of
+from twinloop.catalog.seals import (
+    Seal,
+    broken,
+    is_sealed,
+    of_block,
+    readable,
+    require_footer,
+    seal,
+    sealed_files,
+    seals_of,
+)
 from twinloop.catalog.state import State
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.dataset import layout
@@ -42,7 +52,8 @@ def check_batch(
     try:
         damaged = list(_files(parts, row, folder, note, deep=deep))
     except DatasetError as error:
-        damaged = [(str(error), "copy")]
+        yield str(error), "copy"
+        return
     if damaged:
         yield from damaged
         return
@@ -77,11 +88,6 @@ def _files(
         yield f"{readable(folder)} has {what}.", "add"
     if deep and not wrong:
         _seal_rest(parts.state, batch, folder, seals, note)
-
-
-def is_sealed(seals: Sequence[Seal]) -> bool:
-    """Return whether every file of a batch is sealed; an earlier version sealed the files of blocks alone."""
-    return any(item.path == layout.INFO for item in seals)
 
 
 def _footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -119,6 +119,11 @@ def seals_of(state: State, batch: str) -> list[Seal]:
     """Return the seals of a batch's files."""
     rows = state.rows("SELECT path, bytes, sha256, whole FROM seals WHERE batch = ? ORDER BY path", (batch,))
     return [Seal(path=r["path"], bytes=r["bytes"], sha256=r["sha256"], whole=bool(r["whole"])) for r in rows]
+
+
+def is_sealed(seals: Sequence[Seal]) -> bool:
+    """Return whether every file of a batch is sealed; an earlier version sealed the files of blocks alone."""
+    return any(item.path == layout.INFO for item in seals)
 
 
 def require_footer(file: Path) -> None:

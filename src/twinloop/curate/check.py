@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from twinloop.core.errors import DatasetError, TwinloopError
@@ -131,7 +132,7 @@ class MeasuringCheck(ABC):
         else wrote makes the episode unreadable.
         """
         try:
-            return self.measure(recording)
+            return [_no_nan(row) for row in self.measure(recording)]
         except TwinloopError as error:
             own = type(self).__module__.startswith("twinloop.")
             return [Measured(value=None, said=str(error), unreadable=isinstance(error, DatasetError) or not own)]
@@ -158,6 +159,13 @@ class MeasuringCheck(ABC):
             first_frame=found.first_frame,
             last_frame=found.last_frame,
         )
+
+
+def _no_nan(row: Measured) -> Measured:
+    """Return a figure as unknown where it is NaN: nothing is above a limit that is NaN, and NaN is above none."""
+    if row.value is None or not math.isnan(row.value):
+        return row
+    return replace(row, value=None, said=f"{row.said} The figure is not a number.".strip())
 
 
 def worst(scores: Iterable[Score]) -> dict[str, Score]:

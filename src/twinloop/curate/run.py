@@ -125,7 +125,7 @@ def _raises(check: Check, recording: Recording) -> str:
 
 
 @contextlib.contextmanager
-def _named(check: Check) -> Iterator[None]:
+def _named(check: Check | MeasuringCheck) -> Iterator[None]:
     """Name the check that raises an error over all episodes.
 
     Raises:
@@ -142,7 +142,7 @@ def _named(check: Check) -> Iterator[None]:
         ) from error
 
 
-def _valid(check: Check, recordings: Sequence[Recording], scores: Iterable[Score]) -> list[Score]:
+def _valid(check: Check | MeasuringCheck, recordings: Sequence[Recording], scores: Iterable[Score]) -> list[Score]:
     """Return scores of these episodes; an episode that a check passes over is unknown to it.
 
     Raises:

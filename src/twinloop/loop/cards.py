@@ -49,6 +49,8 @@ def run_card(
     tables = known_tables(dataset, workspace)
     text = folder_card(dataset, tables=tables, **settings)
     write_text(target, text)
+    if output is None:
+        _add_again(dataset, workspace)
     return {"schema": 1, "verb": "export", "format": "card", "dataset": str(dataset), "output": str(target)} | {
         "sections": [line[3:] for line in text.splitlines() if line.startswith("## ")]
     }
@@ -64,8 +66,7 @@ def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows
     if root is None:
         return {}
     with Workspace.open(root) as known:
-        rows = known.query("SELECT batch, path FROM batches").to_pylist()
-        batch = next((r["batch"] for r in rows if (known.root / r["path"]).resolve() == dataset.resolve()), None)
+        batch = _batch(known, dataset)
         if batch is None:
             return {}
         found: dict[str, Sequence[Mapping[str, Any]]] = {
@@ -73,3 +74,18 @@ def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows
             "Labels": known.query(_LABELS, [batch]).to_pylist(),
         }
     return {title: table for title, table in found.items() if table}
+
+
+def _batch(known: Workspace, dataset: Path) -> str | None:
+    """Return the batch that a dataset is in a workspace, if it is one."""
+    rows = known.query("SELECT batch, path FROM batches").to_pylist()
+    return next((row["batch"] for row in rows if (known.root / row["path"]).resolve() == dataset.resolve()), None)
+
+
+def _add_again(dataset: Path, workspace: Path | None) -> None:
+    """Let the workspace of a dataset know its new card, which `fsck` would else report as changed."""
+    root = workspace or Workspace.find(dataset.absolute().parent)
+    if root is not None:
+        with Workspace.open(root) as known:
+            if _batch(known, dataset) is not None:
+                known.add(dataset)

@@ -11,7 +11,6 @@ from rich.console import Console
 from twinloop.catalog import Added, Workspace
 from twinloop.catalog.seals import readable
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import write_text
 from twinloop.generate.config import ROBOTS
 from twinloop.twin import load_twin
 
@@ -47,12 +46,12 @@ def run_init(
         load_twin(reference)  # a twin that does not load is refused before anything is made
         at = Path(reference)
         reference = str(at.resolve()) if at.is_file() else reference
-    made = Workspace.create(folder, name=name or folder.resolve().name, twin=reference)
-    write_text(made.root / ".gitignore", _GITIGNORE)
+    files = {".gitignore": _GITIGNORE}
+    if robot:
+        files["generate.yaml"] = _PLAN.format(scene=f"robot: {robot}", twin=reference)
+    made = Workspace.create(folder, name=name or folder.resolve().name, twin=reference, files=files)
     console.print(f"Workspace {made.root}")
     if robot:
-        scene = f"robot: {robot}"
-        write_text(made.root / "generate.yaml", _PLAN.format(scene=scene, twin=reference))
         console.print("Next, in that folder: twinloop generate generate.yaml --output data/first --episodes 100")
     console.print("A robot's own data: twinloop import LOG --output data/NAME, or twinloop add DATASET")
     return {"schema": 1, "verb": "init", "workspace": str(made.root), "twin": reference}
@@ -77,6 +76,8 @@ def run_add(datasets: Sequence[Path], *, batch: str | None, workspace: Path | No
             files = ", ".join(readable(path) for path in added.resealed[:_SHOWN])
             more = f" and {len(added.resealed) - _SHOWN} more" if len(added.resealed) > _SHOWN else ""
             console.print(f"  changed since it was added, and known as it is now: {files}{more}")
+        if added.first_sealed:
+            console.print(f"  {added.first_sealed} files got a hash that an earlier version had left without one")
         for sentence in added.unreadable[:_SHOWN]:
             console.print(f"  cannot be read: {readable(sentence)}")
         if len(added.unreadable) > _SHOWN:
@@ -100,5 +101,6 @@ def _figures(added: Added, folder: Path) -> dict[str, Any]:
         "new": added.new,
         "known": added.known,
         "resealed": list(added.resealed),
+        "first_sealed": added.first_sealed,
         "unreadable": list(added.unreadable),
     }

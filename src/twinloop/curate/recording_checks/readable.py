@@ -71,8 +71,8 @@ def _frames(recording: Recording) -> None:
 
 def _require_counted(key: str, values: Any, of: str) -> None:
     """Refuse a time or a number of a frame that is none."""
-    wrong = np.flatnonzero(~np.isfinite(values)) if key in INDEX_FEATURES else ()
-    if len(wrong):
+    wrong = np.flatnonzero(~np.isfinite(values))
+    if key in INDEX_FEATURES and len(wrong):
         raise DatasetError(f"{of} is {values[wrong[0]]} at frame {wrong[0]}. Nothing tells when the frame was.")
 
 
