@@ -374,7 +374,12 @@ REQUESTS = [
         "folded", "a header with a zero byte", "400", 400, head("GET", "/health", "a: b\0c") + b"\r\n", "illegal header"
     ),
     hostile(
-        "upgrade-post", "ask for a WebSocket by POST", "refused", 405, UPGRADE.replace(b"GET", b"POST") + b"\r\n", ""
+        "upgrade-post",
+        "ask for a WebSocket by POST",
+        "refused",
+        (400, 405),
+        UPGRADE.replace(b"GET", b"POST") + b"\r\n",
+        "",
     ),
     hostile(
         "upgrade-body", "ask for a WebSocket with a body", "400", 400, UPGRADE + b"Content-Length: 3\r\n\r\nabc", "body"
@@ -408,7 +413,7 @@ REQUESTS = [
 
 @pytest.mark.parametrize(("expected", "data", "said"), REQUESTS)
 def test_a_wrong_request_is_refused_by_name(
-    server: PolicyServer, expected: int, data: bytes, said: str, observed: Observed, capfd: Any
+    server: PolicyServer, expected: int | tuple[int, int], data: bytes, said: str, observed: Observed, capfd: Any
 ) -> None:
     with connected(server) as line:
         path = opened(line) if b"{path}" in data else ""
@@ -419,7 +424,7 @@ def test_a_wrong_request_is_refused_by_name(
             return
         status, body = answer(line)
     observed(f"{status}: {message_of(body) if body.startswith(b'{' + bytes([34]) + b'error') else body.decode()}")
-    assert status == expected, body
+    assert status in (expected if isinstance(expected, tuple) else (expected,)), body
     assert said in body.decode()
     assert_no_traceback(body)
     assert "Traceback" not in "".join(capfd.readouterr())

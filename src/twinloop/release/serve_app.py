@@ -62,9 +62,9 @@ class Application:
 
     async def open(self, connection: Connection) -> str:
         """Open a session, and return its name. Where this fails, its place is given back."""
-        connection.sessions &= self.sessions.names()
-        if len(connection.sessions) >= self.limits.sessions_per_connection:
-            raise FullError(f"This connection has {len(connection.sessions)} sessions already. Close one of them.")
+        unused = self.sessions.unused(connection.sessions)
+        if unused >= self.limits.sessions_per_connection:
+            raise FullError(f"This connection has opened {unused} sessions, and used none of them yet.")
         name = self.sessions.reserve()
         connection.sessions.add(name)
         try:

@@ -23,7 +23,8 @@ class ServeLimits:
         linger_s: time for a refused client to read why it was refused.
         connections: open connections. A robot needs one; 128 file descriptors fit into every system's limit.
         connections_per_address: the same of one network address, so that no single machine takes all of them.
-        sessions_per_connection: sessions that one connection may open, so that no single client takes all of them.
+        sessions_per_connection: sessions that one connection may open and not use, so that no single client takes all
+            of them. Through a proxy, several robots may share a connection.
         header_bytes: bytes of a request's line and headers. Ours take less than 1 KiB.
         stuck_threads: policy calls that never return, before the server refuses to call the policy again. Each costs a
             thread.

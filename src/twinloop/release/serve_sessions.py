@@ -120,10 +120,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def names(self) -> set[str]:
-        """Return the names of all open sessions."""
+    def unused(self, names: set[str]) -> int:
+        """Return how many of these sessions have sent no message yet, and forget the names of closed ones."""
         with self._lock:
-            return set(self._open)
+            names &= set(self._open)
+            return sum(not self._open[name].heard for name in names)
 
     def open(self) -> str:
         """Reserve and begin a session; returns its name. Raises as `reserve` and `begin`."""
