@@ -63,13 +63,21 @@ class Workspace:
         self._queries = Queries(self.parts, self.folder, Limits.read(self.config, root / FILE))
 
     @classmethod
-    def create(cls, path: Path | str, *, name: str | None = None, twin: str | None = None) -> Workspace:
+    def create(
+        cls,
+        path: Path | str,
+        *,
+        name: str | None = None,
+        twin: str | None = None,
+        files: Mapping[str, str] | None = None,
+    ) -> Workspace:
         """Make a workspace in a folder that holds none.
 
         Args:
             path: the folder; made where there is none.
             name: what the project is called; by default as the folder.
             twin: its default twin.
+            files: texts of further files, by their path in the folder.
 
         Raises:
             InputError: the folder is a workspace already, lies in one, or cannot be written.
@@ -89,8 +97,10 @@ class Workspace:
             raise InputError(f"{root} cannot be made ({error.strerror}). Choose another folder.") from error
         if not (root / "catalog" / STATE).exists():
             State.create(root / "catalog" / STATE).close()
+        for path_in_it, text in (files or {}).items():
+            write_text(root / path_in_it, text)
         text = yaml.safe_dump({"schema": 1, "name": name or root.name, "twin": twin}, sort_keys=False)
-        write_text(root / FILE, text)
+        write_text(root / FILE, text)  # last: a folder that has it is a whole workspace
         approve_if_possible(root, how="init")  # what its own files name is named by the user
         return cls(root)
 

@@ -29,13 +29,17 @@ class FolderLock:
 
     The lock dies with its process, so a killed writer never blocks the next one.
 
+    Args:
+        folder: it need not exist.
+        purpose: of a lock that is held while others, of another purpose, come and go.
+
     Raises:
         DatasetLockedError: another writer holds it; names the process.
         DatasetError: no folder can be written there, or the disk is full.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.path = folder.parent / f".{folder.name}.lock"
+    def __init__(self, folder: Path, purpose: str = "") -> None:
+        self.path = folder.parent / f".{folder.name}.{purpose}{'.' if purpose else ''}lock"
         with writing_to(folder):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = self._acquire(folder)
@@ -78,6 +82,16 @@ class FolderLock:
             return os.fstat(handle).st_ino == self.path.stat().st_ino
         except FileNotFoundError:
             return False
+
+
+@contextlib.contextmanager
+def locked(folder: Path, purpose: str = "") -> Iterator[None]:
+    """Hold a `FolderLock` while the block lasts."""
+    lock = FolderLock(folder, purpose)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def recover(folder: Path) -> None:
@@ -127,14 +141,11 @@ def locked_snapshot(folder: Path) -> Iterator[Path]:
         DatasetLockedError: another writer has the folder open.
         DatasetError: see `next_snapshot`.
     """
-    lock = FolderLock(folder)
-    try:
+    with locked(folder):
         with writing_to(folder):
             recover(folder)
         with next_snapshot(folder) as stage:
             yield stage
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager

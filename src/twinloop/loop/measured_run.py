@@ -13,7 +13,7 @@ from rich.console import Console
 from twinloop.core.headline import Headline
 from twinloop.loop.fail_if import Condition, check_names, judge, parse_conditions
 from twinloop.loop.figure_names import figures_of
-from twinloop.loop.runs import claim_output, write_report, write_result
+from twinloop.loop.runs import claim_output, finishing, write_report, write_result
 from twinloop.report import Report
 
 Outcome = tuple[dict[str, Any], int]
@@ -84,9 +84,10 @@ class MeasuredRun:
             "headline": [figure.to_json() for figure in headline],
         }
         if self.output is not None:  # before conditions are judged: one that names no figure must not lose the rest
-            if fill is not None:  # result.json comes last, see `write_run`
-                write_report(Report(title, subtitle), fill, self.output / "report.html", self.console)
-            result = write_result(self.output, result)
+            with finishing(self.output):
+                if fill is not None:  # result.json comes last, see `write_run`
+                    write_report(Report(title, subtitle), fill, self.output / "report.html", self.console)
+                result = write_result(self.output, result)
         verdict = judge(self.conditions, {figure.name: figure for figure in headline})
         for line in verdict.lines():
             self.console.print(line, soft_wrap=True)

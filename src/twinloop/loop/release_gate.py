@@ -14,7 +14,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
 from twinloop.loop.pages_release import gate_section
-from twinloop.loop.runs import claim_output, write_run
+from twinloop.loop.runs import claim_output, finishing, write_report, write_result
 from twinloop.release import Registry, Version
 from twinloop.release.gate import Known, gate
 from twinloop.release.gate_config import GateConfig, read_gate
@@ -57,9 +57,11 @@ def run_gate(
     figures = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": deployment}
     figures["workspace"] = None if root is None else str(root)
     if output is not None:
-        write_json(output / "decision.json", decision.to_json())
         page = Report(f"Gate of {decision.candidate}", f"{file}, decided {decision.made}")
-        figures = write_run(output, figures, page, lambda page: gate_section(page, decision), console)
+        with finishing(output):
+            write_json(output / "decision.json", decision.to_json())
+            write_report(page, lambda page: gate_section(page, decision), output / "report.html", console)
+            figures = write_result(output, figures)
     return figures, 0 if decision.passed else 1
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
 from twinloop.core.redaction import redacted_values
 from twinloop.dataset import layout
+from twinloop.dataset.snapshot import locked
 from twinloop.report import Report
 
 
@@ -47,6 +49,19 @@ def claim_output(folder: Path) -> None:
         raise InputError(f"{folder} cannot be made: {existing} is no folder to write to. Choose another --output.")
 
 
+@contextlib.contextmanager
+def finishing(folder: Path) -> Generator[None]:
+    """Hold a run's folder while its files are written.
+
+    Raises:
+        DatasetLockedError: another process writes there.
+        InputError: another process has finished a run there since this one began.
+    """
+    with locked(folder):
+        claim_output(folder)
+        yield
+
+
 def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
     """Store a run's figures, without credentials, as ``FOLDER/result.json``; return them as stored."""
     plain = redacted_values(finite(dict(figures)))
@@ -74,5 +89,6 @@ def write_run(
     ``result.json`` comes last: a folder that has it is finished. A run that was killed, or whose disk was full, can
     then be made again in the same folder.
     """
-    write_report(page, fill, folder / "report.html", console)
-    return write_result(folder, figures)
+    with finishing(folder):
+        write_report(page, fill, folder / "report.html", console)
+        return write_result(folder, figures)

@@ -16,13 +16,18 @@ from rich.table import Table
 from twinloop.catalog import Workspace
 from twinloop.catalog.engine import quoted
 from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.files import read_json
 from twinloop.core.yaml_documents import parse_yaml
+from twinloop.dataset.snapshot import locked
 from twinloop.loop.pages_train import train_page, train_section
 from twinloop.loop.runs import claim_output, write_report
 from twinloop.policies.door import require_torch
 from twinloop.train import TrainConfig, read_config, train
+from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.train.lerobot import report_rows, train_lerobot
 from twinloop.train.lerobot_words import PREFIX
+
+_REPORT = "report.html"
 
 
 def run_train(
@@ -60,24 +65,50 @@ def run_train(
     from twinloop.train.checkpoint import read_checkpoint
     from twinloop.train.prepared import prepare, resolved
 
-    if resume:
+    config, trained_before = resolved(config), resume and _lacks_report(output)
+    if resume and not trained_before:
         read_checkpoint(output)  # before anything is frozen for a run that is not there
     started = datetime.now(UTC)
-    config = resolved(config)
-    claim_output(output)
+    if not trained_before:
+        claim_output(output)
     prepared = prepare(config, root)
     for note in prepared.data.notes:
         console.print(f"Note: {note}.", soft_wrap=True)
     folders = {e.episode_id: e.folder for e in prepared.data.episodes}
     frozen = _freeze(root, prepared.training_ids, folders, output.name, console) if root is not None else None
-    trained = train(config, output, workspace=root, resume=resume, prepared=prepared)
-    figures = {**trained.figures, "output": str(output)}
+    if trained_before:
+        figures = _stored(output, config)
+    else:
+        figures = train(config, output, workspace=root, resume=resume, prepared=prepared).figures
+    figures = {**figures, "output": str(output)}
     _print(figures, console)
-    write_report(train_page(figures), lambda page: train_section(page, figures), output / "report.html", console)
     if root is not None and frozen is not None:
         figures["dataset"] = frozen
         _remember(root, output, figures, config, frozen, started, console)
+    # Last, so that --resume sees what a run that was killed has left to do.
+    write_report(train_page(figures), lambda page: train_section(page, figures), output / _REPORT, console)
     console.print(f"Policy hash {figures['hash'][:16]} (weights and settings): {output}", soft_wrap=True)
+    return figures
+
+
+def _lacks_report(output: Path) -> bool:
+    """Return whether a run was killed after its training had ended."""
+    return (output / RESULT).is_file() and not (output / _REPORT).is_file()
+
+
+def _stored(output: Path, config: TrainConfig) -> dict[str, Any]:
+    """Return the figures of a training that has ended.
+
+    Raises:
+        InputError: it was another one.
+    """
+    figures = read_json(output / RESULT)
+    if figures.get("config_hash") != config.hash:
+        raise InputError(
+            f"{output} holds a finished run with another configuration. Resume with the same settings, or train into "
+            "another --output."
+        )
+    (output / CHECKPOINT).unlink(missing_ok=True)
     return figures
 
 
@@ -87,7 +118,8 @@ def _run_lerobot(
     """The same with ``lerobot-train``."""
     started = datetime.now(UTC)
     claim_output(output)
-    trained = train_lerobot(config, output, python=python, workspace=root, resume=resume)
+    with locked(output, "training"):
+        trained = train_lerobot(config, output, python=python, workspace=root, resume=resume)
     figures = {**trained.figures, "output": str(output)}
     for line in [*report_rows(figures), *(f"Note: {note}." for note in figures["notes"])]:
         console.print(line, soft_wrap=True)

@@ -16,6 +16,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
+from twinloop.dataset.snapshot import locked
 from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
@@ -71,9 +72,24 @@ def train(
         UnitsError: the sources' units are not the same and cannot be made so.
         CheckFailedError: a loss is not finite; the checkpoint before it is kept.
         MissingDependencyError: torch or the device is not there.
+        DatasetLockedError: another process trains into the folder.
     """
     output = Path(output)
     _check_output(output, resume=resume)
+    with locked(output, "training"):
+        _check_output(output, resume=resume)  # another process may have finished in between
+        return _train(config, output, workspace, resume, prepared, base, additions)
+
+
+def _train(
+    config: TrainConfig,
+    output: Path,
+    workspace: Path | None,
+    resume: bool,
+    prepared: Prepared | None,
+    base: Policy | None,
+    additions: Callable[[Policy, Prepared], Additions] | None,
+) -> Trained:
     config = resolved(config)
     base = open_policy(config.adapt.base) if base is None and config.adapt is not None else base
     with _settings(config):

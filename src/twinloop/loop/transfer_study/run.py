@@ -16,7 +16,7 @@ from twinloop.core.files import read_json, write_json
 from twinloop.core.pool import LocalProcesses, cores
 from twinloop.core.progress import track
 from twinloop.loop.marked import around, write_between
-from twinloop.loop.runs import write_run
+from twinloop.loop.runs import write_report, write_result
 from twinloop.loop.studies import printed
 from twinloop.loop.transfer_study import pages
 from twinloop.loop.transfer_study.conditions import NUMBERS
@@ -53,7 +53,8 @@ def run_bench_transfer(
         if table.note:
             console.print(table.note, soft_wrap=True)
     page = Report("Does the gap close?", f"{len(result.robots)} virtual robots")
-    figures = write_run(output, result.to_json(), page, lambda report: pages.page(report, result), console)
+    write_report(page, lambda report: pages.page(report, result), output / "report.html", console)
+    figures = write_result(output, result.to_json())
     if docs is not None:
         write_between(docs / PAGE, MARK, "\n\n".join(table.markdown() for table in pages.tables(result)))
     return figures
