@@ -280,6 +280,7 @@ def test_errors_with_a_hostile_text(error, tmp_path, monkeypatch, capsys, observ
     policy_of(monkeypatch, arm)
     code, figures, shown = command(tmp_path, capsys)
     assert code == 1
+    assert figures["trips"][0]["kind"] == "robot"
     assert "\x1b" not in shown + figures["ended"]
     assert len(figures["ended"]) < 2000
     assert arm.disconnections == 1
