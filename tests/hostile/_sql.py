@@ -27,9 +27,9 @@ def make_cell(root: Path) -> Workspace:
     return ws
 
 
-def file_hashes(folder: Path) -> dict[str, str]:
+def file_hashes(folder: Path, *, but: tuple[str, ...] = ("-shm",)) -> dict[str, str]:
     """Return the hash of every file below a folder; SQLite's index in shared memory holds locks and no content."""
-    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith("-shm"))
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.name.endswith(but))
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(files)}
 
 

@@ -83,7 +83,7 @@ def test_a_statement_that_cannot_be_interrupted_is_given_up(cell, monkeypatch, o
     with Workspace.open(cell.root) as ws:
         monkeypatch.setattr(ws._queries, "_limits", Limits(memory=MEMORY, threads=2, timeout_s=0.3))
         with pytest.raises(InputError, match="longer than 0.3 s"):
-            ws.query("SELECT levenshtein(repeat('a', 40000), repeat('b', 40000))")
+            ws.query("SELECT levenshtein(repeat('a', 25000), repeat('b', 25000))")
         given_up = ws._queries._engine
         assert not given_up.usable
         monkeypatch.setattr(ws._queries, "_limits", Limits(memory=MEMORY, timeout_s=60))

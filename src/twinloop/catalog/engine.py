@@ -95,7 +95,7 @@ class Engine:
             self._files = ReadableFiles()
             self._connection.register_filesystem(self._files)
         names = ", ".join(quoted(name) for name in self._files.names(files))
-        return f"read_parquet([{names}], union_by_name = true, hive_partitioning = false)"
+        return f"read_parquet([{names}], union_by_name = true)"
 
     def query(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
         """Run one statement that reads; a name that several columns have is counted on, as ``episode_id_2``.
