@@ -256,7 +256,7 @@ def test_what_libraries_say(said, tried, observed):
 def test_a_password_that_is_repeated_alone(monkeypatch):
     store = Store(f"memory://USER:{S}@bucket/set")
     for said in (f"bad credentials {S}", "x" * 190 + S, f"Basic {base64.b64encode(f'USER:{S}'.encode()).decode()}"):
-        monkeypatch.setattr(store._files, "cat_file", lambda _, said=said: (_ for _ in ()).throw(RuntimeError(said)))
+        monkeypatch.setattr(store._files, "sizes", lambda _, said=said: (_ for _ in ()).throw(RuntimeError(said)))
         with pytest.raises(DatasetError) as caught:
             store.read("current.json")
         assert S[:6] not in str(caught.value)

@@ -9,6 +9,7 @@ variables, and every value that `note_secrets` has found in a command's argument
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -50,6 +51,7 @@ _KNOWN_FORMS = re.compile(
 )
 _SCHEME = re.compile(r"\b[A-Za-z][A-Za-z0-9+.\-]{1,40}:/+|//")  # a path of pathlib keeps only one slash of two
 _ENCODED_USER = re.compile(r"(%3A(?:%2F){1,3})[^\s\"'<>`&?#/]{0,2000}?(?=%40)", re.IGNORECASE)
+_BY_SIGN = {"%": (_ENCODED_USER, _ENCODED_SETTING), "=": (_SETTING,), ":": (_ENTRY,)}
 _END = re.compile(r"[\s\"'<>`|]|\Z")  # of an address within a text
 _AUTHORITY = re.compile(r"[^/?#]*")
 _HOST_AND_PORT = re.compile(r"(?:localhost|[^:]*\.[^:]*|\[.*):\d{1,5}", re.IGNORECASE)
@@ -93,11 +95,11 @@ def _redacted(text: str, known: Iterable[str]) -> str:
     text = _KNOWN_FORMS.sub(MASK, text)
     if "@" in text:
         text = _without_users(text)
-    if "%" in text:
-        text = _ENCODED_USER.sub(rf"\g<1>{MASK}", text)
-    for pattern in (_SETTING, _ENCODED_SETTING, _ENTRY, _HEADER):
-        text = pattern.sub(rf"\g<1>{MASK}", text)
-    return text
+    for sign, patterns in _BY_SIGN.items():  # most texts hold none of these
+        if sign in text:
+            for pattern in patterns:
+                text = pattern.sub(rf"\g<1>{MASK}", text)
+    return _HEADER.sub(rf"\g<1>{MASK}", text)
 
 
 def _redacted_values(value: Any, known: Sequence[str]) -> Any:
@@ -191,6 +193,11 @@ def _known_values() -> list[str]:
     given = (
         value
         for name, value in os.environ.items()
-        if len(value) > _LEAST and not value.startswith("/") and _VARIABLE.fullmatch(name)
+        if len(value) > _LEAST and not value.startswith("/") and _is_secret_variable(name)
     )
     return sorted({*given, *_noted}, key=len, reverse=True)
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_secret_variable(name: str) -> bool:
+    return _VARIABLE.fullmatch(name) is not None

@@ -7,7 +7,9 @@ from typing import Any
 
 import yaml
 
+from twinloop.core.console import visible
 from twinloop.core.files import dumps
+from twinloop.core.markdown import Code, markdown_block, markdown_cell, markdown_code, markdown_text, one_line
 from twinloop.core.units import UnitMap
 from twinloop.dataset.spec import DatasetSpec
 
@@ -70,26 +72,32 @@ def card(
     """
     front = front_matter(spec.licence)
     sections = [
-        f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {spec.name}",
-        f"A LeRobotDataset v3.0 of {episodes} episodes, {frames} frames at {spec.fps} Hz. Robot: {spec.robot_type}.",
-        "## Tasks\n\n" + "\n".join(f"- {task}" for task in tasks),
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {markdown_text(spec.name)}",
+        (
+            f"A LeRobotDataset v3.0 of {episodes} episodes, {frames} frames at {spec.fps} Hz. "
+            f"Robot: {markdown_text(spec.robot_type)}."
+        ),
+        "## Tasks\n\n" + "\n".join(f"- {markdown_text(task)}" for task in tasks),
         "## Time\n\n" + _time(spec, logged=logged),
         "## Units\n\n" + units_section(spec.units),
     ]
     if spec.readings:
         sections.append("## Readings\n\n" + _readings(spec))
     if spec.ranges:
-        sections.append("## Ranges\n\n" + "\n".join(f"- {line}" for line in spec.ranges))
+        sections.append("## Ranges\n\n" + "\n".join(f"- {markdown_text(line)}" for line in spec.ranges))
     if spec.cameras:
-        rows = [f"- `{c.key}`: {c.width}×{c.height}, {(coded or {}).get(c.key, _OURS)}" for c in spec.cameras]
+        rows = [
+            f"- {markdown_code(c.key)}: {c.width}×{c.height}, {markdown_text((coded or {}).get(c.key, _OURS))}"
+            for c in spec.cameras
+        ]
         sections.append("## Cameras\n\n" + "\n".join(rows))
     sections.append("## Beside LeRobot's files\n\n" + (_LOG_FILES if logged else _SIM_FILES))
     if tables:
-        sections.append(_TABLES + "\n\n" + "\n".join(f"- `twinloop/{name}/`" for name in tables))
+        sections.append(_TABLES + "\n\n" + "\n".join(f"- {markdown_code(f'twinloop/{name}/')}" for name in tables))
     if "license_name" in front:
-        sections.append("## Licence\n\n" + (spec.licence or "None was stated when the dataset was written."))
+        sections.append("## Licence\n\n" + _licence_text(spec.licence))
     if spec.config:
-        config = f"```json\n{dumps(dict(spec.config), indent=2)}\n```"
+        config = markdown_block(visible(dumps(dict(spec.config), indent=2)), "json")
         sections.append(f"## Configuration\n\n<details><summary>As JSON</summary>\n\n{config}\n\n</details>")
     return "\n\n".join(sections) + "\n"
 
@@ -107,7 +115,7 @@ def front_matter(licence: str, *, tags: Sequence[str] = (), frames: int | None =
         **_licence(licence),
         "task_categories": ["robotics"],
         **size,
-        "tags": ["LeRobot", *tags],
+        "tags": ["LeRobot", *map(one_line, tags)],
         "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
     }
 
@@ -126,6 +134,13 @@ def _licence(text: str) -> dict[str, str]:
     return {"license": "other", "license_name": "see-licence-section" if name else "not-stated"}
 
 
+def _licence_text(text: str) -> str:
+    """Return the licence for the body of the card: one line as text, a whole licence as a block."""
+    if "\n" in text.strip():
+        return markdown_block(visible(text.strip()))
+    return markdown_text(text) or "None was stated when the dataset was written."
+
+
 def _time(spec: DatasetSpec, *, logged: bool) -> str:
     """What happened when, of the features that the dataset has."""
     parts = [_LOG_TIME if logged else _SIM_TIME, *([_SUCCESS] if spec.success else []), _NOMINAL]
@@ -135,15 +150,22 @@ def _time(spec: DatasetSpec, *, logged: bool) -> str:
 
 def units_section(units: UnitMap) -> str:
     """The unit of each joint as a table, and where it is from."""
-    head = f"From: {units.source}. Position in rad or m = offset + scale · value.\n\n"
+    head = f"From: {markdown_text(units.source)}. Position in rad or m = offset + scale · value.\n\n"
     rows = ["| joint | unit | scale | offset |", "|---|---|---|---|"]
-    rows += [f"| {u.joint} | {u.unit} | {_number(u.scale)} | {_number(u.offset)} |" for u in units.joints]
+    rows += [
+        f"| {markdown_cell(u.joint)} | {markdown_cell(u.unit)} | {_number(u.scale)} | {_number(u.offset)} |"
+        for u in units.joints
+    ]
     return head + "\n".join(rows)
 
 
 def _readings(spec: DatasetSpec) -> str:
     rows = ["| feature | columns | units |", "|---|---|---|"]
-    rows += [f"| `{r.key}` | {', '.join(r.columns)} | {', '.join(dict.fromkeys(r.units))} |" for r in spec.readings]
+    rows += [
+        f"| {markdown_cell(Code(r.key))} | {markdown_cell(', '.join(r.columns))} | "
+        f"{markdown_cell(', '.join(dict.fromkeys(r.units)))} |"
+        for r in spec.readings
+    ]
     return f"{_READINGS}\n\n" + "\n".join(rows)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from twinloop.core.markdown import Code, markdown_block, markdown_cell, markdown_text, one_line
 from twinloop.core.units import UnitMap
 from twinloop.dataset.card import card, front_matter, units_section
 from twinloop.dataset.card_summary import Origin, read_origin
@@ -48,7 +51,8 @@ def folder_card(
     front = front_matter(licence, tags=_tags(reader, origin), frames=int(reader.info["total_frames"]))
     head, _, rest = body.strip().partition("\n\n## ")
     if name:
-        head = re.sub(r"^# .*", f"# {name}", head)
+        title = f"# {markdown_text(name)}"
+        head = re.sub(r"^# .*", lambda _: title, head)
     sections = [head, *_origin(origin), *(_table(title, rows) for title, rows in (tables or {}).items())]
     sections += [f"## {rest}"] if rest else []
     sections.append(_loading(repo_id))
@@ -72,16 +76,16 @@ def _codec(feature: Mapping[str, Any]) -> str:
 def _foreign(source: SourceV3, name: str) -> str:
     info = source.info
     rows = [
-        {"feature": f"`{key}`", "type": feature["dtype"], "shape": "×".join(map(str, feature.get("shape") or [1]))}
+        {"feature": Code(key), "type": feature["dtype"], "shape": "×".join(map(str, feature.get("shape") or [1]))}
         for key, feature in source.features.items()
     ]
     sections = [
-        f"# {name}",
+        f"# {markdown_text(name)}",
         (
             f"A LeRobotDataset v3.0 of {info['total_episodes']} episodes, {info['total_frames']} frames at "
-            f"{info['fps']} Hz. Robot: {info.get('robot_type') or 'not stated'}."
+            f"{info['fps']} Hz. Robot: {markdown_text(info.get('robot_type') or 'not stated')}."
         ),
-        "## Tasks\n\n" + "\n".join(f"- {task}" for task in source.tasks),
+        "## Tasks\n\n" + "\n".join(f"- {markdown_text(task)}" for task in source.tasks),
         _table("Features", rows),
     ]
     units: UnitMap | None = source.reader.units
@@ -98,7 +102,7 @@ def _tags(reader: DatasetReader, origin: Origin) -> list[str]:
 def _origin(origin: Origin) -> list[str]:
     """The sections on where the episodes come from; none where the folder says nothing."""
     lines = [
-        f"- {kind}: " + ", ".join(f"{value} × {count}" for value, count in list(counts.items())[:_SHOWN])
+        f"- {kind}: " + ", ".join(f"{markdown_text(value)} × {count}" for value, count in list(counts.items())[:_SHOWN])
         for kind, counts in origin.counts.items()
         if counts
     ]
@@ -107,14 +111,17 @@ def _origin(origin: Origin) -> list[str]:
     lines += [f"- {origin.ids} different episodes by content hash"] if origin.ids else []
     lines += [f"- {origin.parents} episodes made from others, named in their provenance"] if origin.parents else []
     if origin.transforms:
-        lines.append("- transforms: " + ", ".join(f"{name} × {count}" for name, count in origin.transforms.items()))
+        lines.append(
+            "- transforms: "
+            + ", ".join(f"{markdown_text(name)} × {count}" for name, count in origin.transforms.items())
+        )
     lines += [f"- {origin.invalid} episodes marked invalid"] if origin.invalid else []
     sections = ["## Where the episodes come from\n\n" + "\n".join(lines)]
     if origin.success:
         sections.append(f"## Success\n\n{origin.success}")
     if origin.ranges:
         rows = [
-            {"parameter": f"`{r.name}`", "least": f"{r.low:.6g}", "median": f"{r.middle:.6g}", "most": f"{r.high:.6g}"}
+            {"parameter": Code(r.name), "least": f"{r.low:.6g}", "median": f"{r.middle:.6g}", "most": f"{r.high:.6g}"}
             for r in origin.ranges
         ]
         rest = origin.parameters - len(rows)
@@ -127,21 +134,19 @@ def _table(title: str, rows: Rows) -> str:
     if not rows:
         return f"## {title}\n\nNothing is known."
     names = list(rows[0])
-    lines = [f"| {' | '.join(names)} |", "|" + "---|" * len(names)]
+    lines = [f"| {' | '.join(map(markdown_cell, names))} |", "|" + "---|" * len(names)]
     lines += ["| " + " | ".join(_cell(row.get(name)) for name in names) + " |" for row in rows]
     return f"## {title}\n\n" + "\n".join(lines)
 
 
 def _cell(value: Any) -> str:
-    text = "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
+    return "" if value is None else f"{value:.6g}" if isinstance(value, float) else markdown_cell(value)
 
 
 def _loading(repo_id: str) -> str:
-    name = repo_id or "USER/DATASET"
-    return (
-        "## Load it\n\n"
-        "```python\nfrom lerobot.datasets.lerobot_dataset import LeRobotDataset\n\n"
-        f'dataset = LeRobotDataset("{name}")\n```\n\n'
-        f"```sh\ntwinloop pull {name} --output DIR\n```"
-    )
+    name = one_line(repo_id) or "USER/DATASET"
+    code = f"""from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+dataset = LeRobotDataset({json.dumps(name)})"""
+    command = f"twinloop pull {shlex.quote(name)} --output DIR"
+    return f"## Load it\n\n{markdown_block(code, 'python')}\n\n{markdown_block(command, 'sh')}"

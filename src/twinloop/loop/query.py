@@ -18,6 +18,7 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.answers import plain
 from twinloop.catalog.questions import QUESTIONS
 from twinloop.catalog.workspace import FILE
+from twinloop.core.console import visible
 from twinloop.core.documents import DocumentError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps
@@ -90,6 +91,10 @@ def run_query(
         console.print(_table(answer))
         more = f" (the first {_SHOWN} shown; --format json or parquet gives all)" if len(answer) > _SHOWN else ""
         console.print(f"{len(answer)} rows{more}")
+    elif sys.stdout.isatty():  # for a person: a terminal would obey what data hold
+        text = io.BytesIO()
+        _write(answer, format, text)
+        sys.stdout.write(visible(text.getvalue().decode()))
     else:
         _write(answer, format, sys.stdout.buffer)
     return figures
@@ -146,7 +151,7 @@ def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A
             writer.write_table(answer)
     elif format == "json":
         for batch in answer.to_batches():
-            file.writelines((dumps(finite(plain(row))) + "\n").encode() for row in batch.to_pylist())
+            file.writelines((visible(dumps(finite(plain(row)))) + "\n").encode() for row in batch.to_pylist())
     elif format == "csv":
         pc.write_csv(_flat(answer), file)
     else:

@@ -11,6 +11,7 @@ import yaml
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
+from twinloop.core.markdown import Code, markdown_cell, markdown_code, markdown_text, one_line
 from twinloop.core.units import UnitMap
 
 _KINDS = {
@@ -68,14 +69,14 @@ def render_card(card: Card, config: Mapping[str, Any]) -> str:
     """The README of a policy's folder; ``config`` is what stands in its ``config.json``."""
     contract = Contract.from_json(config["contract"])
     parts = [
-        f"# {card.name or 'A policy'}",
-        f"{_kind(config)} {config['parameters']:,} parameters, hash `{config['hash']}`.",
+        f"# {markdown_text(card.name or 'A policy')}",
+        f"{_kind(config)} {config['parameters']:,} parameters, hash {markdown_code(config['hash'])}.",
         '```python\nfrom twinloop.policies import open_policy\n\npolicy = open_policy("FOLDER")\n```',
         "## Contract\n\n" + _table(_contract_rows(contract, config["settings"])),
         "## Data\n\n" + _data(card, config),
         *([f"## Provenance\n\n{_table(card.provenance)}"] if card.provenance else []),
         *([f"## Measured\n\n{_table(card.metrics)}"] if card.metrics else []),
-        *(["## Notes\n\n" + "\n".join(f"- {note}" for note in card.notes)] if card.notes else []),
+        *(["## Notes\n\n" + "\n".join(f"- {markdown_text(note)}" for note in card.notes)] if card.notes else []),
         "## Versions\n\n" + _table(config["versions"]),
     ]
     return f"---\n{_front_matter(contract)}---\n\n" + "\n\n".join(parts) + "\n"
@@ -84,11 +85,12 @@ def render_card(card: Card, config: Mapping[str, Any]) -> str:
 def _kind(config: Mapping[str, Any]) -> str:
     """What sort of policy it is; those of others say their type."""
     kind = config["kind"]
-    return _KINDS.get(kind) or f"A policy of kind {kind}, {config['settings'].get('type', 'of no said type')}."
+    kinds = (kind, config["settings"].get("type", "of no said type"))
+    return _KINDS.get(kind) or f"A policy of kind {', '.join(map(markdown_text, kinds))}."
 
 
 def _front_matter(contract: Contract) -> str:
-    tags = ["robotics", "twinloop", contract.robot_type, *([contract.task] if contract.task else [])]
+    tags = ["robotics", "twinloop", *map(one_line, (contract.robot_type, *([contract.task] if contract.task else [])))]
     return yaml.safe_dump(
         {"library_name": "twinloop", "pipeline_tag": "robotics", "tags": tags}, sort_keys=False, allow_unicode=True
     )
@@ -99,12 +101,12 @@ def _contract_rows(contract: Contract, settings: Mapping[str, Any]) -> dict[str,
     if contract.task:
         rows["task"] = contract.task
     if contract.state is not None:
-        rows["`observation.state`"] = _joints(contract.state)
+        rows[Code("observation.state")] = _joints(contract.state)
     if contract.environment:
-        rows["`observation.environment_state`"] = ", ".join(contract.environment)
+        rows[Code("observation.environment_state")] = ", ".join(contract.environment)
     for name, (height, width) in contract.cameras.items():
-        rows[f"`observation.images.{name}`"] = f"{width}x{height} pixels, RGB, 8 bits"
-    rows["`action`"] = f"{_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
+        rows[Code(f"observation.images.{name}")] = f"{width}x{height} pixels, RGB, 8 bits"
+    rows[Code("action")] = f"{_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
     rows["observations"] = settings["n_obs_steps"]
     rows["chunk"] = f"{settings['chunk_size']} commands, {settings['n_action_steps']} carried out"
     return rows
@@ -116,19 +118,20 @@ def _joints(units: UnitMap) -> str:
 
 def _data(card: Card, config: Mapping[str, Any]) -> str:
     how, whose = config["settings"]["normalization"], config["statistics"]["source"]
-    source = f"Normalized ({how}) with the statistics of {whose}."
+    source = f"Normalized ({markdown_text(how)}) with the statistics of {markdown_text(whose)}."
     if not card.data:
         return source
     columns = list(dict.fromkeys(key for row in card.data for key in row))
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines = ["| " + " | ".join(map(markdown_cell, columns)) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(_cell(row.get(key, "")) for key in columns) + " |" for row in card.data]
     return "\n".join(lines) + f"\n\n{source}"
 
 
 def _table(rows: Mapping[str, Any]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {key} | {_cell(value)} |" for key, value in rows.items())])
+    return "\n".join(["| | |", "|---|---|", *(f"| {_cell(key)} | {_cell(value)} |" for key, value in rows.items())])
 
 
 def _cell(value: object) -> str:
-    text = value if isinstance(value, str) else f"{value:.6g}" if isinstance(value, float) else dumps(value)
-    return " ".join(text.replace("|", "\\|").split())
+    if isinstance(value, int | float):
+        return f"{value:.6g}" if isinstance(value, float) else dumps(value)
+    return markdown_cell(value if isinstance(value, str) else dumps(value))

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
+import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.console import visible
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
+from twinloop.core.redaction import redacted
 
 Cell: TypeAlias = str | int | float | bool | None
 Tone = Literal["good", "bad"]
 
 _MOST_PICTURE_BYTES = 64 << 20  # of one picture, which is copied into the page
+_OTHER_TAG = re.compile(r"<(?!/?(?:b|i|br|sub|sup|extra)>)")  # than those that our plots use
 _MEDIA = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 
 
@@ -52,13 +58,13 @@ class Report:
 
     def section(self, title: str, text: str = "") -> Self:
         """Begin a section, with an opening paragraph when ``text`` is given."""
-        self._blocks.append(f"<h2>{html.escape(title)}</h2>")
+        self._blocks.append(f"<h2>{_escaped(title)}</h2>")
         return self.text(text) if text else self
 
     def text(self, text: str) -> Self:
         """Add paragraphs, separated by blank lines."""
         paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
-        self._blocks.extend(f"<p>{html.escape(paragraph)}</p>" for paragraph in paragraphs)
+        self._blocks.extend(f"<p>{_escaped(paragraph)}</p>" for paragraph in paragraphs)
         return self
 
     def figures(self, figures: Iterable[KeyFigure]) -> Self:
@@ -92,7 +98,8 @@ class Report:
     def plot(self, figure: Any, caption: str = "") -> Self:
         """Add a plotly figure, for example from `twinloop.report.plots`."""
         self._plots += 1
-        spec = figure.to_json().replace("</", "<\\/")  # so that no string in it ends the script element
+        spec = json.dumps(_without_links(json.loads(figure.to_json())), ensure_ascii=False)
+        spec = visible(spec).replace("<", "\\u003c")  # so that no string in it ends or nests the script element
         height = figure.layout.height or 380
         self._blocks.append(
             f'<figure class="plot"><div class="canvas" style="min-height:{height}px"></div>'
@@ -112,19 +119,20 @@ class Report:
             what = str(picture) if isinstance(picture, Path) else f"data beginning with {data[:4]!r}"
             raise InputError(f"{what} is not a picture. A report takes PNG, JPEG or GIF.")
         source = f"data:{media};base64,{base64.b64encode(data).decode()}"
-        tag = f'<img src="{source}" alt="{html.escape(alt or caption)}">'
+        tag = f'<img src="{source}" alt="{_escaped(alt or caption)}">'
         self._blocks.append(f"<figure>{tag}{_caption(caption)}</figure>")
         return self
 
     def html(self) -> str:
         """The whole page."""
-        subtitle = f'<p class="subtitle">{html.escape(self.subtitle)}</p>' if self.subtitle else ""
+        subtitle = f'<p class="subtitle">{_escaped(self.subtitle)}</p>' if self.subtitle else ""
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             '<meta name="color-scheme" content="light dark">\n'
-            f"<title>{html.escape(self.title)}</title>\n<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n<main>\n"
-            f"<header><h1>{html.escape(self.title)}</h1>{subtitle}</header>\n"
+            f"{self._policy()}\n"
+            f"<title>{_escaped(self.title)}</title>\n<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n<main>\n"
+            f"<header><h1>{_escaped(self.title)}</h1>{subtitle}</header>\n"
             + "\n".join(self._blocks)
             + f"\n</main>\n{self._scripts()}</body>\n</html>\n"
         )
@@ -135,11 +143,23 @@ class Report:
         return path
 
     def _scripts(self) -> str:
+        return "".join(f"<script>{script}</script>\n" for script in self._programs())
+
+    def _programs(self) -> list[str]:
+        """Return the scripts of the page, which are the same on every page that has plots."""
         if not self._plots:
-            return ""
+            return []
         from twinloop.report.figure import plotly_bundle
 
-        return f"<script>{plotly_bundle()}</script>\n<script>\n{_asset('report.js')}</script>\n"
+        return [plotly_bundle(), f"\n{_asset('report.js')}"]
+
+    def _policy(self) -> str:
+        """Return what a browser may do with the page: run these scripts alone, and fetch nothing."""
+        hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in self._programs()]
+        # plotly makes functions from its own texts, which needs 'unsafe-eval'.
+        scripts = " ".join((*(f"'sha256-{one}'" for one in hashes), "'unsafe-eval'")) if hashes else "'none'"
+        content = f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
+        return f'<meta http-equiv="Content-Security-Policy" content="{content}">'
 
 
 def format_cell(value: Cell, decimals: int | None = None) -> str:
@@ -182,12 +202,31 @@ def _typeset(number: str) -> str:
     return number.replace(",", "\u2009").replace("-", "\u2212")
 
 
+def _shown_cell(cell: Cell, decimals: int | None = None) -> str:
+    text = format_cell(cell, decimals)
+    return _escaped(text) if isinstance(cell, str) else html.escape(text)
+
+
+def _escaped(text: str) -> str:
+    """Return a text as HTML shows it: no markup, no control characters, no credentials."""
+    return html.escape(visible(redacted(text)))
+
+
+def _without_links(value: Any) -> Any:
+    """Return a plotly figure whose texts hold no markup but ours: plotly makes links and spans of what data hold."""
+    if isinstance(value, dict):
+        return {key: _without_links(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_without_links(item) for item in cast("list[Any]", value)]
+    return _OTHER_TAG.sub("&lt;", value) if isinstance(value, str) and "<" in value else value
+
+
 def _key_figure(figure: KeyFigure) -> str:
     tone = f' class="{figure.tone}"' if figure.tone else ""
-    unit = f' <span class="unit">{html.escape(figure.unit)}</span>' if figure.unit else ""
-    source = f'<dd class="source">{html.escape(figure.source)}</dd>' if figure.source else ""
-    value = html.escape(format_cell(figure.value))
-    return f"<div><dt>{html.escape(figure.label)}</dt><dd{tone}>{value}{unit}</dd>{source}</div>"
+    unit = f' <span class="unit">{_escaped(figure.unit)}</span>' if figure.unit else ""
+    source = f'<dd class="source">{_escaped(figure.source)}</dd>' if figure.source else ""
+    value = _shown_cell(figure.value)
+    return f"<div><dt>{_escaped(figure.label)}</dt><dd{tone}>{value}{unit}</dd>{source}</div>"
 
 
 def _table(columns: Sequence[str], rows: list[list[Cell]], caption: str, tones: Mapping[tuple[int, int], Tone]) -> str:
@@ -198,17 +237,14 @@ def _table(columns: Sequence[str], rows: list[list[Cell]], caption: str, tones: 
         names = (["number"] if numeric[column] else []) + ([tones[row, column]] if (row, column) in tones else [])
         return f' class="{" ".join(names)}"' if names else ""
 
-    head = "".join(f"<th{attribute(i)}>{html.escape(name)}</th>" for i, name in enumerate(columns))
+    head = "".join(f"<th{attribute(i)}>{_escaped(name)}</th>" for i, name in enumerate(columns))
     body = "".join(
         "<tr>"
-        + "".join(
-            f"<td{attribute(i, number)}>{html.escape(format_cell(cell, decimals[i]))}</td>"
-            for i, cell in enumerate(row)
-        )
+        + "".join(f"<td{attribute(i, number)}>{_shown_cell(cell, decimals[i])}</td>" for i, cell in enumerate(row))
         + "</tr>"
         for number, row in enumerate(rows)
     )
-    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    title = f"<caption>{_escaped(caption)}</caption>" if caption else ""
     return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -219,7 +255,7 @@ def _column_decimals(cells: Sequence[Cell]) -> int:
 
 
 def _caption(text: str) -> str:
-    return f"<figcaption>{html.escape(text)}</figcaption>" if text else ""
+    return f"<figcaption>{_escaped(text)}</figcaption>" if text else ""
 
 
 def _picture_bytes(picture: Path | bytes | NDArray[np.uint8]) -> bytes:
