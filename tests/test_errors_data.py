@@ -69,7 +69,7 @@ def refused(capsys, words: list[str], code: int = 2) -> str:
         (["label", "zzzz", "--success", "yes"], "Unknown episode 'zzzz'"),
         (["label", "first:0", "--subtask", "reach:9-3"], "frames 9 to 3. Count from 0, the first frame first"),
         (["label", "first:0", "--tag", "two\nlines"], "has a line break or another control character. Write a word"),
-        (["label", "--from", "nowhere.csv"], "nowhere.csv cannot be read (No such file or directory). Name a file"),
+        (["label", "--from", "nowhere.csv"], "nowhere.csv does not exist. Check the path."),
     ],
 )
 def test_a_wrong_word_is_named_with_what_to_do(capsys, words, answer):

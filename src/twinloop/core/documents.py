@@ -25,6 +25,8 @@ MOST_LINES_BYTES = 512 << 20
 # Most lists and mappings, and most values, of a JSON text: 200 bytes each of the first and 60 of the second in memory.
 MOST_JSON_CONTAINERS = 500_000
 MOST_JSON_VALUES = 3_000_000
+# Most pixels of a picture or a frame: 8192 × 8192. Decoding takes up to 8 bytes of memory for each.
+MOST_PIXELS = 1 << 26
 # Most levels of nesting, of both. Hand-written files have about 6; Python's own limit is near 1000.
 MOST_DEPTH = 64
 # Most characters of a number: more than the 64 bits of a binary one or the 309 digits of the largest float.

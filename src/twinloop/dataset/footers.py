@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from twinloop.core.errors import DatasetError
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import open_parquet, read_table, require_columns
+from twinloop.dataset.video import open_video
 
 _NO_NUMBERS = ("video", "image", "string")  # dtypes of features
 _HEAD, _LARGE = 8, 16  # bytes of an MP4 box before its content, and of one whose size takes 64 bits
@@ -141,7 +142,7 @@ def _require_length(path: Path, frames: int) -> None:
     import av
 
     try:
-        with av.open(str(path)) as container:
+        with open_video(path) as container:
             found = container.streams.video[0].frames
     except (av.error.FFmpegError, IndexError) as error:
         raise DatasetError(f"{path} cannot be read as a video ({error}). Write it again or restore it.") from error

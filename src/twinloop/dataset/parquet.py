@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from twinloop.core.errors import DatasetError
+from twinloop.core.documents import require_regular
+from twinloop.core.errors import DatasetError, InputError
 
 
 @contextlib.contextmanager
@@ -22,11 +23,15 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     Raises:
         DatasetError: missing, truncated or not Parquet; names the file.
     """
+    if not path.exists():
+        raise DatasetError(f"{path} is missing: the dataset's metadata names it. Restore the file.")
+    try:
+        require_regular(path)
+    except InputError as error:
+        raise DatasetError(str(error)) from error
     try:
         with pq.ParquetFile(path) as file:
             yield file
-    except FileNotFoundError:
-        raise DatasetError(f"{path} is missing: the dataset's metadata names it. Restore the file.") from None
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(

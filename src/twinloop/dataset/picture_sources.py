@@ -20,7 +20,7 @@ from twinloop.dataset.pictures import (
     stacked,
 )
 from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.video import decode
+from twinloop.dataset.video import decode, open_video
 
 _PREFIX = "observation.images."
 _KINDS = ("video", "image")
@@ -93,9 +93,7 @@ def _legacy(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> Pi
 
 def _frames(file: Path) -> int:
     """Pictures of a video: as its container says, or counted where that is silent."""
-    import av
-
-    with av.open(str(file)) as container:
+    with open_video(file) as container:
         stream = container.streams.video[0]
         return stream.frames or sum(packet.size > 0 for packet in container.demux(stream))
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.arrays import read_arrays, require_plain_array
+from twinloop.core.documents import MOST_PIXELS, open_regular, require_regular
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import generator
 
@@ -21,6 +23,7 @@ LEAST_EPISODES = 4  # relabelling 4 against 4 reaches p = 2/70; 3 against 3 only
 _STREAM = "gap/vision/frames"
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 _ARRAYS = (".npy", ".npz")
+_MOST_ARRAY_BYTES = 4 << 30  # of an npz file, which is unpacked whole; an npy file is read from the disk
 _PLAIN = 0.5  # standard deviation in 8-bit steps below which a picture is one colour: rounding alone makes 0.29
 
 
@@ -194,13 +197,18 @@ def decoded(source: Path | bytes, *, where: str) -> Pictures:
     from PIL import Image, UnidentifiedImageError
 
     try:
+        if isinstance(source, Path):
+            require_regular(source)
         with Image.open(io.BytesIO(source) if isinstance(source, bytes) else source) as picture:
+            if picture.width * picture.height > MOST_PIXELS:
+                size = f"{picture.width} × {picture.height}"
+                raise InputError(f"{where} has {size} pixels, and at most {MOST_PIXELS:,} are read. Make it smaller.")
             if picture.mode != "RGB":
                 raise InputError(
                     f"{where} is a picture of mode {picture.mode}, not of three colours. Convert it to RGB."
                 )
             return np.asarray(picture)
-    except (OSError, UnidentifiedImageError) as error:
+    except (OSError, SyntaxError, ValueError, UnidentifiedImageError, Image.DecompressionBombError) as error:
         raise InputError(f"{where} cannot be read as a picture ({error}).") from error
 
 
@@ -233,14 +241,15 @@ def _array(file: Path) -> NDArray:
     Raises:
         InputError: it cannot be read, or holds several arrays.
     """
-    try:
-        held = np.load(file, mmap_mode="r" if file.suffix == ".npy" else None)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} cannot be read as an array ({error}).") from error
-    if isinstance(held, np.lib.npyio.NpzFile):
-        if len(held.files) != 1:
-            raise InputError(f"{file} holds the arrays {', '.join(held.files)}. Give one array of pictures.")
-        held = held[held.files[0]]
+    if file.suffix == ".npy":
+        with open_regular(file) as opened:
+            require_plain_array(opened, file.stat().st_size, where=str(file))
+        held = np.load(file, mmap_mode="r")
+    else:
+        arrays = read_arrays(file, most=_MOST_ARRAY_BYTES, where=str(file))
+        if len(arrays) != 1:
+            raise InputError(f"{file} holds the arrays {', '.join(arrays)}. Give one array of pictures.")
+        held = next(iter(arrays.values()))
     if held.ndim != 4:
         raise InputError(f"{file} holds an array of shape {held.shape}. Give pictures (n, height, width, 3).")
     return held

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import MOST_PIXELS, require_regular
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.snapshot import writing_to
 from twinloop.dataset.spec import CameraSpec
@@ -28,6 +29,8 @@ KEY_FRAME_EVERY = 2
 # Measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/writer.py), encoding alone, in
 # steps/s and MB per 1000 steps: ultrafast 1300-1900 and 7.6, superfast 680-1070 and 7.6, veryfast 430-890 and 3.6,
 # faster 410-750 and 3.0, all within 0.7 dB. Rendering needs the same cores, so speed counts more than size here.
+# Formats that hold their own pictures, by the names of their demuxers in FFmpeg.
+_FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _OPTIONS = {"preset": "ultrafast", "crf": "23", "g": str(KEY_FRAME_EVERY), "bf": "0", "threads": "1"}
 
 Frames = Mapping[str, NDArray[np.uint8]]
@@ -282,7 +285,7 @@ def _frame_times(path: Path, _size: int, _changed_ns: int) -> NDArray[np.float64
 
     times = list[float]()
     try:
-        with av.open(str(path)) as container:
+        with open_video(path) as container:
             stream = container.streams.video[0]
             base = stream.time_base or Fraction(1, 1)
             for packet in container.demux(stream):
@@ -295,12 +298,33 @@ def _frame_times(path: Path, _size: int, _changed_ns: int) -> NDArray[np.float64
     return np.sort(times)
 
 
+def open_video(path: Path) -> Any:
+    """Open a video file, and nothing that it names: a playlist called ``.mp4`` could name any file or address.
+
+    Raises:
+        DatasetError: it is no regular file, or its pictures have more than `MOST_PIXELS`.
+        av.error.FFmpegError: it is no video in a format that holds its own pictures.
+    """
+    import av
+
+    try:
+        require_regular(path)
+    except InputError as error:
+        raise DatasetError(f"{path} cannot be read as a video: {error}") from error
+    container = av.open(f"file:{path}", options={"format_whitelist": _FORMATS, "protocol_whitelist": "file"})
+    for stream in container.streams.video:
+        if stream.codec_context.width * stream.codec_context.height > MOST_PIXELS:
+            container.close()
+            raise DatasetError(f"{path} has pictures of more than {MOST_PIXELS:,} pixels. They are not read.")
+    return container
+
+
 def frames_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
     """Times and frames of a file from the key frame before ``start_s`` on."""
     import av
 
     try:
-        with av.open(str(path)) as container:
+        with open_video(path) as container:
             stream = container.streams.video[0]
             base = stream.time_base or Fraction(1, 1)
             container.seek(max(int((start_s + 1e-6) / base), 0), stream=stream, backward=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import re
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +14,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from twinloop.core.arrays import read_arrays
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json, write_bytes, write_text
 from twinloop.core.params import ParamTable
@@ -166,17 +166,9 @@ def _said(pinned: PinnedWorld) -> dict[str, Any]:
 
 
 def _arrays(path: Path) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]]:
-    try:
-        with zipfile.ZipFile(path) as packed:
-            size = sum(item.file_size for item in packed.infolist())
-        if size > _MOST_BYTES:
-            raise InputError(f"{path} unpacks to {size / 2**20:.0f} MiB, more than a scenario has. It is not read.")
-        with np.load(path, allow_pickle=False) as file:
-            found = {key: file[key] for key in file.files}
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist. Restore it: {SCENARIO} alone does not hold the world.") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} is damaged or was not written by twinloop ({error}).") from error
+    if not path.exists():
+        raise InputError(f"{path} does not exist. Restore it: {SCENARIO} alone does not hold the world.")
+    found = read_arrays(path, most=_MOST_BYTES, where=str(path))
     names = tuple(str(name) for name in found.pop("names", np.array([])).tolist())
     for key, value in found.items():
         if value.dtype != np.float64 or not np.isfinite(value).all():

@@ -7,7 +7,6 @@ opened by `policies.open_policy`, by the entry point ``lerobot`` of the group ``
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import shutil
@@ -22,6 +21,7 @@ from pydantic import ValidationError
 from twinloop import __version__
 from twinloop.core.approval import PICKLE_SUFFIXES
 from twinloop.core.contract import IMAGES, Contract
+from twinloop.core.documents import MOST_JSON_BYTES, open_regular, parse_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import read_json, sha256_file, sha256_json, write_bytes, write_json
 from twinloop.policies.card import Card, render_card
@@ -275,8 +275,12 @@ def _described(config: Mapping[str, Any], *, where: Path) -> tuple[Contract, LeR
 
 def _parameters(checkpoint: Path) -> int:
     """Numbers in a checkpoint's weights, by the header of the file (8 bytes of length, then JSON)."""
-    with (checkpoint / "model.safetensors").open("rb") as file:
-        head = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+    path = checkpoint / "model.safetensors"
+    with open_regular(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MOST_JSON_BYTES:
+            raise InputError(f"{path} states a header of {length:,} bytes. It is damaged. {RESTORE}")
+        head = parse_json(file.read(length), where=f"The header of {path}")
     return sum(math.prod(row["shape"]) for name, row in head.items() if name != "__metadata__")
 
 

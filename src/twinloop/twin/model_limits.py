@@ -16,7 +16,7 @@ from pathlib import Path
 
 import mujoco
 
-from twinloop.core.documents import open_regular, read_bytes, require_regular
+from twinloop.core.documents import MOST_PIXELS, open_regular, read_bytes, require_regular
 from twinloop.core.errors import InputError
 from twinloop.twin.model_xml import read_elements
 
@@ -26,8 +26,6 @@ MOST_MODEL_BYTES = 512 << 20
 MOST_XML_BYTES = 32 << 20
 MOST_ASSET_BYTES = 256 << 20
 MOST_ASSETS_BYTES = 1 << 30
-# Most pixels of a picture, which is unpacked while it is read: 8192 × 8192.
-MOST_PIXELS = 1 << 26
 # Physics steps, in seconds. Arms use 0.5 to 10 ms.
 SHORTEST_STEP, LONGEST_STEP = 1e-6, 1.0
 # Most iterations of a solver in one physics step. MuJoCo's defaults are 100 and 50.

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from twinloop.core.errors import DatasetError
+from twinloop.dataset.video import open_video
 
 _NEAR = 0.25  # of a frame's period: how far a picture may be from its time, as `DatasetReader.images` has it
 
@@ -46,7 +47,7 @@ class PacketReader:
 
         self.path = path
         try:
-            self._container = av.open(str(path))
+            self._container = open_video(path)
             self.stream: Any = self._container.streams.video[0]
         except (av.error.FFmpegError, IndexError) as error:
             raise DatasetError(f"{path} cannot be read as a video ({error}). Restore the file.") from error

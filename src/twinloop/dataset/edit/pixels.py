@@ -20,6 +20,7 @@ from twinloop.dataset.edit.videos import CameraFiles
 from twinloop.dataset.pictures import decoded
 from twinloop.dataset.progress import CameraSum, Progress
 from twinloop.dataset.statistics import image_stats, pixel_histogram, sample_indices
+from twinloop.dataset.video import open_video
 
 _NEAR = 0.25  # of a frame's period, as `DatasetReader.images`
 
@@ -62,7 +63,7 @@ def _pictures(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDAr
     import av
 
     try:
-        with av.open(str(path)) as container:
+        with open_video(path) as container:
             stream: Any = container.streams.video[0]
             for time_s in times_s:
                 container.seek(max(int((time_s + 1e-6) / stream.time_base), 0), stream=stream, backward=True)

@@ -16,7 +16,7 @@ from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.statistics import pixel_histogram, sample_indices
-from twinloop.dataset.video import EncodedEpisode, EncodedVideo
+from twinloop.dataset.video import EncodedEpisode, EncodedVideo, open_video
 from twinloop.generate.readings import SAMPLES
 
 
@@ -87,7 +87,7 @@ def _remux(places: Sequence[tuple[Path, int, int]], path: Path, *, fps: int) -> 
     with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as output:
         stream: Any = None
         for file, start, length in places:
-            with av.open(str(file)) as source:
+            with open_video(file) as source:
                 template = source.streams.video[0]
                 if stream is None:
                     stream, header = output.add_stream_from_template(template), template.codec_context.extradata

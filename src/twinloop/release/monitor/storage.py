@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.arrays import read_arrays
 from twinloop.core.contract import Contract
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
@@ -119,8 +119,4 @@ def _loaded(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
     data = read_bytes(path, _MOST_BYTES)
     if sha256_bytes(data) != wanted:
         raise InputError(f"{path} is not what was written: its hash does not fit. Calibrate again, or copy it again.")
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as kept:
-            return {key: kept[key] for key in kept.files}
-    except (ValueError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
+    return read_arrays(data, most=_MOST_BYTES, where=str(path))
