@@ -306,6 +306,38 @@ def test_a_person_stops_the_way_home(tmp_path, monkeypatch, capsys, observed):
     observed(figures["message"])
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.attack(
+                f"{name} reaches the program while an arm moves",
+                expected="it brakes, disconnects and keeps the episode",
+            ),
+        )
+        for name in ("SIGINT", "SIGTERM", "SIGHUP")
+    ],
+)
+def test_a_signal_stops_the_robot(name, tmp_path, monkeypatch, capsys, observed):
+    def sent(arm, answer):
+        if arm.counts["get_observation"] == 20:
+            os.kill(os.getpid(), getattr(signal, name))
+        return answer
+
+    handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    arm = Arm(get_observation=sent)
+    policy_of(monkeypatch, arm)
+    code, figures, _ = command(tmp_path, capsys)
+    assert code in (0, 1)
+    assert figures["ended"] == "stopped by hand"
+    assert arm.disconnections == 1
+    require_limits(arm)
+    assert DatasetReader(tmp_path / "out").lengths[0] < 60
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == handlers
+    observed(f"exit code {code}, {figures['ended']}, disconnected")
+
+
 OWN = """
 from _drivers import Arm
 

@@ -235,6 +235,10 @@ class Guarded:
         self.reason, self.lost = self.reason or f"the robot does not answer: {raised(error)}", True
 
 
+# SIGHUP, of a terminal that closes or a connection that breaks, is not on Windows.
+_STOPPING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
 class Stoppable(Protocol):
     """Something that ends soon after it is given a reason to."""
 
@@ -243,18 +247,27 @@ class Stoppable(Protocol):
 
 @contextmanager
 def stopped_by_hand(guarded: Stoppable) -> Generator[None]:
-    """Ctrl-C becomes a reason to stop, so that what was recorded is kept; a second one ends the program."""
+    """Stop at Ctrl-C, at SIGTERM or when the terminal closes, and keep what was recorded.
+
+    The second signal ends the program. A signal that is ignored, as SIGHUP is under ``nohup``, stays ignored.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.getsignal(signal.SIGINT)
+    handlers = {one: signal.getsignal(one) for one in _STOPPING}
+    before = {one: handler for one, handler in handlers.items() if handler not in (None, signal.SIG_IGN)}
+
+    def restore() -> None:
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
     def stop(*_: object) -> None:
         guarded.reason = guarded.reason or "stopped by hand"
-        signal.signal(signal.SIGINT, before)
+        restore()
 
-    signal.signal(signal.SIGINT, stop)
+    for one in before:
+        signal.signal(one, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        restore()
