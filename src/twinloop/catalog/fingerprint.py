@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.dataset import layout
@@ -37,6 +38,8 @@ class Fingerprint:
         Raises:
             DatasetError: it is no dataset, or was swapped meanwhile again and again.
         """
+        if (folder / layout.INFO).exists():
+            require_regular(folder / layout.INFO)
         for _ in range(3):
             try:
                 info = sha256_bytes((folder / layout.INFO).read_bytes())
@@ -59,7 +62,7 @@ class Fingerprint:
     @classmethod
     def from_text(cls, text: str) -> Fingerprint:
         """The inverse of `to_text`."""
-        value = json.loads(text)
+        value = parse_json(text, where="A stored fingerprint")
         return cls(info=value["info"], files=value["files"])
 
     def since(self, before: Fingerprint) -> Change:
@@ -77,6 +80,8 @@ def episode_files(folder: Path) -> list[str]:
 
 
 def _digest(path: Path) -> str:
+    if path.exists():
+        require_regular(path)
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         file.seek(max(0, size - _END))

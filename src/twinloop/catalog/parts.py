@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import sqlite3
 import time
@@ -24,6 +23,7 @@ import pyarrow.parquet as pq
 from twinloop.catalog.schema import TABLES
 from twinloop.catalog.state import State, now
 from twinloop.catalog.ulid import ulid
+from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps, sha256_file
 from twinloop.core.tables import conforming
@@ -188,8 +188,9 @@ def about_of(path: Path) -> dict[str, Any]:
     Raises:
         DatasetError: it is damaged or no part of ours.
     """
+    require_regular(path)
     try:
-        about = json.loads((pq.read_schema(path).metadata or {})[ABOUT])
+        about = parse_json((pq.read_schema(path).metadata or {})[ABOUT], where=str(path))
         schema = int(about["schema"])
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise DatasetError(f"{path} is damaged, or no part of a catalog ({error}).") from error

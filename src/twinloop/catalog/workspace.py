@@ -31,6 +31,7 @@ from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import dumps, write_text
 from twinloop.core.records import Source
 from twinloop.core.redaction import redacted, redacted_values, redacted_words
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader
 
@@ -335,10 +336,7 @@ class Workspace:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    try:
-        value = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid YAML ({error}). Correct it.") from error
+    value = load_yaml(path)
     if not isinstance(value, dict):
         raise InputError(f"{path} holds no settings. It needs at least a name, such as `name: my-cell`.")
     return value

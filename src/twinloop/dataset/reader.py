@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.documents import open_regular, parse_json
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import read_json
 from twinloop.core.records import Episode, Provenance
@@ -209,9 +209,9 @@ class DatasetReader:
         block, position = self._block_place(index)
         path = self._ours_path(layout.PROVENANCE_PATH, block)
         try:
-            with path.open() as file:
-                value = json.loads(next(itertools.islice(file, position, None)))
-        except (OSError, StopIteration, json.JSONDecodeError) as error:
+            with open_regular(path) as file:
+                value = parse_json(next(itertools.islice(file, position, None)), where=f"Line {position + 1} of {path}")
+        except (StopIteration, InputError) as error:
             raise DatasetError(f"{path} has no readable line {position + 1} ({error}).") from error
         with layout.understood(f"Line {position + 1} of {path}"):
             del value["episode_index"]
