@@ -102,7 +102,7 @@ def test_the_score_committed_last_is_shown(ws, observed, offsets):
     "any sequence of clocks, with parts joined and the workspace opened anew in between",
     expected="in memory and read from the files, the score committed last is shown; runs sort by commit",
 )
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     offsets=st.lists(st.integers(-40 * YEAR_MS, 40 * YEAR_MS), min_size=1, max_size=6),
     joined=st.sets(st.integers(0, 5)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import io
 import json
@@ -181,6 +182,7 @@ def test_cards_of_policies(text):
     assert_harmless(policy_card(text), policy_card("x"))
 
 
+@functools.cache
 def page(text: str) -> str:
     plots = pytest.importorskip("twinloop.report.plots")
     figure = plots.error_by_joint([text], {text: [1.0]}, unit=text)
@@ -236,7 +238,7 @@ def test_credentials_in_a_page():
     "any text in a card: a line, a cell of a table, code, a block of code",
     expected="it makes no element, no column and no line of its own",
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     st.text(st.characters(exclude_categories=()), max_size=30) | st.text("<>[]()`|\\*_#-+!&;:=~$ 1.\nx", max_size=20)
 )

@@ -12,7 +12,7 @@ from twinloop.core.files import sha256_file
 from twinloop.dataset import layout
 from twinloop.dataset.dataset_files import chosen, require_room
 from twinloop.dataset.progress import Progress
-from twinloop.dataset.snapshot import next_snapshot
+from twinloop.dataset.snapshot import locked_snapshot
 from twinloop.dataset.store import ATTEMPTS, POINTER, Entry, Store
 from twinloop.dataset.target import is_address
 
@@ -45,7 +45,7 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
             folder.absolute(), files=len(files), size=sum(e.size for e in files.values()), source=store.address
         )
         try:
-            with next_snapshot(folder.absolute()) as stage:
+            with locked_snapshot(folder.absolute()) as stage:
                 changed = fetch_files(store, files, stage)
         except FileNotFoundError:  # a running writer has moved on and removed that commit's metadata
             continue

@@ -18,7 +18,7 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.answers import plain
 from twinloop.catalog.questions import QUESTIONS
 from twinloop.catalog.workspace import FILE
-from twinloop.core.console import visible
+from twinloop.core.console import SafeConsole, visible
 from twinloop.core.documents import DocumentError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps
@@ -156,7 +156,7 @@ def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A
         pc.write_csv(_flat(answer), file)
     else:
         text = io.StringIO()
-        Console(file=text, width=_PAGE, markup=False, highlight=False).print(_table(answer))
+        SafeConsole(file=text, width=_PAGE, markup=False, highlight=False, emoji=False).print(_table(answer))
         file.write(text.getvalue().encode())
 
 
