@@ -767,6 +767,7 @@ def test_a_video_is_sealed_when_it_is_added(tmp_path, observed):
     root = tmp_path / "cell"
     with Workspace.create(root) as ws:
         ws.add(write_videos(root / "data" / "first"))
+        assert {row["whole"] for row in ws.state.rows("SELECT whole FROM seals")} == {1}  # not by its end alone
     path = video_file(root / "data" / "first")
     flip(path, path.stat().st_size // 2, 0)
     observed(named(root, path))

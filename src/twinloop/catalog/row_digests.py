@@ -18,16 +18,18 @@ _EVENTS = {"INSERT": ("NEW",), "DELETE": ("OLD",), "UPDATE": ("OLD", "NEW")}
 
 
 class RowDigests:
-    """The changes that one connection makes, summed up until they are stored with its transaction."""
+    """The changes that one connection makes, summed up until they are stored with its transaction.
+
+    To be made outside of a transaction: a rollback would remove the triggers.
+    """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._changes: dict[str, int] = {}
         connection.create_function("note_row", -1, self._note)
         connection.execute("PRAGMA recursive_triggers = ON")  # else rows that INSERT OR REPLACE removes are not seen
-        for table in _tables(connection):
-            for event, rows in _EVENTS.items():
-                connection.execute(_trigger(connection, table, event, rows))
+        triggers = [_trigger(connection, table, *event) for table in _tables(connection) for event in _EVENTS.items()]
+        connection.executescript("\n".join(triggers))
 
     def begin(self) -> None:
         """Forget the changes of a transaction that was rolled back."""
@@ -89,7 +91,7 @@ def _trigger(connection: sqlite3.Connection, table: str, event: str, rows: Itera
     calls = [f"note_row('{table}', {row})" for row in values]
     return (
         f"CREATE TEMP TRIGGER digest_{table}_{event.lower()} AFTER {event} ON main.{table} "
-        f"BEGIN SELECT {', '.join(calls)}; END"
+        f"BEGIN SELECT {', '.join(calls)}; END;"
     )
 
 
