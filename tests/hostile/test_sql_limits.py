@@ -144,6 +144,8 @@ def test_limits_of_the_process_are_as_before(engine):
 def test_an_answer_as_large_as_allowed_is_given(engine):
     rows = MEMORY // 16
     assert len(engine.query(f"SELECT i FROM range({rows}) t(i)")) == rows
+    with pytest.raises(InputError, match="The answer takes more than 34 MB"):
+        engine.query(f"SELECT i FROM range({MEMORY // 8 + 100_000}) t(i)")
     with pytest.raises(InputError, match="more than 10 rows"):
         engine.query("SELECT * FROM range(100000000)", most_rows=10)
 

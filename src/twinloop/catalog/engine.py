@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from twinloop.catalog.readable_files import ReadableFiles
 
 Parameters = Sequence[Any] | Mapping[str, Any]
+_DEEPEST = 32  # levels of a parameter
 _BATCH_ROWS = 1 << 16  # of the answer: after each batch its size is compared with the limit
 # All files but those of `ReadableFiles`, whose names begin like this, are out of reach. Order matters: the last setting
 # makes all of them final.
@@ -144,6 +145,7 @@ class Engine:
                 raise
 
     def _checked(self, sql: str, parameters: Parameters, most_rows: int | None) -> pa.Table:
+        _require_flat(parameters)
         require_reading(self._connection, sql)
         return self._answer(sql, parameters, most_rows)
 
@@ -185,6 +187,19 @@ class Engine:
         """Turn DuckDB's errors into ours, which name files by their paths."""
         with explained(self.columns, self._files.with_paths if self._files else str):
             yield
+
+
+def _require_flat(parameters: Parameters) -> None:
+    """Refuse parameters that DuckDB would follow without an end."""
+    level: list[Any] = [parameters]
+    for _ in range(_DEEPEST):
+        inner = (item.values() if isinstance(item, Mapping) else item for item in level)
+        level = list({id(one): one for some in inner for one in some if isinstance(one, list | tuple | dict)}.values())
+        if not level:
+            return
+    raise InputError(
+        f"A parameter of the statement is nested more than {_DEEPEST} deep, or holds itself. Give it flat."
+    )
 
 
 def _told_apart(answer: pa.Table) -> pa.Table:

@@ -86,18 +86,19 @@ class ReadableFile:
 
     def __init__(self, path: Path) -> None:
         self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._place = threading.local()
+        # By the thread's number: `threading.local` forgets between two calls from a thread that Python did not start.
+        self._places: dict[int, int] = {}
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
         """Move to an offset from the beginning, in bytes."""
         if whence != os.SEEK_SET:
             raise ValueError("offsets count from the beginning")
-        self._place.at = offset
+        self._places[threading.get_ident()] = offset
         return offset
 
     def tell(self) -> int:
         """Return the position, in bytes."""
-        return getattr(self._place, "at", 0)
+        return self._places.get(threading.get_ident(), 0)
 
     def read(self, size: int = -1) -> bytes:
         """Return up to ``size`` bytes from the position on, fewer only at the end of the file."""
@@ -107,7 +108,7 @@ class ReadableFile:
         while size > 0 and (piece := os.pread(self._handle, size, self.tell())):
             pieces.append(piece)
             size -= len(piece)
-            self._place.at = self.tell() + len(piece)
+            self.seek(self.tell() + len(piece))
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:

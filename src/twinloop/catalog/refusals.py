@@ -36,8 +36,6 @@ def explained(
 
     try:
         yield
-    except RecursionError as error:
-        raise InputError("A parameter of the statement is nested too deeply, or holds itself. Give it flat.") from error
     except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
         text = reworded(str(error)) or type(error).__name__
         known = columns() if callable(columns) and _COLUMN.search(text) else {}
