@@ -194,6 +194,7 @@ def seconds_until_closed(line: socket.socket, drip: Callable[[int], bytes] = lam
             count += 1
             if not line.recv(65536):
                 break
+            time.sleep(STEP_S)
         except TimeoutError:
             continue
         except OSError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import socket
 import subprocess
@@ -46,7 +47,7 @@ from _policy_server import (
     wait_for,
 )
 
-from test_serve import observation
+from test_serve import CONTRACT, Adding, observation
 from twinloop.release.serve import PolicyServer
 from twinloop.release.serve_wire import Message, encode
 
@@ -195,7 +196,9 @@ SLOW_STREAMS = [
 
 @pytest.mark.parametrize("drip", SLOW_STREAMS)
 def test_a_slow_stream_is_closed_and_its_slot_given_back(drip: Callable, observed: Observed) -> None:
-    with serving(sessions=1) as server, streamed(server) as line:
+    # The time for a first message must not help where a message is under way.
+    limits = LIMITS if drip in (silence, pings) else replaced(first_s=600.0, idle_s=600.0)
+    with serving(sessions=1, limits=limits) as server, streamed(server) as line:
         took = seconds_until_closed(line, drip)
         wait_for(lambda: len(server.sessions) == 0, "the slot was not given back")
         observed("closed, and the slot given back")
@@ -210,6 +213,39 @@ def test_a_client_that_does_not_read_is_closed(server: PolicyServer, observed: O
         took = flooded(line, 200 * (head("GET", "/v1/policy") + b"\r\n"))
     observed("closed")
     assert took < PATIENCE_S
+
+
+class Wordy(Adding):
+    """A policy whose description has 20 kB, less than asyncio keeps for a client before it complains."""
+
+    contract = dataclasses.replace(CONTRACT, environment=tuple(f"{i:0100d}" for i in range(200)))
+
+
+@pytest.mark.attack(
+    "leave the last 20 kB of an answer unread, which the server then holds in memory",
+    expected="closed after 10 s (here 0.4 s)",
+)
+def test_a_client_that_leaves_a_little_unread_is_closed(observed: Observed) -> None:
+    with serving(Wordy, limits=replaced(rest_s=60.0)) as server:
+        server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # of connections to come
+        for count in range(1, 30):  # one answer more each time, until one does not fit into the system's buffers
+            with connected(server) as line:
+                line.sendall(count * (head("GET", "/v1/policy") + b"\r\n"))
+                [theirs] = wait_for_connections(server)
+                time.sleep(2 * STEP_S)  # what the system still takes is gone by then
+                if theirs.transport.get_write_buffer_size():
+                    wait_for(lambda: not server._server.server_state.connections, "the connection was kept")
+                    break
+            wait_for(lambda: not server._server.server_state.connections, "the connection was kept")
+        else:
+            raise AssertionError("the system took all answers")
+    observed("closed")
+
+
+def wait_for_connections(server: PolicyServer) -> list[Any]:
+    """The server's own side of its connections."""
+    wait_for(lambda: server._server.server_state.connections, "nobody is connected")
+    return list(server._server.server_state.connections)
 
 
 @pytest.mark.attack(

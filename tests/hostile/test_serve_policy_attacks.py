@@ -257,6 +257,7 @@ def stuck_message(server: PolicyServer, at: str, kind: str) -> str:
         line.sendall(post(opened(line), ACT) if at == "act" else post("/v1/sessions"))
         status, body = answer(line)
         assert status == 503
+        assert len(server.sessions) == 0  # while the client is still connected
         return message_of(body)
 
 
