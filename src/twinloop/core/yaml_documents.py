@@ -21,6 +21,7 @@ from twinloop.core.documents import LARGEST_WHOLE, LONGEST_NUMBER, MOST_DEPTH, D
 MOST_YAML_BYTES = 4 << 20
 # Most values of a YAML file, those of aliases counted at each use: 0.4 s to read.
 MOST_YAML_VALUES = 100_000
+_LONG = 100  # characters of a text that count as a value: an alias of a long text is one text again and again
 _MOST_DIRECTIVES = 8  # lines that begin with %; libyaml compares each with all before it
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x84\x86-\x9f]")
 
@@ -71,7 +72,7 @@ class _RefusedError(Exception):
 
 @dataclass(frozen=True)
 class _Value:
-    """A finished value; how many values and levels it has, those of aliases counted at each use."""
+    """A finished value; how many values and levels are in it, those of aliases counted at each use."""
 
     value: Any
     count: int = 1
@@ -163,8 +164,8 @@ class _YamlReader:
             outer.values[outer.key.value], outer.key = value.value, _UNSET
 
     def _require_room(self, value: _Value, event: Any) -> None:
-        """Refuse a value too many: one that was just read counts itself, one of an alias all that is in it."""
-        self._count += value.count if isinstance(event, yaml.AliasEvent) else 1
+        """Refuse a value too many: a finished list or mapping counts itself, a text or an alias all that is in it."""
+        self._count += 1 if isinstance(event, yaml.CollectionEndEvent) else value.count
         if self._count > MOST_YAML_VALUES:
             raise _RefusedError(f"there are more than {MOST_YAML_VALUES:,} values, aliases written out.", event)
         if len(self._open) + value.depth > MOST_DEPTH:
@@ -175,9 +176,12 @@ class _YamlReader:
         _require_plain(event)
         if _CONTROL.search(text):
             raise _RefusedError(f"the text {text!r:.60} has a control character. Remove it.", event)
-        tag = event.tag or self._loader.resolve(yaml.ScalarNode, text, event.implicit)
+        tag = event.tag
+        if tag in (None, "!"):
+            tag = self._loader.resolve(yaml.ScalarNode, text, event.implicit)
         try:
-            return _Value(_SCALARS.get(tag, str)(text), merge=tag == "tag:yaml.org,2002:merge")
+            value, count = _SCALARS.get(tag, str)(text), 1 + len(text) // _LONG
+            return _Value(value, count, merge=tag == f"{_YAML}merge")
         except OverflowError:
             raise _RefusedError(f"the number {short(text)} does not fit in 64 bits.", event) from None
         except (ValueError, KeyError, IndexError):

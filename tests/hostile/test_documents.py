@@ -1,0 +1,414 @@
+"""YAML, JSON and other files that claim memory, time or another file are refused at once, by name and line."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import struct
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from _limited import Limited
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from twinloop.catalog import Workspace
+from twinloop.core.documents import DocumentError, parse_json
+from twinloop.core.errors import InputError
+from twinloop.core.yaml_documents import parse_yaml
+
+QUICK = "refused by file and line in under 1 s of CPU time and 512 MiB, without a traceback"
+Observed = Callable[[object], None]
+
+
+@pytest.fixture(scope="module")
+def limited() -> Iterator[Limited]:
+    """One process with everything loaded, for all attacks of this file."""
+    with Limited.open() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new workspace, in which commands run."""
+    return Workspace.create(tmp_path_factory.mktemp("cell") / "cell").root
+
+
+def attack(what: str, *values: Any, expected: str = QUICK, name: str) -> Any:
+    """Return one row of the table of attacks."""
+    return pytest.param(*values, marks=pytest.mark.attack(what, expected=expected), id=name)
+
+
+def _laughs(first: str, one: str, width: int = 10, levels: int = 10) -> str:
+    lines = [f"a0: &a0 {first}"]
+    lines += [f"a{i}: &a{i} {one.format(', '.join([f'*a{i - 1}'] * width))}" for i in range(1, levels)]
+    return "\n".join(lines) + "\n"
+
+
+def _nested(depth: int) -> str:
+    """Return a chain of anchors, each 40 levels deep with the one before inside."""
+    lines = [f"a{i}: &a{i} {'[' * 40}{f'*a{i - 1}' if i else 'x'}{']' * 40}" for i in range(depth)]
+    return "\n".join(lines) + "\n"
+
+
+DIGITS = "9" * 4_301
+YAMLS = [
+    attack("YAML: ten levels of ten aliases each, 10⁹ values", _laughs("[x]", "[{}]"), "more than 100,000", name="lol"),
+    attack(
+        "YAML: ten levels of ten merge keys each",
+        _laughs("{x: 1}", "{{<<: [{}]}}"),
+        "more than 100,000",
+        name="merge-keys",
+    ),
+    attack(
+        "YAML: 30,000 merge keys in one mapping",
+        "{" + ",".join(f"<<: {{k{i}: 1}}" for i in range(30_000)) + "}",
+        "given twice",
+        name="many-merges",
+    ),
+    attack(
+        "YAML: a text of 1 MB with 90,000 aliases, 90 GB written out",
+        "a: &a " + "x" * 1_000_000 + "\nb: [" + "*a, " * 90_000 + "]",
+        "more than 100,000",
+        name="long-text-aliases",
+    ),
+    attack("YAML: a list that contains itself", "a: &a [1, *a]", "line 1: the value `&a` contains itself", name="ring"),
+    attack("YAML: a mapping that contains itself", "&a {b: {c: *a}}", "contains itself", name="ring-of-mappings"),
+    attack("YAML: a merge key that merges its own mapping", "&a {<<: *a}", "contains itself", name="ring-of-merges"),
+    attack("YAML: an alias as the key of the mapping that it names", "&a {*a : 1}", "contains itself", name="ring-key"),
+    attack("YAML: an alias without an anchor", "a: *b", "has no anchor", name="no-anchor"),
+    attack("YAML: 10⁶ brackets", "[" * 1_000_000, "nested more than 64", name="brackets"),
+    attack("YAML: 10⁶ nested block lists", "- " * 1_000_000, "nested more than 64", name="blocks"),
+    attack("YAML: 5·10⁵ nested mappings as keys", "? " * 500_000, "nested more than 64", name="keys"),
+    attack("YAML: a chain of aliases, 4,000 levels deep", _nested(100), "nested more than 64", name="deep-aliases"),
+    attack("YAML: 10⁶ values", "[" + "1," * 1_000_000 + "]", "more than 100,000", name="many-values"),
+    attack("YAML: an integer of 4,301 digits", f"seed: {DIGITS}", "does not fit in 64 bits", name="digits"),
+    attack("YAML: a hexadecimal integer of 10,000 digits", f"a: 0x{'f' * 10_000}", "64 bits", name="hexadecimal"),
+    attack("YAML: an octal integer of 10,000 digits", f"a: 0{'7' * 10_000}", "64 bits", name="octal"),
+    attack("YAML: a binary integer of 10⁵ digits", f"a: 0b{'1' * 100_000}", "64 bits", name="binary"),
+    attack("YAML: an integer of 2,000 parts to the base of 60", "a: 1" + ":59" * 2_000, "64 bits", name="sexagesimal"),
+    attack("YAML: an integer of 10⁵ digits with underscores", "a: 1" + "_0" * 100_000, "64 bits", name="underscores"),
+    attack("YAML: a finite number that is infinite as a float", "a: 1.0e+999", "64 bits", name="float"),
+    attack("YAML: a hexadecimal integer without digits", "a: 0x_", "is not a value", name="no-digits"),
+    attack("YAML: a text with the tag of an integer", "a: !!int abc", "is not a value", name="wrong-tag"),
+    attack("YAML: a Python object", "!!python/object/apply:os.system [id]", "the tag .* is not allowed", name="object"),
+    attack("YAML: a Python tuple", "a: !!python/tuple [1]", "the tag .* is not allowed", name="tuple"),
+    attack("YAML: bytes in base 64", "a: !!binary aGk=", "the tag .* is not allowed", name="bytes"),
+    attack("YAML: a set", "a: !!set {b, c}", "the tag .* is not allowed", name="set"),
+    attack("YAML: an ordered list of pairs", "a: !!omap [b: 1]", "the tag .* is not allowed", name="pairs"),
+    attack("YAML: an impossible date with its tag", "a: !!timestamp 2001-99-99", "tag .* is not allowed", name="date"),
+    attack("YAML: the same key twice", "seed: 1\nx: 2\nseed: 3", "line 3: the key 'seed' is given twice", name="twice"),
+    attack("YAML: the same key twice, once in quotes", "seed: 1\n'seed': 3", "given twice", name="twice-quoted"),
+    attack("YAML: a number as a key", "1: 2", "the key 1 is not text", name="key-number"),
+    attack("YAML: `on` as a key, which is true", "on: 2", "the key True is not text", name="key-true"),
+    attack("YAML: a list as a key", "[a, b]: 2", "is not text", name="key-list"),
+    attack("YAML: a zero character in a text", 'model: "a\\0.xml"', "control character", name="zero"),
+    attack("YAML: a text that clears the terminal", 'name: "\\e[2J\\e[H"', "control character", name="terminal"),
+    attack("YAML: half of a surrogate pair", 'name: "\\ud800"', "is not valid YAML", name="surrogate"),
+    attack(
+        "YAML: 200,000 directives", "".join(f"%TAG !a{i}! x\n" for i in range(200_000)), "begin with %", name="tags"
+    ),
+    attack("YAML: two documents in one file", "a: 1\n---\na: 2\n", "one document is expected", name="documents"),
+    attack("YAML: a file of 5 MB", "# " + "x" * 5_000_000, "at most 4,194,304 are read", name="large"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), YAMLS)
+def test_a_hostile_yaml_file_is_refused(
+    limited: Limited, tmp_path: Path, text: str, message: str, observed: Observed
+) -> None:
+    file = tmp_path / "sent.yaml"
+    file.write_text(text)
+    outcome = limited.refused("twinloop.core.yaml_documents:load_yaml", file)
+    observed(outcome)
+    pytest.raises(InputError, parse_or_raise, outcome.message).match(message)
+    assert "sent.yaml" in outcome.message
+
+
+def parse_or_raise(message: str) -> None:
+    """Raise an error with a message, to be matched."""
+    raise InputError(message)
+
+
+JSONS = [
+    attack("JSON: 4·10⁵ brackets", "[" * 400_000, "nested more than 64", name="brackets"),
+    attack("JSON: 10⁵ nested objects", '{"a":' * 100_000, "nested more than 64", name="objects"),
+    attack("JSON: 65 closed levels", "[" * 65 + "]" * 65, "nested more than 64", name="levels"),
+    attack("JSON: an integer of 4,301 digits", f'{{"a": {DIGITS}}}', "64 bits", name="digits"),
+    attack("JSON: an integer of 30 digits", "[1" + "0" * 29 + "]", "64 bits", name="integer"),
+    attack("JSON: the same key twice", '{"licence": "a", "licence": "b"}', "'licence' is given twice", name="twice"),
+    attack(
+        "JSON: one of 300,000 keys twice",
+        "{" + ",".join(f'"{i}":1' for i in range(300_000)) + ',"5":1}',
+        "given twice",
+        name="twice-of-many",
+    ),
+    attack("JSON: half of a surrogate pair", '{"a": "\\ud800"}', "not allowed in text", name="surrogate"),
+    attack("JSON: a zero character in a key", '{"a\\u0000": 1}', "not allowed in text", name="zero"),
+    attack("JSON: 5·10⁶ empty lists", "[" + "[]," * 5_000_000 + "[]]", "more values than are read", name="lists"),
+    attack("JSON: 10⁷ numbers", "[" + "0," * 10_000_000 + "0]", "more values than are read", name="numbers"),
+    attack("JSON: no text at all", "", "is not valid JSON", name="empty"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), JSONS)
+def test_a_hostile_json_file_is_refused(
+    limited: Limited, tmp_path: Path, text: str, message: str, observed: Observed
+) -> None:
+    file = tmp_path / "sent.json"
+    file.write_text(text)
+    outcome = limited.refused("twinloop.core.documents:read_json", file)
+    observed(outcome)
+    pytest.raises(InputError, parse_or_raise, outcome.message).match(message)
+    assert "sent.json" in outcome.message
+
+
+@pytest.mark.attack("JSON: a file of 1 TB, all of it a hole", expected=QUICK)
+def test_a_sparse_file_of_any_size_is_refused(limited: Limited, tmp_path: Path, observed: Observed) -> None:
+    file = tmp_path / "sent.json"
+    with file.open("wb") as opened:
+        opened.truncate(1 << 40)
+    outcome = limited.refused("twinloop.core.documents:read_json", file)
+    observed(outcome)
+    assert "at most 33,554,432 are read" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        attack("YAML in UTF-16", "name: x".encode("utf-16"), "not text in UTF-8", name="utf-16"),
+        attack("YAML in Latin-1", "name: Jürgen".encode("latin-1"), "not text in UTF-8", name="latin-1"),
+        attack("YAML: bytes that are no text", bytes(range(256)), "not text in UTF-8", name="bytes"),
+        attack("YAML: a raw zero byte", b"name: a\0b", "not valid YAML", name="zero"),
+    ],
+)
+def test_a_yaml_file_that_is_no_text_is_refused(
+    limited: Limited, tmp_path: Path, data: bytes, message: str, observed: Observed
+) -> None:
+    file = tmp_path / "sent.yaml"
+    file.write_bytes(data)
+    outcome = limited.refused("twinloop.core.yaml_documents:load_yaml", file)
+    observed(outcome)
+    assert message in outcome.message
+
+
+def test_what_people_write_is_read() -> None:
+    text = (
+        "base: &b {x: 1, y: .inf}\nmerged: {<<: *b, x: 2}\ndate: 2026-07-01\nname: café\n"
+        "hex: 0x1F\nlong: 1_000\nclock: 1:30\nno: &n ~\n"
+    ).replace("no:", '"no":')
+    value = parse_yaml(text, where="x")
+    assert value["merged"] == {"x": 2, "y": float("inf")}
+    assert (value["date"], value["hex"], value["long"], value["clock"]) == ("2026-07-01", 31, 1000, 90)
+    assert parse_yaml("﻿a: 1".removeprefix("﻿"), where="x") == {"a": 1}
+    assert parse_yaml("", where="x") is None
+    assert str(parse_json('[NaN, Infinity, 18446744073709551615, "\\ud83d\\ude00"]', where="x")[3]) == "😀"
+
+
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PLAIN)
+def test_what_yaml_and_json_write_is_read_back(value: Any) -> None:
+    try:
+        text = yaml.safe_dump(value, allow_unicode=True)
+        expected = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return
+    try:
+        assert parse_yaml(text, where="x") == expected
+    except DocumentError as error:
+        assert "control character" in str(error)
+    written = json.dumps(value)
+    try:
+        assert parse_json(written, where="x") == json.loads(written)
+    except DocumentError as error:
+        assert "not allowed in text" in str(error)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(alphabet="ab01:-?&*[]{}<>!|%'\"#,\n \\._", max_size=60))
+def test_any_text_is_read_as_pyyaml_does_or_refused(text: str) -> None:
+    try:
+        value = parse_yaml(text, where="x")
+    except DocumentError:
+        return
+    assert value == yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+
+
+def _place(folder: Path, kind: str) -> Path:
+    """Make a file system entry that is no regular file."""
+    path = folder / "sent.yaml"
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(os.path.relpath(path))
+    elif kind == "ring":
+        path.symlink_to(path)
+    elif kind == "link to a pipe":
+        os.mkfifo(folder / "pipe")
+        path.symlink_to(folder / "pipe")
+    elif kind == "long":
+        path = folder / ("x" * 5_000)
+    else:
+        path.symlink_to(kind)
+    return path
+
+
+@pytest.mark.parametrize("reader", ["twinloop.core.yaml_documents:load_yaml", "twinloop.core.documents:read_json"])
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        attack("A document that is a named pipe", "pipe", "is a pipe, a regular file is expected", name="pipe"),
+        attack("A document that is a folder", "folder", "is a folder", name="folder"),
+        attack("A document that is a socket", "socket", "is a socket", name="socket"),
+        attack("A document that is a link to itself", "ring", "cannot be read", name="link-ring"),
+        attack("A document that is a link to a pipe", "link to a pipe", "is a pipe", name="link-to-pipe"),
+        attack("A document that is a link to /dev/zero", "/dev/zero", "is a device", name="zero"),
+        attack("A document that is a link to /dev/random", "/dev/random", "is a device", name="random"),
+        attack("A document that is a link to the process's own memory", "/proc/self/mem", "", name="memory"),
+        attack("A document that is a link to a file of the kernel without size", "/proc/self/maps", "", name="kernel"),
+        attack("A document whose name has 5,000 characters", "long", "cannot be read", name="long-name"),
+    ],
+)
+def test_what_is_no_regular_file_is_not_read(
+    limited: Limited,
+    tmp_path: Path,
+    reader: str,
+    kind: str,
+    message: str,
+    observed: Observed,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = limited.refused(reader, _place(tmp_path, kind))
+    observed(outcome)
+    assert message in outcome.message
+
+
+COMMANDS = [
+    (["generate", "{}", "--output", "{out}"], ".yaml"),
+    (["train", "{}", "--output", "{out}"], ".yaml"),
+    (["gate", "{}"], ".yaml"),
+    (["twin", "check", "{}"], ".yaml"),
+    (["twin", "check", "{}"], ".xml"),
+    (["twin", "show", "{}"], ".urdf"),
+    (["import", "{}", "--output", "{out}"], ".csv"),
+    (["import", "{}", "--output", "{out}"], ".hdf5"),
+    (["import", "{}", "--output", "{out}"], ".mcap"),
+    (["import", "{}", "--output", "{out}"], ".bag"),
+    (["import", "{log}", "--describe", "{}", "--output", "{out}"], ".yaml"),
+    (["gap", "policies", "{}"], ".csv"),
+    (["gap", "policies", "{}"], ".json"),
+    (["gap", "predictivity", "{}"], ".csv"),
+    (["coverage", "--real", "{}", "--sim", "{}"], ".npz"),
+    (["evaluate", "expert", "--suite", "{}"], ".yaml"),
+    (["evaluate", "{}"], ""),
+    (["evidence", "--failure-rate", "0.1", "--sim", "{}"], ".json"),
+    (["add", "{}"], ""),
+    (["scenario", "search", "{}"], ".yaml"),
+    (["scenario", "show", "{}"], ""),
+    (["sensors", "show", "{}"], ".xml"),
+    (["identify", "--twin", "simple_pendulum", "--data", "{}"], ".csv"),
+    (["identify", "--twin", "simple_pendulum", "--data", "{log}", "--fit", "{}"], ".yaml"),
+    (["gap", "dynamics", "--twin", "simple_pendulum", "--data", "{}"], ".csv"),
+    (["replay", "{}", "0"], ""),
+    (["export", "lerobot", "{}", "--output", "{out}"], ""),
+    (["edit", "select", "{}", "--output", "{out}", "--episodes", "0"], ""),
+    (["curate", "{}"], ""),
+    (["serve", "--policy", "{}"], ""),
+    (["monitor", "calibrate", "--data", "{}", "--output", "{out}"], ""),
+    (["label", "--from", "{}"], ".csv"),
+    (["label", "--from", "{}"], ".jsonl"),
+    (["label", "--rule", "{}"], ".yaml"),
+    (["policies", "add", "{}"], ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "suffix"),
+    [
+        attack(
+            f"A pipe as an argument of `twinloop {' '.join(word.format('PIPE' + suffix, out='OUT', log='LOG') for word in words)}`",
+            words,
+            suffix,
+            expected="refused at once with exit code 2: nothing waits for a writer",
+            name=f"{words[0]}-{i}{suffix}",
+        )
+        for i, (words, suffix) in enumerate(COMMANDS)
+    ],
+)
+def test_a_pipe_as_an_argument_does_not_hang_a_command(
+    limited: Limited, cell: Path, tmp_path: Path, words: list[str], suffix: str, observed: Observed
+) -> None:
+    log = tmp_path / "log.csv"
+    log.write_text("time_s,state/hinge,action/hinge\n" + "".join(f"{i / 50},0,0\n" for i in range(50)))
+    pipe = tmp_path / f"sent{suffix}"
+    os.mkfifo(pipe)
+    outcome = limited.run("main", *(word.format(pipe, out=tmp_path / "out", log=log) for word in words), folder=cell)
+    observed(outcome)
+    assert outcome.kind == "refused", outcome
+    assert "Traceback" not in outcome.message
+    assert pipe.name in outcome.message
+
+
+def _npz(**members: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name, data in members.items():
+            packed.writestr(f"{name}.npy", data)
+    return buffer.getvalue()
+
+
+def _npy(shape: str, descr: str = "'<f8'", data: bytes = b"") -> bytes:
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}\n".encode()
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        attack(
+            "npz: a header of 10¹² numbers", _npz(a=_npy("(1000000000000,)")), "too few for its shape", name="shape"
+        ),
+        attack("npz: a header of 10⁴⁰⁰ numbers", _npz(a=_npy(f"(1{'0' * 400},)")), "too few", name="digits"),
+        attack("npz: a negative length", _npz(a=_npy("(-1,)", data=b"\0" * 8)), "too few", name="negative"),
+        attack("npz: an array of objects", _npz(a=_npy("(1,)", "'|O'")), "array of objects", name="objects"),
+        attack("npz: a record with an object", _npz(a=_npy("(1,)", "[('a','|O')]")), "array of objects", name="record"),
+        attack("npz: 256 MiB of zeros in 260 kB", _npz(a=_npy("(1,)") + bytes(1 << 28)), "unpacks to", name="bomb"),
+        attack("npz: a text that is no header", _npz(a=b"hello"), "is not an array", name="header"),
+        attack("npz: a header that is a call", _npz(a=_npy("__import__('os')")), "is not an array", name="call"),
+        attack("npz: no zip file at all", b"PK\x03\x04" + b"\0" * 100, "is damaged", name="no-zip"),
+    ],
+)
+def test_a_hostile_array_file_is_refused(
+    limited: Limited, tmp_path: Path, data: bytes, message: str, observed: Observed
+) -> None:
+    (tmp_path / "sent.npz").write_bytes(data)
+    outcome = limited.refused("_limited_calls:read_npz", tmp_path / "sent.npz")
+    observed(outcome)
+    assert message in outcome.message
+
+
+def test_arrays_are_read_back(tmp_path: Path) -> None:
+    from twinloop.core.arrays import read_arrays
+
+    np.savez_compressed(tmp_path / "a.npz", x=np.arange(6.0).reshape(2, 3), names=np.array(["a", "bc"]))
+    read = read_arrays(tmp_path / "a.npz", most=1 << 20, where="a")
+    assert read["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert read["names"].tolist() == ["a", "bc"]
