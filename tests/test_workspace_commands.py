@@ -111,6 +111,9 @@ def test_add_takes_folders_from_anywhere_and_again(cell, capsys):
         "episodes": 1,
         "new": 0,
         "known": 1,
+        "resealed": [],
+        "first_sealed": 0,
+        "unreadable": [],
     }
 
 
