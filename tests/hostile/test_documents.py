@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import socket
 import struct
 import zipfile
@@ -21,7 +22,6 @@ from hypothesis import strategies as st
 
 from twinloop.catalog import Workspace
 from twinloop.core.documents import DocumentError, parse_json
-from twinloop.core.errors import InputError
 from twinloop.core.yaml_documents import parse_yaml
 
 QUICK = "refused by file and line in under 1 s of CPU time and 512 MiB, without a traceback"
@@ -59,6 +59,7 @@ def _nested(depth: int) -> str:
 
 
 DIGITS = "9" * 4_301
+DIRECTIVES = "".join(f"%TAG !a{i}! x\n" for i in range(200_000))
 YAMLS = [
     attack("YAML: ten levels of ten aliases each, 10⁹ values", _laughs("[x]", "[{}]"), "more than 100,000", name="lol"),
     attack(
@@ -112,9 +113,7 @@ YAMLS = [
     attack("YAML: a zero character in a text", 'model: "a\\0.xml"', "control character", name="zero"),
     attack("YAML: a text that clears the terminal", 'name: "\\e[2J\\e[H"', "control character", name="terminal"),
     attack("YAML: half of a surrogate pair", 'name: "\\ud800"', "is not valid YAML", name="surrogate"),
-    attack(
-        "YAML: 200,000 directives", "".join(f"%TAG !a{i}! x\n" for i in range(200_000)), "begin with %", name="tags"
-    ),
+    attack("YAML: 200,000 directives", DIRECTIVES, "begin with %", name="tags"),
     attack("YAML: two documents in one file", "a: 1\n---\na: 2\n", "one document is expected", name="documents"),
     attack("YAML: a file of 5 MB", "# " + "x" * 5_000_000, "at most 4,194,304 are read", name="large"),
 ]
@@ -128,13 +127,8 @@ def test_a_hostile_yaml_file_is_refused(
     file.write_text(text)
     outcome = limited.refused("twinloop.core.yaml_documents:load_yaml", file)
     observed(outcome)
-    pytest.raises(InputError, parse_or_raise, outcome.message).match(message)
+    assert re.search(message, outcome.message), outcome
     assert "sent.yaml" in outcome.message
-
-
-def parse_or_raise(message: str) -> None:
-    """Raise an error with a message, to be matched."""
-    raise InputError(message)
 
 
 JSONS = [
@@ -166,7 +160,7 @@ def test_a_hostile_json_file_is_refused(
     file.write_text(text)
     outcome = limited.refused("twinloop.core.documents:read_json", file)
     observed(outcome)
-    pytest.raises(InputError, parse_or_raise, outcome.message).match(message)
+    assert re.search(message, outcome.message), outcome
     assert "sent.json" in outcome.message
 
 
@@ -212,9 +206,10 @@ def test_what_people_write_is_read() -> None:
     assert str(parse_json('[NaN, Infinity, 18446744073709551615, "\\ud83d\\ude00"]', where="x")[3]) == "😀"
 
 
+TEXT = st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=8)  # control characters are refused
 PLAIN = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=6), inner, max_size=4),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=20,
 )
 
@@ -222,20 +217,11 @@ PLAIN = st.recursive(
 @settings(max_examples=60, deadline=None)
 @given(PLAIN)
 def test_what_yaml_and_json_write_is_read_back(value: Any) -> None:
-    try:
-        text = yaml.safe_dump(value, allow_unicode=True)
-        expected = yaml.safe_load(text)
-    except yaml.YAMLError:
-        return
-    try:
-        assert parse_yaml(text, where="x") == expected
-    except DocumentError as error:
-        assert "control character" in str(error)
+    text = yaml.safe_dump(value, allow_unicode=True)
+    expected = yaml.safe_load(text)
     written = json.dumps(value)
-    try:
-        assert parse_json(written, where="x") == json.loads(written)
-    except DocumentError as error:
-        assert "not allowed in text" in str(error)
+    assert parse_yaml(text, where="x") == expected
+    assert parse_json(written, where="x") == json.loads(written)
 
 
 @settings(max_examples=150, deadline=None)
@@ -316,7 +302,7 @@ COMMANDS = [
     (["gap", "policies", "{}"], ".csv"),
     (["gap", "policies", "{}"], ".json"),
     (["gap", "predictivity", "{}"], ".csv"),
-    (["coverage", "--real", "{}", "--sim", "{}"], ".npz"),
+    (["coverage", "--real", "{0}", "--sim", "{0}"], ".npz"),
     (["evaluate", "expert", "--suite", "{}"], ".yaml"),
     (["evaluate", "{}"], ""),
     (["evidence", "--failure-rate", "0.1", "--sim", "{}"], ".json"),
@@ -344,7 +330,7 @@ COMMANDS = [
     ("words", "suffix"),
     [
         attack(
-            f"A pipe as an argument of `twinloop {' '.join(word.format('PIPE' + suffix, out='OUT', log='LOG') for word in words)}`",
+            f"A pipe as an argument: `twinloop {' '.join(words)}`".format("PIPE" + suffix, out="OUT", log="LOG"),
             words,
             suffix,
             expected="refused at once with exit code 2: nothing waits for a writer",
@@ -383,9 +369,7 @@ def _npy(shape: str, descr: str = "'<f8'", data: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        attack(
-            "npz: a header of 10¹² numbers", _npz(a=_npy("(1000000000000,)")), "too few for its shape", name="shape"
-        ),
+        attack("npz: a header of 10¹² numbers", _npz(a=_npy(f"(1{'0' * 12},)")), "too few", name="shape"),
         attack("npz: a header of 10⁴⁰⁰ numbers", _npz(a=_npy(f"(1{'0' * 400},)")), "too few", name="digits"),
         attack("npz: a negative length", _npz(a=_npy("(-1,)", data=b"\0" * 8)), "too few", name="negative"),
         attack("npz: an array of objects", _npz(a=_npy("(1,)", "'|O'")), "array of objects", name="objects"),

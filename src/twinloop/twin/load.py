@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -199,7 +200,7 @@ def _build_scene(mjspec: mujoco.MjSpec, spec: TwinSpec, folder: Path, where: str
 
 
 def _read_model(path: Path) -> mujoco.MjSpec:
-    if not path.exists():
+    if not os.path.lexists(path):  # also where the name is too long for the file system
         raise InputError(f"{path} does not exist. Check `model:` in the twin's YAML.")
     check_model_file(path)
     try:

@@ -28,7 +28,10 @@ def read_elements(data: bytes, *, where: str, start: Start, end: Callable[[], No
     Raises:
         DocumentError: no well-formed XML in UTF-8, entities, or too many tags; names the line.
     """
-    text = _without_comments(data.removeprefix(_BOM), where)
+    try:
+        text = _without_comments(data.removeprefix(_BOM), where).decode()
+    except UnicodeDecodeError as error:
+        raise DocumentError(f"{where} is not well-formed XML: it is not text in UTF-8 ({error.reason}).") from error
     parser = expat.ParserCreate("utf-8")
     parser.StartElementHandler = lambda name, attributes: start(name, attributes, parser.CurrentLineNumber)
     parser.EndElementHandler = lambda _: end()
