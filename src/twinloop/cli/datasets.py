@@ -33,7 +33,8 @@ class DatasetsFreeze:
         from twinloop.catalog import Workspace
         from twinloop.loop.datasets import freeze
 
-        return freeze(Workspace.open(self.workspace), self.name, self.sql, self.note, console(json=self.json)), 0
+        with Workspace.open(self.workspace) as opened:
+            return freeze(opened, self.name, self.sql, self.note, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +51,8 @@ class DatasetsList:
         from twinloop.catalog import Workspace
         from twinloop.loop.datasets import overview
 
-        return overview(Workspace.open(self.workspace), console(json=self.json)), 0
+        with Workspace.open(self.workspace) as opened:
+            return overview(opened, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,8 @@ class DatasetsShow:
         from twinloop.catalog import Workspace
         from twinloop.loop.datasets import show
 
-        return show(Workspace.open(self.workspace), self.dataset, console(json=self.json)), 0
+        with Workspace.open(self.workspace) as opened:
+            return show(opened, self.dataset, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +93,8 @@ class DatasetsDiff:
         from twinloop.catalog import Workspace
         from twinloop.loop.datasets import compare
 
-        return compare(Workspace.open(self.workspace), self.first, self.second, console(json=self.json)), 0
+        with Workspace.open(self.workspace) as opened:
+            return compare(opened, self.first, self.second, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +113,8 @@ class DatasetsLineage:
         from twinloop.catalog import Workspace
         from twinloop.loop.datasets import trace
 
-        return trace(Workspace.open(self.workspace), self.what, console(json=self.json)), 0
+        with Workspace.open(self.workspace) as opened:
+            return trace(opened, self.what, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,15 +141,16 @@ class DatasetsMaterialize:
         from twinloop.catalog import Workspace
         from twinloop.loop.datasets import materialize
 
-        figures = materialize(
-            Workspace.open(self.workspace),
-            self.dataset,
-            self.output,
-            codec=self.codec,
-            same_units=self.same_units,
-            common=self.common,
-            console=console(json=self.json),
-        )
+        with Workspace.open(self.workspace) as opened:
+            figures = materialize(
+                opened,
+                self.dataset,
+                self.output,
+                codec=self.codec,
+                same_units=self.same_units,
+                common=self.common,
+                console=console(json=self.json),
+            )
         return figures, 0
 
 

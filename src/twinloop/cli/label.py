@@ -7,12 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from twinloop.cli.commands import Outcome, console
 from twinloop.core.errors import InputError
+
+if TYPE_CHECKING:
+    from twinloop.catalog import Workspace
 
 _ACTIONS = ("say", "show", "list", "export", "agreement", "rules")
 _HELP = ("-h", "--help")
@@ -66,11 +69,16 @@ class LabelSay:
     def run(self) -> Outcome:
         """Say it."""
         from twinloop.catalog import Workspace
+
+        said = self._said()
+        self._require_one_way(bool(said))
+        with Workspace.open(self.workspace) as opened:
+            return self._write(opened, said)
+
+    def _write(self, opened: Workspace, said: list[dict[str, Any]]) -> Outcome:
         from twinloop.loop import labels
 
-        said, shown = self._said(), console(json=self.json)
-        self._require_one_way(bool(said))
-        opened = Workspace.open(self.workspace)
+        shown = console(json=self.json)
         if self.file is not None:
             given = {"source": self.source, "author": self.author, "author_hash": self.author_hash}
             return labels.read_file(opened, self.file, given, default=getpass.getuser(), console=shown), 0
@@ -131,7 +139,8 @@ class LabelShow:
         from twinloop.catalog import Workspace
         from twinloop.loop.labels import show
 
-        return show(Workspace.open(self.workspace), self.episode, console(json=self.json)), 0
+        with Workspace.open(self.workspace) as opened:
+            return show(opened, self.episode, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +157,8 @@ class LabelList:
         from twinloop.catalog import Workspace
         from twinloop.loop.labels import overview
 
-        return overview(Workspace.open(self.workspace), console(json=self.json)), 0
+        with Workspace.open(self.workspace) as opened:
+            return overview(opened, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +179,8 @@ class LabelExport:
         from twinloop.catalog import Workspace
         from twinloop.loop.labels import export
 
-        return export(Workspace.open(self.workspace), self.file, self.where, console(json=self.json)), 0
+        with Workspace.open(self.workspace) as opened:
+            return export(opened, self.file, self.where, console(json=self.json)), 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,8 +205,9 @@ class LabelAgreement:
 
         if self.tolerance < 0:
             raise InputError(f"--tolerance {self.tolerance:g} is negative. Give seconds, such as 0.2.")
-        opened, shown = Workspace.open(self.workspace), console(json=self.json)
-        return run_agreement(opened, self.kind, where=self.where, tolerance_s=self.tolerance, console=shown), 0
+        shown = console(json=self.json)
+        with Workspace.open(self.workspace) as opened:
+            return run_agreement(opened, self.kind, where=self.where, tolerance_s=self.tolerance, console=shown), 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -154,8 +154,7 @@ def pull_dataset(
             bytes than there is room for, or a file's content is not what its hash says.
     """
     output = Path(output).absolute()
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise InputError(f"{output} exists and is not an empty folder. Pull into a new one.")
+    _require_absent(output)
     hub = _hub()
     with _answered(repo_id, "pulled from"):
         hub.utils.validate_repo_id(repo_id)
@@ -177,10 +176,16 @@ def pull_dataset(
     return Pulled(repo_id=repo_id, commit=commit, output=output, files=len(files), bytes=size, left_out=left_out)
 
 
+def _require_absent(output: Path) -> None:
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output} exists and is not an empty folder. Pull into a new one.")
+
+
 def _bring(api: Any, repo_id: str, commit: str, files: Sequence[HubFile], output: Path) -> None:
     """Download into a sibling folder, verify, and rename."""
     lock, stage = FolderLock(output), output.parent / f".{output.name}.pull"
     try:
+        _require_absent(output)  # another process may have finished in between
         with writing_to(output), _answered(repo_id, "pulled from"):
             stage.mkdir(parents=True, exist_ok=True)
             with ThreadPoolExecutor(_AT_ONCE) as pool:

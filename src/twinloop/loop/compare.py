@@ -68,13 +68,14 @@ def run_compare(
         return _ended(run, found, {"stored": [a, b]})
     found, made = _run(a, b, request, output, alpha=alpha, margin=margin, most=most, console=console)
     console.print(found.words(), soft_wrap=True)
-    if output is not None:
-        for side, one in zip(("a", "b"), made, strict=True):
-            one.write(output / side)
     short = {key: found.to_json()[key] for key in ("a", "b", "answer", "decided", "pairs")}
-    run_id = remembered(output, made, short, started, verb="compare")
     minutes = sum(one.extra["seconds"] for one in made[:1]) / 60.0
-    return _ended(run, found, {"run_id": run_id, "suite": request.suite, "minutes": minutes})
+    with run.storing():
+        if output is not None:
+            for side, one in zip(("a", "b"), made, strict=True):
+                one.write(output / side)
+        run_id = remembered(output, made, short, started, verb="compare")
+        return _ended(run, found, {"run_id": run_id, "suite": request.suite, "minutes": minutes})
 
 
 def _run(

@@ -46,7 +46,11 @@ def run_like(path: Path | None, like: str, *, most: int, embedding: str, console
     Raises:
         InputError, UnknownNameError: there are no embeddings, or no such clip.
     """
-    workspace = Workspace.open(path)
+    with Workspace.open(path) as workspace:
+        return _nearest(workspace, like, most=most, embedding=embedding, console=console)
+
+
+def _nearest(workspace: Workspace, like: str, *, most: int, embedding: str, console: Console) -> dict[str, Any]:
     episode, frame = clip_named(workspace, like)
     encoder_hash, encoder = usual_encoder(workspace, None if embedding == _DEFAULT else embedding)
     clips = len(clip_index(workspace, encoder_hash))

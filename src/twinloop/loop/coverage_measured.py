@@ -78,7 +78,13 @@ def measure(options: CoverageOptions) -> Measured:
     Raises:
         TwinloopError: the sides cannot be read or compared; says why.
     """
-    workspace = None if options.workspace is None else Workspace.open(options.workspace)
+    if options.workspace is None:
+        return _measure(options, None)
+    with Workspace.open(options.workspace) as workspace:
+        return _measure(options, workspace)
+
+
+def _measure(options: CoverageOptions, workspace: Workspace | None) -> Measured:
     real, sim = _sides(options, workspace)
     _require_apart(real, sim)
     generated, why = generated_from(sim)

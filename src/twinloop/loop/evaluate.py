@@ -84,7 +84,8 @@ def run_evaluate(
             batch=request.batch,
             done=done,
         )
-    return _ended(run, [made], request.level, started)
+    with run.storing():
+        return _ended(run, [made], request.level, started)
 
 
 def run_evaluate_real(
@@ -114,7 +115,9 @@ def run_evaluate_real(
     if outcomes:
         console.print(f"{len(outcomes)} outcomes are taken from the workspace's labels.")
     known = opened_twin(twin, output) if twin is not None else None
-    return _ended(run, list(read_real(path, policy=policy, twin=known, outcomes=outcomes)), level, started)
+    made = list(read_real(path, policy=policy, twin=known, outcomes=outcomes))
+    with run.storing():
+        return _ended(run, made, level, started)
 
 
 def run_list_suites(console: Console, *, twin: str | None, task: str, show: str | None = None) -> Outcome:

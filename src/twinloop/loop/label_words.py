@@ -15,7 +15,10 @@ from twinloop.label.rules import open_rule, rule_names
 
 def list_words(workspace: Path | None, console: Console) -> dict[str, Any]:
     """Print the rules with what they mean, the failure classes, and the subtasks that rules write."""
-    root = Workspace.open(workspace).root if workspace is not None else Workspace.find(Path.cwd())
+    root = Workspace.find(Path.cwd())
+    if workspace is not None:
+        with Workspace.open(workspace) as opened:
+            root = opened.root
     words = Vocabulary() if root is None else Vocabulary.of(root)
     rules = {name: open_rule(name).meaning for name in rule_names()}
     subtasks = words.subtasks or SUBTASKS

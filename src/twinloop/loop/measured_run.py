@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -54,6 +55,15 @@ class MeasuredRun:
         """
         if figures:
             check_names(self.conditions, figures)
+
+    def storing(self) -> AbstractContextManager[None]:
+        """Hold the folder while a command writes files of its own there, before `end` writes the others.
+
+        Raises:
+            DatasetLockedError: another process writes there.
+            InputError: another process has finished a run there since this one began.
+        """
+        return nullcontext() if self.output is None else finishing(self.output, "run")
 
     def end(
         self,

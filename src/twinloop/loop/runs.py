@@ -50,14 +50,14 @@ def claim_output(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def finishing(folder: Path) -> Generator[None]:
-    """Hold a run's folder while its files are written.
+def finishing(folder: Path, purpose: str = "") -> Generator[None]:
+    """Hold a run's folder while its files are written; ``purpose`` is for a block around another one.
 
     Raises:
         DatasetLockedError: another process writes there.
         InputError: another process has finished a run there since this one began.
     """
-    with locked(folder):
+    with locked(folder, purpose):
         claim_output(folder)
         yield
 

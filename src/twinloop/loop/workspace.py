@@ -50,6 +50,7 @@ def run_init(
     if robot:
         files["generate.yaml"] = _PLAN.format(scene=f"robot: {robot}", twin=reference)
     made = Workspace.create(folder, name=name or folder.resolve().name, twin=reference, files=files)
+    made.close()
     console.print(f"Workspace {made.root}")
     if robot:
         console.print("Next, in that folder: twinloop generate generate.yaml --output data/first --episodes 100")
@@ -68,24 +69,28 @@ def run_add(datasets: Sequence[Path], *, batch: str | None, workspace: Path | No
         raise InputError("Nothing to add. Name folders of datasets, such as data/real.")
     if batch and len(datasets) > 1:
         raise InputError(f"--batch {batch} names one dataset, and {len(datasets)} were given. Add them one by one.")
-    opened, rows = Workspace.open(workspace), []
-    for folder in datasets:
-        added = opened.add(folder, batch=batch)
-        console.print(_line(added))
-        if added.resealed:
-            files = ", ".join(readable(path) for path in added.resealed[:_SHOWN])
-            more = f" and {len(added.resealed) - _SHOWN} more" if len(added.resealed) > _SHOWN else ""
-            console.print(f"  changed since it was added, and known as it is now: {files}{more}")
-        if added.first_sealed:
-            console.print(f"  {added.first_sealed} files got a hash that an earlier version had left without one")
-        for sentence in added.unreadable[:_SHOWN]:
-            console.print(f"  cannot be read: {readable(sentence)}")
-        if len(added.unreadable) > _SHOWN:
-            console.print(f"  and {len(added.unreadable) - _SHOWN} more that cannot be read: see --json")
-        if added.unreadable:
-            console.print("  These episodes are listed. `twinloop curate` gives them the verdict unreadable.")
-        rows.append(_figures(added, folder))
+    with Workspace.open(workspace) as opened:
+        rows = [_added(opened, folder, batch, console) for folder in datasets]
     return {"schema": 1, "verb": "add", "workspace": str(opened.root), "batches": rows}
+
+
+def _added(opened: Workspace, folder: Path, batch: str | None, console: Console) -> dict[str, Any]:
+    """Add one folder, and print what came of it."""
+    added = opened.add(folder, batch=batch)
+    console.print(_line(added))
+    if added.resealed:
+        files = ", ".join(readable(path) for path in added.resealed[:_SHOWN])
+        more = f" and {len(added.resealed) - _SHOWN} more" if len(added.resealed) > _SHOWN else ""
+        console.print(f"  changed since it was added, and known as it is now: {files}{more}")
+    if added.first_sealed:
+        console.print(f"  {added.first_sealed} files got a hash that an earlier version had left without one")
+    for sentence in added.unreadable[:_SHOWN]:
+        console.print(f"  cannot be read: {readable(sentence)}")
+    if len(added.unreadable) > _SHOWN:
+        console.print(f"  and {len(added.unreadable) - _SHOWN} more that cannot be read: see --json")
+    if added.unreadable:
+        console.print("  These episodes are listed. `twinloop curate` gives them the verdict unreadable.")
+    return _figures(added, folder)
 
 
 def _line(added: Added) -> str:
