@@ -1,0 +1,389 @@
+"""A small workspace, and one command line for every command that writes, each of which takes about a second."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib.util
+import itertools
+import json
+import os
+import re
+import shutil
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _campaign import command
+
+from _exports import picture_dataset
+from _releases import policy_folder, released
+from test_dataset_writer import SPEC, write_all
+from twinloop.catalog import Workspace
+from twinloop.cli.main import main
+from twinloop.dataset.reader import DatasetReader
+
+TESTS = Path(__file__).resolve().parent.parent
+SMALL = ("--steps", "6", "--batch", "8", "--set", "width=8", "depth=1", "chunk_size=4", "n_action_steps=2")
+_TRIALS = "policy,domain,success,task,pair\n" + "".join(
+    f"{policy},{domain},{(i * 7 + shift) % 10 < 7 - 3 * shift:d},cube,{i}\n"
+    for shift, policy in enumerate("ab")
+    for domain in ("real", "sim")
+    for i in range(20 if domain == "real" else 60)
+)
+_RATES = "policy,domain,score\n" + "".join(
+    f"p{i},{domain},{0.1 * i + 0.03 * (domain == 'sim')}\n" for i in range(8) for domain in ("real", "sim")
+)
+_TEXTS = {
+    "swing.yaml": "scene: {twin: double_pendulum, task: swing.py:Swing}\nrandomization: default\n"
+    "rollout: {parallel_envs: 4}\n",
+    "hard.yaml": "scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs: 1}\n"
+    "randomization: {default: true, params: {object/cube/friction/slide: [0.05, 0.06]}}\n",
+    "search.yaml": "scene: {twin: double_pendulum, task: swing.py:Swing}\nrandomization: default\n",
+    "trials.csv": _TRIALS,
+    "rates.csv": _RATES,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verb:
+    """A command line that writes.
+
+    ``words`` are run in the workspace; ``{store}`` in them is a folder beside it. ``writes`` are the files and folders
+    that it makes, relative to the workspace; where there are none it changes the catalog. ``again`` are words that are
+    added to go on after a kill. ``needs`` names modules that must be installed, ``hub`` a server to talk to. A verb
+    that ``repeats`` may be run again after it has succeeded. One that is not ``exact`` measures wall-clock times, so
+    that only the names of its files are the same each time.
+    """
+
+    words: tuple[str, ...]
+    writes: tuple[str, ...] = ()
+    again: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    hub: bool = False
+    repeats: bool = False
+    exact: bool = True
+
+    def line(self, cell: Path, *, resumed: bool = False) -> list[str]:
+        """Return the words for a workspace."""
+        words = (*self.words, *self.again) if resumed else self.words
+        return [word.format(store=cell.parent / "store") for word in words]
+
+    def made(self, cell: Path) -> dict[str, str]:
+        """Return the digests of what was written, or what the catalog shows."""
+        if not self.writes:
+            return {name: hashlib.sha256("".join(rows).encode()).hexdigest() for name, rows in views(cell).items()}
+        return {
+            f"{name}/{file}": value if self.exact else ""
+            for name in self.writes
+            for file, value in (digest(cell / name) if (cell / name).exists() else {}).items()
+        }
+
+    @property
+    def missing(self) -> str:
+        """Return the first module that is needed and not installed."""
+        return next((name for name in self.needs if importlib.util.find_spec(name) is None), "")
+
+
+def _of(line: str, *writes: str, **more: Any) -> Verb:
+    """Return a verb from its words, with ``~`` for a space within one; it writes what --output names, unless told."""
+    words = tuple(word.replace("~", " ") for word in line.split())
+    named = tuple(after for word, after in itertools.pairwise(words) if word == "--output")
+    return Verb(words=words, writes=writes or named, **more)
+
+
+_PICK = "SELECT~episode_id~FROM~episodes~WHERE~batch='first'"
+VERBS: dict[str, Verb] = {
+    "init": _of("init ../new --twin double_pendulum", "../new"),
+    "add": _of("add data/second", repeats=True),
+    "approve": _of("approve swing.py", "../home", exact=False, repeats=True),
+    "generate": _of("generate swing.yaml --output data/new --workers 1", "data/new", again=("--resume",)),
+    "render": _of(
+        "render data/first --renderer ../fragile.py:Fragile --size 24x16 --workers 1 --output data/images",
+        again=("--resume",),
+    ),
+    "fetch": _of("fetch disk://{store} data/fetched", "data/fetched", needs=("fsspec",), repeats=True),
+    "fsck": _of("fsck --repair", repeats=True),
+    "query": _of("query SELECT~batch,episode_index~FROM~episodes~ORDER~BY~ALL --output out.csv"),
+    "coverage": _of("coverage data/first --output coverage.html"),
+    "curate": _of("curate --where batch='first' --workers 1 --output runs/curate"),
+    "import": _of("import log.csv --output data/imported --task swing", "data/imported"),
+    "edit select": _of("edit select data/first --episodes 0-2 --output data/selected"),
+    "edit delete": _of("edit delete data/first --episodes 0 --output data/deleted"),
+    "edit split": _of("edit split data/first --parts train=0.5 test=0.5 --output data/parts"),
+    "edit merge": _of("edit merge data/first data/more --output data/merged"),
+    "edit retask": _of("edit retask data/first --task other --output data/retasked"),
+    "edit reencode": _of("edit reencode data/seen --codec h264 --output data/encoded"),
+    "edit rebalance": _of("edit rebalance data/first --by success --output data/balanced"),
+    "export": _of("export lerobot-v2 data/seen --output ../exported"),
+    "export robomimic": _of("export robomimic data/first --output ../exported.hdf5"),
+    "export mcap": _of("export mcap data/first --output ../exported", needs=("mcap",)),
+    "pull": _of("pull me/set --output data/pulled", needs=("huggingface_hub",), hub=True),
+    "datasets freeze": _of(f"datasets freeze train --sql {_PICK}", repeats=True),
+    "datasets materialize": _of("datasets materialize kept --output ../made"),
+    "label say": _of("label say first:0 first:1 --success yes --author Ada", repeats=True),
+    "label export": _of("label export labels.csv", "labels.csv"),
+    "identify": _of(
+        "identify --twin double_pendulum --data log.csv --holdout last:1 --free joint/*/frictionloss "
+        "--output runs/identify",
+    ),
+    "record": _of(
+        "record --robot virtual:so101_tabletop?seed=3 --excitation plan.yaml --output data/recorded", exact=False
+    ),
+    "run": _of(
+        "run --robot virtual:so101_tabletop?seed=3 --policy swaying --seconds 0.3 --output data/run",
+        needs=("torch",),
+        exact=False,
+    ),
+    "monitor calibrate": _of("monitor calibrate --data data/many --twin double_pendulum --rate 0.9 --output monitor"),
+    "monitor check": _of("monitor check --data data/many --monitor usual --twin double_pendulum --output runs/check"),
+    "gap dynamics": _of("gap dynamics --twin double_pendulum --data log.csv --no-why --output runs/gap"),
+    "gap why": _of("gap why --twin double_pendulum --data log.csv --params runs/fit --draws 2 --output runs/why"),
+    "gap vision": _of(
+        "gap vision --real data/images-1 --sim data/images-2 --camera side --draws 0 --output runs/vision"
+    ),
+    "gap data": _of("gap data --real data/pendulum --twin double_pendulum --clip 0.2 --draws 0 --output runs/data"),
+    "gap policies": _of("gap policies trials.csv --output runs/policies"),
+    "gap predictivity": _of("gap predictivity rates.csv --output runs/predict"),
+    "gap classes": _of("gap classes --trials trials.csv --output runs/classes"),
+    "gap compare": _of("gap compare trials.csv --a a --b b --output runs/compare"),
+    "gap power": _of("gap power --p 0.2 0.9 --output runs/power"),
+    "gap estimate": _of("gap estimate trials.csv --output runs/estimate"),
+    "gap history": _of("gap history runs --output history.html"),
+    "train": _of(
+        " ".join(("train --data data/planted --output policies/new", *SMALL)),
+        "policies/new/model.safetensors",
+        "policies/new/result.json",  # README.md tells the seconds that it took
+        again=("--resume",),
+        needs=("torch",),
+    ),
+    "evaluate": _of(
+        "evaluate expert --twin double_pendulum --task swing.py:Swing --episodes 2 --output runs/tried-2", exact=False
+    ),
+    "compare": _of(
+        "compare expert expert --twin double_pendulum --task swing.py:Swing --max-episodes 4 --output runs/compared",
+        exact=False,
+    ),
+    "gate": _of("gate gate.yaml --deployment lab --output runs/gate", exact=False),
+    "promote": _of("promote pick@3 --force --reason planted --who Ada", repeats=True),
+    "rollback": _of("rollback --reason planted --who Ada", repeats=True),
+    "policies add": _of("policies add swaying --name pick", needs=("torch",), repeats=True),
+    "sensors show": _of("sensors show so101_tabletop --camera front --size 32x24 --output shown"),
+    "scenario from-failure": _of(
+        "scenario from-failure data/hard:0 --name slips --anyway --tries 2 --reason dropped", "scenarios/slips"
+    ),
+    "scenario counterfactual": _of(
+        "scenario counterfactual kept --what object/cube/mass=0.05 --tries 2 --output runs/what"
+    ),
+    "scenario ablate": _of("scenario ablate kept --term object~friction --tries 2 --output runs/ablate"),
+    "scenario regress": _of("scenario regress --output runs/regress"),
+    "scenario augment": _of("scenario augment kept --episodes 4 --workers 1 --output data/around"),
+    "scenario search": _of("scenario search search.yaml --output runs/search"),
+    "evidence": _of("evidence --failure-rate 0.01 --output runs/claim"),
+}
+# Commands that write nothing of their own, and commands that are made of those above.
+READING = (
+    "replay", "datasets list", "datasets show", "datasets diff", "datasets lineage", "label show", "label list",
+    "label agreement", "label rules", "policies list", "policies show", "policies audit", "policies verify",
+    "twin check", "twin show", "sensors list", "scenario list", "scenario show", "doctor",
+)  # fmt: skip
+LEFT_OUT = {
+    "demo": "minutes long, and made of import, identify, generate, curate and train",
+    "push": "writes to the Hub alone, in one commit",
+    "serve": "writes nothing; see test_soak",
+    "scenario loop": "minutes long, and made of generate, train and compare",
+    "plan": "writes one file, as query does",
+    "gap sensors": "needs a recorded log of a sensor; writes as gap data does",
+    "bench": "for developers: tables of the documentation",
+}
+
+
+def leaves() -> Iterator[str]:
+    """Yield the words of every command of the command line."""
+    from twinloop.cli.main import _Commands
+
+    return _leaves(_Commands, ())
+
+
+def _leaves(kind: Any, words: tuple[str, ...]) -> Iterator[str]:
+    origin = typing.get_origin(kind)
+    if origin in (typing.Union, types.UnionType):
+        for one in typing.get_args(kind):
+            yield from _leaves(one, words)
+    elif origin is typing.Annotated:
+        base, *about = typing.get_args(kind)
+        name = next((one.name for one in about if getattr(one, "name", None)), None)
+        yield from _leaves(base, (*words, name) if name else words)
+    else:
+        hints = typing.get_type_hints(kind, include_extras=True)
+        inner = [hint for hint in hints.values() if _is_choice(hint)]
+        if inner:
+            yield from _leaves(inner[0], words)
+        else:
+            yield " ".join(words)
+
+
+def _is_choice(hint: Any) -> bool:
+    """Return whether a field is a choice of subcommands."""
+    parts = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else ()
+    return any(
+        typing.get_origin(one) is typing.Annotated and dataclasses.is_dataclass(typing.get_args(one)[0])
+        for one in parts
+    )
+
+
+def build(root: str) -> None:
+    """Make the workspace ``ROOT/cell``, and what its commands need; a job of `Campaign`."""
+    base, cell = Path(root), Path(root) / "cell"
+    _folders(base, cell)
+    os.chdir(cell)
+    for words in _MADE:
+        assert main(words.format(store=base / "store").split()) in (0, 1), words
+    shutil.copytree(cell / "data" / "first", base / "plain")
+    with Workspace.open(cell) as held:
+        for name in ("seen", "hard"):
+            held.add(cell / "data" / name)
+        held.freeze("kept", "SELECT episode_id FROM episodes WHERE batch = 'first'")
+
+
+_MADE = (
+    "generate swing.yaml --output data/first --workers 1 --keep all",
+    "generate swing.yaml --output data/more --seed 7 --workers 1 --keep all",
+    "generate swing.yaml --output disk://{store} --workers 1",
+    "generate swing.yaml --output data/many --episodes 20 --workers 1 --keep all",
+    "render data/first --renderer ../fragile.py:Fragile --size 96x72 --workers 1 --output data/images-1",
+    "render data/more --renderer ../fragile.py:Fragile --size 96x72 --workers 1 --output data/images-2",
+    "monitor calibrate --data data/many --twin double_pendulum --rate 0.9 --output usual",
+    "generate hard.yaml --output data/hard --keep all --workers 1",
+    "scenario from-failure data/hard:0 --name kept --anyway --tries 2 --reason planted",
+    "import log.csv --output data/pendulum --task swing",
+    "identify --twin double_pendulum --data log.csv --holdout last:1 --free joint/*/frictionloss --output runs/fit",
+    "gap dynamics --twin double_pendulum --data log.csv --no-why --output runs/earlier",
+)
+
+
+def _folders(base: Path, cell: Path) -> None:
+    """Write what the commands read."""
+    from test_record_excitation import plan_of
+    from test_release_commands import gate_file
+    from twinloop.hardware.excite import save_excitation
+
+    released(cell)
+    shutil.copy(TESTS / "_fragile.py", base / "fragile.py")
+    shutil.copy(TESTS.parent / "benchmarks" / "swing.py", cell / "swing.py")
+    for name, text in _TEXTS.items():
+        (cell / name).write_text(text)
+    _log(cell / "log.csv")
+    save_excitation(plan_of(0.5), cell / "plan.yaml")
+    gate_file(cell, "new", 1, 0.8, None).rename(cell / "gate.yaml")
+    policy_folder(cell / "trained", 9)
+    write_all(cell / "data" / "second", dataclasses.replace(SPEC, name="second"))
+    picture_dataset(cell / "data" / "seen")
+    if importlib.util.find_spec("torch"):
+        from _running import saved_policy
+        from _training import dataset
+
+        saved_policy(cell / "swaying")
+        dataset(cell / "data" / "planted", range(4))
+
+
+def _log(path: Path) -> None:
+    """Write three swings of the double pendulum as one CSV file."""
+    import numpy as np
+
+    rng = np.random.default_rng(3)
+    lines = [
+        "# units: rad",
+        "# command: torque",
+        "episode,time_s,action/shoulder,action/elbow,state/shoulder,state/elbow",
+    ]
+    for episode in range(3):
+        phase = rng.uniform(0, 6, size=2)
+        for k in range(80):
+            t = k / 100
+            action = np.sin(6.28 * np.array([3.1, 4.9]) * t + phase) * [1.5, 0.8]
+            state = 0.3 * np.sin(6.28 * np.array([1.1, 1.9]) * t + phase)
+            lines.append(",".join(map(repr, [episode, t, *map(float, action), *map(float, state)])))
+    path.write_text("\n".join(lines) + "\n")
+
+
+def digest(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of every file of an output; without seconds and moments, where a file is about a run."""
+    files = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
+    return {
+        one.relative_to(path).as_posix(): hashlib.sha256(_plain(one)).hexdigest()
+        for one in files
+        if one.name not in _PAGES
+    }
+
+
+_PAGES = ("report.html",)  # they say when they were made
+
+
+def _plain(path: Path) -> bytes:
+    data = path.read_bytes()
+    return json.dumps(_without_clock(json.loads(data)), sort_keys=True).encode() if path.suffix == ".json" else data
+
+
+def _without_clock(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_clock(one) for key, one in value.items() if not _CLOCK.search(key)}
+    return [_without_clock(one) for one in value] if isinstance(value, list) else value
+
+
+_CLOCK = re.compile(r"seconds|_per_second|^started|^ended|^made$|_at$|^run_id$")
+
+
+def views(cell: Path) -> dict[str, list[str]]:
+    """Return everything that the catalog shows, without moments and random names."""
+    with Workspace.open(cell) as held:
+        return {name: sorted(_row(row) for row in held.query(f"SELECT * FROM {name}").to_pylist()) for name in _VIEWS}
+
+
+_VIEWS = ("episodes", "places", "params", "scores", "labels", "evaluations", "batches", "datasets", "policies")
+
+
+def _row(row: dict[str, Any]) -> str:
+    return json.dumps({k: v for k, v in row.items() if not _MOMENT.search(k)}, sort_keys=True, default=str)
+
+
+_MOMENT = re.compile(r"run_id|added|updated|at$|made|created|committed|files|label_id|^time$")
+
+
+def whole(cell: Path) -> list[str]:
+    """Return what is wrong in a workspace: findings of fsck that are no leftovers, and datasets that cannot be read."""
+    ran = command(["fsck", "--deep", "--json"], cell)
+    wrong = [] if ran.clear else [f"fsck ended with {ran.code}: {ran.text[-400:]}"]
+    wrong += [one["what"] for one in ran.figures.get("findings", ()) if one["kind"] != "leftover"]
+    for info in sorted(cell.parent.rglob("meta/info.json")):
+        folder = info.parent.parent
+        parts = folder.relative_to(cell.parent).parts
+        ours = '"codebase_version": "v3' in info.read_text()
+        if ours and parts[0] != "store" and not any(part.startswith(".") for part in parts):
+            wrong += _unreadable(folder)
+    for file in cell.parent.rglob("*.json"):
+        if not any(part.startswith(".") for part in file.relative_to(cell.parent).parts):
+            with contextlib.suppress(FileNotFoundError):
+                json.loads(file.read_text() or "{")
+    return wrong
+
+
+def _unreadable(folder: Path) -> list[str]:
+    try:
+        if (folder / "twinloop").is_dir():  # one of ours
+            reader = DatasetReader(folder)
+            for index in range(len(reader)):
+                reader.states(index) if (folder / "twinloop/states").is_dir() else reader.provenance(index)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the dataset is not whole
+        return [f"{folder.name}: {type(error).__name__}: {error}"]
+    return []
+
+
+def leftovers(base: Path) -> list[str]:
+    """Return hidden files and folders below a folder, which no finished command leaves behind."""
+    found = (path for path in base.rglob("*") if path.name.startswith(".") and path.name != ".gitignore")
+    return sorted(path.relative_to(base).as_posix() for path in found)
