@@ -113,6 +113,8 @@ def serve() -> None:
     """Answer each line ``[function, arguments, folder]`` with the outcome of a fork that calls it."""
     for name in _PRELOADED:
         importlib.import_module(name)
+    with contextlib.suppress(ImportError):  # torch is an extra
+        importlib.import_module("twinloop.policies.weights")
     for words in _COMMANDS:  # a command imports what it needs: no attack is charged for that
         _commanded(words.split())
     for line in sys.stdin:

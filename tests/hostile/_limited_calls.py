@@ -6,8 +6,20 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.arrays import read_arrays
+from twinloop.dataset.pictures import decoded
+from twinloop.dataset.video import decode
 
 
 def read_npz(path: Path) -> dict[str, Any]:
     """Read an npz file of at most 64 MiB."""
     return read_arrays(path, most=1 << 26, where=str(path))
+
+
+def read_picture(path: Path) -> Any:
+    """Decode a picture."""
+    return decoded(path, where=str(path)).shape
+
+
+def read_video(path: Path) -> Any:
+    """Decode the first frame of a video."""
+    return decode(path, [0.0]).shape

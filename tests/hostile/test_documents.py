@@ -6,9 +6,11 @@ import io
 import json
 import os
 import re
+import shutil
 import socket
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from _limited import Limited
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from _exports import picture_dataset
 from twinloop.catalog import Workspace
 from twinloop.core.documents import DocumentError, parse_json
 from twinloop.core.yaml_documents import parse_yaml
@@ -396,3 +399,184 @@ def test_arrays_are_read_back(tmp_path: Path) -> None:
     read = read_arrays(tmp_path / "a.npz", most=1 << 20, where="a")
     assert read["x"].tolist() == [[0, 1, 2], [3, 4, 5]]
     assert read["names"].tolist() == ["a", "bc"]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset with pictures, states and side tables."""
+    return picture_dataset(tmp_path_factory.mktemp("dataset") / "sent")
+
+
+PLACES = (
+    "meta/info.json",
+    "meta/stats.json",
+    "meta/tasks.parquet",
+    "meta/episodes/*/*.parquet",
+    "data/*/*.parquet",
+    "videos/*front/*/*.mp4",
+    "twinloop/dataset.json",
+    "twinloop/unit_map.json",
+    "twinloop/progress.json",
+    "twinloop/provenance/*/*.jsonl",
+    "twinloop/states/*/*.parquet",
+    "twinloop/annotations/contacts/*/*.parquet",
+)
+QUICK_READERS = (
+    ("add", "{}"),
+    ("export", "lerobot", "{}", "--output", "{out}"),
+    ("edit", "select", "{}", "--output", "{out}", "--episodes", "0"),
+)
+SLOW_READERS = (
+    ("curate", "{}"),
+    ("gap", "vision", "--real", "{0}", "--sim", "{0}"),
+    ("replay", "{}", "0"),
+    ("coverage", "--real", "{0}", "--sim", "{0}"),
+    ("export", "mcap", "{}", "--output", "{out}"),
+    ("export", "groot", "{}", "--output", "{out}"),
+    ("monitor", "calibrate", "--data", "{}", "--output", "{out}"),
+)
+
+
+@pytest.mark.parametrize(
+    ("place", "commands"),
+    [
+        pytest.param(
+            place,
+            commands,
+            marks=[
+                pytest.mark.attack(
+                    f"Dataset: a pipe in the place of {place}, for {', '.join(words[0] for words in commands)}",
+                    expected="refused or left out by name: nothing waits for a writer, and no traceback",
+                ),
+                *([pytest.mark.slow] if commands is SLOW_READERS else []),
+            ],
+            id=f"{place}-{commands[0][0]}",
+        )
+        for place in PLACES
+        for commands in (QUICK_READERS, SLOW_READERS)
+    ],
+)
+def test_a_pipe_in_a_dataset_does_not_hang_a_command(
+    limited: Limited,
+    cell: Path,
+    dataset: Path,
+    tmp_path: Path,
+    place: str,
+    commands: tuple[tuple[str, ...], ...],
+    observed: Observed,
+) -> None:
+    sent = tmp_path / "sent"
+    shutil.copytree(dataset, sent)
+    file = min(sent.glob(place))
+    file.unlink()
+    os.mkfifo(file)
+    kinds = list[str]()
+    for number, words in enumerate(commands):
+        line = [word.format(sent, out=tmp_path / f"out{number}") for word in words]
+        outcome = limited.run("main", *line, folder=cell)
+        assert outcome.kind in ("refused", "exit 0", "exit 1", "exit 3"), (words, outcome)
+        kinds.append(f"{words[0]}: {outcome.kind}")
+    observed(", ".join(kinds))
+
+
+FOLDERS = [
+    ("twinloop.policies.folder:read_config", "config.json", "a policy"),
+    ("twinloop.policies.weights:read_weights", "model.safetensors", "a policy"),
+    ("twinloop.rollout.pinned_files:read_pinned", "scenario.yaml", "a scenario"),
+    ("twinloop.release.monitor.storage:read", "monitor.json", "a monitor"),
+    ("twinloop.randomize.sources:read_identified", "result.json", "an identify run"),
+    ("twinloop.core.evaluation:Evaluation.read", "evaluation.json", "an evaluation"),
+    ("twinloop.dataset.calibration:read_calibration", "calibration.json", "a calibration"),
+]
+
+
+@pytest.mark.parametrize(
+    ("reader", "name"),
+    [
+        attack(f"Folder: {name} of {what} is a pipe", reader, name, name=name, expected="refused at once: no wait")
+        for reader, name, what in FOLDERS
+    ],
+)
+def test_a_pipe_in_a_folder_that_was_sent_does_not_hang(
+    limited: Limited, tmp_path: Path, reader: str, name: str, observed: Observed
+) -> None:
+    if "weights" in reader:
+        pytest.importorskip("torch")
+    os.mkfifo(tmp_path / name)
+    outcome = limited.refused(reader, tmp_path / name if "calibration" in name else tmp_path)
+    observed(outcome)
+    assert name in outcome.message
+
+
+def _png(width: int, height: int) -> bytes:
+    """Return a picture of one grey: a kilobyte for every million of its pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    packer = zlib.compressobj(9)
+    rows = b"".join([packer.compress(bytes(1 + 3 * width)) for _ in range(height)] + [packer.flush()])
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        attack("Picture: 9,000 × 9,000 pixels in 240 kB", _png(9_000, 9_000), "and at most 67,108,864", name="bomb"),
+        attack(
+            "Picture: a header of 2³¹ × 2³¹ pixels",
+            _png(1, 1).replace(b"\0\0\0\1" * 2, b"\x7f\xff\xff\xff" * 2),
+            "cannot be read",
+            name="header",
+        ),
+        attack("Picture: a PNG file that is cut off", _png(64, 64)[:60], "cannot be read", name="cut"),
+        attack(
+            "Picture: PostScript, which a converter would run",
+            b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n",
+            "cannot be read",
+            name="postscript",
+        ),
+        attack("Picture: a GIF file with one colour table and no end", b"GIF89a" + b"\xff" * 64, "", name="gif"),
+    ],
+)
+def test_a_hostile_picture_is_refused(
+    limited: Limited, tmp_path: Path, data: bytes, message: str, observed: Observed
+) -> None:
+    (tmp_path / "sent.png").write_bytes(data)
+    outcome = limited.refused("_limited_calls:read_picture", tmp_path / "sent.png")
+    observed(outcome)
+    assert message in outcome.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        attack(
+            "Video: a playlist called .mp4 that names another video",
+            "ffconcat version 1.0\nfile real.mp4\n",
+            name="concat",
+        ),
+        attack(
+            "Video: a playlist called .mp4 that names an address",
+            "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n#EXT-X-ENDLIST\n",
+            name="hls",
+        ),
+        attack(
+            "Video: a session description called .mp4",
+            "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nm=video 9 RTP/AVP 96\n",
+            name="sdp",
+        ),
+        attack("Video: a picture sequence called .mp4", "P6\n99999 99999\n255\n", name="ppm"),
+        attack("Video: text", "hello", name="text"),
+    ],
+)
+def test_a_video_that_is_a_reference_is_refused(
+    limited: Limited, dataset: Path, tmp_path: Path, text: str, observed: Observed
+) -> None:
+    shutil.copy(min(dataset.glob("videos/*front/*/*.mp4")), tmp_path / "real.mp4")
+    assert limited.run("_limited_calls:read_video", tmp_path / "real.mp4").kind == "done"
+    (tmp_path / "sent.mp4").write_text(text)
+    outcome = limited.refused("_limited_calls:read_video", tmp_path / "sent.mp4")
+    observed(outcome)
+    assert "cannot be read as a video" in outcome.message
