@@ -150,6 +150,18 @@ def test_an_answer_as_large_as_allowed_is_given(engine):
         engine.query("SELECT * FROM range(100000000)", most_rows=10)
 
 
+@pytest.mark.parametrize("column", ["1", "1.5", "1 AS a"])
+@pytest.mark.attack("A query with 5,000 columns, alike in name", expected="refused by their number")
+def test_an_answer_has_no_more_columns_than_can_be_shown(column, observed):
+    engine = Engine(Limits(memory=512 << 20, threads=1))
+    with pytest.raises(InputError, match="at most 4,096 are given") as refusal:
+        engine.query("SELECT " + ",".join([column] * 5_000))
+    observed(refusal.value)
+    names = engine.query("SELECT 1 AS a, 2 AS a, 3 AS a_2, 4 AS a, 5 AS a_2").column_names
+    assert names == ["a", "a_3", "a_2", "a_4", "a_2_2"]
+    engine.close()
+
+
 @pytest.mark.attack(
     "Ctrl-C while a query runs for ever", expected="it is stopped at once, and the next query runs in a new database"
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -353,6 +354,17 @@ def test_a_link_instead_of_a_file_is_not_read(root, tmp_path, observed):
         with pytest.raises(TwinloopError) as refusal:
             ws.query("SELECT secret FROM frames")
     assert "s3cret" not in str(refusal.value)
+    observed(refusal.value)
+
+
+@pytest.mark.attack("A data file is a named pipe, which gives nothing and never ends", expected="refused at once")
+def test_a_pipe_instead_of_a_file_is_not_opened(root, observed):
+    with Workspace.open(root) as ws:
+        [file] = (root / "data").rglob("data/*/*.parquet")
+        file.unlink()
+        os.mkfifo(file)
+        with pytest.raises(TwinloopError) as refusal:
+            ws.query("SELECT * FROM frames")
     observed(refusal.value)
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 _DEEPEST = 32  # levels of a parameter
+_MOST_COLUMNS = 4096  # of an answer
 _BATCH_ROWS = 1 << 16  # of the answer: after each batch its size is compared with the limit
 # All files but those of `ReadableFiles`, whose names begin like this, are out of reach. Order matters: the last setting
 # makes all of them final.
@@ -165,11 +166,15 @@ class Engine:
         """Return the rows of an answer.
 
         Raises:
-            InputError: there are more of them than there may be, or they take more memory.
+            InputError: there are more rows or columns than there may be, or they take more memory.
         """
         read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch  # DuckDB 2, DuckDB 1
         held, rows, batches = 0, 0, list[pa.RecordBatch]()
         with contextlib.closing(read(_BATCH_ROWS)) as reader:
+            if len(reader.schema) > _MOST_COLUMNS:
+                raise InputError(
+                    f"The answer has {len(reader.schema):,} columns; at most {_MOST_COLUMNS:,} are given. Select fewer."
+                )
             for batch in reader:
                 batches.append(batch)
                 held, rows = held + batch.nbytes, rows + len(batch)
@@ -204,13 +209,13 @@ def _require_flat(parameters: Parameters) -> None:
 
 def _told_apart(answer: pa.Table) -> pa.Table:
     """Give every column a name of its own: rows as dictionaries, JSON and Parquet would lose all but one."""
-    names = list[str]()
-    taken = set(answer.column_names)
+    names, counts, taken = list[str](), dict[str, int](), set(answer.column_names)
     for name in answer.column_names:
-        own, count = name, 1
-        while own in names or (count > 1 and own in taken):
+        own, count = name, counts.get(name, 0) + 1
+        while count > 1 and (own := f"{name}_{count}") in taken:
             count += 1
-            own = f"{name}_{count}"
+        counts[name] = count
+        taken.add(own)
         names.append(own)
     return answer if names == answer.column_names else answer.rename_columns(names)
 

@@ -24,7 +24,7 @@ def data_files(view: str, folder: Path) -> list[Path]:
     """The files of a dataset folder behind ``frames`` or ``contacts``.
 
     Raises:
-        DatasetError: one leads out of the folder, or cannot be read.
+        DatasetError: one leads out of the folder, is no regular file, or cannot be read.
     """
     paths = sorted((folder / _GLOBS[view]).glob("chunk-*/file-*.parquet"))
     root = folder.resolve()
@@ -33,6 +33,8 @@ def data_files(view: str, folder: Path) -> list[Path]:
             raise DatasetError(
                 f"{path} leads out of the dataset's folder. Nothing outside it is read; restore the file."
             )
+        if not path.is_file():
+            raise DatasetError(f"{path} is no regular file, and reading it could wait for ever. Restore the file.")
         _schema(path)
     return paths
 
