@@ -370,7 +370,15 @@ def test_manifests_that_lie(store, tmp_path, observed, change, said):
 @pytest.mark.attack(
     "a store names programs and hidden files beside the dataset's", expected="left out and named; the rest is fetched"
 )
-def test_programs_in_a_store(store, tmp_path, capfd):
+def test_programs_in_a_store(store, tmp_path, capfd, monkeypatch):
+    download = Store.download
+
+    def executable(self, files):
+        download(self, files)
+        for path in files.values():
+            path.chmod(0o777)
+
+    monkeypatch.setattr(Store, "download", executable)
     evil = ["evil.py", "data/x.pkl", ".bashrc", "twinloop/run.sh", "data/CON.parquet"]
     changed_manifest(store, lambda files, _: files.update(dict.fromkeys(evil, files[INFO])))
     assert main(["fetch", store, str(tmp_path / "out")]) == 0
