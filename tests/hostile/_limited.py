@@ -6,7 +6,9 @@ more than ``_CEILING_MIB`` of address space or ``_CEILING_S`` of time is ended, 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import functools
 import importlib
 import io
 import json
@@ -90,6 +92,14 @@ class Limited:
                 assert server.stdin is not None
                 server.stdin.close()
 
+    @classmethod
+    @functools.cache
+    def shared(cls) -> Limited:
+        """Return one for all attacks of this process; it ends with the process."""
+        running = contextlib.ExitStack()
+        atexit.register(running.close)
+        return running.enter_context(cls.open())
+
     def run(self, function: str, *arguments: str | Path, folder: Path | None = None) -> Outcome:
         """Call ``module:function`` with texts and paths in a folder; ``main`` is the command line with these words."""
         assert self._server.stdin is not None
@@ -102,6 +112,9 @@ class Limited:
     def refused(self, function: str, *arguments: str | Path) -> Outcome:
         """Run an attack, and assert that it is refused with an error of ours, quickly and in little memory."""
         outcome = self.run(function, *arguments)
+        for _ in range(2):  # a busy machine takes more processor time for the same work
+            if outcome.kind == "refused" and outcome.cpu_s >= MOST_CPU_S:
+                outcome = self.run(function, *arguments)
         assert outcome.kind == "refused", outcome
         assert "Traceback" not in outcome.message
         assert outcome.cpu_s < MOST_CPU_S, outcome

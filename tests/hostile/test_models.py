@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,9 @@ Files = Mapping[str, str | bytes]
 
 
 @pytest.fixture(scope="module")
-def limited() -> Iterator[Limited]:
-    """One process with everything loaded, for all attacks of this file."""
-    with Limited.open() as server:
-        yield server
+def limited() -> Limited:
+    """One process with everything loaded, for all attacks."""
+    return Limited.shared()
 
 
 def attack(what: str, *values: Any, expected: str = QUICK, name: str) -> Any:
