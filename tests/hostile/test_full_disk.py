@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import resource
@@ -160,7 +161,7 @@ def test_a_name_that_is_too_long_is_refused(tmp_path: Path, observed: Callable[[
     observed(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["link", "hard link", "folder", "pipe"])
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "hard link", "folder", "pipe"])
 @pytest.mark.attack(
     "somebody plants the temporary name of a file that is about to be written: a link, a pipe, a folder",
     expected="the planted name is neither followed nor changed",
@@ -168,12 +169,19 @@ def test_a_name_that_is_too_long_is_refused(tmp_path: Path, observed: Callable[[
 def test_a_planted_temporary_name_is_left_alone(kind: str, tmp_path: Path) -> None:
     victim, planted = tmp_path / "victim", tmp_path / ".out.csv.tmp"
     victim.write_bytes(b"precious")
-    {"link": lambda: planted.symlink_to(victim), "hard link": lambda: planted.hardlink_to(victim),
-     "folder": planted.mkdir, "pipe": lambda: os.mkfifo(planted)}[kind]()  # fmt: skip
+    plant: dict[str, Callable[[], object]] = {
+        "link": lambda: planted.symlink_to(victim),
+        "link to nothing": lambda: planted.symlink_to(tmp_path / "new"),
+        "hard link": lambda: planted.hardlink_to(victim),
+        "folder": planted.mkdir,
+        "pipe": lambda: os.mkfifo(planted),
+    }
+    plant[kind]()
     write_bytes(tmp_path / "out.csv", b"mine")
     assert (tmp_path / "out.csv").read_bytes() == b"mine"
     assert victim.read_bytes() == b"precious"
-    assert planted.exists()
+    assert planted.is_symlink() or planted.exists()
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.attack("a writer is killed a hundred times before it renames its file", expected="one leftover, then none")
@@ -200,10 +208,43 @@ def test_any_number_of_an_error_has_a_next_step() -> None:
         assert told.count(". ") >= 1
 
 
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, id=name, marks=pytest.mark.attack(
+        f"deep within a command a call fails with {name}, which no code there expects",
+        expected="exit code 2, the path, the reason and the next step; with --json as an object too"))
+     for name in ERRORS],
+)  # fmt: skip
+def test_an_error_that_no_code_expects(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], observed: Callable[[object], None]
+) -> None:
+    number = getattr(errno, name)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), "/data/some/file")
+
+    monkeypatch.setattr("twinloop.loop.doctor.run_doctor", fail)
+    assert main(["doctor", "--json"]) == 2
+    out, err = capfd.readouterr()
+    figures = json.loads(out.splitlines()[-1])
+    assert figures["error"] == "DatasetError"
+    assert "/data/some/file" in figures["message"]
+    assert "Traceback" not in err
+    observed(figures["message"])
+
+
+@pytest.mark.attack("the reader of a pipe ends while a command prints", expected="no message: whoever reads has enough")
+def test_a_pipe_that_was_closed_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("twinloop.loop.doctor.run_doctor", fail)
+    with pytest.raises(BrokenPipeError):
+        main(["doctor"])
+
+
 @pytest.mark.slow
-@pytest.mark.attack(
-    "a process may open 12 files and queries a workspace", expected="exit code 2 and `ulimit -n` is named"
-)
+@pytest.mark.attack("a process may open 7 files and edits a dataset", expected="exit code 2 and `ulimit -n` is named")
 def test_too_few_open_files_is_a_clear_message(tmp_path: Path, observed: Callable[[object], None]) -> None:
     held, _ = workspace(tmp_path / "cell")
     held.close()

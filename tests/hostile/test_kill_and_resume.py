@@ -288,7 +288,9 @@ def test_a_render_whose_commit_was_killed_goes_on(tmp_path: Path, monkeypatch: p
 
     _killed_in(tmp_path, half)
     assert any((tmp_path / ".images.render").rglob("*.mp4"))
+    monkeypatch.setenv("FRAGILE_LOG", str(tmp_path / "drawn"))
     render_dataset(tmp_path / "states", tmp_path / "images", PICTURES, resume=True)
+    assert not (tmp_path / "drawn").exists(), "finished pictures were rendered anew"
     assert sha256_tree(tmp_path / "images") == sha256_tree(tmp_path / "plain")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["images", "plain", "states"]
 
