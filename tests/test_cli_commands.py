@@ -198,7 +198,8 @@ def generate_file(folder: Path, **changes) -> Path:
         ({"render": {"cameras": ["frnt"]}}, "Unknown camera 'frnt'"),
         ({"render": {"cameras": []}}, "render.cameras"),
         ({"render": {"cameras": ["front"], "renderer": "foo"}}, "Unknown renderer 'foo'"),
-        ({"seed": 10**30}, "seed"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": 10**30}, "does not fit in 64 bits"),
         ({"randomization": {"identified": "x.json", "kappa": "abc"}}, "kappa is a number"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 
 import pytest
@@ -50,11 +51,14 @@ def test_an_interrupted_commit_changes_nothing(folder, error):
 
 @pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EFBIG"])
 def test_a_full_disk_is_told_from_other_errors(folder, code):
-    number = getattr(__import__("errno"), code)
+    number = getattr(errno, code)
     with pytest.raises(DatasetError, match="What was committed before is unharmed"), next_snapshot(folder):
         raise RuntimeError from OSError(number, os.strerror(number))
-    with pytest.raises(PermissionError), next_snapshot(folder):
-        raise PermissionError
+    denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    with pytest.raises(DatasetError, match=r"cannot be written \(Permission denied\)"), next_snapshot(folder):
+        raise denied
+    with pytest.raises(ValueError, match="another"), next_snapshot(folder):
+        raise ValueError("another")
 
 
 def test_a_writer_killed_between_two_renames_is_recovered(tmp_path):

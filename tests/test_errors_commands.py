@@ -115,7 +115,8 @@ def test_training_says_what_else_to_give(tmp_path, monkeypatch, capsys):
         "'nothere' is no folder here, and no frozen dataset either. Unknown frozen dataset 'nothere'"
     )
     (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "result.json").write_text("{}")
+    for name in ("result.json", "report.html"):  # without its report, a run was ended before it had finished
+        (tmp_path / "new" / name).write_text("{}")
     code, text = said(capsys, *words, "--resume")
     assert code == 2
     assert text.startswith("new holds a finished run: nothing is left to resume. `--adapt new` with another --output")
@@ -173,7 +174,7 @@ def test_who_stops_training_is_told_to_resume_only_what_can_be(tmp_path, monkeyp
 
 def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which():
     def ran(*kinds: str) -> Ran:
-        steps = [SimpleNamespace(ruling=SimpleNamespace(kind=kind)) for kind in kinds]
+        steps = [SimpleNamespace(ruling=SimpleNamespace(kind=kind), sent=True) for kind in kinds]
         return Ran(episode=3, policy="p", steps=cast("list[Step]", steps))
 
     cut, held = ran("passed", "limited", "limited"), ran("passed", "held", "limited", "stopped")

@@ -10,6 +10,7 @@ from rich.console import Console
 from _swing import swing_twin
 from twinloop.core.distribution import ParamDistribution, RangeCalibration, ResidualNoise
 from twinloop.core.errors import InputError
+from twinloop.core.markdown import markdown_text
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate import read_config
 from twinloop.generate.config import load_plan
@@ -146,7 +147,7 @@ def test_generate_draws_from_a_run_and_writes_down_what_it_means(run, tmp_path, 
     printed, card = capsys.readouterr().out, (tmp_path / "data" / "README.md").read_text()
     for line in figures["ranges"]:
         assert f"Ranges: {line}" in printed
-        assert f"- {line}" in card
+        assert f"- {markdown_text(line)}" in card
     assert "NOT DETERMINED by the data" in card
     spec = DatasetReader(tmp_path / "data").spec
     assert spec.ranges == tuple(figures["ranges"])
