@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.hardware.excite_guard import stopped_by_hand
@@ -168,11 +167,11 @@ class _Run:
                 ran, policy_hash=cell.deciders[arm].hash, success=success, notes={"stage": stage, "arm": arm}
             )
             self.done.append((ran, success))
-        self._console.print(episode_line(ran, success), soft_wrap=True)
+        self._console.print(episode_line(ran, success), soft_wrap=True, markup=False)
         self._tell(ran, success)
         if cell.monitor is not None and arm == "champion":
             for line in cell.monitor.end(success):
-                self._console.print(escape(line), soft_wrap=True)
+                self._console.print(line, soft_wrap=True, markup=False)
         if ran.trip:
             self._after_trip(ran)
 
@@ -217,7 +216,7 @@ class _Run:
         self.ended = ran.reason
         if choice == "rollback" and ran.trip != "hand" and self._registry is not None:
             moved = self._registry.rollback(f"episode {ran.episode} of {ran.policy} tripped: {ran.reason}")
-            self._console.print(f"Rolled back: {escape(str(moved.to_json()))}", soft_wrap=True)
+            self._console.print(f"Rolled back: {moved.to_json()}", soft_wrap=True, markup=False)
 
 
 def _facts(cell: RunCell, request: RunRequest) -> RunFacts:
@@ -257,7 +256,7 @@ def _described(cell: RunCell, request: RunRequest) -> str:
 def episode_line(ran: Ran, success: bool | None) -> str:
     """An episode for people: what came of it, and what the envelope did."""
     said = "outcome not known" if success is None else "success" if success else "failure"
-    tail = f"; {escape(ran.reason)}" if ran.trip else ""
+    tail = f"; {ran.reason}" if ran.trip else ""
     return f"episode {ran.episode}: {said}, {len(ran.steps)} frames, {_envelope_words(ran)}{tail}"
 
 
@@ -273,8 +272,8 @@ def _envelope_words(ran: Ran) -> str:
 def _say(figures: Mapping[str, Any], console: Console) -> None:
     known = f"{figures['successes']} of {figures['judged']} succeeded, " if figures["judged"] else ""
     told = f"{figures['episodes']} episodes, {known}{figures['frames']} frames: {figures['output']}"
-    console.print(escape(told), soft_wrap=True)
+    console.print(told, soft_wrap=True, markup=False)
     if figures["commands"]["failed"]:
         console.print(f"The robot did not take {figures['commands']['failed']} of {figures['frames']} commands.")
     if figures["ended"]:
-        console.print(f"Ended early: {escape(figures['ended'])}", soft_wrap=True)
+        console.print(f"Ended early: {figures['ended']}", soft_wrap=True, markup=False)

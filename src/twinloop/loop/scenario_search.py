@@ -176,7 +176,7 @@ def _say(figures: dict[str, Any], console: Console) -> None:
         soft_wrap=True,
     )
     if rate["warning"]:
-        console.print(f"[yellow]{rate['warning']}[/]", soft_wrap=True)
+        console.print(rate["warning"], style="yellow", soft_wrap=True, markup=False)
     named = ", ".join(figures["depends_on"]) or "nothing that the search could tell"
     console.print(f"It depends on {named}.", soft_wrap=True)
     table = Table(
