@@ -159,6 +159,14 @@ def test_a_column_that_is_no_numbers_makes_all_its_episodes_unreadable(folder, o
     require_unreadable(folder, {0, 1, 2}, FRAMES, observed, only=["recording/spikes"])
 
 
+@pytest.mark.attack("a data file with two columns of actions", expected="add refuses it and names the file")
+def test_two_columns_of_one_name_are_refused(folder, observed):
+    rewritten(data_file(folder), lambda table: table.append_column("action", table["action"]))
+    with pytest.raises(DatasetError, match=r"file-000\.parquet has 2 columns action") as error:
+        told_at_add(folder.parents[1], folder)
+    observed(error.value)
+
+
 @pytest.mark.slow
 @pytest.mark.attack("one action with another number of values than the others", expected=GOOD)
 def test_a_list_of_another_length_is_found(folder, observed):

@@ -21,7 +21,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """A Parquet file open for reading.
 
     Raises:
-        DatasetError: missing, truncated or not Parquet; names the file.
+        DatasetError: missing, truncated, not Parquet, or with two columns of one name; names the file.
     """
     if not path.exists():
         raise DatasetError(f"{path} is missing: the dataset's metadata names it. Restore the file.")
@@ -31,6 +31,10 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         raise DatasetError(str(error)) from error
     try:
         with pq.ParquetFile(path) as file:
+            names = file.schema_arrow.names
+            if len(set(names)) < len(names):
+                twice = next(name for name in names if names.count(name) > 1)
+                raise DatasetError(f"{path} has {names.count(twice)} columns {twice}. Keep one of them.")
             yield file
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
