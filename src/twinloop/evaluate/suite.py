@@ -32,8 +32,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.scene_spec import SceneSpec, ShapeSpec
-from twinloop.twin.spec import ParamSpec, describe, load_yaml
+from twinloop.twin.spec import ParamSpec, describe
 
 End = Literal["low", "high"]
 ENDS: tuple[End, End] = ("low", "high")

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from twinloop.core.errors import UnknownNameError
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.evaluate.suite import SuiteSpec, parse_suite, read_suite
-from twinloop.twin.spec import load_yaml
 
 _FILE = Path(__file__).with_name("suites.yaml")
 

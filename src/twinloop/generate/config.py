@@ -29,6 +29,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import require_reference, resolve_beside
 from twinloop.core.files import sha256_json
 from twinloop.core.seeds import MOST_EPISODES
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.generate.identified import drawn_from, identified_section
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import (
@@ -39,7 +40,7 @@ from twinloop.randomize import (
 )
 from twinloop.tasks import open_task
 from twinloop.twin import Twin, builtin_names, load_twin
-from twinloop.twin.spec import describe, load_yaml
+from twinloop.twin.spec import describe
 
 # Robot names as other tools write them, and the built-in scene that stands for each.
 ROBOTS = {

@@ -22,8 +22,8 @@ from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_bytes, write_bytes, write_text
 from twinloop.core.records import frozen
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.hardware.limits import MotionLimits
-from twinloop.twin.spec import load_yaml
 
 Array = NDArray[np.float64]
 SCHEMA = 1

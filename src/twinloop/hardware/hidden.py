@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from twinloop.core.records import frozen
 from twinloop.core.seeds import uniforms
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin import Twin
-from twinloop.twin.spec import load_yaml
 
 _PROFILES = Path(__file__).with_name("hidden.yaml")
 _DEFAULT = "default"

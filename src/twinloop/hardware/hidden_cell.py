@@ -19,11 +19,12 @@ from pydantic import BaseModel, ConfigDict
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.hardware.hidden import Hidden, draw_hidden
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout.observing import Tracker
 from twinloop.twin import Twin
-from twinloop.twin.spec import GearSpec, ParamSpec, load_yaml
+from twinloop.twin.spec import GearSpec, ParamSpec
 from twinloop.twin.variant import declaring, gearing
 
 _CELL = Path(__file__).with_name("cell.yaml")

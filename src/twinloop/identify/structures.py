@@ -24,11 +24,12 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Episode
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.identify.space import Prior
 from twinloop.twin import Twin
 from twinloop.twin.gear import stiffest
 from twinloop.twin.quantities.actuators import NO_CURVE
-from twinloop.twin.spec import GearSpec, ParamSpec, describe, load_yaml
+from twinloop.twin.spec import GearSpec, ParamSpec, describe
 from twinloop.twin.variant import declaring, gearing
 
 # Part of the stiffest elastic gear that the physics step can follow from which a fit starts; our choice.

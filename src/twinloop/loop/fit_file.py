@@ -12,8 +12,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.identify import FitConfig
-from twinloop.twin.spec import describe, load_yaml
+from twinloop.twin.spec import describe
 
 _LEAST_REFITS = 40  # one beyond each end of a 95 % interval
 

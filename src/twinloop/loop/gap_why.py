@@ -13,6 +13,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
 from twinloop.core.records import Episode
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap.attribution import AttributionOptions, attribute
 from twinloop.gap.attribution_result import OVERALL, Attribution, Explanation
 from twinloop.gap.groups import By, changed_params, parameter_groups, read_groups
@@ -30,7 +31,6 @@ from twinloop.report import Report
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin, load_twin
-from twinloop.twin.spec import load_yaml
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,10 +13,10 @@ import numpy as np
 import yaml
 
 from twinloop.core.errors import InputError
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.curate.plan import Target
 from twinloop.generate.config import make_plan, resolve
 from twinloop.loop.coverage_params import Generated
-from twinloop.twin.spec import load_yaml
 
 _WIDTH = 110  # of comments
 

@@ -12,11 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.units import UnitMap
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.hardware.limits import CLEARANCE, motion_limits
 from twinloop.release.envelope_motion import JointLimits
 from twinloop.release.envelope_reports import ReportLimits
 from twinloop.twin import Twin
-from twinloop.twin.spec import describe, load_yaml
+from twinloop.twin.spec import describe
 
 Share = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)]

@@ -25,8 +25,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, Validatio
 from twinloop.core.approval import mark_foreign
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Domain
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan
-from twinloop.twin.spec import describe, load_yaml
+from twinloop.twin.spec import describe
 
 Looks = Literal["any", "once"]
 _RULES = ("success", "floor", "regressions", "latency", "context")  # that a file has to speak of

@@ -18,9 +18,10 @@ from twinloop.core.arrays import read_arrays
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json, write_bytes, write_text
 from twinloop.core.params import ParamTable
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.rollout.pinned import INITIAL_ARRAYS, Origin, PinnedWorld
 from twinloop.simulate import InitialState
-from twinloop.twin.spec import describe, load_yaml
+from twinloop.twin.spec import describe
 
 SCENARIO, ARRAYS = "scenario.yaml", "arrays.npz"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.IGNORECASE)

@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin import Twin
-from twinloop.twin.spec import load_yaml
 
 _FILE = Path(__file__).with_name("terms.yaml")
 

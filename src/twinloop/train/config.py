@@ -21,7 +21,8 @@ from twinloop.core.approval import mark_foreign
 from twinloop.core.errors import InputError
 from twinloop.core.extension import require_reference
 from twinloop.core.files import sha256_json
-from twinloop.twin.spec import describe, load_yaml
+from twinloop.core.yaml_documents import load_yaml
+from twinloop.twin.spec import describe
 
 CHECKPOINT = "checkpoint.safetensors"  # in the policy's folder while a run goes on
 RESULT = "result.json"  # in the policy's folder once it is done

@@ -14,7 +14,8 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.twin.spec import RobotSpec, describe, load_yaml
+from twinloop.core.yaml_documents import load_yaml
+from twinloop.twin.spec import RobotSpec, describe
 
 _PRESETS = Path(__file__).with_name("servos.yaml")
 

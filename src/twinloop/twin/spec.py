@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from twinloop.core.errors import InputError
-from twinloop.core.yaml_documents import load_yaml as load_yaml
 from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1

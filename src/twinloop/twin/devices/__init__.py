@@ -18,9 +18,10 @@ import mujoco
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.quantities.kinds import DeviceKind
 from twinloop.twin.quantities.sensing import SENSING, SENSOR_TEXT
-from twinloop.twin.spec import ParamSpec, RobotSpec, SensorSpec, describe, load_yaml
+from twinloop.twin.spec import ParamSpec, RobotSpec, SensorSpec, describe
 
 _IDEAL = "an ideal sensor's; the device says nothing of it"
 
