@@ -52,9 +52,6 @@ READS = {
     "doctor": "doctor",
 }
 MAY_REFUSE = ("gate", "evaluate")  # they print what they found, and say that they cannot keep it in the workspace
-    "gate",
-    "evaluate",
-)  # they print what they found, want to keep it in the workspace, and say that they cannot
 
 
 def _words(line: str) -> list[str]:
