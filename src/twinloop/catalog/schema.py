@@ -94,7 +94,7 @@ PARAMS = CatalogTable(
 
 SCORES = CatalogTable(
     name="scores",
-    meaning="what a check found about an episode; the run that was committed last is its verdict, earlier ones are history",
+    meaning="what a check found about an episode; the run committed last is its verdict, earlier ones are history",
     key=("episode_id", "check", "channel", "run_id"),
     columns=(
         _EPISODE,
