@@ -7,17 +7,20 @@ the other, so that memory does not grow with their number.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.core.records import StoredSimulation
+from twinloop.core.system_errors import full, refused
 from twinloop.dataset import robomimic_layout as names
 from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes
 from twinloop.dataset.exporters.robomimic_play import play
@@ -73,8 +76,7 @@ def export_robomimic(source: Path, output: Path, options: ExportOptions, *, trut
     require_absent(output)
     low, high = _action_range(reader, episodes)
     notes = dict.fromkeys(truth.notes)
-    # By the name of its descriptor: a failed write into a Python file, as on a full disk, ends the process (h5py 3.16).
-    with atomic_open(output) as file, h5py.File(f"/proc/self/fd/{file.fileno()}", "w", locking=False) as target:
+    with atomic_open(output) as file, _hdf5(h5py, output, file) as target:
         data = target.create_group("data")
         for number, index in enumerate(episodes):
             streams = EpisodeStreams(reader, index)
@@ -87,6 +89,22 @@ def export_robomimic(source: Path, output: Path, options: ExportOptions, *, trut
         data.attrs[names.OURS] = dumps(_about(reader, settings, low, high))
         _write_masks(target, reader, episodes, settings.valid)
     return Exported(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
+
+
+@contextlib.contextmanager
+def _hdf5(h5py: Any, output: Path, file: BinaryIO) -> Generator[Any]:
+    """Open an HDF5 file for writing by the name of its descriptor.
+
+    A failed write into a Python file, as on a full disk, would end the process (h5py 3.16).
+
+    Raises:
+        DatasetError: the disk is full, or the operating system refuses otherwise.
+    """
+    try:
+        with h5py.File(f"/proc/self/fd/{file.fileno()}", "w", locking=False) as target:
+            yield target
+    except RuntimeError as error:  # from closing: HDF5 names the reason in its text alone
+        raise (full(output) if f"errno = {errno.ENOSPC}" in str(error) else refused(error, output)) from error
 
 
 def _understood(reader: DatasetReader, options: ExportOptions) -> _Settings:
