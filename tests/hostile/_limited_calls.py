@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.arrays import read_arrays
+from twinloop.dataset.parquet import read_table
 from twinloop.dataset.pictures import decoded
 from twinloop.dataset.video import decode
 
@@ -23,3 +24,8 @@ def read_picture(path: Path) -> Any:
 def read_video(path: Path) -> Any:
     """Decode the first frame of a video."""
     return decode(path, [0.0]).shape
+
+
+def read_parquet(path: Path) -> Any:
+    """Read a table."""
+    return read_table(path).num_rows

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from _limited import Limited
@@ -95,6 +97,7 @@ YAMLS = [
     attack("YAML: a chain of aliases, 4,000 levels deep", _nested(100), "nested more than 64", name="deep-aliases"),
     attack("YAML: 10⁶ values", "[" + "1," * 1_000_000 + "]", "more than 100,000", name="many-values"),
     attack("YAML: an integer of 4,301 digits", f"seed: {DIGITS}", "does not fit in 64 bits", name="digits"),
+    attack("YAML: an integer of 30 digits, which no array holds", "seed: 1" + "0" * 29, "64 bits", name="integer"),
     attack("YAML: a hexadecimal integer of 10,000 digits", f"a: 0x{'f' * 10_000}", "64 bits", name="hexadecimal"),
     attack("YAML: an octal integer of 10,000 digits", f"a: 0{'7' * 10_000}", "64 bits", name="octal"),
     attack("YAML: a binary integer of 10⁵ digits", f"a: 0b{'1' * 100_000}", "64 bits", name="binary"),
@@ -583,3 +586,26 @@ def test_a_video_that_is_a_reference_is_refused(
     outcome = limited.refused("_limited_calls:read_video", tmp_path / "sent.mp4")
     observed(outcome)
     assert "cannot be read as a video" in outcome.message
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "group"),
+    [
+        attack("Parquet: 3·10⁸ equal numbers in a small file", 300_000_000, 1, 3_000_000, name="numbers", slow=True),
+        attack("Parquet: lists of 3·10⁸ equal numbers in 300 rows", 300, 1_000_000, 2, name="lists", slow=True),
+        attack("Parquet: 100,001 row groups of one row", 100_001, 1, 1, name="groups", slow=True),
+    ],
+)
+def test_a_table_that_unpacks_to_gigabytes_is_refused(
+    limited: Limited, tmp_path: Path, rows: int, width: int, group: int, observed: Observed
+) -> None:
+    kind = pa.float64() if width == 1 else pa.list_(pa.float64(), width)
+    with pq.ParquetWriter(tmp_path / "sent.parquet", pa.schema({"a": kind}), compression="zstd") as writer:
+        values = pa.array(np.zeros(group * width))
+        part = values if width == 1 else pa.FixedSizeListArray.from_arrays(values, width)
+        for _ in range(rows // group):
+            writer.write_table(pa.table({"a": part}, schema=pa.schema({"a": kind})), row_group_size=group)
+    size = (tmp_path / "sent.parquet").stat().st_size
+    outcome = limited.refused("_limited_calls:read_parquet", tmp_path / "sent.parquet")
+    observed(f"{size:,} bytes: {outcome}")
+    assert "are read" in outcome.message

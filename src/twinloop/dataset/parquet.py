@@ -15,6 +15,10 @@ from numpy.typing import NDArray
 from twinloop.core.documents import require_regular
 from twinloop.core.errors import DatasetError, InputError
 
+# Most values that are read at once, 2 GiB as float64, and most parts (columns of row groups) of a file.
+_MOST_VALUES = 1 << 28
+_MOST_CHUNKS = 100_000
+
 
 @contextlib.contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
@@ -31,6 +35,7 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         raise DatasetError(str(error)) from error
     try:
         with pq.ParquetFile(path) as file:
+            _require_few_values(file.metadata, path, whole=False)
             names = file.schema_arrow.names
             if len(set(names)) < len(names):
                 twice = next(name for name in names if names.count(name) > 1)
@@ -44,6 +49,27 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
         ) from error
 
 
+def _require_few_values(metadata: pq.FileMetaData, path: Path, *, whole: bool) -> None:
+    """Refuse a table that unpacks to more than memory holds: equal values take hardly any space in a file.
+
+    Args:
+        metadata: of the file.
+        path: of the file.
+        whole: the file is read at once, and not one row group after the other.
+
+    Raises:
+        DatasetError: names the file.
+    """
+    chunks = metadata.num_row_groups * metadata.num_columns
+    if chunks > _MOST_CHUNKS:
+        raise DatasetError(f"{path} has {chunks:,} parts; at most {_MOST_CHUNKS:,} are read of a file. Write it again.")
+    groups = (metadata.row_group(i) for i in range(metadata.num_row_groups))
+    sizes = [sum(group.column(i).num_values for i in range(group.num_columns)) for group in groups]
+    values = sum(sizes) if whole else max(sizes, default=0)
+    if values > _MOST_VALUES:
+        raise DatasetError(f"{path} has {values:,} values; at most {_MOST_VALUES:,} are read at once. Split the file.")
+
+
 def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """A whole Parquet file, or some of its columns.
 
@@ -51,6 +77,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         DatasetError: as `open_parquet`, or a column is missing.
     """
     with open_parquet(path) as file:
+        _require_few_values(file.metadata, path, whole=True)
         require_columns(columns or (), file.schema_arrow.names, where=str(path))
         return file.read(columns=list(columns) if columns else None)
 
