@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from _attack_table import anonymous, cell_of, cells_of
 
 LIST_FILE = "TWINLOOP_LIST_ATTACKS"  # write every collected attack to this file, as JSON
 PAGE_FILE = "TWINLOOP_WRITE_ATTACKS"  # write the table of attacks into this page
 _LONGEST = 160  # characters of an observation
+_TABLE = "attacks"  # the name of the table's place in the page
+_HEAD = ["area", "attack", "expected", "observed", "tests"]
 _reports: dict[str, pytest.TestReport] = {}
 
 
@@ -33,9 +35,7 @@ def observed(record_property: Callable[[str, object], None], tmp_path: Path) -> 
 
     def note(seen: object) -> None:
         text = f"{type(seen).__name__}: {seen}" if isinstance(seen, BaseException) else str(seen)
-        text = " ".join(
-            re.sub(r"/\S*/pytest-\S*?/[^/\s]+(?=[/\s.,:'\"]|$)", "…", text.replace(str(tmp_path), "…")).split()
-        )
+        text = anonymous(text.replace(str(tmp_path), "…"))
         record_property("observed", text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")
 
     return note
@@ -78,26 +78,39 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write the table of attacks where that is asked for."""
+    """Write the table of attacks where that is asked for; rows of attacks that were not run stay as they are."""
     page = os.environ.get(PAGE_FILE)
     if not page or hasattr(session.config, "workerinput"):
         return
-    from twinloop.loop.marked import markdown_table, write_between
+    from twinloop.loop.marked import around, markdown_table, write_between
 
-    rows = list[list[str]]()
-    for name in sorted(_reports):
-        report, facts = _reports[name], dict(_reports[name].user_properties)
-        outcome = str(facts.get("observed", "as expected")) if report.passed else f"**{report.outcome}**"
-        rows.append([str(len(rows) + 1), _area(name), str(facts["attack"]), str(facts["expected"]), _cell(outcome)])
-    write_between(
-        Path(page), "attacks", "\n" + markdown_table(["", "area", "attack", "expected", "observed"], rows) + "\n"
-    )
+    before, after = around(Path(page), _TABLE)
+    old = Path(page).read_text()[len(before) : -len(after)].splitlines()
+    rows = {tuple(cells[:3]): cells for line in old if len(cells := cells_of(line)) == len(_HEAD)}
+    rows = {key: cells for key, cells in rows.items() if key[0] not in ("area", "---")}
+    rows |= _rows()
+    table = markdown_table(_HEAD, [rows[key] for key in sorted(rows)])
+    write_between(Path(page), _TABLE, f"\n{table}\n")
+
+
+def _rows() -> dict[tuple[str, ...], list[str]]:
+    """Return the rows of this run; attacks with one description, in one area, share a row."""
+    found: dict[tuple[str, ...], list[pytest.TestReport]] = {}
+    for name, report in _reports.items():
+        facts = dict(report.user_properties)
+        key = (_area(name), cell_of(str(facts["attack"])), cell_of(str(facts["expected"])))
+        found.setdefault(key, []).append(report)
+    return {key: [*key, *_outcome(reports)] for key, reports in found.items()}
+
+
+def _outcome(reports: list[pytest.TestReport]) -> tuple[str, str]:
+    """Return what a row observed, in words, and how many tests it stands for."""
+    for word in ("failed", "skipped"):
+        if any(getattr(report, word) for report in reports):
+            return f"**{word}**", str(len(reports))
+    seen = str(dict(reports[0].user_properties).get("observed", "as expected"))
+    return cell_of(seen), str(len(reports))
 
 
 def _area(nodeid: str) -> str:
     return Path(nodeid.partition("::")[0]).stem.removeprefix("test_").replace("_", " ")
-
-
-def _cell(text: str) -> str:
-    """Return an observation as a cell of Markdown: nothing in it is markup."""
-    return text.replace("\\", "\\\\").replace("<", "&lt;").replace("`", "'").replace("*", "\\*").replace("_", "\\_")
