@@ -97,8 +97,11 @@ def again(verb: Verb, cell: Path, environment: dict[str, str]) -> Ran:
     return ran
 
 
-FINISHED = ("exists", "holds an earlier run", "holds a finished run", "holds a dataset", "is a workspace already",
-            "is taken", "not empty", "nothing is left to resume", "There is no", "is the champion")  # fmt: skip
+FINISHED = (
+    "exists and is not", "holds an earlier run", "holds a finished run", "holds a dataset", "is a workspace already",
+    "holds a scenario already", "is taken", "not empty", "not an empty folder", "nothing is left to resume",
+    "There is no", "is the champion",
+)  # fmt: skip
 
 
 def full_disk(world: str, name: str, environment: dict[str, str], needed: int) -> dict[str, Any]:

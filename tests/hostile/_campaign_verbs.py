@@ -57,7 +57,8 @@ class Verb:
     that it makes, relative to the workspace; where there are none it changes the catalog. ``again`` are words that are
     added to go on after a kill. ``needs`` names modules that must be installed, ``hub`` a server to talk to. A verb
     that ``repeats`` may be run again after it has succeeded. One that is not ``exact`` measures wall-clock times, so
-    that only the names of its files are the same each time.
+    that only the names of its files are the same each time. One that ``keeps`` what it had recorded of a robot before
+    it was ended does not write over that: running it again takes another folder.
     """
 
     words: tuple[str, ...]
@@ -67,6 +68,7 @@ class Verb:
     hub: bool = False
     repeats: bool = False
     exact: bool = True
+    keeps: bool = False
 
     def line(self, cell: Path, *, resumed: bool = False) -> list[str]:
         """Return the words for a workspace."""
@@ -82,6 +84,11 @@ class Verb:
             for name in self.writes
             for file, value in (digest(cell / name) if (cell / name).exists() else {}).items()
         }
+
+    def unlike(self, made: dict[str, str], wanted: dict[str, str]) -> list[str]:
+        """Return the files that are not those of an unbroken run; of a verb that keeps, those that are too many."""
+        names = made.keys() if self.keeps else made.keys() | wanted.keys()
+        return sorted(name for name in names if made.get(name) != wanted.get(name))
 
     @property
     def missing(self) -> str:
@@ -132,12 +139,15 @@ VERBS: dict[str, Verb] = {
         "--output runs/identify",
     ),
     "record": _of(
-        "record --robot virtual:so101_tabletop?seed=3 --excitation plan.yaml --output data/recorded", exact=False
+        "record --robot virtual:so101_tabletop?seed=3 --excitation plan.yaml --output data/recorded",
+        exact=False,
+        keeps=True,
     ),
     "run": _of(
         "run --robot virtual:so101_tabletop?seed=3 --policy swaying --seconds 0.3 --output data/run",
         needs=("torch",),
         exact=False,
+        keeps=True,
     ),
     "monitor calibrate": _of("monitor calibrate --data data/many --twin double_pendulum --rate 0.9 --output monitor"),
     "monitor check": _of("monitor check --data data/many --monitor usual --twin double_pendulum --output runs/check"),
@@ -317,11 +327,11 @@ def digest(path: Path) -> dict[str, str]:
     return {
         one.relative_to(path).as_posix(): hashlib.sha256(_plain(one)).hexdigest()
         for one in files
-        if one.name not in _PAGES
+        if not one.name.endswith(_CLOCKED)
     }
 
 
-_PAGES = ("report.html",)  # they say when they were made
+_CLOCKED = ("report.html", ".log.jsonl")  # they tell when they were made
 
 
 def _plain(path: Path) -> bytes:

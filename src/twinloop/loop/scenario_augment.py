@@ -12,6 +12,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
+from twinloop.dataset import layout
 from twinloop.generate.config import MAX_BATCH, make_plan, resolve
 from twinloop.loop import scenario_places as places
 from twinloop.loop.generate import run_generate
@@ -66,11 +67,16 @@ def run_augment(
         episodes=None,
         seed=None,
         workers=workers,
-        resume=False,
+        resume=_begun(output / _DATA),
         keep="success",
         console=console,
     )
     return {**figures, "data": str(output / _DATA), "attempted": made["attempted"], "episodes": made["episodes"]}
+
+
+def _begun(data: Path) -> bool:
+    """Return whether an earlier run of the same command was ended before all episodes were there."""
+    return (data / layout.PROGRESS).is_file() and not (data / layout.RESULT).is_file()
 
 
 def write_plan(
