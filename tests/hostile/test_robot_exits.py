@@ -319,12 +319,15 @@ def test_a_person_stops_the_way_home(tmp_path, monkeypatch, capsys, observed):
         for name in ("SIGINT", "SIGTERM", "SIGHUP")
     ],
 )
-def test_a_signal_stops_the_robot(name, tmp_path, monkeypatch, capsys, observed):
+def test_a_signal_stops_the_robot(name, tmp_path, monkeypatch, capsys, observed, request):
     def sent(arm, answer):
         if arm.counts["get_observation"] == 20:
             os.kill(os.getpid(), getattr(signal, name))
         return answer
 
+    # Under nohup SIGHUP is ignored, and stays so.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    request.addfinalizer(lambda: signal.signal(signal.SIGHUP, before))
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     arm = Arm(get_observation=sent)
     policy_of(monkeypatch, arm)

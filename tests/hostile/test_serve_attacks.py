@@ -228,15 +228,21 @@ class Wordy(Adding):
 def test_a_client_that_leaves_a_little_unread_is_closed(observed: Observed) -> None:
     with serving(Wordy, limits=replaced(rest_s=60.0)) as server:
         server._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # of connections to come
+
+        def gone() -> bool:
+            return not server._server.server_state.connections
+
         for count in range(1, 30):  # one answer more each time, until one does not fit into the system's buffers
             with connected(server) as line:
                 line.sendall(count * (head("GET", "/v1/policy") + b"\r\n"))
                 [theirs] = wait_for_connections(server)
                 time.sleep(2 * STEP_S)  # what the system still takes is gone by then
-                if theirs.transport.get_write_buffer_size():
-                    wait_for(lambda: not server._server.server_state.connections, "the connection was kept")
-                    break
-            wait_for(lambda: not server._server.server_state.connections, "the connection was kept")
+                unread = theirs.transport.get_write_buffer_size
+                if unread():  # on a busy machine the system may take it later: then one answer more is tried
+                    wait_for(lambda: gone() or not unread(), "the connection was kept")  # noqa: B023 - of this round
+                    if gone():
+                        break
+            wait_for(gone, "the connection was kept")
         else:
             raise AssertionError("the system took all answers")
     observed("closed")

@@ -85,7 +85,7 @@ def _added(opened: Workspace, folder: Path, batch: str | None, console: Console)
     if added.first_sealed:
         console.print(f"  {added.first_sealed} files got a hash that an earlier version had left without one")
     for sentence in added.unreadable[:_SHOWN]:
-        console.print(f"  cannot be read: {readable(sentence)}")
+        console.print(f"  cannot be read: {readable(sentence)}", soft_wrap=True)
     if len(added.unreadable) > _SHOWN:
         console.print(f"  and {len(added.unreadable) - _SHOWN} more that cannot be read: see --json")
     if added.unreadable:
