@@ -13,8 +13,9 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Generator, Iterable
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, cast
 
 from twinloop.core.errors import InputError
 
@@ -66,7 +67,7 @@ def require_regular(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def open_regular(path: Path) -> Generator[BinaryIO]:
+def open_regular(path: Path) -> Generator[BufferedReader]:
     """Open a regular file for reading bytes, without waiting for anything.
 
     Raises:
