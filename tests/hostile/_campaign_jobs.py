@@ -80,6 +80,7 @@ def _killed(world: str, verb: Verb, at: int, environment: dict[str, str]) -> dic
         first = command(verb.line(cell), cell, Fault(kind="kill", at=at), **environment)
         wrong = whole(cell)
         ran = again(verb, cell, environment)
+        command(["fsck", "--repair"], cell)  # sweeps parts of the catalog that no commit lists
         return {"at": at, "code": first.code, "wrong": wrong, "again": ran.code, "text": ran.text[-600:],
                 "made": verb.made(cell), "after": whole(cell), "hidden": leftovers(cell.parent)}  # fmt: skip
 
@@ -98,10 +99,21 @@ def again(verb: Verb, cell: Path, environment: dict[str, str]) -> Ran:
 
 
 FINISHED = (
-    "exists and is not", "holds an earlier run", "holds a finished run", "holds a dataset", "is a workspace already",
-    "holds a scenario already", "is taken", "not empty", "not an empty folder", "nothing is left to resume",
-    "There is no", "is the champion",
-)  # fmt: skip
+    "Nothing is written over",
+    "exists and is not",
+    "holds an earlier run",
+    "holds a finished run",
+    "holds a dataset",
+    "holds a scenario already",
+    "is a workspace already",
+    "is taken",
+    "not empty",
+    "not an empty folder",
+    "nothing is left to resume",
+    "There is no",
+    "nothing to roll back to",
+    "is the champion",
+)
 
 
 def full_disk(world: str, name: str, environment: dict[str, str], needed: int) -> dict[str, Any]:

@@ -90,6 +90,11 @@ class Verb:
         names = made.keys() if self.keeps else made.keys() | wanted.keys()
         return sorted(name for name in names if made.get(name) != wanted.get(name))
 
+    def left(self, hidden: list[str], usual: list[str]) -> list[str]:
+        """Return hidden files that are left over; those of a verb that keeps are the next writer's to remove."""
+        found = sorted(set(hidden) - set(usual))
+        return [name for name in found if not (self.keeps and name.endswith((".next", ".lock")))]
+
     @property
     def missing(self) -> str:
         """Return the first module that is needed and not installed."""
@@ -394,6 +399,6 @@ def _unreadable(folder: Path) -> list[str]:
 
 
 def leftovers(base: Path) -> list[str]:
-    """Return hidden files and folders below a folder, which no finished command leaves behind."""
-    found = (path for path in base.rglob("*") if path.name.startswith(".") and path.name != ".gitignore")
-    return sorted(path.relative_to(base).as_posix() for path in found)
+    """Return hidden files and folders below a folder, which no finished command leaves behind, but what was swept."""
+    found = (path for path in base.rglob("*") if path.name.startswith(".") and "swept" not in path.parts)
+    return sorted(path.relative_to(base).as_posix() for path in found if path.name != ".gitignore")
