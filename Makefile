@@ -31,7 +31,8 @@ test-slow: $(STAMP)
 
 # Every attack, the slow campaigns included; prints counts and writes the table of docs/trust.md.
 attacks: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,slow]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
+		-e ".[demo,dev,hub,mcap,serve,train,warp]"
 	TWINLOOP_WRITE_ATTACKS=docs/trust.md $(BIN)/python -m pytest tests/hostile -m "not gpu and not network" -n auto
 
 check: $(STAMP)

@@ -34,7 +34,6 @@ _PRELOADED = (
     "pyarrow.parquet",
     "pyarrow.csv",
     "rich.console",
-    "safetensors",
     "scipy.spatial",
     "yaml",
     "twinloop.cli.main",
@@ -44,6 +43,7 @@ _PRELOADED = (
     "twinloop.generate.config",
     "twinloop.twin",
 )
+_OPTIONAL = ("safetensors", "twinloop.policies.weights")  # the extra "train"
 _COMMANDS = (
     "gate /nowhere.yaml",
     "twin check /nowhere.yaml",
@@ -126,8 +126,9 @@ def serve() -> None:
     """Answer each line ``[function, arguments, folder]`` with the outcome of a fork that calls it."""
     for name in _PRELOADED:
         importlib.import_module(name)
-    with contextlib.suppress(ImportError):  # torch is an extra
-        importlib.import_module("twinloop.policies.weights")
+    for name in _OPTIONAL:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     for words in _COMMANDS:  # a command imports what it needs: no attack is charged for that
         _commanded(words.split())
     for line in sys.stdin:

@@ -58,7 +58,7 @@ def write_policy(
         "versions": dict(_versions()),
         "card": card.to_json(),
     }
-    facts = {"format": "pt", "hash": config["hash"], "normalization_source": statistics["source"]}
+    facts = {"hash": config["hash"]}  # one only: safetensors writes several in an order that changes with each process
     with locked_snapshot(folder) as stage:
         replace_bytes(stage / WEIGHTS, safetensors.torch.save(plain, metadata=facts))
         replace_bytes(stage / CONFIG, (dumps(config, indent=2) + "\n").encode())
