@@ -32,7 +32,7 @@ test-slow: $(STAMP)
 # Every attack, the slow campaigns included; prints counts and writes the table of docs/trust.md.
 attacks: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
-		-e ".[demo,dev,hub,mcap,serve,train,warp]"
+		-e ".[demo,dev,light]"
 	TWINLOOP_WRITE_ATTACKS=docs/trust.md $(BIN)/python -m pytest tests/hostile -m "not gpu and not network" -n auto
 
 check: $(STAMP)

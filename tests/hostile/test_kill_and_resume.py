@@ -32,7 +32,8 @@ POINTS = {name: 12 if name in NAMED else 3 for name in VERBS}
 MOMENTS = {"identify": 6, "train": 6, "import": 6, "pull": 6, "curate": 6, "generate": 6}
 SECONDS = {"identify": 6.0, "train": 10.0, "import": 4.0, "pull": 4.0, "curate": 6.0, "generate": 5.0}
 WHOLE = (
-    "fsck finds nothing wrong, the command run again ends as an unbroken run, and fsck --repair leaves no temporary file"
+    "fsck finds nothing wrong, the command run again ends as an unbroken run, "
+    "and fsck --repair leaves no temporary file"
 )
 
 
