@@ -6,6 +6,7 @@ import base64
 import json
 import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -269,6 +270,18 @@ def test_a_recorded_log_keeps_its_own_digits_times_and_signals(tmp_path):
     assert [[message[column] for column in wrench.columns] for _, _, message in rows] == wrench.values.tolist()
     np.testing.assert_allclose([at for at, _, _ in rows], (wrench.time - log.time[0]) * 1e9, atol=2)
     assert found["/joints/measured"][-1][0] == pytest.approx((log.time[-1] - log.time[0]) * 1e9, abs=2)
+
+
+def test_a_sensor_that_began_before_the_frames_opens_the_file(tmp_path):
+    log = recorded_log()
+    wrench = replace(log.signals["wrench/tool"], time=log.signals["wrench/tool"].time - 5.0)
+    write_log_dataset([replace(log, signals={"wrench/tool": wrench})] * 2, tmp_path / "set")
+    done = EXPORTER.export(tmp_path / "set", tmp_path / "log.mcap")
+    found = messages(done.output)
+    assert found["/signals/wrench/tool"][0][0] == 0
+    assert found["/joints/measured"][0][0] == pytest.approx((log.time[0] - wrench.time[0]) * 1e9, abs=2)
+    compared = verify_export(PlayedFolder(tmp_path / "set"), EXPORTER.play(done.output), done.episodes)
+    assert compared.accepted, compared
 
 
 def test_without_known_units_there_are_only_the_datasets_numbers(tmp_path):

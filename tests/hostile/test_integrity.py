@@ -27,6 +27,7 @@ from twinloop.catalog import Workspace, kept
 from twinloop.catalog.commit_count import count_file, read_count
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.row_digests import changed_tables, measured_digests
+from twinloop.catalog.seals import Seal, broken
 from twinloop.catalog.state import State
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError
@@ -772,6 +773,18 @@ def test_a_video_is_sealed_when_it_is_added(tmp_path, observed):
     flip(path, path.stat().st_size // 2, 0)
     observed(named(root, path))
     assert curate(root, only=["recording/clock_jump"])["verdicts"]["bad"] == 0  # it can still be decoded
+
+
+@pytest.mark.parametrize(("at", "named"), [(0, False), (-1, True)], ids=["beginning", "end"])
+def test_a_video_that_was_sealed_by_its_end_alone(tmp_path, at, named):
+    """As earlier versions did: `fsck` compares that end without --deep, and cannot see the rest."""
+    video = tmp_path / "videos" / "chunk-000" / "file-000.mp4"
+    video.parent.mkdir(parents=True)
+    video.write_bytes(bytes(2 << 20))
+    seal = Seal.of(tmp_path, "videos/chunk-000/file-000.mp4", whole=False)
+    assert broken(tmp_path, seal, deep=False) is None
+    flip(video, at)
+    assert (broken(tmp_path, seal, deep=False) is not None) is named
 
 
 def test_parts_hold_what_was_read_and_not_what_the_dataset_is_now(plain):

@@ -246,6 +246,13 @@ FILES = [
         name="include-ring",
     ),
     attack(
+        "MJCF: 40 texts, each of which includes the next",
+        model('<include file="0.xml"/>'),
+        {f"{i}.xml": model(f'<include file="{i + 1}.xml"/>' if i < 39 else "") for i in range(40)},
+        "over more than 16 files",
+        name="include-chain",
+    ),
+    attack(
         "MJCF: a model that attaches itself, which ended the process",
         "<mujoco><asset><model name='m' file='model.xml'/></asset><worldbody><body name='b'/>"
         + ATTACH.format(0)

@@ -184,8 +184,10 @@ class _Model:
     def add(self, path: Path, above: tuple[Path, ...] = ()) -> _Cost:
         """Return what a text takes with all that it includes and attaches."""
         place = _real(path)
-        if place in above or len(above) > _MOST_FILES_DEEP:
+        if place in above:
             raise InputError(f"{path} includes or attaches itself in the end. Remove the reference.")
+        if len(above) > _MOST_FILES_DEEP:
+            raise InputError(f"{path} is included or attached over more than {_MOST_FILES_DEEP} files. Join some.")
         if place not in self.costs:
             document = _Document(path, self)
             read_elements(read_bytes(path, MOST_XML_BYTES), where=str(path), start=document.start, end=document.end)

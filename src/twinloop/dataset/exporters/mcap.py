@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from twinloop.core.errors import MissingDependencyError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.dataset.exporters import mcap_messages as messages
@@ -72,13 +75,20 @@ def _write_file(path: Path, asked: Asked, episodes: Sequence[int]) -> list[str]:
         target.attach(FEATURES, {"fps": reader.fps, "features": reader.info["features"]})
         for index in episodes:
             streams = EpisodeStreams(reader, index)
-            zero = begin - int(nanoseconds(streams.time[0]))
+            zero = begin - int(nanoseconds(_earliest(streams, asked.truth)))
             target.describe(streams, zero)
             found = entries(streams, asked.truth, asked.cameras, zero, notes, copied=asked.copied)
             for entry in heapq.merge(*found, key=lambda entry: entry.at):
                 target.add(entry)
             begin = target.last + _APART_NS
     return notes
+
+
+def _earliest(streams: EpisodeStreams, truth: Truth) -> NDArray[np.float64]:
+    """Return the first time of an episode in s: a sensor or an event may begin before the frames."""
+    signals = [channel.time[0] for channel in streams.signals() if len(channel.time)]
+    events = [event.time for event in truth.events(streams.index)]
+    return np.min([streams.time[0], *signals, *events])
 
 
 @contextmanager
