@@ -132,7 +132,23 @@ def test_a_model_that_claims_memory_is_refused(limited: Limited, tmp_path: Path,
 
 
 LAUGHS = "".join(f'<!ENTITY a{i} "{f"&a{i - 1};" * 10 if i else "ha"}">' for i in range(10))
+PILE = "".join(f'<body pos="0 0 {z}"><freejoint/><geom type="box" size=".1 .1 .1"/></body>' for z in (0.05, 0.1, 0.2))
+PILED = f'<worldbody><geom type="plane" size="5 5 .1"/>{PILE}</worldbody>'
+APART = PILED.replace("0 0 0.1", "9 0 9").replace("0 0 0.2", "9 9 9").replace("0 0 0.05", "0 9 9")
+KEYS = " ".join(f"0 0 {z} 1 0 0 0" for z in (0.05, 0.1, 0.2))
 TEXTS = [
+    attack(
+        "MJCF: boxes that touch, and a memory of 2 kB for contacts, which ended in a traceback",
+        f'<mujoco><size memory="2K"/>{PILED}</mujoco>',
+        "cannot be simulated where it begins",
+        name="memory",
+    ),
+    attack(
+        "MJCF: boxes that touch in the second keyframe, and a memory of 2 kB for contacts",
+        f'<mujoco><size memory="2K"/>{APART}<keyframe><key/><key qpos="{KEYS}"/></keyframe></mujoco>',
+        "cannot be simulated where it begins",
+        name="memory-of-a-keyframe",
+    ),
     attack(
         "MJCF: ten levels of ten entities each", f"<!DOCTYPE x [{LAUGHS}]>" + model("&a9;"), "no DOCTYPE", name="lol"
     ),

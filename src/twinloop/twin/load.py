@@ -173,6 +173,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
         _check_names(spec, _compile(mjspec, model_path), where)
         add_gears(mjspec, gears, where=where)
     model = _compile(mjspec, model_path)
+    _require_memory(model, model_path)
     scene = Scene(layout=layout, model=model) if layout else None
     _check_names(spec, model, where)
     _check_sensors(spec, devices, model, where)
@@ -224,6 +225,18 @@ def _compile(mjspec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:
         return compile_model(mjspec)
     except ENGINE_ERRORS as error:
         raise InputError(f"{path} does not compile: {_one_line(error)}") from error
+
+
+def _require_memory(model: mujoco.MjModel, path: Path) -> None:
+    """Refuse a model whose own memory is too small for its contacts where it begins, in each keyframe and without."""
+    data = mujoco.MjData(model)
+    try:
+        mujoco.mj_forward(model, data)
+        for key in range(model.nkey):
+            mujoco.mj_resetDataKeyframe(model, data, key)
+            mujoco.mj_forward(model, data)
+    except ENGINE_ERRORS as error:
+        raise InputError(f"{path} cannot be simulated where it begins: {_one_line(error)}") from error
 
 
 def _one_line(error: Exception) -> str:
