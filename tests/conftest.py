@@ -4,8 +4,12 @@ import atexit
 import os
 import shutil
 import tempfile
+from collections import Counter
 
+import pytest
 from hypothesis import settings
+
+from _skips import installed_optional_modules, wrongly_skipped
 
 # Approvals of code are kept per user: tests have a home of their own, which the processes that they start share.
 if "TWINLOOP_HOME" not in os.environ:
@@ -14,3 +18,42 @@ if "TWINLOOP_HOME" not in os.environ:
 
 settings.register_profile("twinloop", deadline=None)  # a machine that is shared is slow at times, and slow is not wrong
 settings.load_profile("twinloop")
+
+
+_skipped = Counter()
+
+
+def _note(report):
+    if report.skipped and isinstance(report.longrepr, tuple):
+        _skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+
+def pytest_runtest_logreport(report):
+    """Keep why a test was skipped."""
+    _note(report)
+
+
+def pytest_collectreport(report):
+    """Keep why a whole file was skipped."""
+    _note(report)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session):
+    """Fail where tests were skipped for want of a package that is installed."""
+    if not hasattr(session.config, "workerinput") and _wrong() and session.exitstatus == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how many tests or files were skipped, and why."""
+    if _skipped:
+        terminalreporter.section("skipped")
+        for reason, count in _skipped.most_common():
+            terminalreporter.write_line(f"{count:5d}  {reason}")
+    for reason in _wrong():
+        terminalreporter.write_line(f"FAILED: this is installed, so nothing may be skipped for it: {reason}", red=True)
+
+
+def _wrong():
+    return wrongly_skipped(_skipped, installed_optional_modules()) if _skipped else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import duckdb
 import numpy as np
 import pyarrow.compute as pc
 import pytest
@@ -177,7 +178,6 @@ def test_rows_are_queried_over_all_episodes(written):
     contacts = DatasetReader(written[0]).side_table("annotations/contacts")
     found = contacts.to_table(filter=pc.field("body2") == "cube", columns=["episode_index", "force"])
     assert set(found["episode_index"].to_pylist()) == {0, 1}
-    duckdb = pytest.importorskip("duckdb")
     pattern = f"{written[0]}/twinloop/annotations/contacts/*/*.parquet"
     ((count,),) = duckdb.sql(f"SELECT count(*) FROM '{pattern}' WHERE body2 = 'cube'").fetchall()
     assert count == len(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import duckdb
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -182,7 +183,6 @@ def test_which_episodes_trained_a_policy_and_which_policies_saw_an_episode(made,
 def test_parents_that_run_in_a_circle_end():
     """No honest episode descends from itself, but a folder from anywhere may say so."""
     places = pa.table({"episode_id": ["p", "q", "r"], "parents": [["q"], ["p"], ["q", "gone"]]})
-    duckdb = pytest.importorskip("duckdb")
     with duckdb.connect(":memory:") as connection:
         connection.register("places", places)
         rows = connection.execute(LINEAGE_VIEWS["descent"] + " ORDER BY ALL").fetchall()

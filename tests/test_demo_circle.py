@@ -11,7 +11,7 @@ from rich.console import Console
 from twinloop.loop.transfer_study.settings import TransferSettings
 
 pytest.importorskip("torch")
-demo_circle = pytest.importorskip("twinloop.loop.demo_circle")
+from twinloop.loop import demo_circle
 
 SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=1, conditions=(1, 4))
 

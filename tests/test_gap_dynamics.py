@@ -1,14 +1,13 @@
 """The dynamics gap as a whole: a twin against itself, planted errors, portions, contact, single logs, real logs."""
 
-import os
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from _gap_logs import arm_log, arm_twin, episode
+from _real_data import real_set
 from twinloop.core.errors import InputError, LogError
 from twinloop.dataset.registry import load
 from twinloop.dataset.resample import resample
@@ -32,13 +31,6 @@ def backend():
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory):
     return arm_twin(tmp_path_factory.mktemp("arm"))
-
-
-def data(name):
-    folder = os.environ.get("TWINLOOP_DATA")
-    if not folder or not (Path(folder) / name).exists():
-        pytest.skip(f"{name} is not in TWINLOOP_DATA")
-    return Path(folder) / name
 
 
 def test_a_twin_against_itself_has_the_planted_noise_and_nothing_else(twin, backend):
@@ -158,7 +150,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
 
 
 def test_tosses_are_told_apart_by_contact(backend):
-    data("contactnets_cube_tosses")
+    real_set("contactnets_cube_tosses")
     tosses = load("contactnets_cube_tosses")[0][:12]
     cube = load_twin("cube_toss")
     report = measure_gap(cube, tosses, backend=backend, options=Request().options(cube, tosses))
@@ -172,7 +164,7 @@ def test_tosses_are_told_apart_by_contact(backend):
 
 @pytest.mark.slow
 def test_the_so101_loses_to_a_pure_delay_before_it_is_identified(backend):
-    data("so101_pick_place_tape")
+    real_set("so101_pick_place_tape")
     log = load("so101_pick_place_tape")[0]
     report = measure_gap(load_twin("so101_tabletop"), log, backend=backend, options=WINDOWS)
     assert report.rmse["delay"].estimate == pytest.approx([0.338, 1.407, 1.540, 0.522, 0.290, 1.567], rel=0.02)
@@ -183,7 +175,7 @@ def test_the_so101_loses_to_a_pure_delay_before_it_is_identified(backend):
 
 @pytest.mark.slow
 def test_a_servo_is_measured_under_the_gain_that_each_log_states(backend):
-    data("bam_servo")
+    real_set("bam_servo")
     log = [piece for one in load("bam_servo")[0] for piece in resample(one, 150.0)]
     log = [replace(piece, index=number) for number, piece in enumerate(log)]
     servo = load_twin("xl330_pendulum")
@@ -197,7 +189,7 @@ def test_a_servo_is_measured_under_the_gain_that_each_log_states(backend):
 
 @pytest.mark.slow
 def test_repeated_rollouts_of_a_pendulum_have_a_floor(backend):
-    folder = data("dfki_double_pendulum")
+    folder = real_set("dfki_double_pendulum")
     rollouts = [raw.episode() for raw in islice(read_rollouts(folder), 10)]
     options = ReplayOptions(window=0.5, start="measured", torque="measured")
     report = measure_gap(load_twin("double_pendulum"), rollouts, backend=backend, options=options, repeats="task")

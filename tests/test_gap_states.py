@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from _real_data import real_set
 from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import Episode
 from twinloop.core.units import JointUnit, UnitMap
@@ -242,10 +243,7 @@ def test_a_virtual_robot_against_replays_of_itself_has_no_gap_and_a_weaker_one_h
     """A twin's own replay is the real side: replaying it shows nothing, and another gain is found at its joint."""
     from twinloop.dataset import registry
 
-    try:
-        source = registry.load_set("so101_pick_place_tape", registry.fetch("so101_pick_place_tape").path)[:10]
-    except Exception as error:  # noqa: BLE001
-        pytest.skip(f"the SO-101 log is not at hand: {error}")
+    source = registry.load_set("so101_pick_place_tape", real_set("so101_pick_place_tape"))[:10]
     twin, backend = load_twin("so101_tabletop"), open_backend("threads", nthread=1)
     own = replayed(twin, source, {}, backend)
     again = measure_states(own, replayed(twin, own, {}, backend), paired=True, draws=199)

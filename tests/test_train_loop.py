@@ -20,7 +20,8 @@ from twinloop.train.additions import Additions
 from twinloop.train.schedule import learning_rate
 
 torch = pytest.importorskip("torch")
-run_module = pytest.importorskip("twinloop.train.run")
+import twinloop.train.run as run_module  # noqa: E402
+
 train, RESULT = run_module.train, run_module.RESULT
 Loop, Samples = run_module.Loop, run_module.Samples
 FILE = "checkpoint.safetensors"

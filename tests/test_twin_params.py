@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import sys
 
 import mujoco
 import numpy as np
@@ -172,9 +172,8 @@ def test_what_is_no_twin_is_named_and_the_built_ins_are_listed():
         load_twin("so101_tabletob")
 
 
-def test_menagerie_without_its_package_says_how_to_get_it():
-    if importlib.util.find_spec("mujoco_menagerie"):
-        pytest.skip("mujoco-menagerie is installed")
+def test_menagerie_without_its_package_says_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mujoco_menagerie", None)  # as if it were not installed
     with pytest.raises(MissingDependencyError, match=r'pip install "twinloop\[menagerie\]"'):
         load_twin("menagerie:franka_emika_panda")
 

@@ -184,7 +184,8 @@ def test_cards_of_policies(text):
 
 @functools.cache
 def page(text: str) -> str:
-    plots = pytest.importorskip("twinloop.report.plots")
+    from twinloop.report import plots
+
     figure = plots.error_by_joint([text], {text: [1.0]}, unit=text)
     figure.update_layout(title=text)
     report = Report(text, text).section(text, text).table([text], [[text]], caption=text).plot(figure, text)
