@@ -156,12 +156,15 @@ class TestFigures:
 
 @pytest.mark.slow
 class TestWhole:
-    def test_demonstrations_are_a_dataset_without_failures(self, tmp_path):
+    @pytest.mark.parametrize("sees", ["scene", "tool"])
+    def test_demonstrations_are_a_dataset_without_failures(self, sees, tmp_path):
         worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placed(TWIN))))
-        written = show(worlds, tmp_path / "demos", count=4, recipe=Recipe(shake=0.0))
+        written = show(worlds, tmp_path / "demos", count=4, recipe=Recipe(shake=0.0, sees=sees))
         reader = DatasetReader(tmp_path / "demos")
         assert reader.info["total_episodes"] == written == 4
-        assert reader.info["features"]["observation.environment_state"]["shape"] == [11]
+        names = reader.info["features"]["observation.environment_state"]["names"]
+        assert {"cube.x", "target.y", "cube.heading.sin"} <= set(names)
+        assert ("tool.x" in names) is (sees == "tool")
 
     def test_pictures_go_with_them(self, tmp_path):
         worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placed(TWIN))))

@@ -13,11 +13,11 @@ from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
-from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import Twin
 
 _WINDOW_S = 0.5  # long enough for a servo to answer (0.17 s), short enough that errors are of the moment
-_NOISE = 0.01  # of a joint's range in the episode: what no twin foretells
+_NOISE = 0.01  # of a joint's travel: play in the gears and stiction, which move a joint although no twin foretells it
 
 
 class ReplayResidual(UsualLimitCheck):
@@ -52,13 +52,15 @@ def _residuals(twin: Twin, recording: Recording) -> list[Measured]:
     params = params_of(recording, twin) or twin.table(1)
     errors = replay(open_backend("threads", nthread=1), logs, params)[0] - logs.measured
     moved = logs.held - logs.measured
+    travel = _travel(twin, logs)
     made = []
     for column, channel in enumerate(logs.channels):
         error, size = errors[..., column], moved[..., column]
         if not np.isfinite(error[np.isfinite(size)]).all():
             made.append(Measured(value=1e3, channel=channel.name, said=f"The replay of {channel.name} diverges."))
             continue
-        least = _NOISE * float(np.nanmax(logs.measured[..., column]) - np.nanmin(logs.measured[..., column]))
+        moves = float(np.nanmax(logs.measured[..., column]) - np.nanmin(logs.measured[..., column]))
+        least = _NOISE * max(moves, travel.get(channel.name, 0.0))
         rms, movement = float(np.sqrt(np.nanmean(error**2))), float(np.sqrt(np.nanmean(size**2)))
         value = rms / (movement + least) if movement + least > 0 else 0.0
         worst = int(np.argmax(np.nanmean(error**2, axis=1)))
@@ -66,3 +68,14 @@ def _residuals(twin: Twin, recording: Recording) -> list[Measured]:
         said = f"The replay of {channel.name} errs by {100 * value:.0f} % of its movement, most from frame {frame} on."
         made.append(Measured(value=value, channel=channel.name, said=said, first_frame=frame))
     return made
+
+
+def _travel(twin: Twin, logs: ReplayLogs) -> dict[str, float]:
+    """Return how far each joint with ends can move, by the name of its channel and in its unit."""
+    joints = [twin.model.joint(name) for name in twin.robot.joints]
+    low, high = logs.units.from_si(np.array([joint.range for joint in joints]).T)
+    return {
+        f"position/{joint.name}": abs(float(high[i] - low[i]))
+        for i, joint in enumerate(joints)
+        if twin.model.jnt_limited[joint.id]
+    }
