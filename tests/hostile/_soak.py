@@ -24,6 +24,7 @@ WARM_UP = 0.2  # share of the rounds that is not judged: libraries load and cach
 ENVIRONMENT = {
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), str(TESTS), *sys.path]),
     "OMP_NUM_THREADS": "1",
+    "ARROW_IO_THREADS": "1",  # pyarrow starts up to eight when it needs them: a new one would look like a leak
 }
 QUERIES = (
     "SELECT batch, count(*) AS n FROM episodes GROUP BY batch",

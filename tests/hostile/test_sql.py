@@ -177,7 +177,7 @@ def test_what_reads_runs(cell, sql):
 )
 def test_no_generated_statement_writes(cell, untouched, observed):
     paths = [str(target) for target in targets(cell.root).values()]
-    before, count = file_hashes(untouched.parent), 0
+    before, count = file_hashes(untouched), 0
 
     @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(statements(paths))
@@ -188,7 +188,7 @@ def test_no_generated_statement_writes(cell, untouched, observed):
             cell.query(sql)
 
     law()
-    assert file_hashes(untouched.parent) == before
+    assert file_hashes(untouched) == before
     observed(f"{count} refused")
 
 
@@ -198,7 +198,7 @@ def test_no_generated_statement_writes(cell, untouched, observed):
 )
 def test_no_generated_statement_writes_without_the_check(cell, untouched, observed):
     paths = [str(target) for target in targets(cell.root).values()]
-    before = file_hashes(untouched.parent)
+    before = file_hashes(untouched)
     count = ran = 0
 
     @settings(max_examples=150, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -214,7 +214,7 @@ def test_no_generated_statement_writes_without_the_check(cell, untouched, observ
     engine = engine_of(cell)
     law()
     engine.close()
-    assert file_hashes(untouched.parent) == before
+    assert file_hashes(untouched) == before
     observed(f"{count} tried, {ran} ran in memory alone")
 
 

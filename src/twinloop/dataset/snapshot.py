@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from twinloop.core.errors import DatasetLockedError
+from twinloop.core.errors import DatasetError, DatasetLockedError
 from twinloop.core.system_errors import is_full, refused
 
 _AT_FDCWD = -100
@@ -92,6 +92,12 @@ def locked(folder: Path, purpose: str = "") -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def forget_lock(folder: Path) -> None:
+    """Remove the lock file of a writer that was ended after it had finished; one that is held stays."""
+    with contextlib.suppress(DatasetError):
+        FolderLock(folder).release()
 
 
 def recover(folder: Path) -> None:

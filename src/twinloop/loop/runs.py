@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
 from twinloop.core.redaction import redacted_values
 from twinloop.dataset import layout
-from twinloop.dataset.snapshot import locked
+from twinloop.dataset.snapshot import forget_lock, locked
 from twinloop.report import Report
 
 
@@ -38,6 +38,7 @@ def claim_output(folder: Path) -> None:
             writable.
     """
     if (folder / "result.json").exists():
+        forget_lock(folder)
         raise InputError(f"{folder} holds an earlier run. Choose another --output, or move that one away.")
     if (folder / layout.INFO).is_file():
         raise InputError(f"{folder} holds a dataset. Choose another --output, or move that one away.")

@@ -24,7 +24,7 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import dumps
 from twinloop.release.record import describe, policy_hash, text
-from twinloop.release.store import discard, files_of, hash_of, place, stage
+from twinloop.release.store import files_of, hash_of, place, staged, sweep
 from twinloop.release.version import MAIN, Alias, Version, aliases, check_name, person, resolve, versions
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class Registry:
         name = check_name(name or folder.resolve().name)
         files = files_of(folder)
         digest = hash_of(files)
+        sweep(self.home / name)
         known = self._same(name, digest)
         if known is not None:
             self._put_back(known, folder, files)
@@ -83,17 +84,10 @@ class Registry:
         policy = policy_hash(folder) if policy is None else policy
         made = describe(folder, files, self.workspace, policy) | dict(record or {})
         made["evaluations"] = [self.keep(one) for one in evidence]
-        staged = stage(folder, self.home / name, files)
-        try:
-            with self.changing() as connection:
-                version = self._number(connection, name, digest)
-                if version is None:
-                    discard(staged)
-                else:
-                    self._enter(connection, staged, (name, version, digest, policy, text(made), now(), self.who))
-        except BaseException:
-            discard(staged)
-            raise
+        with staged(folder, self.home / name, files) as copy, self.changing() as connection:
+            version = self._number(connection, name, digest)
+            if version is not None:
+                self._enter(connection, copy, (name, version, digest, policy, text(made), now(), self.who))
         found = self._same(name, digest)
         assert found is not None  # noqa: S101 - it was entered, or another process had entered it
         return found.reference
@@ -246,10 +240,9 @@ class Registry:
         """Where the copy in the registry was harmed, the same files again heal it."""
         target = self.home / version.name / str(version.version)
         if different(target, version.record["files"]):
-            staged = stage(folder, target.parent, files)
-            with self.workspace.state.transaction():
+            with staged(folder, target.parent, files) as copy, self.workspace.state.transaction():
                 _aside(target)
-                place(staged, target)
+                place(copy, target)
 
     def _number(self, connection: sqlite3.Connection, name: str, digest: str) -> int | None:
         """The next version of a name; None where another process has added the same files meanwhile."""
@@ -258,11 +251,11 @@ class Registry:
             return None
         return 1 + max((row[0] for row in rows), default=0)
 
-    def _enter(self, connection: sqlite3.Connection, staged: Path, row: tuple[Any, ...]) -> None:
+    def _enter(self, connection: sqlite3.Connection, copy: Path, row: tuple[Any, ...]) -> None:
         """Give a copy its place and its row. What a process that was ended left in that place is moved aside."""
         target = self.home / row[0] / str(row[1])
         _aside(target)
-        place(staged, target)
+        place(copy, target)
         connection.execute("INSERT INTO policy_versions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
         self.write(connection, "add", f"{row[0]}@{row[1]}", {}, {"hash": row[2], "policy": row[3]})
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from twinloop.catalog.fsck_release import different
@@ -13,6 +14,7 @@ from twinloop.catalog.ulid import ulid
 from twinloop.core.approval import PICKLE_SUFFIXES
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import sha256_file, sha256_json
+from twinloop.dataset.snapshot import locked
 
 STAGED = ".adding-"
 
@@ -44,8 +46,11 @@ def hash_of(files: Mapping[str, str]) -> str:
     return sha256_json(sorted(files.items()))
 
 
-def stage(folder: Path, home: Path, files: Mapping[str, str]) -> Path:
-    """Copy a folder into one beside its final place, every byte on the disk, read-only.
+@contextlib.contextmanager
+def staged(folder: Path, home: Path, files: Mapping[str, str]) -> Iterator[Path]:
+    """Copy a folder into one beside its final place, every byte on the disk, read-only; for the block to `place` it.
+
+    A copy that was not placed is removed when the block ends.
 
     Args:
         folder: what is copied.
@@ -55,34 +60,46 @@ def stage(folder: Path, home: Path, files: Mapping[str, str]) -> Path:
     Raises:
         DatasetError: the disk is full, or the folder changed while it was copied; nothing is left behind.
     """
-    staged = home / f"{STAGED}{ulid()}"
+    copy = home / f"{STAGED}{ulid()}"
+    with locked(copy):
+        try:
+            _copy(folder, copy, files)
+            yield copy
+        finally:
+            _discard(copy)
+
+
+def _copy(folder: Path, copy: Path, files: Mapping[str, str]) -> None:
     try:
-        home.mkdir(parents=True, exist_ok=True)
         for name in files:
-            target = staged / name
+            target = copy / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, target)
             _flush(target)
-        _require_same(folder, staged, files)
-        _protect(staged)
-    except BaseException as error:
-        discard(staged)
-        if isinstance(error, OSError):
-            raise DatasetError(
-                f"{home} cannot take a copy of {folder} ({error.strerror}). Nothing was added."
-            ) from error
-        raise
-    return staged
+        _require_same(folder, copy, files)
+        _protect(copy)
+    except OSError as error:
+        raise DatasetError(
+            f"{copy.parent} cannot take a copy of {folder} ({error.strerror}). Nothing was added."
+        ) from error
 
 
-def place(staged: Path, target: Path) -> None:
+def sweep(home: Path) -> None:
+    """Remove the copies and locks that ended processes left in a folder: those of a running one are held."""
+    copies = {path.name for path in home.glob(f"{STAGED}*")}
+    copies |= {path.name[1 : -len(".lock")] for path in home.glob(f".{STAGED}*.lock")}
+    for name in copies:
+        with contextlib.suppress(DatasetError), locked(home / name):
+            _discard(home / name)
+
+
+def place(copy: Path, target: Path) -> None:
     """Give a copy its name; it is there after this, whatever ends this process."""
-    staged.replace(target)
+    copy.replace(target)
     sync(target.parent)
 
 
-def discard(folder: Path) -> None:
-    """Remove a copy that has no name yet."""
+def _discard(folder: Path) -> None:
     for path in [folder, *folder.rglob("*")] if folder.is_dir() else []:
         if path.is_dir():
             path.chmod(0o755)
