@@ -146,7 +146,7 @@ class Bench:
             planted=len(planted),
             found=len(planted & named),
             noticed=len(planted & {score.episode_id for score in new}),
-            by=dict(by.most_common()),
+            by=dict(sorted(by.items(), key=lambda row: (-row[1], row[0]))),
             untouched=len(self.recordings) - len(planted),
             wrongly=len({score.episode_id for score in new} - planted),
         )
