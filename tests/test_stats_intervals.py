@@ -113,3 +113,8 @@ def test_bootstrap_over_episodes_covers_under_correlated_noise():
         errors = np.abs(ar1(rng, 80, 0.9, 12)).mean(axis=1)
         covered += bool(bootstrap_mean(errors, level=0.9, draws=500).covers(truth))
     assert 0.83 <= covered / 300 <= 0.96
+
+
+def test_a_share_is_printed_with_its_interval():
+    assert wilson(1, 1).percent() == "100% [21%, 100%]"
+    assert wilson(3, 4).percent(1) == "75.0% [30.1%, 95.4%]"

@@ -21,7 +21,7 @@ class Target:
     ``kind``: a hole in the space of clips, a hole in the parameter space, or a place where simulation fails though
     reality is there. ``box`` holds a range in SI by parameter; empty where no drawn parameter leads there, and ``why``
     then says so. ``mass`` is the share of reality in it, ``episodes`` how many real episodes, ``failure`` the failure
-    rate there (NaN where nothing is known), ``weight`` what episodes are shared out by.
+    rate of the ``judged`` episodes there (NaN where none is), ``weight`` what episodes are shared out by.
     """
 
     kind: Kind
@@ -32,6 +32,7 @@ class Target:
     episodes: int
     failure: float
     weight: float
+    judged: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""

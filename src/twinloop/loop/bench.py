@@ -17,6 +17,7 @@ from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import BatchResult, run_batch
 from twinloop.simulate import InitialState, Simulation
 from twinloop.simulate.rollout import open_warp
+from twinloop.stats import clopper_pearson
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
 
@@ -131,4 +132,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
     rates = [f"{row[name]:,.0f}" for name in ("steps_per_s", "bare_steps_per_s")]
     made = [f"{row[name]:,.1f}" for name in ("trajectories_per_s", "successful_per_s")]
     memory = f"{row['memory_bytes'] / 2**30:.2f} GiB"
-    return [f"{row['worlds']:,}", *rates, f"{row['ratio']:.2f}", *made, f"{row['success']:.1%}", memory]
+    success = clopper_pearson(round(row["success"] * row["worlds"]), row["worlds"]).percent(1)
+    return [f"{row['worlds']:,}", *rates, f"{row['ratio']:.2f}", *made, success, memory]

@@ -12,7 +12,7 @@ from twinloop.curate.holes import Hole
 from twinloop.curate.parameters import Axis
 from twinloop.curate.scan import CELLS, Box
 from twinloop.loop.coverage_measured import PARAMETERS, Measured
-from twinloop.stats import Interval
+from twinloop.stats import Interval, wilson
 
 _HOLES = 5  # that are told in the terminal; the page and result.json have all
 FEW = 3  # episodes of a hole below which it may be chance
@@ -22,7 +22,7 @@ def text_lines(measured: Measured) -> list[str]:
     """The result for a terminal."""
     lines = [*opening(measured), *measured.notes, "", *findings(measured)]
     if measured.holes:
-        lines += ["", f"{'hole':<6}{'of reality':>11}{'episodes':>10}{'distance':>10}{'fails':>7}  in its middle"]
+        lines += ["", f"{'hole':<6}{'of reality':>11}{'episodes':>10}{'distance':>10}{'fails':>17}  in its middle"]
         lines += [_hole_line(measured, number, hole) for number, hole in enumerate(measured.holes[:_HOLES], start=1)]
         if len(measured.holes) > _HOLES:
             lines.append(
@@ -111,8 +111,9 @@ def parameter_lines(measured: Measured) -> list[str]:
     )
     judged = space.sim[~np.isnan(measured.sim.success)]
     if len(judged):
-        rate = float(np.nanmean(measured.sim.success))
-        lines.append(f"Simulated episodes succeed in {rate:.1%} of {len(judged)}.{_worst(space.cells, rate)}")
+        rate = wilson(int(np.nansum(measured.sim.success)), len(judged))
+        worst = _worst(space.cells, float(rate.estimate))
+        lines.append(f"Of {len(judged)} simulated episodes {rate.percent(1)} succeed.{worst}")
         lines += [
             f"They fail more often where {box_words(space.axes, box)}: {box.cases} of {box.cases + box.controls} "
             f"(p = {box.p_value:.2g})."
@@ -163,9 +164,15 @@ def hole_place(measured: Measured, hole: Hole) -> str:
 
 
 def _hole_line(measured: Measured, number: int, hole: Hole) -> str:
-    failure = "–" if np.isnan(hole.failure) else f"{hole.failure:.0%}"
-    figures = f"{hole.mass:>11.1%}{hole.episodes:>10}{hole.distance:>10.2f}{failure:>7}"
+    figures = (
+        f"{hole.mass:>11.1%}{hole.episodes:>10}{hole.distance:>10.2f}{failing_words(hole.failure, hole.judged):>17}"
+    )
     return f"{number:<6}{figures}  {hole_place(measured, hole)}"
+
+
+def failing_words(failure: float, judged: int) -> str:
+    """The share of judged episodes that failed, with its interval."""
+    return wilson(round(failure * judged), judged).percent() if judged else "–"
 
 
 def _rest(holes: Sequence[Hole]) -> str:
@@ -230,7 +237,7 @@ def _box_json(axes: Sequence[Axis], box: Box) -> dict[str, Any]:
 
 
 def _share(interval: Interval) -> str:
-    return f"{float(interval.estimate):.1%} [{float(interval.low):.1%}, {float(interval.high):.1%}]"
+    return interval.percent(1)
 
 
 def _plain(interval: Interval) -> str:

@@ -139,7 +139,7 @@ def run_bench_logs(
     clean = [_clean_row(name, report, twin=twin) for name, (report, twin) in good.items()]
     rows = [_defect_row(name, [t for t in made if t.defect == name]) for name in DEFECTS]
     heads = ("Good log", "twin", "episodes", "errors", "warnings", "notes"), (
-        "Planted", "is found as", "in sources", "trials", "found", "90 % from", "column named", "moment said", "others"
+        "Planted", "is found as", "in sources", "trials", "found", "column named", "moment said", "others"
     )  # fmt: skip
     for head, table in zip(heads, (clean, rows), strict=True):
         shown = Table(*head)
@@ -170,17 +170,15 @@ def _clean_row(name: str, report: LogReport, *, twin: bool) -> list[str]:
 def _defect_row(name: str, trials: Sequence[Trial]) -> list[str]:
     kinds = ", ".join(sorted(DEFECTS[name].finds))
     if not trials:
-        return [name, kinds, "0", "0", *["–"] * 5]
-    found = sum(trial.found for trial in trials)
+        return [name, kinds, "0", "0", *["–"] * 4]
     said = [trial.timed for trial in trials if trial.timed is not None and trial.named]
     return [
         name,
         kinds,
         str(len({trial.source for trial in trials})),
         str(len(trials)),
-        f"{100 * found / len(trials):.0f} %",
-        f"{100 * float(wilson(found, len(trials), level=0.8).low):.0f} %",
-        f"{100 * sum(trial.named for trial in trials) / len(trials):.0f} %",
-        f"{100 * sum(said) / len(said):.0f} %" if said else "–",
+        wilson(sum(trial.found for trial in trials), len(trials)).percent(),
+        wilson(sum(trial.named for trial in trials), len(trials)).percent(),
+        wilson(sum(said), len(said)).percent() if said else "–",
         f"{sum(len(trial.false) for trial in trials) / len(trials):.2f}",
     ]

@@ -18,7 +18,7 @@ from twinloop.curate.scan import CELLS, Box
 from twinloop.curate.steering import steer
 from twinloop.loop.coverage_measured import PARAMETERS, CoverageOptions, Measured, measure
 from twinloop.loop.coverage_params import ParameterSpace
-from twinloop.loop.coverage_words import FEW, box_words, findings, hole_place, opening
+from twinloop.loop.coverage_words import FEW, box_words, failing_words, findings, hole_place, opening
 from twinloop.loop.next_plan_file import Fill, next_file
 
 _MOST_TARGETS = 8  # holes that are steered to, the heaviest first: more would share few episodes out thinly
@@ -111,7 +111,7 @@ def target_lines(targets: Sequence[Target]) -> list[str]:
     """Every target in a sentence."""
     return [
         f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} episodes)"
-        + ("" if np.isnan(target.failure) else f", {target.failure:.0%} failing")
+        + (f", {failing_words(target.failure, target.judged)} failing" if target.judged else "")
         + f". {target.why}"
         for number, target in enumerate(targets, start=1)
     ]
@@ -153,6 +153,7 @@ def _clip_target(measured: Measured, number: int, hole: Hole) -> Target:
         mass=hole.mass,
         episodes=hole.episodes,
         failure=hole.failure,
+        judged=hole.judged,
         weight=hole.weight,
     )
 
@@ -181,6 +182,7 @@ def _parameter_target(measured: Measured, space: ParameterSpace, box: Box) -> Ta
         mass=mass,
         episodes=int(inside.sum()),
         failure=failure,
+        judged=len(known),
         weight=_weight(mass, failure, measured.options.failure_weight),
     )
 
@@ -207,6 +209,7 @@ def _failure_target(measured: Measured, space: ParameterSpace, box: Box) -> Targ
         mass=mass,
         episodes=episodes,
         failure=failure,
+        judged=judged,
         weight=mass * measured.options.failure_weight * failure,
     )
 

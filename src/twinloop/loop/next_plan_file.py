@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 
 from twinloop.core.errors import InputError
@@ -17,6 +16,7 @@ from twinloop.core.yaml_documents import load_yaml
 from twinloop.curate.plan import Target
 from twinloop.generate.config import make_plan, resolve
 from twinloop.loop.coverage_params import Generated
+from twinloop.loop.coverage_words import failing_words
 
 _WIDTH = 110  # of comments
 
@@ -128,7 +128,7 @@ def _text(value: Mapping[str, Any], fills: Sequence[Fill], notes: Sequence[str])
     ]
     for fill in fills:
         target = fill.target
-        failing = "" if np.isnan(target.failure) else f", {target.failure:.0%} failing"
+        failing = f", {failing_words(target.failure, target.judged)} failing" if target.judged else ""
         share = f"{target.mass:.1%} of reality in {target.episodes} episodes{failing}"
         said = f"{target.name}: {share}; {fill.episodes} episodes of the next run. {target.why}"
         lines += ["", *_comment(said, indent="    ")]

@@ -13,7 +13,15 @@ from twinloop.curate.holes import Hole
 from twinloop.loop.coverage_clips import ClipSettings, clips_of
 from twinloop.loop.coverage_measured import Measured, shown_map
 from twinloop.loop.coverage_params import ParameterSpace
-from twinloop.loop.coverage_words import FEW, box_words, findings, hole_place, opening, parameter_lines
+from twinloop.loop.coverage_words import (
+    FEW,
+    box_words,
+    failing_words,
+    findings,
+    hole_place,
+    opening,
+    parameter_lines,
+)
 from twinloop.report import KeyFigure, Report
 from twinloop.report.coverage_reality import clip_map, clip_traces, success_rows
 from twinloop.stats import Interval
@@ -74,14 +82,14 @@ def _map(page: Report, measured: Measured) -> None:
     holes = [hole.clips.tolist() for hole in measured.holes]
     page.plot(clip_map(real, sim, axes, holes, measured.coverage.uncovered, hover))
     page.table(
-        ["hole", "% of reality", "episodes", "distance", "% failing", "in its middle"],
+        ["hole", "% of reality", "episodes", "distance", "failing", "in its middle"],
         [
             [
                 number,
                 100 * hole.mass,
                 hole.episodes,
                 hole.distance,
-                None if np.isnan(hole.failure) else 100 * hole.failure,
+                failing_words(hole.failure, hole.judged),
                 hole_place(measured, hole),
             ]
             for number, hole in enumerate(measured.holes[:20], start=1)
@@ -96,7 +104,8 @@ def _title(measured: Measured, episode: int) -> str:
 
 
 def _hole(page: Report, measured: Measured, number: int, hole: Hole) -> None:
-    failing = "" if np.isnan(hole.failure) else f" {hole.failure:.0%} of its {hole.judged} judged episodes failed."
+    failing = f" Of its {hole.judged} judged episodes {failing_words(hole.failure, hole.judged)} failed."
+    failing = failing if hole.judged else ""
     page.section(
         f"Hole {number}",
         f"{hole.mass:.1%} of reality, {len(hole.clips)} clips of {hole.episodes} episodes, {hole.distance:.3g} times "

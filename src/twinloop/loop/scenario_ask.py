@@ -26,6 +26,7 @@ from twinloop.scenario.terms import terms_of
 from twinloop.scenario.trials import Tried, try_actor
 from twinloop.scenario.what import parse_what
 from twinloop.simulate import open_backend
+from twinloop.stats import clopper_pearson
 from twinloop.twin import Twin
 
 
@@ -123,7 +124,7 @@ def run_counterfactual(
     for one in crossings:
         console.print(
             f"{one.what}: half of the worlds turn between {one.low:.4g} and {one.high:.4g} "
-            f"(success {one.rates[0]:.0%} and {one.rates[1]:.0%}).",
+            f"(success {' and '.join(_of(rate, asking.base.trials, level) for rate in one.rates)}).",
             soft_wrap=True,
         )
 
@@ -211,12 +212,16 @@ def _headline(name: str, one: Contrast, meaning: str) -> Headline:
     return one.difference.headline(name, better="higher", meaning=meaning)
 
 
+def _of(rate: float, trials: int, level: float) -> str:
+    return clopper_pearson(round(rate * trials), trials, level=level).percent()
+
+
 def _contrasts_table(contrasts: Sequence[Contrast], level: float) -> Table:
     table = Table("change", "success", "gained", "lost", "difference", f"{level:.0%} interval", "p")
     for one in contrasts:
         table.add_row(
             f"{one.what}{one.dose:.4g}",
-            f"{float(one.tried.success_rate(level).estimate):.0%}",
+            one.tried.success_rate(level).percent(),
             str(one.pairs.only_a),
             str(one.pairs.only_b),
             f"{float(one.difference.estimate):+.2f}",

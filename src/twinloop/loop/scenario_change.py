@@ -79,8 +79,8 @@ def changes_table(changes: Sequence[Change], pinned: PinnedWorld) -> Table:
     for one in changes:
         table.add_row(
             f"{one.name} (this one)" if one.name == pinned.name else one.name,
-            f"{float(one.before.estimate):.0%}",
-            f"{float(one.after.estimate):.0%}",
+            one.before.percent(),
+            one.after.percent(),
             str(one.pairs.only_a),
             str(one.pairs.only_b),
             f"{float(one.difference.estimate):+.2f}",
@@ -99,7 +99,7 @@ def changes_page(
         [
             KeyFigure(
                 label=one.name,
-                value=f"{float(one.before.estimate):.0%} → {float(one.after.estimate):.0%}",
+                value=f"{one.before.percent()} → {one.after.percent()}",
                 source=f"{one.pairs.pairs} trials in the same worlds",
                 tone="good" if float(one.difference.low) > 0 else "bad" if float(one.difference.high) < 0 else None,
             )
@@ -117,8 +117,8 @@ def changes_page(
         [
             [
                 one.name,
-                float(one.before.estimate),
-                float(one.after.estimate),
+                one.before.percent(),
+                one.after.percent(),
                 one.pairs.only_a,
                 one.pairs.only_b,
                 float(one.difference.estimate),

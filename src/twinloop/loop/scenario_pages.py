@@ -71,7 +71,7 @@ def doses_section(
         [
             [
                 f"{one.what}{one.dose:.4g}",
-                float(one.tried.success_rate(level).estimate),
+                one.tried.success_rate(level).percent(),
                 one.pairs.only_a,
                 one.pairs.only_b,
                 float(one.difference.estimate),
@@ -88,10 +88,10 @@ def doses_section(
 def terms_section(page: Report, ablation: Ablation, level: float) -> None:
     """Terms by what the failure needs."""
     rows = ablation.terms
-    bare = float(ablation.bare.success_rate(level).estimate)
+    bare = ablation.bare.success_rate(level).percent()
     page.section(
         "Which term of the physics does the failure need?",
-        f"With all of these terms switched off {bare:.0%} of the worlds succeed. A term that the failure needs gains "
+        f"With all of these terms switched off {bare} of the worlds succeed. A term that the failure needs gains "
         "success when it alone is switched off; one that is enough loses it when all others are.",
     )
     page.plot(

@@ -59,6 +59,11 @@ class Interval:
             method=self.method,
         )
 
+    def percent(self, digits: int = 0) -> str:
+        """A share with its interval, such as ``83% [72%, 91%]``; of a single number."""
+        estimate, low, high = (f"{float(value):.{digits}%}" for value in (self.estimate, self.low, self.high))
+        return f"{estimate} [{low}, {high}]"
+
     def to_json(self) -> dict[str, Any]:
         """A plain form for files."""
         return {

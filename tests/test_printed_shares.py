@@ -1,0 +1,30 @@
+"""A share of few trials is printed with its interval: success in one trial of one is no certainty."""
+
+from types import SimpleNamespace
+
+from twinloop.loop.coverage_words import failing_words
+from twinloop.loop.log_check_bench import Trial, _defect_row
+from twinloop.loop.scenario_change import Change, changes_table
+from twinloop.stats import clopper_pearson
+from twinloop.stats.two_by_two_paired import PairedCounts
+
+
+def test_success_before_and_after_is_printed_with_intervals():
+    pairs = PairedCounts(both=0, only_a=8, only_b=0, neither=0)
+    change = Change(name="miss", before=clopper_pearson(0, 8), after=clopper_pearson(8, 8), pairs=pairs)
+    cells = [next(iter(column.cells)) for column in changes_table([change], SimpleNamespace(name="other")).columns]
+    assert cells[1:3] == ["0% [0%, 37%]", "100% [63%, 100%]"]
+
+
+def test_failures_of_a_hole_are_printed_with_their_interval():
+    assert failing_words(0.0, 21) == "0% [0%, 15%]"
+    assert failing_words(0.5, 2) == "50% [9%, 91%]"
+    assert failing_words(float("nan"), 0) == "–"
+
+
+def test_planted_defects_of_a_log_are_counted_with_intervals():
+    found = Trial(source="log", defect="NaN", found=True, named=False, timed=True, false=())
+    named = Trial(source="log", defect="NaN", found=True, named=True, timed=True, false=())
+    one, two = "100% [21%, 100%]", "100% [34%, 100%]"
+    assert _defect_row("NaN", [found, named])[3:] == ["2", two, "50% [9%, 91%]", one, "0.00"]
+    assert _defect_row("NaN", [])[3:] == ["0", "–", "–", "–", "–"]
