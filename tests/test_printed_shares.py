@@ -1,6 +1,7 @@
 """A share of few trials is printed with its interval: success in one trial of one is no certainty."""
 
 from types import SimpleNamespace
+from typing import Any
 
 from twinloop.loop.coverage_words import failing_words
 from twinloop.loop.log_check_bench import Trial, _defect_row
@@ -11,8 +12,9 @@ from twinloop.stats.two_by_two_paired import PairedCounts
 
 def test_success_before_and_after_is_printed_with_intervals():
     pairs = PairedCounts(both=0, only_a=8, only_b=0, neither=0)
+    pinned: Any = SimpleNamespace(name="other")
     change = Change(name="miss", before=clopper_pearson(0, 8), after=clopper_pearson(8, 8), pairs=pairs)
-    cells = [next(iter(column.cells)) for column in changes_table([change], SimpleNamespace(name="other")).columns]
+    cells = [next(iter(column.cells)) for column in changes_table([change], pinned).columns]
     assert cells[1:3] == ["0% [0%, 37%]", "100% [63%, 100%]"]
 
 
