@@ -18,6 +18,7 @@ torch = pytest.importorskip("torch")
 from safetensors.torch import load, save_file  # noqa: E402
 
 from twinloop.dataset.snapshot import FolderLock  # noqa: E402
+from twinloop.policies.weights import read_weights  # noqa: E402
 
 _CARD = Card(
     name="reach by touch",
@@ -107,6 +108,15 @@ def test_the_card_says_what_it_was_told(saved):
     ):
         assert part in text
     assert read_card(folder) == _CARD
+
+
+@pytest.mark.parametrize("length", [640, 896, 1152, 1408])
+def test_a_header_whose_length_looks_like_a_pickle_is_read(tmp_path, length):
+    """The length's first bytes are then 80 02 to 80 05, as those of a pickle of that protocol."""
+    head = json.dumps({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 12]}}).encode().ljust(length)
+    values = np.arange(3, dtype=np.float32)
+    (tmp_path / "model.safetensors").write_bytes(length.to_bytes(8, "little") + head + values.tobytes())
+    np.testing.assert_array_equal(read_weights(tmp_path)["x"], values)
 
 
 def test_the_weights_file_names_its_policy(saved):

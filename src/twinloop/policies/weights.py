@@ -77,7 +77,8 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
         raise InputError(f"{path} does not exist: the policy has no weights. {RESTORE}")
     # A file that is mapped instead ends the process when it is cut short meanwhile.
     data = read_bytes(path, _MOST_BYTES)
-    if data.startswith(_PICKLES):
+    # The first eight bytes of safetensors are the length of the JSON after them, which may look like a pickle's (640).
+    if data.startswith(_PICKLES) and data[8:9] != b"{":
         raise InputError(
             f"{path} is a pickle, as torch.save writes them, which could run any code. It was not opened. Save the "
             "weights as safetensors."
