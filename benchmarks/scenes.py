@@ -3,6 +3,7 @@
 ``plain`` is so101_tabletop; ``count 0`` has the same table and five empty slots; every other row has that many things
 that have been dropped and lie still. ``placing`` is what the fall costs, in physics steps of the plain table that the
 same time would have paid. All rows are of one run, commands that hold the arm, one thread.
+``python -m benchmarks.scenes`` prints them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 
 from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState, open_backend
@@ -65,3 +67,7 @@ def _rate(twin: Twin, params: ParamTable, start: InitialState) -> float:
     for _ in range(STEPS):
         simulation.advance(still.command)
     return WORLDS * STEPS * twin.substeps / (time.process_time() - began)
+
+
+if __name__ == "__main__":
+    Console().print(run())
