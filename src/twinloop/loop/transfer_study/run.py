@@ -26,7 +26,7 @@ from twinloop.loop.transfer_study.settings import TransferSettings
 from twinloop.policies.door import require_torch
 from twinloop.report import Report
 
-PAGE, MARK = "transfer.md", "bench transfer"
+PAGE, MARK = "transfer.md", "twinloop bench transfer"
 _ASKED = "study.json"
 
 
