@@ -62,6 +62,7 @@ def test_a_good_candidate_passes_and_says_on_what():
     assert [rule.rule for rule in found.rules] == [
         "evidence",
         "success",
+        "robot",
         "floor",
         "invariants",
         "regressions",
@@ -71,7 +72,7 @@ def test_a_good_candidate_passes_and_says_on_what():
     assert found.rule("regressions").verdict == "waived"
     assert found.rule("success").evidence["pairs"] == N
     assert GateDecision.from_json(json.loads(json.dumps(found.to_json()))) == found
-    assert found.lines()[0] == "YES: new against old"
+    assert found.lines()[0] == "YES: new against old, on simulated trials alone"
     assert len(found.evidence) == 2
 
 
@@ -178,6 +179,7 @@ def test_a_first_champion_is_decided_by_the_floor():
     found = gate(config, evaluation("new", outcomes(0.9), slices=SLICES))
     assert found.passed
     assert found.champion == ""
+    assert (found.rule("success").verdict, found.rule("robot").verdict) == ("none", "none")
     assert not gate(config, evaluation("new", outcomes(0.4), slices=SLICES)).passed
 
 
@@ -232,6 +234,138 @@ def test_nobody_knowing_what_is_stored_is_no_pass():
     nothing = Evidence(candidate=(), champion=())
     assert regression_rule(RegressionRule(), nothing, None, first=False).verdict == "missing"
     assert regression_rule(RegressionRule(), nothing, [], first=False).verdict == "yes"
+
+
+# Trials on a robot.
+
+
+def on_robot(name: str, won: int, lost: int, same: int = 60, *, side: bool, suite: str = "real", domain: str = "real"):
+    """A side of pairs of trials on a robot: ``won`` that only the candidate wins, ``lost`` only the champion."""
+    mine = [True] * won + [False] * lost + [True] * same
+    theirs = [False] * won + [True] * lost + [True] * same
+    return evaluation(name, np.array(mine if side else theirs), suite=suite, domain=domain)
+
+
+def with_robot(won: int, lost: int, same: int = 60, changes: dict | None = None, **facts: str) -> GateDecision:
+    """The gate of a candidate that is better in simulation, with trials on a robot."""
+    pairs = [on_robot(who, won, lost, same, side=who == "new", **facts) for who in ("new", "old")]
+    mine, theirs = (
+        evaluation("new", outcomes(0.95, 1), slices=SLICES),
+        evaluation("old", outcomes(0.8, 2), slices=SLICES),
+    )
+    return decided(changes, [mine, pairs[0]], [theirs, pairs[1]])
+
+
+@pytest.mark.parametrize("looks", ["any", "once"])
+def test_a_candidate_that_is_better_in_simulation_and_on_the_robot_passes(looks):
+    found = with_robot(10, 2, changes={"looks": looks})
+    assert found.passed, found.lines()
+    assert found.robot_trials == 72
+    assert found.lines()[0] == "YES: new against old"
+    assert found.rule("robot").asked == "on a robot not worse than old by 10 points or more"
+    assert {key: found.rule("robot").evidence[key] for key in ("pairs", "wins", "losses", "margin")} == {
+        "pairs": 72,
+        "wins": 10,
+        "losses": 2,
+        "margin": -0.1,
+    }
+
+
+@pytest.mark.parametrize("looks", ["any", "once"])
+@pytest.mark.parametrize("where", [{}, {"domain": "sim"}], ids=["a real robot", "a virtual robot"])
+def test_gains_in_simulation_alone_do_not_make_up_for_a_loss_on_the_robot(looks, where):
+    found = with_robot(1, 15, 40, {"looks": looks}, **where)
+    assert found.rule("success").verdict == "yes"
+    assert found.rule("robot").verdict == "no"
+    assert found.rule("robot").reason.startswith("the contrary is shown")
+    assert not found.passed
+
+
+def test_a_loss_on_the_robot_that_may_be_chance_is_no_pass_either():
+    """28 of 40 against 26 of 40: not shown to be worse, and a loss of ten points not excluded."""
+    found = with_robot(4, 6, 30, {"looks": "once"})
+    assert [rule.rule for rule in found.rules if not rule.passed] == ["robot"]
+    assert (found.rule("robot").verdict, found.rule("robot").reason[:9]) == ("no", "not shown")
+    again = with_robot(4, 6, 30)
+    assert again.rule("robot").verdict == "missing"  # more trials may show it
+    assert not again.passed
+
+
+@pytest.mark.parametrize(("within", "least"), [(0.05, 59), (0.1, 29), (0.15, 19), (0.2, 14)])
+def test_how_few_trials_on_a_robot_can_show_a_margin(within, least):
+    """Of pairs that all end alike n show a margin m with one look where (1 - m)^n is at most 5 %."""
+    changes = {"looks": "once", "robot": {"within": within}}
+    assert with_robot(0, 0, least, changes).rule("robot").verdict == "yes"
+    assert with_robot(0, 0, least - 1, changes).rule("robot").verdict == "no"
+
+
+def test_without_trials_on_a_robot_the_answer_is_that_of_simulation_and_says_so():
+    found = decided()
+    assert (found.passed, found.robot_trials, found.to_json()["robot_trials"]) == (True, 0, 0)
+    assert found.rule("robot").verdict == "none"
+    assert found.rule("robot").reason == "no trials on a robot: this decision rests on simulated trials alone"
+
+
+def test_trials_on_a_robot_are_waived_only_in_words_that_the_decision_keeps():
+    found = with_robot(1, 15, 40, {"robot": {"waived": "the gripper was loose"}})
+    assert found.passed
+    assert (found.rule("robot").verdict, found.rule("robot").reason) == ("waived", "the gripper was loose")
+    assert (found.robot_trials, found.lines()[0]) == (56, "YES: new against old")
+
+
+def test_suites_of_a_robot_have_names_of_their_own_where_the_file_says_so():
+    cell = {"suite": "cell", "domain": "sim"}
+    assert with_robot(1, 15, 40, None, **cell).robot_trials == 0
+    assert with_robot(1, 15, 40, {"robot": {"suites": ["cell"]}}, **cell).rule("robot").verdict == "no"
+
+
+def test_stored_failures_on_the_robot_do_not_stand_for_all_of_it():
+    """They were chosen because the champion failed there."""
+    found = with_robot(15, 1, 40, {"regressions": {"suites": ["failures"]}}, suite="failures")
+    assert (found.rule("robot").verdict, found.robot_trials) == ("none", 0)
+
+
+def test_a_first_champion_is_asked_for_the_floor_on_the_robot_too():
+    config = parse_gate(ASKED | {"champion": None})
+    simulated = evaluation("new", outcomes(0.9), slices=SLICES)
+    found = gate(config, [simulated, on_robot("new", 0, 30, 10, side=True)])
+    assert (found.rule("robot").verdict, found.rule("floor").verdict) == ("none", "no")
+    assert "the floor is asked of the 40 trials on a robot as well" in found.rule("robot").reason
+    assert "the worst of 5 slices, real/0: 10 of 40" in found.rule("floor").reason
+
+
+def test_one_side_alone_on_the_robot_is_no_comparison():
+    simulated = [evaluation(who, outcomes(0.9), slices=SLICES) for who in ("new", "old")]
+    found = decided(None, [simulated[0], on_robot("new", 9, 0, side=True)], simulated[1])
+    assert "69 trials lack their partner by the champion (real/0/t00000" in found.rule("evidence").reason
+
+
+def test_a_table_that_a_person_kept_is_taken_by_the_name_of_the_policy():
+    """It has no hash; one that has another is somebody else's, whatever its name."""
+    known = Known(candidate_hash="a1", champion_hash="b2")
+    simulated = [
+        evaluation(who, outcomes(0.9), slices=SLICES, policy_hash=digest)
+        for who, digest in (("new", "a1"), ("old", "b2"))
+    ]
+
+    def asked(name: str, digest: str) -> str:
+        table = replace(on_robot(name, 9, 0, side=True), policy_hash=digest)
+        theirs = replace(on_robot("old", 9, 0, side=False), policy_hash="b2")
+        return decided(None, [simulated[0], table], [simulated[1], theirs], known).rule("evidence").reason
+
+    assert asked("new", "") == "469 trials, all with their partner"
+    other = asked("notes", "")
+    assert "is of notes (no hash), and the candidate has the hash a1" in other
+    assert other.endswith("; where it is of the candidate, let it name the policy new")
+    assert asked("new", "c3").endswith("is of new (c3), and the candidate has the hash a1")
+
+
+def test_a_decision_from_before_robots_were_counted_keeps_its_hash():
+    old = {**decided().to_json(), "rules": [], "hash": ""}
+    old.pop("robot_trials")
+    read = GateDecision.from_json(old)
+    assert read.robot_trials is None
+    assert "robot_trials" not in read.to_json()
 
 
 # The context.

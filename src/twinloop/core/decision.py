@@ -9,7 +9,7 @@ from typing import Any, Literal
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
 
-Verdict = Literal["yes", "no", "missing", "waived"]
+Verdict = Literal["yes", "no", "missing", "waived", "none"]
 
 
 def _nothing() -> dict[str, Any]:
@@ -20,9 +20,10 @@ def _nothing() -> dict[str, Any]:
 class RuleVerdict:
     """What one rule said.
 
-    ``verdict`` is ``yes``, ``no``, ``missing`` where the evidence does not suffice to say (which refuses like a no), or
-    ``waived`` where a person took the rule away. ``asked`` says what would have been enough, ``reason`` what was found,
-    a sentence each; ``evidence`` holds the figures.
+    ``verdict`` is ``yes``, ``no``, ``missing`` where the evidence does not suffice to say (which refuses like a no),
+    ``waived`` where a person took the rule away, or ``none`` where there is nothing that the rule is about (no
+    champion yet, no trials on a robot). ``asked`` says what would have been enough, ``reason`` what was found, a
+    sentence each; ``evidence`` holds the figures.
     """
 
     rule: str
@@ -34,7 +35,7 @@ class RuleVerdict:
     @property
     def passed(self) -> bool:
         """Whether the rule stands in no candidate's way."""
-        return self.verdict in ("yes", "waived")
+        return self.verdict in ("yes", "waived", "none")
 
     def line(self) -> str:
         """For a person."""
@@ -52,7 +53,9 @@ class GateDecision:
     ``candidate`` and ``champion`` are names, ``candidate_hash`` and ``champion_hash`` of weights and settings; the
     champion is empty where there is none yet. ``evidence`` are the hashes of the evaluations that were read.
     ``alpha`` is the chance of saying yes to a candidate that breaks a tested rule; ``looks`` says whether it holds
-    however often one looks (``any``) or for this one look (``once``). ``plan`` is what later stages ask for.
+    however often one looks (``any``) or for this one look (``once``). ``robot_trials`` are the candidate's trials on a
+    robot: 0 where the decision rests on simulated trials alone, None in decisions from before they were counted.
+    ``plan`` is what later stages ask for.
     """
 
     candidate: str
@@ -63,12 +66,13 @@ class GateDecision:
     looks: Literal["any", "once"]
     rules: tuple[RuleVerdict, ...]
     evidence: tuple[str, ...] = ()
+    robot_trials: int | None = None
     plan: Mapping[str, Any] = field(default_factory=_nothing)
     made: str = ""
 
     @property
     def passed(self) -> bool:
-        """Whether every rule said yes or was waived, and one at least said yes."""
+        """Whether no rule refused, and one at least said yes."""
         return all(rule.passed for rule in self.rules) and any(rule.verdict == "yes" for rule in self.rules)
 
     @property
@@ -97,11 +101,15 @@ class GateDecision:
     def lines(self) -> list[str]:
         """For a person: the answer, then a line for each rule."""
         against = f" against {self.champion}" if self.champion else ""
-        return [f"{'YES' if self.passed else 'NO'}: {self.candidate}{against}", *(rule.line() for rule in self.rules)]
+        alone = ", on simulated trials alone" if self.looked and self.robot_trials == 0 else ""
+        first = f"{'YES' if self.passed else 'NO'}: {self.candidate}{against}{alone}"
+        return [first, *(rule.line() for rule in self.rules)]
 
     def to_json(self) -> dict[str, Any]:
         """A plain form for files (schema 1)."""
         rest = {key: value for key, value in vars(self).items() if key not in ("rules", "evidence", "plan")}
+        if self.robot_trials is None:
+            del rest["robot_trials"]  # an old decision keeps its hash
         return {
             "schema": 1,
             **rest,

@@ -27,13 +27,14 @@ def gate_section(page: Report, decision: GateDecision) -> None:
             KeyFigure(label="candidate", value=decision.candidate, source=decision.candidate_hash[:16]),
             KeyFigure(label="champion", value=decision.champion or "none yet", source=decision.champion_hash[:16]),
             KeyFigure(label="α", value=decision.alpha, source=f"looks: {decision.looks}"),
+            KeyFigure(label="trials on a robot", value=decision.robot_trials, source="of the candidate"),
         ]
     )
     rows = [[rule.rule, rule.verdict, rule.asked, rule.reason] for rule in decision.rules]
     tones: dict[tuple[int, int], Tone] = {
         (number, 1): "good" if rule.verdict == "yes" else "bad"
         for number, rule in enumerate(decision.rules)
-        if rule.verdict != "waived"
+        if rule.verdict not in ("waived", "none")
     }
     page.table(["rule", "verdict", "asked", "found"], rows, tones=tones)
     for rule in decision.rules:
@@ -41,7 +42,8 @@ def gate_section(page: Report, decision: GateDecision) -> None:
     page.section(
         "How to read this",
         "Every rule must say yes. Missing evidence refuses like a no: nothing is taken for granted. A rule that is "
-        "waived was taken away by a person, with the reason that stands beside it.\n\n"
+        "waived was taken away by a person, with the reason beside it. The verdict `none` means that there is "
+        "nothing to ask: no champion yet, or no trials on a robot.\n\n"
         f"α = {decision.alpha:g} is the chance of a yes to a candidate that breaks a tested rule. It is not divided "
         "between rules and slices, because all of them must be shown; only effects of which one suffices share it. "
         + (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,11 +51,15 @@ class Evidence:
         *,
         candidate_hash: str = "",
         champion_hash: str = "",
+        names: tuple[str, str | None] = ("", None),
     ) -> Evidence:
-        """Read evaluations and say what is wrong with them as evidence about these two policies."""
+        """Read evaluations and say what is wrong with them as evidence about these two policies.
+
+        A table that a person kept of trials on a robot has no hash; it is taken by the policy's name in ``names``.
+        """
         problems = [
-            *_strangers(candidate, candidate_hash, "candidate"),
-            *_strangers(champion, champion_hash, "champion"),
+            *_strangers(candidate, candidate_hash, "candidate", names[0]),
+            *_strangers(champion, champion_hash, "champion", names[1]),
             *_unlike(candidate, champion),
         ]
         mine, theirs = (tuple(t for one in side for t in _trials(one)) for side in (candidate, champion))
@@ -75,6 +79,18 @@ class Evidence:
         partners = {trial.key: trial for trial in self.champion}
         chosen = of_suites(self.candidate, suites, domain, without)
         return [(trial, partners[trial.key]) for trial in chosen if trial.key in partners]
+
+    def on_robot(self, suites: Sequence[str], without: Sequence[str]) -> Evidence:
+        """The trials of both on a robot: of the domain ``real``, or of suites that were tried on a virtual one."""
+        mine, theirs = (
+            tuple(
+                trial
+                for trial in of_suites(side, None, None, without)
+                if trial.key[0] == "real" or trial.key[1] in suites
+            )
+            for side in (self.candidate, self.champion)
+        )
+        return replace(self, candidate=mine, champion=theirs)
 
 
 def of_suites(
@@ -127,13 +143,14 @@ def _trials(evaluation: Evaluation) -> list[Trial]:
     ]
 
 
-def _strangers(evaluations: Sequence[Evaluation], policy: str, side: str) -> list[str]:
+def _strangers(evaluations: Sequence[Evaluation], policy: str, side: str, name: str | None) -> list[str]:
     """Evaluations that are of another policy than the one that is meant."""
     return [
         f"an evaluation in {one.suite} given for the {side} is of {one.policy} ({one.policy_hash[:12] or 'no hash'}), "
         f"and the {side} has the hash {policy[:12]}"
+        + ("" if one.policy_hash else f"; where it is of the {side}, let it name the policy {name}")
         for one in evaluations
-        if policy and one.policy_hash != policy
+        if policy and one.policy_hash != policy and (one.policy_hash or one.policy != name)
     ]
 
 

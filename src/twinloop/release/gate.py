@@ -22,11 +22,12 @@ from twinloop.release.gate_config import (
     InvariantRule,
     LatencyRule,
     RegressionRule,
+    RobotRule,
     SuccessRule,
     Waived,
 )
 from twinloop.release.rules_context import context_rule
-from twinloop.release.rules_effect import floor_rule, improvement_rule, success_rules
+from twinloop.release.rules_effect import floor_rule, improvement_rule, robot_rule, success_rules
 from twinloop.release.rules_limits import invariant_rule, latency_rule, regression_rule
 from twinloop.release.trained import Trained
 
@@ -68,7 +69,11 @@ def gate(
     about = known or Known()
     mine, theirs = ([one] if isinstance(one, Evaluation) else list(one) for one in (candidate, champion))
     evidence = Evidence.of(
-        mine, theirs, candidate_hash=about.candidate_hash, champion_hash=about.champion_hash if config.champion else ""
+        mine,
+        theirs,
+        candidate_hash=about.candidate_hash,
+        champion_hash=about.champion_hash if config.champion else "",
+        names=(config.candidate, config.champion),
     )
     first = _evidence_rule(config, evidence, about)
     # The one look is taken at fit evidence or not at all: nothing is asked of trials that are not meant.
@@ -82,6 +87,7 @@ def gate(
         looks=config.looks,
         rules=(first, *rest),
         evidence=evidence.hashes,
+        robot_trials=len(evidence.on_robot(_robot_suites(config), config.regression_suites).candidate),
         plan=config.plan.to_json(),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
     )
@@ -90,13 +96,19 @@ def gate(
 def _rules(config: GateConfig, evidence: Evidence, known: Known) -> list[RuleVerdict]:
     found = list[RuleVerdict]()
     if config.champion is None:
-        found.append(_without("success", "there is no champion yet; the floor decides"))
+        reason = "there is no champion yet; the floor decides"
+        found.append(RuleVerdict(rule="success", verdict="none", asked="nothing", reason=reason))
     elif isinstance(config.success, SuccessRule):
         found += success_rules(config.success, config, evidence)
     else:
         found.append(_waived("success", config.success))
     if config.improves and config.champion is not None:
         found.append(improvement_rule(config, evidence))
+    found.append(
+        robot_rule(config.robot, config, evidence)
+        if isinstance(config.robot, RobotRule)
+        else _waived("robot", config.robot)
+    )
     found.append(
         floor_rule(config.floor, config, evidence)
         if isinstance(config.floor, FloorRule)
@@ -125,6 +137,11 @@ def _rules(config: GateConfig, evidence: Evidence, known: Known) -> list[RuleVer
     return found
 
 
+def _robot_suites(config: GateConfig) -> tuple[str, ...]:
+    """The suites that were tried on a robot; where the rule is waived, those that it takes for it by itself."""
+    return (config.robot if isinstance(config.robot, RobotRule) else RobotRule()).suites
+
+
 def _evidence_rule(config: GateConfig, evidence: Evidence, known: Known) -> RuleVerdict:
     """Whether the trials are of these policies, and pairs, and may be looked at."""
     asked = "trials of this candidate and this champion, tried alike, each with its partner"
@@ -149,7 +166,3 @@ def _evidence_rule(config: GateConfig, evidence: Evidence, known: Known) -> Rule
 def _waived(rule: str, waived: object) -> RuleVerdict:
     assert isinstance(waived, Waived)  # noqa: S101 - a rule is given or waived
     return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=waived.waived, evidence={})
-
-
-def _without(rule: str, why: str) -> RuleVerdict:
-    return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=why, evidence={})

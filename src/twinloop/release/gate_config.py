@@ -7,6 +7,7 @@
     evidence: {candidate: [runs/evaluate/new], champion: [runs/evaluate/old]}
     success: {within: 0.05}       # not worse by more than 5 points; or {better: 0.0}: better
     floor: {success: 0.5}         # of every slice, the worst too
+    robot: {within: 0.1}          # not worse there by 10 points, where there are trials on a robot
     regressions: {suites: [failures]}
     latency: {quantile: 0.95, budget_s: 0.03}
     context: {twin: so101_tabletop, distribution: runs/identify/arm}
@@ -90,6 +91,18 @@ class SuccessRule(_Part):
     def margin(self) -> float:
         """The difference that has to be exceeded."""
         return -self.within if self.within is not None else float(self.better or 0.0)
+
+
+class RobotRule(_Part):
+    """The candidate's success against the champion's in their trials on a robot, wherever there are such trials.
+
+    ``within``: it is not lower by that much or more, tested on these trials by themselves, so that no gain in
+    simulation makes up for a loss on the robot. ``suites`` name what was tried on a robot, a virtual one too, beside
+    every evaluation of the domain ``real``.
+    """
+
+    within: float = Field(default=0.1, gt=0, lt=1)
+    suites: tuple[str, ...] = ("real",)
 
 
 class Improvement(_Part):
@@ -202,6 +215,7 @@ class GateConfig(_Part):
     success: _OrWaived[SuccessRule]
     improves: tuple[Improvement, ...] = ()
     floor: _OrWaived[FloorRule]
+    robot: _OrWaived[RobotRule] = Field(default_factory=RobotRule)
     invariants: _OrWaived[InvariantRule] = Field(default_factory=InvariantRule)
     regressions: _OrWaived[RegressionRule]
     latency: _OrWaived[LatencyRule]

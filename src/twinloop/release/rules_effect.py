@@ -7,7 +7,7 @@ from typing import Any
 
 from twinloop.core.decision import RuleVerdict, Verdict
 from twinloop.release.evidence import Evidence, Trial, of_suites
-from twinloop.release.gate_config import FloorRule, GateConfig, Improvement, SuccessRule
+from twinloop.release.gate_config import FloorRule, GateConfig, Improvement, RobotRule, SuccessRule
 from twinloop.release.paired_rule import Paired, below_rate, compare, rate_low
 from twinloop.stats import clopper_pearson
 
@@ -24,6 +24,20 @@ def success_rules(rule: SuccessRule, config: GateConfig, evidence: Evidence) -> 
     if rule.slices is not None:
         found.append(_every_slice(rule, config, pairs))
     return found
+
+
+def robot_rule(rule: RobotRule, config: GateConfig, evidence: Evidence) -> RuleVerdict:
+    """Not worse by the margin in the trials on a robot alone; ``none`` where there are no such trials."""
+    asked = f"on a robot not worse than {config.champion} by {_points(rule.within)} or more"
+    there = evidence.on_robot(rule.suites, config.regression_suites)
+    if not there.candidate:
+        reason = "no trials on a robot: this decision rests on simulated trials alone"
+        return RuleVerdict(rule="robot", verdict="none", asked=asked, reason=reason)
+    if config.champion is None:
+        reason = f"there is no champion yet; the floor is asked of the {len(there.candidate)} trials on a robot as well"
+        return RuleVerdict(rule="robot", verdict="none", asked="nothing", reason=reason)
+    pairs = there.pairs(None, None, ())
+    return _verdict("robot", asked, _compared(pairs, "success", -rule.within, config.alpha, config), config)
 
 
 def improvement_rule(config: GateConfig, evidence: Evidence) -> RuleVerdict:
