@@ -1,9 +1,12 @@
-"""All benchmarks, as one table: ``make bench``."""
+"""All benchmarks, as one table: ``make bench``. With ``--write README.md`` the table goes between that page's marks."""
 
 from __future__ import annotations
 
+import argparse
+import os
 import platform
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -11,11 +14,32 @@ from rich.table import Table
 from benchmarks import camera, catalog, coverage, edits, envs, generate, gpu, path, render, scale, scenes, writer
 from twinloop.core.files import write_json
 from twinloop.core.pool import cores
+from twinloop.loop.marked import around, markdown_table, write_between
+
+MARK = "make bench"
 
 
 def main() -> None:
     """Run everything, print the table, keep the figures in ``bench-output/result.json``."""
-    figures = {
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--write", type=Path, help="a page that takes the table between its marks")
+    page = arguments.parse_args().write
+    if page is not None:
+        around(page, MARK)
+    load = os.getloadavg()[2]  # of the machine, before
+    figures = measured()
+    table = table_of(figures)
+    Console().print(table)
+    if page is not None:
+        rows = list(zip(*(column.cells for column in table.columns), strict=True))
+        text = markdown_table([str(column.header) for column in table.columns], rows)
+        write_between(page, MARK, f"{text}\n\nOn {cores()} cores, which others used too: load {load:.1f} before.")
+    write_json(Path("bench-output") / "result.json", figures)
+
+
+def measured() -> dict[str, Any]:
+    """The figures of every benchmark."""
+    return {
         "machine": f"{platform.processor() or platform.machine()}",
         "generate": generate.run(),
         "writer": writer.run(),
@@ -30,6 +54,10 @@ def main() -> None:
         "coverage": coverage.run(),
         "scale": scale.run([("swing", 10_000, cores())]),
     }
+
+
+def table_of(figures: dict[str, Any]) -> Table:
+    """What ``make bench`` prints: a row for each figure."""
     made, wrote, played = figures["generate"], figures["writer"], figures["envs"]
     table = Table("benchmark", "figure", "spread", "target", title="twinloop benchmarks")
     table.add_row(
@@ -144,8 +172,7 @@ def main() -> None:
     )
     peak = max(long["peak_writer_mb"], long["peak_worker_mb"])
     table.add_row("the same, most memory of any process, MB", f"{peak:.0f}", "", f"{scale.MEMORY_TARGET_MB}")
-    Console().print(table)
-    write_json(Path("bench-output") / "result.json", figures)
+    return table
 
 
 if __name__ == "__main__":
