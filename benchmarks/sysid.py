@@ -42,7 +42,8 @@ def run(rounds: int = 3) -> dict:
     if not hasattr(sysid, "ParameterDict"):
         raise MissingDependencyError("mujoco.sysid needs packages of its own.", remedy="pip install 'mujoco[sysid]'")
     episodes = registry.load_set(CASE.name, registry.fetch(CASE.name).path)
-    training, test = (at_rate(part, SPAN) for part in CASE.split(episodes))
+    fold = CASE.folds(episodes)[0]
+    training, test = (at_rate(part, SPAN) for part in (fold.training, fold.test))
     rows = [_round(training, test) for _ in range(rounds)]
     ratios = [row["theirs_s"] / row["ours_s"] for row in rows]
     busy = [row["theirs_processor_s"] / row["ours_processor_s"] for row in rows]
@@ -74,7 +75,7 @@ def _round(training: list[Episode], test: list[Episode]) -> dict:
     end = _clocks()
     judge = load_twin(CASE.twin)
     both = {"ours": ours, "theirs": theirs}
-    found = {name: _rms(window_errors(judge, test, values, backend)[0]) for name, values in both.items()}
+    found = {name: _rms(window_errors(judge, test, values, backend)) for name, values in both.items()}
     return {
         "windows": len(logs),
         "ours_s": middle[0] - began[0],

@@ -10,7 +10,6 @@ from rich.console import Console
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.loop.marked import marks
-from twinloop.loop.real.case import Score
 from twinloop.loop.real.run import PLACE, open_case, run_bench_real
 
 NOWHERE = Console(quiet=True)
@@ -52,12 +51,17 @@ def test_everything_in_one_folder_is_fitted_and_everything_in_the_other_scored(f
     page.write_text(f"before\n{first}\n{last}\nafter\n")
     only = ("dfki_simple_pendulum",)
     [case] = run_bench_real(NOWHERE, only=only, train=train, test=test, nthread=1, page=page)["cases"]
-    assert (case["training_episodes"], case["test_episodes"]) == (1, 2)
-    before, after = (case[key][0]["value"] for key in ("baseline_scores", "scores"))
-    assert after < 0.7 * before, (before, after)
+    [fold] = case["folds"]
+    assert (fold["training_episodes"], fold["test_episodes"]) == (1, 2)
+    assert fold["chosen"] in case["candidates"] == list(fold["losses"])
+    assert fold["losses"][fold["chosen"]] == min(fold["losses"].values())
+    assert fold["fitted"][0] < 0.7 * fold["references"]["published"][0]
+    low, high = (ends[0] for ends in fold["differences"]["published"])
+    assert low < fold["fitted"][0] - fold["references"]["published"][0] < high < 0
     text = page.read_text()
-    assert text.startswith(f"before\n{first}\n| data | figure |")
-    assert "dfki_simple_pendulum: fitted to 1 episodes in" in text
+    assert text.startswith(f"before\n{first}\nMean over outer folds:\n\n| data | figure |")
+    assert "dfki_simple_pendulum: 1 folds (folders given), 6 candidates" in text
+    assert text.endswith(f"{last}\nafter\n")
 
 
 def test_a_test_episode_that_was_fitted_is_left_out_and_said(folders):
@@ -65,8 +69,8 @@ def test_a_test_episode_that_was_fitted_is_left_out_and_said(folders):
     source = train / "dfki_simple_pendulum" / "control_method_pd"
     shutil.copytree(source, test / "dfki_simple_pendulum" / "control_method_pd")
     [case] = run_bench_real(NOWHERE, only=("dfki_simple_pendulum",), train=train, test=test, nthread=1)["cases"]
-    assert case["test_episodes"] == 2
-    assert "1 test episodes are training episodes and were left out" in case["split"]
+    assert case["folds"][0]["test_episodes"] == 2
+    assert "1 test episodes are training episodes and were left out" in case["rule"]
 
 
 def test_sets_that_are_not_there_are_named(folders, capsys):
@@ -84,13 +88,3 @@ def test_what_cannot_be_run_is_refused(tmp_path):
         run_bench_real(NOWHERE, only=("planar_impacts",), train=tmp_path, test=tmp_path)
     with pytest.raises(UnknownNameError, match="Unknown real set with a fit 'bam'"):
         open_case("bam")
-
-
-def test_reaching_a_target_depends_on_its_kind():
-    assert Score(name="a", unit="rad", value=1.0, target=2.0).reached
-    assert not Score(name="a", unit="rad", value=3.0, target=2.0).reached
-    assert Score(name="a", unit="rad", value=3.0).reached is None
-    within = Score(name="a", unit="rad", value=3.0, low=1.0, high=4.0, target=2.0, kind="within")
-    assert within.reached
-    assert Score(name="a", unit="rad", value=float("nan"), kind="undetermined").reached
-    assert not Score(name="a", unit="rad", value=1.0, kind="undetermined").reached

@@ -13,8 +13,10 @@ from twinloop.core.records import Episode, Signal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.registry import load_set
 from twinloop.loop.real import crazyflie, double_pendulum, simple_pendulum
-from twinloop.loop.real.arm_windows import REPLAY, at_rate, past_speeds, rms_scores, window_errors
-from twinloop.loop.real.simple_pendulum import PUBLISHED, published_values
+from twinloop.loop.real.arm_windows import REPLAY, at_rate, one_step_per_frame, past_speeds, rms_errors, window_errors
+from twinloop.loop.real.case import PUBLISHED, Fitted
+from twinloop.loop.real.run_zeros import SPREAD, window_errors_with_zeros, zero_weights
+from twinloop.loop.real.simple_pendulum import REGRESSION, published_values
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -79,20 +81,14 @@ def test_published_parameters_are_those_of_the_twin_that_is_scored():
     values = published_values(twin)
     arm = body_inertial(twin, twin.table(1, values), "arm")
     depth, armature = -arm.com[0, 2], twin.params["joint/pendulum/armature"].nominal
-    assert arm.mass[0] * depth == pytest.approx(PUBLISHED["mc"])
-    assert inertia_matrix(arm)[0, 1, 1] + arm.mass[0] * depth**2 + armature == pytest.approx(PUBLISHED["J"])
-    assert values["joint/pendulum/frictionloss"] == pytest.approx(PUBLISHED["Fc"] * np.pi / 2)
+    assert arm.mass[0] * depth == pytest.approx(REGRESSION["mc"])
+    assert inertia_matrix(arm)[0, 1, 1] + arm.mass[0] * depth**2 + armature == pytest.approx(REGRESSION["J"])
+    assert values["joint/pendulum/frictionloss"] == pytest.approx(REGRESSION["Fc"] * np.pi / 2)
 
 
-def test_errors_are_weighted_by_windows_and_bounded_over_episodes():
-    squares = np.array([[0.01], [0.04], [0.09]])
-    (score,) = rms_scores(squares, np.array([1, 1, 2]), ["joint"], targets=[0.3], source="a test")
-    assert score.value == pytest.approx(np.sqrt((0.01 + 0.04 + 0.18) / 4))
-    assert 0.1 - 1e-9 < score.low < score.value < score.high < 0.3 + 1e-9
-    assert score.reached
-    (alone,) = rms_scores(squares[:1], np.array([4]), ["joint"], targets=[0.05], source="a test")
-    assert np.isnan(alone.low)
-    assert not alone.reached
+def test_errors_are_root_mean_squares_over_windows():
+    errors = rms_errors(np.array([[0.01], [0.04], [0.04]]), ["joint"])
+    assert errors.figures == pytest.approx([np.sqrt(0.03)])
 
 
 def test_a_twin_has_no_error_on_its_own_motion_and_some_on_anothers():
@@ -102,10 +98,10 @@ def test_a_twin_has_no_error_on_its_own_motion_and_some_on_anothers():
     whole = prepare_replay(twin, [run], replace(REPLAY, window=None))
     own = replay(backend, whole, whole.twin.table(1))[0, 0]
     fresh = replace(run, state=own, signals={**run.signals, "joint_velocity": _speeds_of(own, run)})
-    error, windows = window_errors(twin, [fresh], {}, backend)
-    assert windows[0] == 3
-    other = window_errors(twin, [fresh], {"joint/pendulum/frictionloss": 0.05}, backend)[0]
-    assert error[0, 0] < 0.01 * other[0, 0]
+    error = window_errors(twin, [fresh], {}, backend)
+    assert error.shape == (3, 1)
+    other = window_errors(twin, [fresh], {"joint/pendulum/frictionloss": 0.05}, backend)
+    assert error.mean() < 0.01 * other.mean()
 
 
 def _speeds_of(position, run):
@@ -113,9 +109,80 @@ def _speeds_of(position, run):
 
 
 def test_runs_of_the_identifications_controller_train_and_all_others_test():
-    training, test = simple_pendulum.CASE.split([swing(1), swing(0), swing(2)])
-    assert [e.task for e in training] == ["pd/system_identification"]
-    assert [e.index for e in test] == [1, 2]
+    [fold] = simple_pendulum.CASE.folds([swing(1), swing(0), swing(2)])
+    assert [e.task for e in fold.training] == ["pd/system_identification"]
+    assert [e.index for e in fold.test] == [1, 2]
+    first, second = simple_pendulum.CASE.inner_folds(fold.training)
+    assert [first.name, second.name] == ["first", "second"]
+    np.testing.assert_array_equal(np.concatenate([first.test[0].time, second.test[0].time]), swing(0).time)
+    assert first.training[0] is not first.test[0]
+    np.testing.assert_array_equal(first.training[0].time, second.test[0].time)
+
+
+def test_errors_are_pooled_over_all_windows_and_told_by_controller():
+    runs, backend = (
+        [swing(1), replace(swing(2), task="third", conditions={"mass_variant": 1.0})],
+        open_backend("threads"),
+    )
+    errors = simple_pendulum.CASE.errors(Fitted(), runs, backend)
+    assert [name.rsplit(" windows, ")[-1] for name in errors.names] == ["all", "other", "third, 1 kg"]
+    pooled, *each = errors.figures**2
+    assert pooled == pytest.approx(np.mean(each))  # as many windows each
+    published = simple_pendulum.CASE.references([])[PUBLISHED]
+    assert not np.allclose(simple_pendulum.CASE.errors(published, runs, backend).figures, errors.figures)
+
+
+def arm_run(zero, *, seconds=3.0, seed=0):
+    """A run of the double pendulum's twin under torques, read with encoder zeros of its own."""
+    twin, hz = one_step_per_frame(load_twin("double_pendulum")), 500.0
+    time = np.arange(round(seconds * hz)) / hz
+    torque = np.stack([0.5 * np.sin(4.0 * time + seed) + 0.6, 0.3 * np.sin(7.0 * time)], axis=1)
+    still, push = (
+        Signal(time=time, values=values, columns=("shoulder", "elbow"), unit=unit)
+        for values, unit in ((np.zeros((len(time), 2)), "rad/s"), (torque, "N·m"))
+    )
+    run = Episode(
+        index=seed,
+        time=time,
+        action=torque,
+        state=np.tile(-np.asarray(zero), (len(time), 1)),
+        units=twin.units,
+        command="torque",
+        signals={"joint_velocity": still, "joint_torque": push},
+    )
+    whole = prepare_replay(twin, [run], replace(REPLAY, window=None))
+    offsets = {f"sensor/{joint}/offset": value for joint, value in zip(("shoulder", "elbow"), zero, strict=True)}
+    moved = replay(open_backend("threads", nthread=1), whole, whole.twin.table(1, offsets))[0, 0]
+    speeds = replace(still, values=np.gradient(moved, time, axis=0))
+    return replace(run, state=moved, signals={"joint_velocity": speeds, "joint_torque": push})
+
+
+def test_a_planted_zero_is_weighed_from_the_windows_before():
+    """After two of five windows the error is a fraction of what the zero 0 leaves; without a zero nothing is lost."""
+    twin, backend = one_step_per_frame(load_twin("double_pendulum")), open_backend("threads", nthread=1)
+    noise = np.array([0.002, 0.002])
+    run = arm_run((0.06, -0.03))
+    plain = np.sqrt(window_errors(twin, [run], {}, backend))
+    found = np.sqrt(window_errors_with_zeros(twin, run, {}, noise, backend))
+    assert plain.shape == found.shape == (5, 2)
+    assert (found[2:].mean(axis=0) < 0.4 * plain[2:].mean(axis=0)).all()
+    fine = arm_run((0.0, 0.0))
+    assert (np.sqrt(window_errors_with_zeros(twin, fine, {}, noise, backend))[2:] < 4e-3).all()
+
+
+def test_weights_of_zeros_begin_with_the_prior_and_know_nothing_of_later_windows():
+    rng = np.random.default_rng(0)
+    zeros, noise = np.array([[0.0, 0.0], [SPREAD, 0.0], [0.0, 2 * SPREAD]]), np.array([0.01, 0.02])
+    squares = rng.uniform(0.0, 1e-3, size=(3, 5, 2))
+    weights = zero_weights(zeros, squares, noise)
+    prior = np.exp([0.0, -0.5, -2.0])
+    np.testing.assert_allclose(weights[:, 0], prior / prior.sum())
+    np.testing.assert_allclose(weights.sum(axis=0), 1.0)
+    cauchy = prior * np.prod(1.0 / (1.0 + squares[:, 0] / noise**2), axis=-1)
+    np.testing.assert_allclose(weights[:, 1], cauchy / cauchy.sum())
+    later = squares.copy()
+    later[:, 3:] = 7.0
+    np.testing.assert_array_equal(zero_weights(zeros, later, noise)[:, :4], weights[:, :4])
 
 
 def flight(index):
@@ -136,43 +203,57 @@ def flight(index):
 
 
 def test_take_off_and_landing_are_left_out_and_no_moment_is_both_trained_and_tested_on():
-    training, test = crazyflie.CASE.split([flight(0), flight(1)])
-    assert training[0].index == 0
-    assert len(training[0]) == 5001
-    pieces = [*training[1:], *test]
-    assert min(piece.time[0] for piece in pieces) == pytest.approx(8.0, abs=0.03)
-    assert max(piece.time[-1] for piece in pieces) == pytest.approx(42.0, abs=0.03)
-    seen = np.concatenate([piece.time for piece in training[1:]])
-    assert not np.isin(np.concatenate([piece.time[1:-1] for piece in test]), seen).any()
+    folds = crazyflie.CASE.folds([flight(0), flight(1)])
+    assert [fold.name for fold in folds] == ["pieces 1, …", "pieces 2, …", "pieces 3, …"]
+    tested = np.sort(np.concatenate([piece.time[1:-1] for fold in folds for piece in fold.test]))
+    assert len(np.unique(tested)) == len(tested)
+    for fold in folds:
+        assert fold.training[0].index == 0
+        assert len(fold.training[0]) == 5001
+        pieces = [*fold.training[1:], *fold.test]
+        assert min(piece.time[0] for piece in pieces) == pytest.approx(8.0, abs=0.03)
+        assert max(piece.time[-1] for piece in pieces) == pytest.approx(42.0, abs=0.03)
+        seen = np.concatenate([piece.time for piece in fold.training[1:]])
+        assert not np.isin(np.concatenate([piece.time[1:-1] for piece in fold.test]), seen).any()
+        inner = crazyflie.CASE.inner_folds(fold.training)
+        assert {f.name for f in inner} == {f.name for f in folds} - {fold.name}
+        training = set(map(id, fold.training))
+        assert all(id(piece) in training for f in inner for piece in [*f.training, *f.test])
     whole = crazyflie.airborne([flight(0)])
     assert whole[0].time[0] == pytest.approx(8.0, abs=0.03)
-    again = crazyflie.airborne(test)
-    assert [len(a) for a in again] == [pytest.approx(2.5 * len(p), rel=0.02) for p in test]
+    again = crazyflie.airborne(folds[0].test)
+    assert [len(a) for a in again] == [pytest.approx(2.5 * len(p), rel=0.02) for p in folds[0].test]
 
 
 @pytest.mark.slow
-def test_the_drones_thrust_curve_holds_the_published_one_and_its_yaw_stays_open():
+def test_the_drones_thrust_curve_covers_the_published_one_and_its_yaw_stays_open():
     case, backend = crazyflie.CASE, open_backend("threads", nthread=2)
-    training, test = case.split(load_set(case.name, folder(case.name)))
-    scores = {score.name: score for score in case.score(case.fit(training, backend), test, backend)}
-    assert all(score.reached for name, score in scores.items() if name.startswith("thrust"))
-    assert scores["inertia about z"].reached
-    assert 1e-5 < scores["inertia about x"].value < 4e-5
+    fold = case.folds(load_set(case.name, folder(case.name)))[0]
+    fitted = case.fit(fold.training, crazyflie.LIFTED, backend)
+    constants = {constant.name: constant for constant in case.constants(fitted)}
+    assert all(constant.covers for name, constant in constants.items() if name.startswith("thrust"))
+    assert np.isnan(constants["inertia about z"].value)
+    assert 1e-5 < constants["inertia about x"].value < 4e-5
+    after, before = (case.errors(known, fold.test, backend).figures for known in (fitted, Fitted()))
+    assert (after < before).all()
 
 
 @pytest.mark.slow
 def test_the_simple_pendulum_beats_its_published_parameters_on_every_controller():
     case, backend = simple_pendulum.CASE, open_backend("threads", nthread=2)
-    training, test = case.split(load_set(case.name, folder(case.name)))
-    scores = case.score(case.fit(training, backend), test, backend)
-    assert all(score.reached for score in scores), scores
+    [fold] = case.folds(load_set(case.name, folder(case.name)))
+    fitted = replace(case.fit(fold.training, "friction, 60 ms", backend), prediction="60 ms")
+    published = case.references(fold.training)[PUBLISHED]
+    after, before = (case.errors(known, fold.test, backend).figures for known in (fitted, published))
+    assert (after < before).all()
 
 
 @pytest.mark.slow
-def test_the_double_pendulum_beats_the_refit_on_a_run_left_out():
+def test_the_double_pendulum_beats_its_published_parameters_on_a_run_left_out():
     case, backend = double_pendulum.CASE, open_backend("threads", nthread=2)
-    training, test = case.split(load_set(case.name, folder(case.name)))
-    before = case.score(None, test, backend)
-    after = case.score(case.fit(training, backend), test, backend)
-    assert all(score.reached for score in after), after
-    assert all(a.value < 0.5 * b.value for a, b in zip(after, before, strict=True))
+    fold = next(f for f in case.folds(load_set(case.name, folder(case.name))) if "143704" in f.name)
+    fitted = case.fit(fold.training, "bodies and friction", backend)
+    known = (replace(fitted, prediction="zero estimated"), fitted, Fitted())
+    estimated, zero, published = (case.errors(each, fold.test, backend).figures for each in known)
+    assert (estimated < 0.6 * zero).all()
+    assert (zero < 0.8 * published).all()

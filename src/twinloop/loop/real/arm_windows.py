@@ -8,7 +8,6 @@ the window's first frame included: what anybody standing there could have known.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -17,11 +16,10 @@ from numpy.typing import NDArray
 
 from twinloop.core.records import Episode, Signal
 from twinloop.dataset.resample import resample
-from twinloop.loop.real.case import Score
+from twinloop.loop.real.case import Errors
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
-from twinloop.stats import bootstrap
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -77,48 +75,38 @@ def one_step_per_frame(twin: Twin) -> Twin:
     return replace(twin, spec=twin.spec.model_copy(update={"substeps": 1}), model=model)
 
 
-def window_errors(
-    twin: Twin, episodes: Sequence[Episode], values: Mapping[str, float], backend: Backend
-) -> tuple[Array, Array]:
-    """Mean square error of every episode's windows per joint, ``(nepisode, n)`` in rad², and how many they are."""
-    squares, windows = [], []
+def between(episode: Episode, begin: float, end: float) -> Episode:
+    """Part of an episode, on its own clock."""
+
+    def rows(time: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return (time >= begin) & (time <= end)
+
+    kept = rows(episode.time)
+    signals = {
+        name: replace(signal, time=signal.time[rows(signal.time)], values=signal.values[rows(signal.time)])
+        for name, signal in episode.signals.items()
+    }
+    return replace(
+        episode, time=episode.time[kept], action=episode.action[kept], state=episode.state[kept], signals=signals
+    )
+
+
+def window_errors(twin: Twin, episodes: Sequence[Episode], values: Mapping[str, float], backend: Backend) -> Array:
+    """Mean square error of every window per joint, ``(nwindow, n)`` in rad²."""
+    squares = []
     for episode in episodes:
         logs = prepare_replay(twin, [episode], REPLAY)
         read = replay(backend, logs, logs.twin.table(1, values))[0]
-        error = (read - logs.measured).reshape(-1, len(logs.joints))
-        squares.append(np.nanmean(error**2, axis=0))
-        windows.append(len(logs))
-    return np.array(squares), np.array(windows)
+        squares.append(np.nanmean((read - logs.measured) ** 2, axis=1))
+    return np.concatenate(squares)
 
 
-def rms_scores(
-    squares: Array,
-    windows: Array,
-    names: Sequence[str],
-    *,
-    targets: Sequence[float | None],
-    source: str,
-) -> list[Score]:
-    """Root mean squares per joint, with bootstrap intervals over episodes where there are two or more."""
-
-    def rms(rows: NDArray[np.intp]) -> Array:
-        weight = windows[rows] / windows[rows].sum(axis=-1, keepdims=True)
-        return np.sqrt(np.einsum("kc,kcj->kj", weight, squares[rows]))
-
-    every = rms(np.arange(len(squares))[None])[0]
-    low = high = np.full(len(every), math.nan)
-    if len(squares) > 1:
-        interval = bootstrap(rms, len(squares), method="percentile")
-        low, high = interval.low, interval.high
-    return [
-        Score(
-            name=f"RMS position, 0.5 s windows, {name}",
-            unit="rad",
-            value=float(every[i]),
-            low=float(low[i]),
-            high=float(high[i]),
-            target=targets[i],
-            source=source,
-        )
-        for i, name in enumerate(names)
-    ]
+def rms_errors(squares: Array, names: Sequence[str]) -> Errors:
+    """Root mean squares per joint of squares ``(nwindow, n)``; intervals are over windows."""
+    return Errors(
+        names=tuple(f"RMS position, 0.5 s windows, {name}" for name in names),
+        units=("rad",) * len(names),
+        values=squares,
+        weights=np.ones(len(squares)),
+        squared=True,
+    )

@@ -14,9 +14,17 @@ import numpy as np
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
-from twinloop.loop.real.case import Fitted, Score
+from twinloop.loop.real.case import (
+    Candidate,
+    Errors,
+    Fitted,
+    Fold,
+    RealCase,
+    grouped,
+    leave_one_out,
+    mean_errors,
+)
 from twinloop.loop.real.free_flight import flight_errors, with_speeds_at_frames
-from twinloop.loop.real.means import mean_score
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
@@ -39,31 +47,27 @@ PRIORS = {
     "object/cube/inertia/*": Prior(spread=0.25),
     "object/cube/com/*": Prior(spread=0.003),
 }
-# Where the search begins: the published friction, the contact that bounces as published, the scale that falls tell.
-START = {"object/cube/size": 0.98, "world/gravity/magnitude": 9.61}
-_SEEN = 120  # tosses that the search sees; more change the estimate by less than tosses differ
-_SOURCE = "friction and solref fitted by least squares to 100 tosses, scored on 200 others"
+_SEEN = 80  # tosses that the search sees, for time
 
 
-class CubeTosses:
+class CubeTosses(RealCase):
     """See `RealCase`."""
 
     name = "contactnets_cube_tosses"
     twin = "cube_toss"
-    baseline = "MuJoCo's default friction 1, all else as published"
-    split_rule = "every third toss is fitted, the others are scored"
+    rule = "every second toss is left out"
+    candidates = (Candidate(name="contact, size, gravity and inertia"),)
 
-    def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
+    def folds(self, episodes: Sequence[Episode]) -> list[Fold]:
         """See `RealCase`."""
-        return list(episodes[::3]), [episode for i, episode in enumerate(episodes) if i % 3]
+        return leave_one_out(grouped(episodes, [("even tosses", "odd tosses")[i % 2] for i in range(len(episodes))]))
 
-    def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
+    def fit(self, training: Sequence[Episode], structure: str, backend: Backend) -> Fitted:  # noqa: ARG002
         """See `RealCase`."""
         config = FitConfig(
             replay=REPLAY,
             free=tuple(PRIORS),
             priors=PRIORS,
-            start=START,
             walk=_SEEN,
             physics_hz=PHYSICS_HZ,
             search="cma",
@@ -78,14 +82,12 @@ class CubeTosses:
         result = identify(load_twin(self.twin), _ready([training[i] for i in chosen]), backend=backend, config=config)
         return Fitted(values=dict(result.values), result=result)
 
-    def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
-        """See `RealCase`: mean errors over whole tosses, averaged over tosses."""
-        values = {"object/cube/friction/slide": 1.0} if fitted is None else fitted.values
-        errors = flight_errors(load_twin(self.twin), _ready(test), REPLAY, values, backend, physics_hz=PHYSICS_HZ)
-        return [
-            mean_score("mean position", "% of width", 100.0 * errors[:, 0] / WIDTH, target=14.6, source=_SOURCE),
-            mean_score("mean rotation", "deg", np.degrees(errors[:, 1]), target=17.8, source=_SOURCE),
-        ]
+    def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
+        """Mean errors over whole tosses."""
+        twin = load_twin(self.twin)
+        errors = flight_errors(twin, _ready(test), REPLAY, fitted.values, backend, physics_hz=PHYSICS_HZ)
+        sizes = np.stack([100.0 * errors[:, 0] / WIDTH, np.degrees(errors[:, 1])], axis=1)
+        return mean_errors(sizes, ["mean position", "mean rotation"], ["% of width", "deg"])
 
 
 def _ready(episodes: Sequence[Episode]) -> list[Episode]:

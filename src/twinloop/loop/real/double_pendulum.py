@@ -1,24 +1,32 @@
-"""The DFKI's double pendulum: another identification run than those trained on, replayed open loop in short windows.
+"""The DFKI's double pendulum: a run is left out, and its 0.5 s windows are replayed open loop.
 
-What is free was chosen by leaving one run out after the other, see ``docs/real_arms.md``. Every run has a zero of its
-own: the arm is zeroed where it hangs, and friction lets it hang anywhere within 0.07 rad of the vertical. Those zeros
-are estimated run by run beside the common parameters, as what differs between runs; a run that was not seen has the
-zero 0, and nothing of it is corrected.
+Every run has a zero of its own: the arm is zeroed where it hangs, and friction lets it hang anywhere within 0.07 rad of
+the vertical. A fit estimates the zeros of its training runs in turn with the common parameters; a prediction takes the
+zero 0, or weighs zeros by the windows of its run that have ended (`run_zeros`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, IdentifyResult, identify
 from twinloop.identify.space import Prior
-from twinloop.loop.real.arm_windows import REPLAY, at_rate, one_step_per_frame, rms_scores, window_errors
-from twinloop.loop.real.case import Fitted, Score
+from twinloop.loop.real.arm_windows import REPLAY, at_rate, one_step_per_frame, rms_errors, window_errors
+from twinloop.loop.real.case import (
+    Array,
+    Candidate,
+    Errors,
+    Fitted,
+    Fold,
+    RealCase,
+    grouped,
+    leave_one_out,
+)
+from twinloop.loop.real.run_zeros import SPREAD, window_errors_with_zeros
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
@@ -41,89 +49,109 @@ PRIORS = {
     "joint/*/frictionloss": Prior(spread=0.1),
     "joint/*/damping": Prior(spread=0.01),
     "joint/elbow/armature": Prior(spread=1e-3),
-    # Friction of 0.25 N·m against 3.6 N·m/rad of gravity: an arm that hangs still is within 0.07 rad of the vertical.
-    "sensor/*/offset": Prior(spread=0.04),
+    "sensor/*/offset": Prior(spread=SPREAD),
     # Where commands drive the arm: the bus's cycle of 2 ms and what the motors take.
     "actuator/*/delay": Prior(spread=0.005),
 }
 SPAN = 0.028  # s of positions behind a first speed: 15 frames
+STRUCTURES = {"bodies and friction": FREE, "published": ()}
+_ESTIMATED = "zero estimated"
 _JOINTS = ("shoulder", "elbow")
-_ROUNDS = 2  # of common parameters and zeros in turn; a third changes the left-out error by less than 2 %
+_ROUNDS = 2  # of common parameters and zeros in turn
 _MANY = 10_000  # windows: all of them
-TARGETS = (0.045, 0.085)
-SOURCE = "ten parameters by mujoco.sysid on these runs"
 
 
-@dataclass(frozen=True, kw_only=True)
-class DoublePendulum:
-    """See `RealCase`. ``replay`` says what drives the arm and ``free`` what is fitted."""
+class DoublePendulum(RealCase):
+    """See `RealCase`."""
 
-    name: str = "dfki_double_pendulum"
-    twin: str = "double_pendulum"
-    baseline: str = "the published parameters (model 1.0 of design C.1)"
-    split_rule: str = "the first run is held out"
-    replay: ReplayOptions = REPLAY
-    free: tuple[str, ...] = FREE
+    name = "dfki_double_pendulum"
+    twin = "double_pendulum"
+    rule = "each run is left out"
+    published = Fitted()  # model 1.0 of design C.1, with which the twin is shipped
+    candidates = tuple(
+        Candidate(name=f"{structure}, {prediction}", structure=structure, prediction=prediction)
+        for structure in STRUCTURES
+        for prediction in (_ESTIMATED, "zero 0")
+    )
 
-    def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
+    def folds(self, episodes: Sequence[Episode]) -> list[Fold]:
         """See `RealCase`."""
-        return list(episodes[1:]), list(episodes[:1])
+        return leave_one_out(grouped(episodes, [episode.origin.split("/")[-1] for episode in episodes]))
 
-    def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
+    def fit(self, training: Sequence[Episode], structure: str, backend: Backend) -> Fitted:
         """See `RealCase`."""
-        twin, runs = load_twin(self.twin), at_rate(training, SPAN)
-        zeros = np.zeros((len(runs), len(_JOINTS)))
-        result = self._common(runs, zeros, {}, backend)
+        return fit_arm(training, backend, free=STRUCTURES[structure])
+
+    def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
+        """See `RealCase`."""
+        twin, runs = load_twin(self.twin), at_rate(test, SPAN)
+        if fitted.prediction != _ESTIMATED:
+            return rms_errors(window_errors(twin, runs, fitted.values, backend), _JOINTS)
+        noise = np.array(fitted.extra["noise"])
+        squares = [window_errors_with_zeros(twin, run, fitted.values, noise, backend) for run in runs]
+        return rms_errors(np.concatenate(squares), _JOINTS)
+
+
+def fit_arm(
+    training: Sequence[Episode], backend: Backend, *, free: tuple[str, ...] = FREE, replay: ReplayOptions = REPLAY
+) -> Fitted:
+    """Fit the ``free`` parameters, common to all runs, and a zero for each run, in turn.
+
+    ``extra`` holds the zeros ``(nrun, n)`` and the training windows' root mean square error ``noise`` ``(n,)``, in rad.
+    Nothing free gives the published parameters, with the noise at zeros of 0.
+    """
+    twin, runs = load_twin(DoublePendulum.twin), at_rate(training, SPAN)
+    zeros = np.zeros((len(runs), len(_JOINTS)))
+    result = None
+    if free:
+        result = _common(runs, zeros, {}, free, replay, backend)
         for _ in range(_ROUNDS):
-            zeros = np.array([self._zero(run, result, backend) for run in runs])
-            result = self._common(runs, zeros, result.values, backend)
-        values = dict(result.values)
-        table = twin.table(1, values)
-        notes = [f"{link}: {inertial_text(body_inertial(twin, table, link))}." for link in ("link1", "link2")]
-        spread = np.sqrt(np.mean(zeros**2, axis=0))
-        notes.append(
-            f"Zeros of the {len(runs)} training runs differ by {spread[0]:.3f} rad (shoulder) and {spread[1]:.3f} rad "
-            "(elbow), root mean square about 0; a test run has the zero 0."
-        )
-        return Fitted(values=values, result=result, notes=tuple(notes), extra={"zeros": zeros.tolist()})
+            zeros = np.array([_zero(run, result, replay, backend) for run in runs])
+            result = _common(runs, zeros, result.values, free, replay, backend)
+    values = {} if result is None else dict(result.values)
+    squares = [
+        window_errors(twin, [run], {**values, **_offsets(zero)}, backend) for run, zero in zip(runs, zeros, strict=True)
+    ]
+    table = twin.table(1, values)
+    return Fitted(
+        values=values,
+        result=result,
+        notes=tuple(f"{link}: {inertial_text(body_inertial(twin, table, link))}." for link in ("link1", "link2")),
+        extra={"zeros": zeros.tolist(), "noise": np.sqrt(np.concatenate(squares).mean(axis=0)).tolist()},
+    )
 
-    def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
-        """See `RealCase`."""
-        values = {} if fitted is None else fitted.values
-        squares, windows = window_errors(load_twin(self.twin), at_rate(test, SPAN), values, backend)
-        return rms_scores(squares, windows, _JOINTS, targets=TARGETS, source=SOURCE)
 
-    def _common(
-        self, runs: Sequence[Episode], zeros: NDArray[np.float64], start: Mapping[str, float], backend: Backend
-    ) -> IdentifyResult:
-        """The parameters that all runs share, each run having its zeros ``(nrun, n)``."""
-        keys = {f"sensor/{joint}/offset": f"zero/{joint}" for joint in _JOINTS}
-        said = [
-            replace(run, conditions={**run.conditions, **dict(zip(keys.values(), map(float, zero), strict=True))})
-            for run, zero in zip(runs, zeros, strict=True)
-        ]
-        config = FitConfig(
-            replay=replace(self.replay, conditions=keys),
-            free=self.free,
-            priors=PRIORS,
-            start=start,
-            walk=_MANY,
-            width=4.0,
-        )
-        return identify(one_step_per_frame(load_twin(self.twin)), said, backend=backend, config=config)
+def _offsets(zero: Array) -> dict[str, float]:
+    return {f"sensor/{joint}/offset": float(value) for joint, value in zip(_JOINTS, zero, strict=True)}
 
-    def _zero(self, run: Episode, result: IdentifyResult, backend: Backend) -> list[float]:
-        """The zeros of one run under the common parameters."""
-        config = FitConfig(
-            replay=self.replay,
-            free=("sensor/*/offset",),
-            fixed=result.values,
-            priors=PRIORS,
-            walk=_MANY,
-            width=4.0,
-        )
-        found = identify(one_step_per_frame(load_twin(self.twin)), [run], backend=backend, config=config)
-        return [found.values[f"sensor/{joint}/offset"] for joint in _JOINTS]
+
+def _common(
+    runs: Sequence[Episode],
+    zeros: Array,
+    start: Mapping[str, float],
+    free: tuple[str, ...],
+    replay: ReplayOptions,
+    backend: Backend,
+) -> IdentifyResult:
+    """The parameters that all runs share, each run having its zeros ``(nrun, n)``."""
+    keys = {name: f"zero of {name}" for name in _offsets(zeros[0])}
+    told = [
+        replace(run, conditions={**run.conditions, **{keys[name]: z for name, z in _offsets(zero).items()}})
+        for run, zero in zip(runs, zeros, strict=True)
+    ]
+    config = FitConfig(
+        replay=replace(replay, conditions=keys), free=free, priors=PRIORS, start=start, walk=_MANY, width=4.0
+    )
+    return identify(one_step_per_frame(load_twin(DoublePendulum.twin)), told, backend=backend, config=config)
+
+
+def _zero(run: Episode, result: IdentifyResult, replay: ReplayOptions, backend: Backend) -> list[float]:
+    """The zeros of one run under the common parameters."""
+    config = FitConfig(
+        replay=replay, free=("sensor/*/offset",), fixed=result.values, priors=PRIORS, walk=_MANY, width=4.0
+    )
+    found = identify(one_step_per_frame(load_twin(DoublePendulum.twin)), [run], backend=backend, config=config)
+    return [found.values[name] for name in _offsets(np.zeros(len(_JOINTS)))]
 
 
 CASE = DoublePendulum()

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.records import Episode, Signal
 from twinloop.identify.assembly import at_physics
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
-from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
+from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -34,6 +34,27 @@ def with_speeds_at_frames(episode: Episode, signal: str, column: str) -> Episode
     return replace(episode, signals={**episode.signals, signal: made})
 
 
+def flight_readings(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    options: ReplayOptions,
+    values: Mapping[str, ArrayLike],
+    backend: Backend,
+    *,
+    physics_hz: float,
+    local: Array | None = None,
+) -> tuple[ReplayLogs, Array]:
+    """Whole flights as logs, and as the twin replays them, ``(nworld, nepisode, nframe, nchannel)``.
+
+    ``values`` are one value per world; ``local`` corrects the first states, see `replay`. A flight that diverges is off
+    by a kilometre or a thousand radians from there.
+    """
+    logs = at_physics(prepare_replay(twin, episodes, options), physics_hz)
+    nworld = max((np.size(column) for column in values.values()), default=1)
+    readings = replay(backend, logs, logs.twin.table(nworld, values), local)
+    return logs, np.where(np.isinf(readings) & ~np.isnan(logs.measured), logs.measured + _LOST, readings)
+
+
 def flight_errors(
     twin: Twin,
     episodes: Sequence[Episode],
@@ -48,7 +69,5 @@ def flight_errors(
 
     ``sizes`` makes the k figures of a frame of its residuals ``(…, nchannel)``.
     """
-    logs = at_physics(prepare_replay(twin, episodes, options), physics_hz)
-    readings = replay(backend, logs, logs.twin.table(1, values))[0]
-    lost = np.isinf(readings) & ~np.isnan(logs.measured)
-    return np.nanmean(sizes(np.where(lost, _LOST, readings - logs.measured)), axis=1)
+    logs, readings = flight_readings(twin, episodes, options, values, backend, physics_hz=physics_hz)
+    return np.nanmean(sizes(readings[0] - logs.measured), axis=1)

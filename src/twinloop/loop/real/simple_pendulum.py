@@ -16,8 +16,8 @@ import numpy as np
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
-from twinloop.loop.real.arm_windows import REPLAY, at_rate, rms_scores, window_errors
-from twinloop.loop.real.case import Fitted, Score
+from twinloop.loop.real.arm_windows import REPLAY, at_rate, between, rms_errors, window_errors
+from twinloop.loop.real.case import PUBLISHED, Candidate, Errors, Fitted, Fold, RealCase, leave_one_out
 from twinloop.simulate import Backend
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.inertia import body_inertial, inertial_text
@@ -38,75 +38,100 @@ PRIORS = {
     "joint/pendulum/damping": Prior(spread=0.05),
 }
 # tau = J a + mc g sin q + Fv v + Fc atan(100 v) + offset: the set's system_identification.txt.
-PUBLISHED = {"J": 0.06259, "mc": 0.1022, "Fv": 0.04707, "Fc": 0.1839, "offset": -0.0759}
-SPAN = 0.06  # s of positions behind a first speed: at 20 ms the training run's own windows are off three times as far
+REGRESSION = {"J": 0.06259, "mc": 0.1022, "Fv": 0.04707, "Fc": 0.1839, "offset": -0.0759}
+STRUCTURES = {"body and friction": FREE, "friction": FREE[2:]}
+SPANS = {"60 ms": 0.06, "40 ms": 0.04, "20 ms": 0.02}  # of positions behind a first speed
+_SPAN = "60 ms"  # of the twin as shipped and of the published parameters
 _STRIDE = 0.1  # s from one training window to the next: the one run is 3.9 s long
 _MANY = 10_000
-
-
-class SimplePendulum:
-    """See `RealCase`."""
-
-    name = "dfki_simple_pendulum"
-    twin = "simple_pendulum"
-    baseline = "the published parameters, identified by regression on the same run"
-    split_rule = "fitted to the PD controller's run, scored on all other controllers'"
-
-    def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
-        """See `RealCase`."""
-        training = _identification(episodes)
-        return training, [episode for episode in episodes if episode not in training]
-
-    def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
-        """See `RealCase`; of all runs given, those of the identification's controller."""
-        twin = load_twin(self.twin)
-        config = FitConfig(
-            replay=replace(REPLAY, stride=_STRIDE), free=FREE, priors=PRIORS, walk=_MANY, width=2.0, polish=0
-        )
-        runs = at_rate(_identification(training) or training, SPAN)
-        result = identify(twin, runs, backend=backend, config=config)
-        found = body_inertial(twin, twin.table(1, result.values), "arm")
-        return Fitted(
-            values=dict(result.values), result=result, notes=(f"The arm as identified: {inertial_text(found)}.",)
-        )
-
-    def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
-        """See `RealCase`; the target is what the published parameters reach on the same windows."""
-        twin, runs = load_twin(self.twin), at_rate(test, SPAN)
-        offset = [_with_torque(run, -PUBLISHED["offset"]) for run in runs]
-        before, windows = window_errors(twin, offset, published_values(twin), backend)
-        squares = before if fitted is None else window_errors(twin, runs, fitted.values, backend)[0]
-        scores = []
-        for name, rows in [
-            ("all", np.arange(len(runs))),
-            *((_label(run), np.array([i])) for i, run in enumerate(runs)),
-        ]:
-            target = float(np.sqrt(np.average(before[rows, 0], weights=windows[rows])))
-            scores += rms_scores(
-                squares[rows], windows[rows], [name], targets=[target], source="the published parameters, same windows"
-            )
-        return scores
 
 
 def published_values(twin: Twin) -> dict[str, float]:
     """The published parameters as the twin's: J and mc by mass and stretch at the drawing's centre of mass."""
     nominal = body_inertial(twin, twin.table(1), "arm")
     depth, moments = abs(float(nominal.com[0, 2])), second_moments(nominal.inertia[0])
-    mass = PUBLISHED["mc"] / depth
+    mass = REGRESSION["mc"] / depth
     armature = twin.params["joint/pendulum/armature"].nominal
-    about_com = PUBLISHED["J"] - armature - mass * depth**2
+    about_com = REGRESSION["J"] - armature - mass * depth**2
     factor = mass / nominal.mass[0]
     along = about_com / factor - moments[0]  # I_yy = S_x + S_z
     return {
         "link/arm/log_cholesky/alpha": 0.5 * math.log(factor),
         "link/arm/log_cholesky/d3": 0.5 * math.log(along / moments[2]),
-        "joint/pendulum/damping": PUBLISHED["Fv"],
-        "joint/pendulum/frictionloss": PUBLISHED["Fc"] * math.pi / 2,
+        "joint/pendulum/damping": REGRESSION["Fv"],
+        "joint/pendulum/frictionloss": REGRESSION["Fc"] * math.pi / 2,
     }
+
+
+class SimplePendulum(RealCase):
+    """See `RealCase`."""
+
+    name = "dfki_simple_pendulum"
+    twin = "simple_pendulum"
+    published = Fitted(values=published_values(load_twin(twin)), prediction=PUBLISHED)
+    rule = "fitted to the PD controller's run, scored on all other controllers'"
+    candidates = tuple(
+        Candidate(name=f"{structure}, {span}", structure=f"{structure}, {span}", prediction=span)
+        for structure in STRUCTURES
+        for span in SPANS
+    )
+
+    def folds(self, episodes: Sequence[Episode]) -> list[Fold]:
+        """See `RealCase`."""
+        training = _identification(episodes)
+        test = [episode for episode in episodes if episode not in training]
+        return [Fold(name="all but pd", training=training, test=test)]
+
+    def inner_folds(self, training: Sequence[Episode]) -> list[Fold]:
+        """See `RealCase`; both halves of the time of each run."""
+        halves = {
+            name: [_half(run, number) for run in _own(training)] for number, name in enumerate(("first", "second"))
+        }
+        return leave_one_out(halves)
+
+    def fit(self, training: Sequence[Episode], structure: str, backend: Backend) -> Fitted:
+        """See `RealCase`; of all runs given, those of the identification's controller."""
+        twin, (free, span) = load_twin(self.twin), structure.split(", ")
+        config = FitConfig(
+            replay=replace(REPLAY, stride=_STRIDE),
+            free=STRUCTURES[free],
+            priors=PRIORS,
+            walk=_MANY,
+            width=2.0,
+            polish=0,
+        )
+        result = identify(twin, at_rate(_own(training), SPANS[span]), backend=backend, config=config)
+        found = body_inertial(twin, twin.table(1, result.values), "arm")
+        return Fitted(
+            values=dict(result.values), result=result, notes=(f"The arm as identified: {inertial_text(found)}.",)
+        )
+
+    def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
+        """Root mean squares over all windows, and over those of each controller."""
+        twin, runs = load_twin(self.twin), at_rate(test, SPANS.get(fitted.prediction, SPANS[_SPAN]))
+        if fitted.prediction == PUBLISHED:
+            runs = [_with_torque(run, -REGRESSION["offset"]) for run in runs]
+        squares = [window_errors(twin, [run], fitted.values, backend)[:, 0] for run in runs]
+        labels = [_label(run) for run in runs for _ in squares[run.index]]
+        names = ["all", *dict.fromkeys(labels)]
+        weights = np.array([[name in ("all", label) for name in names] for label in labels], dtype=np.float64)
+        pooled = rms_errors(np.repeat(np.concatenate(squares)[:, None], len(names), axis=1), names)
+        return replace(pooled, weights=weights)
 
 
 def _identification(episodes: Sequence[Episode]) -> list[Episode]:
     return [episode for episode in episodes if episode.task.split("/")[0] == IDENTIFICATION]
+
+
+def _own(training: Sequence[Episode]) -> list[Episode]:
+    """The runs of the identification's controller; all where there are none."""
+    return _identification(training) or list(training)
+
+
+def _half(run: Episode, number: int) -> Episode:
+    """The first or the second half of a run's time."""
+    middle = 0.5 * (run.time[0] + run.time[-1])
+    return between(run, *((run.time[0], middle), (middle, run.time[-1]))[number])
 
 
 def _label(run: Episode) -> str:

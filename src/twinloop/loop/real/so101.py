@@ -2,67 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from twinloop.core.records import Episode
-from twinloop.identify import FitConfig, HoldoutSpec, identify
-from twinloop.loop.real.case import Fitted, Score
-from twinloop.loop.real.means import mean_over_episodes
+from twinloop.identify import identify
+from twinloop.loop.real.case import (
+    SHIPPED,
+    Candidate,
+    Errors,
+    Fitted,
+    Fold,
+    RealCase,
+    grouped,
+    leave_one_out,
+    mean_errors,
+)
+from twinloop.loop.real.second_order import SecondOrder
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
-from twinloop.twin import load_twin
+from twinloop.twin import Twin, load_twin
 
-# Mean absolute error of delay, second order and bias per joint on episodes 30 to 39, in the log's units.
-_TARGETS = {
-    "shoulder_pan": 0.24,
-    "shoulder_lift": 0.81,
-    "elbow_flex": 0.95,
-    "wrist_flex": 0.30,
-    "wrist_roll": 0.14,
-    "gripper": 0.71,
-}
-_HELD_OUT = "last:10"
-# Against the default of 240 Hz a sixth less time; no joint's error on episodes 30 to 39 moves by more than 2 %.
-_CONFIG = FitConfig(physics_hz=180.0)
+LAW = "delay, second order and bias"
+# Impedance of the joints' dry friction (``solimpfriction``): the twin's, which hardly creeps, and MuJoCo's default.
+IMPEDANCES = {"stiff friction": None, "MuJoCo's default friction": (0.9, 0.95, 0.001)}
+_BLOCK = 10  # episodes in a row that are left out together
 
 
-class So101:
+class So101(RealCase):
     """Every joint's position over whole episodes, with what `identify` frees of any arm."""
 
     name, twin = "so101_pick_place_tape", "so101_tabletop"
-    baseline = "the twin as it comes"
-    split_rule = "the last 10 episodes held out"
+    rule = "each block of ten episodes is left out"
+    candidates = tuple(Candidate(name=name, structure=name, prediction=name) for name in IMPEDANCES)
 
-    def split(self, episodes: Sequence[Episode]) -> tuple[list[Episode], list[Episode]]:
+    def folds(self, episodes: Sequence[Episode]) -> list[Fold]:
         """See `RealCase`."""
-        rows = HoldoutSpec.parse(_HELD_OUT).split([episode.index for episode in episodes])
-        training, held = ([episodes[row] for row in part] for part in rows)
-        return training, held
+        blocks = [episode.index // _BLOCK * _BLOCK for episode in episodes]
+        return leave_one_out(grouped(episodes, [f"{block} to {block + _BLOCK - 1}" for block in blocks]))
 
-    def fit(self, training: Sequence[Episode], backend: Backend) -> Fitted:
+    def fit(self, training: Sequence[Episode], structure: str, backend: Backend) -> Fitted:
         """See `RealCase`."""
-        result = identify(load_twin(self.twin), training, backend=backend, config=_CONFIG)
+        result = identify(self._twin(structure), training, backend=backend)
         return Fitted(values=result.values, result=result)
 
-    def score(self, fitted: Fitted | None, test: Sequence[Episode], backend: Backend) -> list[Score]:
+    def references(self, training: Sequence[Episode]) -> Mapping[str, Fitted]:
+        """See `RealCase`; the law is fitted to the same training episodes, joint by joint, without physics."""
+        logs = prepare_replay(load_twin(self.twin), training)
+        return {SHIPPED: Fitted(), LAW: Fitted(prediction=LAW, extra={"law": SecondOrder.fit(logs)})}
+
+    def errors(self, fitted: Fitted, test: Sequence[Episode], backend: Backend) -> Errors:
         """Mean absolute error of each joint over all test frames, in the log's units."""
-        logs = prepare_replay(load_twin(self.twin), test)
-        values = {} if fitted is None else fitted.values
-        errors = logs.episode_errors(replay(backend, logs, logs.twin.table(1, values))[0])
-        spread = mean_over_episodes(errors, logs.episode_lengths)
-        return [
-            Score(
-                name=joint,
-                unit=channel.unit,
-                value=float(spread.estimate[column]),
-                low=float(spread.low[column]),
-                high=float(spread.high[column]),
-                target=_TARGETS[joint],
-                source="delay, second order and bias fitted per joint, episodes 30 to 39",
-            )
-            for column, (joint, channel) in enumerate(zip(logs.joints, logs.channels, strict=True))
-        ]
+        logs = prepare_replay(self._twin(fitted.prediction), test)
+        if fitted.prediction == LAW:
+            readings = fitted.extra["law"].readings(logs)
+        else:
+            readings = replay(backend, logs, logs.twin.table(1, fitted.values))[0]
+        units = [channel.unit for channel in logs.channels]
+        return mean_errors(logs.episode_errors(readings), logs.joints, units, weights=logs.episode_lengths)
+
+    def _twin(self, friction: str) -> Twin:
+        """The twin with an impedance of dry friction at all joints."""
+        twin, impedance = load_twin(self.twin), IMPEDANCES.get(friction)
+        if impedance is None:
+            return twin
+        model = copy.copy(twin.model)
+        model.dof_solimp[:, :3] = impedance
+        return replace(twin, model=model)
 
 
 CASE = So101()

@@ -14,7 +14,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.loop.real.arm_windows import REPLAY
-from twinloop.loop.real.double_pendulum import FREE, DoublePendulum
+from twinloop.loop.real.double_pendulum import FREE, DoublePendulum, fit_arm
 from twinloop.loop.real_policies.closed_loop import IDEAL, Wiring
 from twinloop.randomize import Plan, identified_draws
 from twinloop.simulate import Backend
@@ -65,13 +65,12 @@ def identify_arm(runs: Sequence[Episode], backend: Backend, *, torque: str) -> I
         InputError: ``torque`` is neither.
     """
     if torque == "measured":
-        case = DoublePendulum()
+        fitted = fit_arm(runs, backend)
     elif torque == "command":
         replay = replace(REPLAY, torque="command", history=_HISTORY)
-        case = DoublePendulum(replay=replay, free=(*FREE, "actuator/*/delay"))
+        fitted = fit_arm(runs, backend, free=(*FREE, "actuator/*/delay"), replay=replay)
     else:
         raise InputError(f"A fit is driven by torques as measured or as in the command; {torque!r} is neither.")
-    fitted = case.fit(runs, backend)
     if fitted.result is None:  # pragma: no cover
         raise InputError("The fit of the arm gave no result.")
     zeros = np.array(fitted.extra["zeros"])
@@ -87,7 +86,7 @@ def guesses(
     wiring: Wiring, measured: Identified, commanded: Identified, nworld: int, seed: int, twin: Twin | None = None
 ) -> list[Guess]:
     """All twins, ``nworld`` worlds each, with common random zeros where zeros are drawn."""
-    arm = load_twin(DoublePendulum().twin) if twin is None else twin
+    arm = load_twin(DoublePendulum.twin) if twin is None else twin
     none = np.zeros((nworld, 2))
     chance = generator(seed, _STREAM).standard_normal((nworld, 2))
 
