@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
+from twinloop.loop.demo_circle import SecondHalf, gate_words
 from twinloop.loop.transfer_study.settings import FIRST_ROBOT, PICTURES, TWIN
 from twinloop.loop.transfer_study.trying import acting, tried
 from twinloop.render import contact_sheet
@@ -17,9 +18,6 @@ from twinloop.report import KeyFigure, Report
 from twinloop.report.gap_comparison import interval_rows
 from twinloop.rollout.photographer import Photographer
 from twinloop.twin import load_twin
-
-if TYPE_CHECKING:
-    from twinloop.loop.demo_circle import SecondHalf
 
 TRAINED_ON = {
     "nominal": "the nominal twin",
@@ -79,7 +77,7 @@ def circle_section(page: Report, half: SecondHalf, pictures: NDArray[np.uint8] |
     page.table(
         ["gate", "verdict", "reason"],
         [[one["rule"], one["verdict"], one["reason"]] for one in half.gate.get("rules", ())],
-        caption=f"Champion of the registry: {half.champion}.",
+        caption=gate_words(half),
     )
 
 

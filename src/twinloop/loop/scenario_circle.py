@@ -92,11 +92,11 @@ def run_circle(
     console.print(changes_table(changes, pinned))
     here = circle_slice(circle.name)
     decision = _gated(circle, _apart(after, here), _apart(before, here), [path.name for path in stored(home)])
-    console.print(f"4. The gate says {'yes' if decision.passed else 'no'}")
+    console.print(f"4. Mended, with nothing else lost: {'yes' if decision.passed else 'no'}. This is no release gate.")
     for rule in decision.rules:
         console.print(f"  {rule.line()}", soft_wrap=True, markup=False)
     if decision.passed:
-        console.print(f"Put it in the champion's place: `twinloop policies add {output / 'policy'}`, then `promote`.")
+        console.print(f"For the champion's place: `twinloop policies add {output / 'policy'}`, then `twinloop gate`.")
     figures = {
         "scenario": pinned.name,
         "champion": circle.policy,
@@ -201,7 +201,11 @@ def _apart(made: Sequence[Evaluation], name: str) -> list[Evaluation]:
 def _gated(
     circle: Circle, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
 ) -> GateDecision:
-    """Not worse nominally, better at the failure, and no other stored failure lost."""
+    """Not worse nominally, better at the failure, and no other stored failure lost: what a round can show by itself.
+
+    Nothing is promoted by it. Floor, invariants, latency, context and trials on a robot are asked of what is released,
+    by the release gate, in which nothing is waived for a policy that comes from here.
+    """
     from twinloop.release.gate import Known, gate
     from twinloop.release.gate_config import parse_gate
 
