@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from twinloop.core.seeds import philox4x32, uniforms
+from twinloop.core.seeds import MOST_EPISODES, generator, philox4x32, uniforms
 
 # Known answers of Philox4x32-10 published with Random123 (kat_vectors).
 KNOWN = [
@@ -46,6 +46,18 @@ def test_every_part_of_the_seed_path_matters():
     rows += [uniforms(**{**base, **change}) for change in ({"run_seed": 2}, {"stream": "b"}, {"episodes": [6]})]
     rows += [uniforms(**base, attempt=1), uniforms(**base, step=1)]
     assert len({row.tobytes() for row in rows}) == len(rows)
+
+
+def test_every_bit_of_an_episodes_number_matters():
+    """No two of the 2**32 episodes draw alike because a bit of their numbers is dropped."""
+    numbers = [0, *(1 << bit for bit in range(32)), MOST_EPISODES - 1]
+    for drawn in (
+        uniforms(3, "a", numbers, size=2),
+        uniforms(3, "a", [7] * len(numbers), attempt=numbers, size=2),
+        uniforms(3, "a", [7] * len(numbers), step=numbers, size=2),
+        np.array([generator(3, "a", number).random(2) for number in numbers]),
+    ):
+        assert len(np.unique(drawn, axis=0)) == len(numbers)
 
 
 def test_numbers_are_uniform_and_streams_are_independent():

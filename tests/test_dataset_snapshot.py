@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 
@@ -38,6 +39,36 @@ def test_a_commit_adds_and_replaces_and_keeps_the_rest(folder):
     assert content(folder) == {"deep/data": b"first", "deep/more": b"second", "meta": b"two"}
     assert (folder / "deep" / "data").stat().st_ino == inode
     assert [item.name for item in folder.parent.iterdir()] == ["set"]
+
+
+def test_all_that_is_new_is_on_the_disk_before_the_folder_changes(folder, monkeypatch):
+    """A power cut after the swap must find every new file and every folder that names one."""
+    synced, before, swap = set[int](), set[int](), snapshot._swap
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.add(os.fstat(handle).st_ino), sync(handle)))
+    monkeypatch.setattr(snapshot, "_swap", lambda *paths: (before.update(synced), synced.clear(), swap(*paths)))
+    with next_snapshot(folder) as stage:
+        replace_bytes(stage / "deep" / "more", b"second")
+        replace_bytes(stage / "meta", b"two")
+    new = (folder, folder / "deep", folder / "deep" / "more", folder / "meta")
+    assert before == {path.stat().st_ino for path in new}
+    assert folder.parent.stat().st_ino in synced  # and the swap itself, after it
+
+
+def test_a_reader_never_finds_the_folder_missing_where_folders_can_be_exchanged(tmp_path, monkeypatch):
+    """Looked for after each renaming that a commit does; the system is asked by a call of our own."""
+    path, one, other = tmp_path / "set", tmp_path / "one", tmp_path / "other"
+    for item in (path, one, other):
+        item.mkdir()
+    call = getattr(ctypes.CDLL(None), "renameat2", None)
+    if call is None or call(-100, bytes(one), -100, bytes(other), 2) != 0:
+        pytest.skip("this file system exchanges no folders")
+    rename, seen = type(path).rename, list[bool]()
+    monkeypatch.setattr(type(path), "rename", lambda *paths: (rename(*paths), seen.append(path.exists()))[0])
+    with next_snapshot(path) as stage:
+        replace_bytes(stage / "meta", b"two")
+    assert content(path) == {"meta": b"two"}
+    assert all(seen)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,8 @@ from scipy.special import betainc, betaln
 
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.evaluate.comparison import compare_stored, decide, settled
+from twinloop.evaluate.acting import candidate
+from twinloop.evaluate.comparison import compare_running, compare_stored, decide, settled
 from twinloop.stats.sequential_pairs import log_e_pairs, sequential_pairs
 
 
@@ -99,6 +102,29 @@ def test_stored_evaluations_are_paired_by_trial_and_not_by_row():
     lost = compare_stored(made, stored("c", [False] * 60))
     assert lost.discordant == (sum(won), 0)
     assert lost.answer == "better"
+
+
+def test_a_lost_world_is_no_success_of_either():
+    won = [True] * 60
+    whole, lost = stored("a", won), stored("b", won)
+    at = lost.trials.column_names.index("valid")
+    lost = dataclasses.replace(lost, trials=lost.trials.set_column(at, "valid", pa.array([False] * 20 + [True] * 40)))
+    assert compare_stored(whole, lost).discordant == (20, 0)
+    assert compare_stored(lost, whole).discordant == (0, 20)
+
+
+def test_a_lost_world_is_no_success_while_it_runs():
+    """An arena whose every world succeeds, and loses those of one policy afterwards."""
+
+    kept, lost = (candidate("expert", name=name) for name in ("kept", "lost"))
+    arena: Any = SimpleNamespace(
+        suite=SimpleNamespace(name="one", slices=(SimpleNamespace(name="s"),)),
+        run_seed=0,
+        run=lambda who, trials: [{"success": True, "valid": who is kept} for _ in trials],
+    )
+    found, rows, _ = compare_running(kept, lost, arena, most=64)
+    assert found.answer == "better"
+    assert found.discordant == (len(rows), 0)
 
 
 @pytest.mark.parametrize(

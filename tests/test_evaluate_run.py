@@ -95,6 +95,27 @@ def test_a_policy_that_stands_still_or_breaks_is_told_apart_from_one_that_works(
     assert lost["reason"]
 
 
+def test_each_trial_begins_in_its_own_world_in_whatever_order_they_come(twin, two):
+    """Slices differ by the cube's mass, trials by where it lies; who breaks at once has no more to do."""
+    begun = dict[tuple[str, int], tuple]()
+
+    class Noting(Weakened):
+        def begin(self, worlds):
+            seen.extend(zip(worlds.params["object/cube/mass"], map(tuple, worlds.initial.qpos), strict=True))
+            return super().begin(worlds)
+
+    nominal, heavy = two.slices
+    for order in ([(nominal, 0), (nominal, 1), (heavy, 0), (heavy, 1)], [(heavy, 1), (nominal, 1), (heavy, 0)]):
+        seen = list[tuple]()
+        arena = Arena(suite=two, task="pick_and_place", run_seed=1)
+        rows = arena.run(candidate(lambda twin, task: Noting(task=task, broken=1.0)), order)
+        assert [row["trial"] for row in rows] == [item.trial(number) for item, number in order]
+        assert [mass == 0.08 for mass, _ in seen] == [item is heavy for item, _ in order]
+        for (item, number), world in zip(order, seen, strict=True):
+            assert begun.setdefault((item.name, number), world) == world
+    assert len(set(begun.values())) == 4
+
+
 def test_trials_of_a_comparison_are_spread_over_slices_and_never_repeat(two):
     source = drawn_trials(Arena(suite=two, task="pick_and_place", run_seed=1))
     drawn = [next(source) for _ in range(400)]

@@ -163,6 +163,24 @@ def test_a_replay_from_another_beginning_is_not_called_equal(dataset, value):
     assert (states[: item.step + 1] != item.states).any()
 
 
+def test_a_replay_with_another_version_of_the_twin_is_refused(dataset, value):
+    """The same file, name and layout, and a link that is a tenth heavier: nothing else would tell."""
+    folder, _, _ = dataset
+    model = value[0] / "swing.xml"
+    number = aside_numbers(folder)[0]
+    model.write_text(MODEL.replace('mass="1"', 'mass="1.1"', 1))
+    try:
+        with pytest.raises(
+            InputError, match=r"Episode \d+ was made with free_swing .* this is free_swing .* Replay with"
+        ):
+            replay_episode(folder, 0)
+        with pytest.raises(InputError, match=rf"Attempt {number} was made with free_swing .* this is free_swing"):
+            replay_aside(folder, number)
+    finally:
+        model.write_text(MODEL)
+    assert replay_aside(folder, number).equal
+
+
 def test_the_backend_of_a_file_decides_who_steps_and_unknown_ones_are_refused(value, tmp_path):
     folder, content = value
     fast, slow = tmp_path / "fast", tmp_path / "slow"

@@ -15,7 +15,7 @@ from twinloop.catalog import Workspace, audit, state_schema
 from twinloop.catalog.fsck_release import check_release
 from twinloop.catalog.release_schema import RELEASE_STEP, RELEASE_TABLES
 from twinloop.core.errors import CheckFailedError, DatasetError, InputError, UnknownNameError
-from twinloop.core.files import sha256_tree
+from twinloop.core.files import sha256_json, sha256_tree
 from twinloop.release import Registry, StagePlan, promote, rollback
 
 AT_ONCE = StagePlan(shadow=None, canary=None)
@@ -218,6 +218,21 @@ def test_tampering_is_found(registry, tmp_path, how):
         "moved": "champion of main is pick@2, and the audit log says pick@1",
     }[how]
     assert any(re.search(expected, finding.what) for finding in found), [finding.what for finding in found]
+
+
+def test_an_entry_rewritten_with_its_own_hash_does_not_fit_the_next(registry, tmp_path):
+    """Who changes an entry and hashes it anew breaks the chain at the entry after it, wherever that is."""
+    crown(registry, tmp_path, 1)
+    state, names = registry.workspace.state, ("seq", "at", "who", "action", "deployment", "policy", "details", "before")
+    state.close()
+    with closing(sqlite3.connect(registry.workspace.root / "catalog" / "state.sqlite")) as connection:
+        connection.execute("DROP TRIGGER release_audit_update")
+        row = list(connection.execute(f"SELECT {', '.join(names)} FROM release_audit WHERE seq = 2").fetchone())
+        row[2] = "Mallory"
+        change = "UPDATE release_audit SET who = ?, sha256 = ? WHERE seq = 2"
+        connection.execute(change, ("Mallory", sha256_json(row)))
+        connection.commit()
+    assert audit.faults(state) == ["Entry 3 of the audit log does not follow on the one before it."]
 
 
 def test_a_log_written_anew_is_told_by_a_hash_that_was_noted(registry, tmp_path):
