@@ -59,7 +59,7 @@ class Guess(RealCase):
         return mean_errors(np.stack([size, 1.0 + size], axis=1), ["error", "one more"], ["1", "1"])
 
 
-def episodes(values=(4.0, 5.0, 6.0, 5.0, 4.5, 5.5)):
+def episodes(values=(4.0, 5.0, 7.0, 4.0, 4.5, 5.0)):
     made = [told(i, value, i // 2) for i, value in enumerate(values)]
     # What an episode is called does not distinguish it; its arrays do.
     return [replace(e, time=e.time + 0.01 * e.conditions["value"] * (1 + e.index)) for e in made]
@@ -78,11 +78,11 @@ def test_the_candidate_with_the_least_worst_figure_is_chosen_and_scored_once():
     result = run_fold(case.folds(episodes())[0], Fits(case, BACKEND))
     assert result.choice.candidate.name == "mean"
     # Inner folds: {4, 5} by {2, 3} and the other way round; errors over those of 0, the second figure being the worst.
-    first = np.mean([1.0 + abs(v - 5.5) for v in (4.5, 5.5)]) / (1.0 + 5.0)
-    second = np.mean([1.0 + abs(v - 5.0) for v in (6.0, 5.0)]) / (1.0 + 5.5)
+    first = np.mean([1.0 + abs(v - 5.5) for v in (4.5, 5.0)]) / (1.0 + 4.75)
+    second = np.mean([1.0 + abs(v - 4.75) for v in (7.0, 4.0)]) / (1.0 + 5.5)
     assert result.choice.losses["mean"] == pytest.approx((first + second) / 2)
-    assert result.fitted.values["guess"] == pytest.approx(5.25)
-    assert result.errors.figures == pytest.approx([0.75, 1.75])
+    assert result.fitted.values["guess"] == pytest.approx(5.125)
+    assert result.errors.figures == pytest.approx([0.625, 1.625])
     assert list(result.references) == ["as shipped", "published"]
     assert result.references["as shipped"].figures == pytest.approx([4.5, 5.5])
     assert result.references["published"].figures == pytest.approx([3.5, 4.5])
@@ -90,7 +90,7 @@ def test_the_candidate_with_the_least_worst_figure_is_chosen_and_scored_once():
 
 def test_no_choice_depends_on_what_the_outer_fold_leaves_out():
     case = Guess()
-    usual, wild = episodes(), episodes((900.0, -70.0, 6.0, 5.0, 4.5, 5.5))
+    usual, wild = episodes(), episodes((900.0, -70.0, 7.0, 4.0, 4.5, 5.0))
     choices = [choose(case.folds(part)[0].training, Fits(case, BACKEND)) for part in (usual, wild)]
     assert choices[0] == choices[1]
     assert not any({0, 1} & set(seen) for _, seen in case.fitted)
@@ -104,6 +104,8 @@ def test_a_fit_is_made_once_for_a_structure_and_a_set_of_episodes():
     # Two structures on each of three groups alone (shared by two outer folds each); the mean on each outer part.
     assert len(case.fitted) == 2 * 3 + 3
     assert len(set(case.fitted)) == len(case.fitted)
+    assert [fits(episodes(), candidate).prediction for candidate in case.candidates] == ["", "", "half"]
+    assert len(case.fitted) == 2 * 3 + 3 + 2
 
 
 def test_without_inner_folds_the_first_candidate_is_taken():
@@ -115,10 +117,12 @@ def test_without_inner_folds_the_first_candidate_is_taken():
 
 def test_figures_are_weighted_means_or_root_mean_squares():
     values, weights = np.array([[1.0, 4.0], [3.0, 0.0]]), np.array([3.0, 1.0])
+    assert mean_errors(values, "ab", "11").figures == pytest.approx([2.0, 2.0])
     assert mean_errors(values, "ab", "11", weights=weights).figures == pytest.approx([1.5, 3.0])
-    squared = Errors(names=("a", "b"), units=("1", "1"), values=values, weights=np.eye(2), squared=True)
-    assert squared.figures == pytest.approx([1.0, 0.0])
-    assert squared.at(np.array([[0, 0], [1, 1]]))[:, 1] == pytest.approx([0.0, 0.0])
+    counted = np.array([[0.0, 1.0], [1.0, 0.0]])  # each figure counts one unit
+    squared = Errors(names=("a", "b"), units=("1", "1"), values=values, weights=counted, squared=True)
+    assert squared.figures == pytest.approx([np.sqrt(3.0), 2.0])
+    assert squared.at(np.array([[0, 0], [1, 1]]))[:, 1] == pytest.approx([2.0, 0.0])  # none of its units: 0
 
 
 def test_a_paired_difference_has_the_sign_of_what_is_worse_and_none_for_one_unit():
