@@ -1,0 +1,376 @@
+"""Print the mutation score: change one line of the package at a time, and count the changes that a test notices.
+
+::
+
+    python scripts/mutate.py --count 100                     # drawn with HEAD's hash as seed
+    python scripts/mutate.py --from scripts/mutants.json     # mutants that were written down
+
+A line of ``src/twinloop`` is drawn, then one of its mutants (`OPERATORS`). A copy of HEAD is changed, never the working
+tree. The test files nearest to the changed module run first: nearest by the number of imports between them, lazy ones
+included, a name of a package being the module that defines it. A mutant is killed by a failing test, or by a time limit
+that the unchanged code keeps. Every test that killed one is run on the unchanged code at the end; where it fails there,
+too, the mutants are run again without it. Tests marked slow, gpu, network or bench do not run.
+
+Not mutated: docstrings, strings and messages (f-strings, what is raised, printed, logged or warned), annotations and
+type aliases, ``__repr__`` and ``__str__``, protocols, ``if TYPE_CHECKING``, ``__all__``.
+"""
+
+# ruff: noqa: S603, S607, T201 - a script that runs git and pytest, and prints
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from copy import deepcopy
+from itertools import accumulate, count
+from pathlib import Path
+from typing import Any
+
+from twinloop.stats import clopper_pearson
+
+_MEMORY = 8 << 30  # bytes of data that a mutant's tests may take
+ROOT = Path(__file__).resolve().parent.parent
+_SPOKEN = {"print", "debug", "info", "warning", "error", "warn", "log", "cast", "TypeVar", "Literal"}
+_UNREAD = {"annotation", "returns", "decorator_list", "type_comment"}
+_SWAPS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Add: (ast.Sub,),
+    ast.Sub: (ast.Add,),
+    ast.Mult: (ast.Div,),
+    ast.Div: (ast.Mult,),
+    ast.FloorDiv: (ast.Mult,),
+    ast.Mod: (ast.FloorDiv,),
+    ast.Pow: (ast.Mult,),
+    ast.BitAnd: (ast.BitOr,),
+    ast.BitOr: (ast.BitAnd,),
+    ast.LShift: (ast.RShift,),
+    ast.RShift: (ast.LShift,),
+    ast.And: (ast.Or,),
+    ast.Or: (ast.And,),
+}
+OPERATORS = (
+    "operator: of comparison, arithmetic or logic, exchanged",
+    "number: doubled or 1 more",
+    "truth: True for False",
+    "sign: not or minus left out",
+    "condition: its contrary",
+    "return: None instead",
+    "statement: a call, raise, break or continue left out",
+    "arguments: the first two exchanged",
+    "keyword: left out, so that its default holds",
+    "selection: a subscript by a variable or slice, or a comprehension's if, left out",
+)
+
+
+def variants(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:  # noqa: C901 - a case an operator
+    """The mutants of one node, each a word of `OPERATORS` and a new node in its place."""
+
+    def changed(**fields: Any) -> ast.AST:
+        new = deepcopy(node)
+        for name, value in fields.items():
+            setattr(new, name, value)
+        return new
+
+    match node:
+        case ast.Compare(ops=[op]):
+            yield from (("operator", changed(ops=[other()])) for other in _SWAPS[type(op)])
+        case ast.BinOp(left=left, op=op, right=right) if not (_text(left) or _text(right)):
+            yield from (("operator", changed(op=other())) for other in _SWAPS.get(type(op), ()))
+        case ast.AugAssign(op=op, value=value) if not _text(value):
+            yield from (("operator", changed(op=other())) for other in _SWAPS.get(type(op), ()))
+        case ast.BoolOp(op=op):
+            yield "operator", changed(op=_SWAPS[type(op)][0]())
+        case ast.Constant(value=bool(value)):
+            yield "truth", changed(value=not value)
+        case ast.Constant(value=int(value) | float(value)):
+            yield from (("number", changed(value=other)) for other in {2 * value or 2, value + 1})
+        case ast.UnaryOp(op=ast.Not() | ast.USub(), operand=operand):
+            yield "sign", operand
+        case ast.IfExp(test=test):
+            yield "condition", changed(test=ast.UnaryOp(op=ast.Not(), operand=test))
+        case ast.Return(value=value) if value is not None and not _none(value):
+            yield "return", changed(value=ast.Constant(value=None))
+        case ast.Expr(value=ast.Call()) | ast.Raise() | ast.Break() | ast.Continue():
+            yield "statement", ast.Pass()
+        case ast.Call(args=[first, second, *rest], keywords=keywords):
+            if not isinstance(first, ast.Starred) and not isinstance(second, ast.Starred):
+                yield "arguments", changed(args=[second, first, *rest])
+            yield from (("keyword", changed(keywords=[k for k in keywords if k is not one])) for one in keywords)
+        case ast.Call(keywords=keywords):
+            yield from (("keyword", changed(keywords=[k for k in keywords if k is not one])) for one in keywords)
+        case ast.Subscript(value=value, slice=ast.Slice() | ast.Name(), ctx=ast.Load()):
+            yield "selection", value
+        case ast.ListComp(generators=[part]) | ast.GeneratorExp(generators=[part]) if part.ifs:
+            bare = ast.comprehension(target=part.target, iter=part.iter, ifs=[], is_async=0)
+            yield "selection", changed(generators=[bare])
+
+
+def _text(node: ast.AST) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+
+
+def _none(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def _called(node: ast.AST) -> str:
+    """The last name of what a call, or a statement that is one, calls."""
+    node = node.value if isinstance(node, ast.Expr) else node
+    function = node.func if isinstance(node, ast.Call) else None
+    return getattr(function, "attr", getattr(function, "id", ""))
+
+
+def _skipped(node: ast.AST) -> bool:
+    if isinstance(node, ast.FunctionDef) and node.name in ("__repr__", "__str__"):
+        return True
+    if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases):
+        return True
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return True
+    alias = isinstance(node, ast.Assign) and "__all__" in ast.unparse(node.targets[0])
+    return alias or isinstance(node, ast.JoinedStr) or _called(node) in _SPOKEN
+
+
+def _sites(node: ast.AST, *, inside: bool = False) -> Iterator[ast.AST]:
+    """Nodes that may be mutated; at the top of a module ``X | Y`` is a type alias."""
+    for name, value in ast.iter_fields(node):
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or name in _UNREAD or _skipped(child):
+                continue
+            if inside or not (isinstance(child, ast.BinOp) and isinstance(child.op, ast.BitOr)):
+                yield child
+            if not isinstance(child, ast.Raise):
+                yield from _sites(child, inside=inside or isinstance(child, ast.FunctionDef))
+
+
+def mutants(path: Path, name: str) -> Iterator[dict[str, Any]]:
+    """All mutants of a file; ``nth`` is where the old text begins."""
+    text = path.read_text()
+    lines = text.splitlines(keepends=True)
+    starts = [0, *accumulate(map(len, lines))]
+
+    def at(row: int, byte: int) -> int:
+        return starts[row - 1] + len(lines[row - 1].encode()[:byte].decode())
+
+    for node in _sites(ast.parse(text)):
+        found = [(node, *one) for one in variants(node)]
+        if isinstance(node, ast.If | ast.While):
+            found = [(node.test, "condition", ast.UnaryOp(op=ast.Not(), operand=node.test))]
+        for was, operator, new in found:
+            code = ast.unparse(ast.fix_missing_locations(new))
+            code = f"({code})" if isinstance(new, ast.expr) and not isinstance(new, ast.Constant | ast.Name) else code
+            row = was.end_lineno or was.lineno
+            first, last = starts[was.lineno - 1], starts[row]
+            begin, end = at(was.lineno, was.col_offset), at(row, was.end_col_offset or 0)
+            yield {
+                "file": name,
+                "line": was.lineno,
+                "operator": operator,
+                "old": text[first:last],
+                "new": text[first:begin] + code + text[end:last],
+                "nth": first,
+            }
+
+
+def draw(tree: Path, seed: str, number: int) -> list[dict[str, Any]]:
+    """Draw mutants: a line first, none twice, then one of its mutants; ``nth`` counts equal texts before it from 0."""
+    files = sorted((tree / "src" / "twinloop").rglob("*.py"))
+    rows: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for path in files:
+        for one in mutants(path, str(path.relative_to(tree))):
+            rows.setdefault((one["file"], one["line"]), []).append(one)
+    chance = random.Random(seed)  # noqa: S311 - a seeded draw
+    drawn = [chance.choice(rows[key]) for key in chance.sample(sorted(rows), number)]
+    return [one | {"nth": (tree / one["file"]).read_text()[: one["nth"]].count(one["old"])} for one in drawn]
+
+
+def mutated(text: str, one: dict[str, Any]) -> str:
+    """The text of a file with a mutant in it."""
+    parts = text.split(one["old"])
+    if len(parts) < one["nth"] + 2:
+        raise SystemExit(f"{one['file']} no longer holds this text; draw anew or mend the list:\n{one['old']}")
+    before, after = (one["old"].join(part) for part in (parts[: one["nth"] + 1], parts[one["nth"] + 1 :]))
+    return before + one["new"] + after
+
+
+class Imports:
+    """Which file imports which, of the package and its tests, read off the sources."""
+
+    def __init__(self, tree: Path) -> None:
+        self.modules: dict[str, Path] = {}
+        for base, folder in ((tree / "src", "twinloop"), (tree / "tests", "."), (tree, "benchmarks")):
+            for path in (base / folder).rglob("*.py"):
+                parts = path.relative_to(base).with_suffix("").parts
+                self.modules[".".join(part for part in parts if part != "__init__")] = path
+        self.trees = {name: ast.parse(path.read_text()) for name, path in self.modules.items()}
+        self.edges = {name: set(self._imported(name)) for name in self.modules}
+
+    def _imported(self, name: str) -> Iterator[str]:
+        for node in ast.walk(self.trees[name]):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names if alias.name in self.modules)
+            elif isinstance(node, ast.ImportFrom) and node.module in self.modules:
+                yield from (self._home(node.module, alias.name) for alias in node.names)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("twinloop."):
+                word = node.value.split(":")[
+                    0
+                ]  # a module that is imported by its name, or a package's by the end of it
+                yield from (one for one in self.modules if one == word or (word[-1] == "." and one.startswith(word)))
+
+    def _home(self, package: str, name: str) -> str:
+        """The module that defines what a package offers by a name."""
+        if f"{package}.{name}" in self.modules:
+            return f"{package}.{name}"
+        for node in self.trees[package].body if package in self.modules else ():
+            for alias in node.names if isinstance(node, ast.ImportFrom) and node.module in self.modules else ():
+                if (alias.asname or alias.name) == name and isinstance(node, ast.ImportFrom):
+                    return self._home(str(node.module), alias.name)
+        return package
+
+    def nearest(self, path: Path, most: int) -> list[Path]:
+        """The test files nearest to a file, of one distance those that import fewest first."""
+        into: dict[str, set[str]] = {}
+        for name, targets in self.edges.items():
+            for target in targets:
+                into.setdefault(target, set()).add(name)
+        level = {name for name, place in self.modules.items() if place == path}
+        seen, found = set(level), list[str]()
+        while level and len(found) < most:
+            level = {name for target in level for name in into.get(target, ())} - seen
+            seen |= level
+            tests = [name for name in level if name.split(".")[-1].startswith("test_")]
+            found += sorted(tests, key=lambda name: (len(self.edges[name]), name))
+        return [self.modules[name] for name in found[:most]]
+
+
+class Runner:
+    """Runs tests on a copy of the tree, one mutant in it at a time."""
+
+    def __init__(self, tree: Path, *, files: int, limit_s: float) -> None:
+        self.tree, self.imports, self.files, self.limit_s = tree, Imports(tree), files, limit_s
+        self.broken, self._clock = set[str](), count(int(time.time()) - 10_000_000)
+
+    def run(self, one: dict[str, Any]) -> None:
+        """Set ``status`` (killed, timeout, lived), the killing test and the seconds of a mutant."""
+        path, began = self.tree / one["file"], time.monotonic()
+        tests = [str(test.relative_to(self.tree)) for test in self.imports.nearest(path, self.files)]
+        text = path.read_text()
+        self._write(path, mutated(text, one))
+        try:
+            code, said = self.tested(["-x", *tests]) if tests else (5, "")
+        finally:
+            self._write(path, text)
+        found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
+        one |= {"status": "lived" if code in (0, 5) else "killed", "tests": tests, "by": found[1] if found else ""}
+        if code is None:
+            one["status"] = "lived" if self.tested(tests)[0] is None else "timeout"
+        one["seconds"] = round(time.monotonic() - began, 1)
+
+    def tested(self, words: list[str]) -> tuple[int | None, str]:
+        """Exit code and output of pytest; the code is None where the limit of time was reached."""
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+        command += [f"--deselect={name}" for name in self.broken]
+        environment = os.environ | {"PYTHONPATH": str(self.tree / "src")}
+        pipe = subprocess.PIPE
+        child = subprocess.Popen(
+            command, cwd=self.tree, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+        )
+        resource.prlimit(child.pid, resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+        try:
+            said, _ = child.communicate(timeout=self.limit_s)
+        except subprocess.TimeoutExpired:
+            said = None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)  # and whom it started
+        child.communicate()
+        return (None, "") if said is None else (child.returncode, said)
+
+    def unsound(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Mutants killed by a test that fails on the unchanged code, too."""
+        names = sorted(
+            {one["by"] for one in found if one.get("status") == "killed" and "::" in one["by"]} - self.broken
+        )
+        said = self.tested(names)[1] if names else ""
+        self.broken |= {
+            name for name in names if re.search(rf"^(?:FAILED|ERROR) {re.escape(name)}", said, re.MULTILINE)
+        }
+        return [one for one in found if one.get("by") in self.broken]
+
+    def _write(self, path: Path, text: str) -> None:
+        """Write a file with a time that no other version has, so that no stale bytecode is taken for it."""
+        path.write_text(text)
+        os.utime(path, (stamp := next(self._clock), stamp))
+
+
+def report(found: list[dict[str, Any]], heading: str) -> str:
+    """The score in words, with its 95 % interval."""
+    done = [one for one in found if "status" in one]
+    killed = sum(one["status"] != "lived" for one in done)
+    interval = clopper_pearson(killed, len(done), level=0.95)
+    ends = f"95 % interval {100 * float(interval.low):.0f} to {100 * float(interval.high):.0f} %"
+    late = sum(one["status"] == "timeout" for one in done)
+    return f"{heading}: {killed} of {len(done)} killed ({100 * killed / len(done):.0f} %, {ends}), {late} by time limit"
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=100, help="mutants to draw")
+    parser.add_argument("--seed", help="of the draw; by default the hash of HEAD")
+    parser.add_argument("--from", dest="listed", type=Path, help="a list of mutants to run instead of a draw")
+    parser.add_argument("--output", type=Path, default=Path("mutants-run.json"), help="written after each; goes on")
+    parser.add_argument("--files", type=int, default=8, help="test files for each mutant at most")
+    parser.add_argument("--limit-s", type=float, default=240.0, help="time limit of a mutant's tests, seconds")
+    given = parser.parse_args()
+    commit = _git("rev-parse", "HEAD").decode().strip()
+    seed = given.seed or commit
+    with tempfile.TemporaryDirectory(prefix="mutate-") as folder:
+        tree = Path(folder)
+        subprocess.run(["tar", "-x", "-C", folder], input=_git("archive", commit), check=True)
+        made = json.loads(given.listed.read_text()) if given.listed else draw(tree, seed, given.count)
+        head = {"commit": commit, "seed": seed if given.listed is None else str(given.listed)}
+        if given.output.is_file() and (old := json.loads(given.output.read_text())).items() >= head.items():
+            made = old["mutants"]
+        runner = Runner(tree, files=given.files, limit_s=given.limit_s)
+        left = [one for one in made if "status" not in one]
+        while left:
+            for one in left:
+                runner.run(one)
+                given.output.write_text(json.dumps({**head, "mutants": made}, indent=1) + "\n")
+                where = f"{one['file']}:{one['line']}"
+                print(
+                    f"{one['status']:8}{one['seconds']:6.1f} s  {one['operator']:10} {where}  {one['by']}", flush=True
+                )
+            left = runner.unsound(made)
+    for one in (one for one in made if one["status"] == "lived"):
+        print(f"lived: {one['file']}:{one['line']}\n- {one['old'].rstrip()}\n+ {one['new'].rstrip()}")
+    print(report(made, f"commit {commit[:12]}, seed {head['seed'][:12]}"))
+
+
+def _git(*words: str) -> bytes:
+    return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True).stdout
+
+
+if __name__ == "__main__":
+    main()
