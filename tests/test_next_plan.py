@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -39,6 +40,7 @@ def test_a_planted_hole_is_ranked_first_and_the_next_run_closes_it(sides, tmp_pa
     real, sim = sides
     words = ("--real", real, "--sim", sim)
     code, plan, said = run(capsys, "plan", *words, "--episodes", 40, "--output", tmp_path / "next.yaml")
+    assert re.search(r"of reality \(\d+ episodes\), \d+% \[\d+%, \d+%\] failing", said)
     assert code == 0
     first, *others = plan["holes"]
     reader = DatasetReader(real)
@@ -92,6 +94,7 @@ def test_a_place_where_simulation_fails_is_planned_by_how_much_of_reality_is_the
     )
     code, figures, said = run(capsys, "coverage", "--real", real, "--sim", sim, *PARAMETERS, "--axes", MASS)
     assert code == 0
+    assert re.search(r"Of 110 simulated episodes [2-8]\d\.\d% \[\d+\.\d%, \d+\.\d%\] succeed", said)
     assert f"They fail more often where {MASS} above 0.0" in said
     worst = [cell for cell in figures["parameters"]["cells"] if cell["low"] >= 0.07]
     assert worst

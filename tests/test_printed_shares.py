@@ -3,8 +3,12 @@
 from types import SimpleNamespace
 from typing import Any
 
+from twinloop.curate.plan import Target
+from twinloop.loop import bench
 from twinloop.loop.coverage_words import failing_words
 from twinloop.loop.log_check_bench import Trial, _defect_row
+from twinloop.loop.next_plan import target_lines
+from twinloop.loop.scenario_ask import _of
 from twinloop.loop.scenario_change import Change, changes_table
 from twinloop.stats import clopper_pearson
 from twinloop.stats.two_by_two_paired import PairedCounts
@@ -30,3 +34,18 @@ def test_planted_defects_of_a_log_are_counted_with_intervals():
     one, two = "100% [21%, 100%]", "100% [34%, 100%]"
     assert _defect_row("NaN", [found, named])[3:] == ["2", two, "50% [9%, 91%]", one, "0.00"]
     assert _defect_row("NaN", [])[3:] == ["0", "–", "–", "–", "–"]
+
+
+def test_failures_that_a_plan_answers_are_printed_with_their_interval():
+    known = {"kind": "failures", "box": {}, "why": "They fail.", "mass": 0.2, "episodes": 3, "weight": 0.1}
+    (line,) = target_lines([Target(name="hole 1", failure=0.5, judged=2, **known)])
+    assert line == "1. hole 1: 20.0% of reality (3 episodes), 50% [9%, 91%] failing. They fail."
+    (line,) = target_lines([Target(name="hole 1", failure=float("nan"), **known)])
+    assert line == "1. hole 1: 20.0% of reality (3 episodes). They fail."
+
+
+def test_one_world_that_succeeds_is_no_certainty():
+    rates = {"steps_per_s": 1.0, "bare_steps_per_s": 1.0, "trajectories_per_s": 1.0, "successful_per_s": 1.0}
+    row = {"worlds": 1, "ratio": 1.0, "success": 1.0, "memory_bytes": 0, **rates}
+    assert bench._cells(row)[-2] == "100.0% [2.5%, 100.0%]"
+    assert _of(0.5, 4, 0.95) == "50% [7%, 93%]"
