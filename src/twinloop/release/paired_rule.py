@@ -76,10 +76,7 @@ def compare(
     order, at = in_turns(slices)
     a, b = np.asarray(candidate, dtype=np.float64)[order], np.asarray(champion, dtype=np.float64)[order]
     off = a - b
-    wealth, contrary = (
-        log_e_mean(off, margin, low=-1.0, high=1.0, alternative=side, bets="even") for side in ("greater", "less")
-    )
-    p_value, p_against = _p(wealth, at), _p(contrary, at)
+    p_value, p_against = (_p(log_wealth(off, margin, at, alternative=side)) for side in ("greater", "less"))
     method = "e-process of paired differences, valid at every look"
     binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
     if looks == "once" and binary and len(off) <= MOST_PAIRS:
@@ -100,6 +97,24 @@ def compare(
     )
 
 
+def log_wealth(
+    difference: ArrayLike,
+    margin: float,
+    looks: NDArray[np.intp],
+    *,
+    alternative: Literal["greater", "less"] = "greater",
+) -> NDArray[np.float64]:
+    """The logarithm of the wealth at each look, ``(…, nlook)``, against mean(difference) ≤ ``margin``.
+
+    Args:
+        difference: candidate less champion of each pair, in the order of `in_turns`, ``(…, n)``.
+        margin: of the hypothesis.
+        looks: how many pairs there are at each look, ``(nlook,)``.
+        alternative: ``less`` bets against mean(difference) ≥ ``margin``.
+    """
+    return log_e_mean(difference, margin, low=-1.0, high=1.0, alternative=alternative, bets="even")[..., looks - 1]
+
+
 def rate_low(won: ArrayLike, alpha: float) -> float:
     """The rate below which outcomes ``(n,)`` do not lie, with a chance of error of at most α whenever one looks."""
     x = np.asarray(won, dtype=np.float64)
@@ -109,11 +124,11 @@ def rate_low(won: ArrayLike, alpha: float) -> float:
 def below_rate(won: ArrayLike, rate: float) -> float:
     """The anytime-valid p-value of a rate of at least ``rate``."""
     x = np.asarray(won, dtype=np.float64)
-    return _p(log_e_mean(x, rate, alternative="less", bets="even"), np.arange(1, len(x) + 1))
+    return _p(log_e_mean(x, rate, alternative="less", bets="even"))
 
 
-def _p(log_e: NDArray[np.float64], looks: NDArray[np.intp]) -> float:
-    return float(np.exp(-max(float(log_e[looks - 1].max()), 0.0)))
+def _p(log_e: NDArray[np.float64]) -> float:
+    return float(np.exp(-max(float(log_e.max()), 0.0)))
 
 
 def _exact(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> tuple[float, float]:
@@ -128,12 +143,7 @@ def _exact(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> tup
 
 def _low(off: NDArray[np.float64], looks: NDArray[np.intp], alpha: float) -> float:
     """The largest margin up to which all are refused."""
-
-    def wealth(margin: float) -> float:
-        log_e = log_e_mean(off, margin, low=-1.0, high=1.0, alternative="greater", bets="even")
-        return float(log_e[looks - 1].max())
-
-    return _largest(wealth, -1.0, 1.0, alpha)
+    return _largest(lambda margin: float(log_wealth(off, margin, looks).max()), -1.0, 1.0, alpha)
 
 
 def _largest(wealth: Callable[[float], float], low: float, high: float, alpha: float) -> float:

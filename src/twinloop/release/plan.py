@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 
@@ -148,7 +148,7 @@ def judge_canary(plan: CanaryPlan, told: Sequence[Told]) -> Judgement:
         return Judgement(state="abort", reason=f"Episode {broken.episode}: {said}.", figures=figures)
     from twinloop.stats import decision_blocks
 
-    wealth = canary_wealth(plan, mine, others)
+    wealth = canary_wealth(plan, [one.success for one in mine], [one.success for one in others])
     figures["p_worse"] = float(np.exp(-max(wealth.max(initial=0.0), 0.0)))
     at = int(decision_blocks(wealth, alpha=plan.alpha)) if len(wealth) else 0
     if at:
@@ -162,30 +162,38 @@ def judge_canary(plan: CanaryPlan, told: Sequence[Told]) -> Judgement:
     return Judgement(state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary.", figures=figures)
 
 
-def canary_wealth(plan: CanaryPlan, canary: Sequence[Told], champion: Sequence[Told]) -> NDArray[np.float64]:
-    """Logarithm of the wealth after each block against "the canary is as good": empty before the first block is full.
+def canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> NDArray[np.float64]:
+    """Logarithm of the wealth after each block against "the canary is as good", empty before the first block is full.
 
     Each arm is a queue, in the order in which its episodes were told; who acts is drawn without a look at the episode,
     so that blocks of the two queues are trials of two rates (`stats.sequential`).
+
+    Args:
+        plan: which says how many episodes of each arm are a block.
+        canary: successes of the episodes in which the canary acted, ``(…, n)``.
+        champion: successes of the champion's episodes beside it, ``(…, m)``.
+
+    Returns:
+        ``(…, nblock)``.
     """
-    size_canary, size_champion = plan.block
-    blocks = min(len(canary) // size_canary, len(champion) // size_champion)
+    mine, others = np.asarray(canary, dtype=np.int64), np.asarray(champion, dtype=np.int64)
+    size_mine, size_others = plan.block
+    blocks = min(mine.shape[-1] // size_mine, others.shape[-1] // size_others)
     if not blocks:
-        return np.zeros(0)
+        return np.zeros((*mine.shape[:-1], 0))
     from twinloop.stats import log_e_rates  # here, because who only rolls back must not wait for it
 
     return log_e_rates(
-        _blocks(canary, blocks, size_canary),
-        _blocks(champion, blocks, size_champion),
-        size_a=size_canary,
-        size_b=size_champion,
+        _blocks(mine, blocks, size_mine),
+        _blocks(others, blocks, size_others),
+        size_a=size_mine,
+        size_b=size_others,
         alternative="less",
     )
 
 
-def _blocks(told: Sequence[Told], blocks: int, size: int) -> NDArray[np.int64]:
-    won = np.array([one.success for one in told[: blocks * size]], dtype=np.int64)
-    return won.reshape(blocks, size).sum(axis=1)
+def _blocks(won: NDArray[np.int64], blocks: int, size: int) -> NDArray[np.int64]:
+    return won[..., : blocks * size].reshape(*won.shape[:-1], blocks, size).sum(axis=-1)
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -8,6 +8,7 @@ so may the bounds of the next value.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -157,8 +158,13 @@ def _fractions(bets: Bets) -> tuple[Array, Array]:
     """Fractions of the largest bet and how much of the wealth goes on each."""
     if bets == "spread":
         return _FRACTIONS, np.full(len(_FRACTIONS), 1 / len(_FRACTIONS))
-    nodes, weights = np.polynomial.legendre.leggauss(_EVEN)
+    nodes, weights = _nodes(_EVEN)
     return (nodes + 1) / 2, weights / weights.sum()
+
+
+@cache  # a gate asks for them in every one of its tests, and they take longer than the test
+def _nodes(count: int) -> tuple[Array, Array]:
+    return np.polynomial.legendre.leggauss(count)
 
 
 def _adaptive_bets(x: Array, alpha: float) -> Array:

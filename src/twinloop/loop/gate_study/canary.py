@@ -6,8 +6,8 @@ import numpy as np
 
 from twinloop.loop.gap_study.study import Study, StudyTable
 from twinloop.loop.gate_study.worlds import rate
-from twinloop.release.plan import CanaryPlan
-from twinloop.stats import decision_blocks, log_e_rates
+from twinloop.release.plan import CanaryPlan, canary_wealth
+from twinloop.stats import decision_blocks
 
 _PAGE = "release.md"
 _CASES = ((0.9, 0.9), (0.8, 0.8), (0.8, 0.6), (0.8, 0.4), (0.9, 0.6), (0.95, 0.5))
@@ -54,16 +54,10 @@ def _aborted(
     plan: CanaryPlan, champion: float, canary: float, runs: int, random: np.random.Generator
 ) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """The canary's episode at which each run is aborted; 0 for never."""
-    mine, others = plan.block
-    blocks = _ACTED // mine
-    log_e = log_e_rates(
-        random.binomial(mine, canary, (runs, blocks)),
-        random.binomial(others, champion, (runs, blocks)),
-        size_a=mine,
-        size_b=others,
-        alternative="less",
-    )
-    return decision_blocks(log_e, alpha=plan.alpha) * mine
+    size, beside = plan.block
+    won = random.random((runs, _ACTED)) < canary
+    others = random.random((runs, _ACTED * beside // size)) < champion
+    return decision_blocks(canary_wealth(plan, won, others), alpha=plan.alpha) * size
 
 
 TABLES = (Study(name="canary", page=_PAGE, repetitions=4000, run=_canary),)

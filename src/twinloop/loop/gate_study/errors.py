@@ -1,121 +1,205 @@
-"""How often the gate says yes where it should not: equal policies, looked at all the time, and rules at their edge."""
+"""How often the gate says yes where it should not: releases with a planted truth, each decided by `release.gate`.
+
+A simulated release is what the gate reads of a real one: an evaluation of both policies in simulation and, where there
+is one, on a robot. Every rule is asked but the context, because a planted release has no place where it will run. With
+``looks: any`` the decision at the end is a yes wherever one at an earlier look was: the tests take the largest wealth
+of all looks.
+"""
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-from scipy.special import ndtr
-from scipy.stats import binom
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
 
+import numpy as np
+import pyarrow as pa
+
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.trials import Domain
 from twinloop.loop.gap_study.study import Study, StudyTable
 from twinloop.loop.gate_study.worlds import Truth, Won, rate
-from twinloop.stats import decision_blocks, log_e_mean, paired_p_values
+from twinloop.release.gate import Known, gate
+from twinloop.release.gate_config import Looks, parse_gate
 
+Yes = Literal["wrong", "wrong and harmful", "harmful, within the margin", "harmful, not seen", "right"]
 _PAGE = "release.md"
-_PAIRS, _ALPHA = 300, 0.05
-_EQUAL = (
-    Truth(name="0.5", candidate=(0.5,), champion=(0.5,)),
-    Truth(name="0.8", candidate=(0.8,), champion=(0.8,)),
-    Truth(name="0.95", candidate=(0.95,), champion=(0.95,)),
-    Truth(name="0.8, nothing in common", candidate=(0.8,), champion=(0.8,), together=0.0),
-    Truth(name="0.8, nearly all in common", candidate=(0.8,), champion=(0.8,), together=0.95),
-    Truth(name="four slices, 0.3 to 0.95", candidate=(0.3, 0.6, 0.8, 0.95), champion=(0.3, 0.6, 0.8, 0.95)),
-    Truth(name="four slices, two better, two as much worse", candidate=(0.9, 0.9, 0.5, 0.5), champion=(0.7,) * 4),
-)
-_MARGIN = 0.1
-_EDGES = (
-    Truth(name="0.5 against 0.6", candidate=(0.5,), champion=(0.6,)),
-    Truth(name="0.7 against 0.8", candidate=(0.7,), champion=(0.8,)),
-    Truth(name="0.85 against 0.95", candidate=(0.85,), champion=(0.95,)),
-    Truth(name="four slices, one worse by 0.4", candidate=(0.9, 0.9, 0.9, 0.5), champion=(0.9,) * 4),
-)
+_PAIRS, _MARGIN = 200, 0.1
+_LOOKS: tuple[Looks, ...] = get_args(Looks)
+_ASKED = {
+    "candidate": "candidate",
+    "champion": "champion",
+    "success": {"within": _MARGIN, "domain": "sim"},
+    "floor": {"success": 0.5},
+    "regressions": {},
+    "latency": {"budget_s": 0.03},
+    "context": {"waived": "a planted release has no place where it will run"},
+}
+_KNOWN = Known(stored=())
 
 
-def _equal(repetitions: int, seed: int) -> StudyTable:
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """A release with a known truth: rates in simulation, rates on a robot in ``pairs`` of trials, and what a yes is."""
+
+    simulated: Truth
+    robot: Truth | None = None
+    pairs: int = 0
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    yes: Yes
+
+    def evidence(self, random: np.random.Generator) -> tuple[list[Evaluation], list[Evaluation]]:
+        """Evaluations of the candidate and of the champion."""
+        sides: tuple[list[Evaluation], list[Evaluation]] = ([], [])
+        places: list[tuple[Domain, Truth, int]] = [("sim", self.simulated, _PAIRS)]
+        if self.robot is not None:
+            places.append(("real", self.robot, self.pairs))
+        for domain, truth, pairs in places:
+            for name, won, side in zip(("candidate", "champion"), truth.draw(random, 1, pairs), sides, strict=True):
+                side.append(_evaluation(name, domain, won[0], len(truth.candidate)))
+        return sides
+
+
+def _evaluation(name: str, domain: Domain, won: Won, slices: int) -> Evaluation:
+    n = len(won)
+    columns = {
+        "slice": [f"slice {number % slices}" for number in range(n)],
+        "trial": [str(number) for number in range(n)],
+        "success": won,
+        "valid": np.ones(n, dtype=bool),
+        "violations": np.zeros(n, dtype=np.int64),
+        "latency_s": np.full(n, 0.01),
+    }
+    return Evaluation(policy=name, policy_hash=name, suite=domain, domain=domain, trials=pa.table(columns))
+
+
+def _both(candidate: float, champion: float, together: float = 0.5) -> Truth:
+    return Truth(name="", candidate=(candidate,), champion=(champion,), together=together)
+
+
+_BETTER = _both(0.9, 0.75)  # in simulation
+_CASES = {
+    "equal, `better: 0` is asked": Planted(
+        simulated=_both(0.8, 0.8), rules={"success": {"better": 0.0, "domain": "sim"}}, yes="wrong"
+    ),
+    "the same, four slices from 0.65 to 0.95": Planted(
+        simulated=Truth(name="", candidate=(0.65, 0.75, 0.85, 0.95), champion=(0.65, 0.75, 0.85, 0.95)),
+        rules={"success": {"better": 0.0, "domain": "sim"}},
+        yes="wrong",
+    ),
+    "worse by 10 points in simulation": Planted(simulated=_both(0.75, 0.85), yes="wrong and harmful"),
+    "as good, but 50 % in one of four slices": Planted(
+        simulated=Truth(name="", candidate=(0.9, 0.9, 0.9, 0.5), champion=(0.9, 0.9, 0.9, 0.5)), yes="wrong"
+    ),
+    "better in simulation, worse by 10 points on the robot": Planted(
+        simulated=_BETTER, robot=_both(0.75, 0.85), pairs=60, yes="wrong and harmful"
+    ),
+    "the same, nothing in common": Planted(
+        simulated=_BETTER, robot=_both(0.75, 0.85, 0.0), pairs=60, yes="wrong and harmful"
+    ),
+    "the same, 0.85 against 0.95, nearly all in common": Planted(
+        simulated=_BETTER, robot=_both(0.85, 0.95, 0.9), pairs=125, yes="wrong and harmful"
+    ),
+    "better in simulation, worse by 20 points on the robot": Planted(
+        simulated=_BETTER, robot=_both(0.65, 0.85), pairs=30, yes="wrong and harmful"
+    ),
+    "better in simulation, worse by 5 points on the robot": Planted(
+        simulated=_BETTER, robot=_both(0.8, 0.85), pairs=125, yes="harmful, within the margin"
+    ),
+    "better in simulation, worse by 10 points on a robot nobody tried": Planted(
+        simulated=_BETTER, yes="harmful, not seen"
+    ),
+    "better in simulation, as good on the robot": Planted(
+        simulated=_BETTER, robot=_both(0.85, 0.85), pairs=60, yes="right"
+    ),
+    "the same, 125 pairs": Planted(simulated=_BETTER, robot=_both(0.85, 0.85), pairs=125, yes="right"),
+    "better in simulation, better by 10 points on the robot": Planted(
+        simulated=_BETTER, robot=_both(0.9, 0.8), pairs=60, yes="right"
+    ),
+}
+
+
+def passes(planted: Planted, looks: Looks, runs: int, seed: Sequence[int]) -> int:
+    """Releases, of ``runs``, to which the gate says yes."""
+    random, config = np.random.default_rng(seed), parse_gate({**_ASKED, **planted.rules, "looks": looks})
+    return sum(gate(config, *planted.evidence(random), known=_KNOWN).passed for _ in range(runs))
+
+
+def _releases(repetitions: int, seed: int) -> StudyTable:
     rows, figures = [], []
-    for number, truth in enumerate(_EQUAL):
-        mine, theirs = truth.draw(np.random.default_rng([seed, 1, number]), repetitions, _PAIRS)
-        counts = {
-            "e-process, every look": promoted(mine, theirs, 0.0, slices=len(truth.candidate)),
-            "exact, one look": exactly(mine, theirs, 0.0),
-            "z test, every look": int((_z(mine, theirs)[:, 4:] <= _ALPHA).any(axis=1).sum()),
-        }
-        rows.append((truth.name, *(rate(count, repetitions) for count in counts.values())))
-        figures.append({"truth": truth.name, "repetitions": repetitions, "pairs": _PAIRS, **counts})
+    for number, (name, planted) in enumerate(_CASES.items()):
+        counts = {looks: passes(planted, looks, repetitions, [seed, 1, number]) for looks in _LOOKS}
+        rates = [rate(count, repetitions) for count in counts.values()]
+        rows.append((name, str(planted.pairs or "–"), planted.yes, *rates))
+        figures.append({"truth": name, "yes": planted.yes, "repetitions": repetitions, **counts})
     return StudyTable(
-        title=f"Equal policies (A/A): how often the gate calls the candidate better, of {repetitions} runs of {_PAIRS} "
-        f"pairs at α = {_ALPHA:.0%}",
-        head=("success of both", "`looks: any`, stopped at the first yes", "`looks: once`", "z test at every look"),
+        title=f"Planted releases: how often the gate says yes, of {repetitions} each, {_PAIRS} pairs in simulation, "
+        f"α = 5 %, margins of {100 * _MARGIN:g} points",
+        head=("truth", "pairs on the robot", "a yes is", "`looks: any`", "`looks: once`"),
         rows=tuple(rows),
-        note="In brackets the exact interval of 95 %. The last column is what a test that was made for one look does "
-        "when it is looked at after every pair.",
+        note="In brackets the exact interval of 95 %. Wrong: the truth breaks a rule that is asked. Harmful: the "
+        "candidate is truly worse than the champion on the robot, or in simulation where no robot is meant.",
         figures=tuple(figures),
     )
 
 
-def _edges(repetitions: int, seed: int) -> StudyTable:
+_ROBOT_PAIRS = (0, 30, 60, 125)
+
+
+def _drawn(random: np.random.Generator, pairs: int) -> Planted:
+    """A release whose truth is drawn: how good the champion is and how much the candidate differs in either place."""
+
+    def truth(low: float, high: float) -> Truth:
+        champion = random.uniform(0.6, 0.95)
+        return _both(float(np.clip(champion + random.uniform(low, high), 0.0, 1.0)), champion)
+
+    simulated, robot = truth(-0.15, 0.25), truth(-0.3, 0.2)
+    harm = robot.champion[0] - robot.candidate[0]
+    breaks = simulated.champion[0] - simulated.candidate[0] >= _MARGIN or simulated.candidate[0] < 0.5
+    breaks |= pairs > 0 and (harm >= _MARGIN or robot.candidate[0] < 0.5)
+    kind = ("wrong and harmful" if harm > 0 else "wrong") if breaks else "right"
+    if kind == "right" and harm > 0:
+        kind = "harmful, within the margin" if pairs and harm < _MARGIN else "harmful, not seen"
+    return Planted(simulated=simulated, robot=robot if pairs else None, pairs=pairs, yes=kind)
+
+
+def _mixed(repetitions: int, seed: int) -> StudyTable:
     rows, figures = [], []
-    for number, truth in enumerate(_EDGES):
-        random = np.random.default_rng([seed, 2, number])
-        mine, theirs = truth.draw(random, repetitions, _PAIRS)
-        slices = len(truth.candidate)
-        counts = {
-            "e-process, every look": promoted(mine, theirs, -_MARGIN, slices=slices),
-            "exact, one look": exactly(mine, theirs, -_MARGIN),
-            "all slices": every_slice(mine, theirs, slices),
-        }
-        rows.append((truth.name, *(rate(count, repetitions) for count in counts.values())))
-        figures.append({"truth": truth.name, "repetitions": repetitions, "pairs": _PAIRS, **counts})
+    said = {looks: _said(repetitions, seed, looks) for looks in _LOOKS}
+    for looks, answers in said.items():
+        for pairs in (None, *_ROBOT_PAIRS):
+            kinds = [kind or "" for tried, kind in answers if pairs in (None, tried)]
+            counts = {
+                "releases": len(kinds),
+                "wrong": sum(kind.startswith("wrong") for kind in kinds),
+                **{kind: kinds.count(kind) for kind in get_args(Yes)[1:]},
+            }
+            name = "all" if pairs is None else str(pairs or "none")
+            rows.append((f"`{looks}`", name, *(rate(n, len(kinds)) for n in list(counts.values())[1:])))
+            figures.append({"looks": looks, "pairs": pairs, **counts})
     return StudyTable(
-        title=f"Candidates that are worse by exactly the margin of {100 * _MARGIN:g} points on average: how often the "
-        f"gate calls them not worse, of {repetitions} runs of {_PAIRS} pairs",
-        head=("success, candidate against champion", "`looks: any`", "`looks: once`", "and in every slice as well"),
+        title=f"{repetitions} releases whose truth is drawn, an equal number with each number of pairs on the robot: "
+        "shares of releases to which the gate says yes, by what is true of them",
+        head=("`looks`", "pairs on the robot", "wrong", "of these harmful", *get_args(Yes)[2:]),
         rows=tuple(rows),
-        note="The last column adds `slices: 0.1`, which a candidate must pass besides, slice by slice, each at the "
-        "whole of α: what is asked of more slices errs less.",
+        note="Champions succeed in 60 to 95 %; candidates differ from them by −15 to +25 points in simulation and by "
+        "−30 to +20 on the robot, each drawn evenly and independently of the other.",
         figures=tuple(figures),
     )
 
 
-def promoted(mine: Won, theirs: Won, margin: float, *, slices: int) -> int:
-    """Runs in which the e-process says yes at any look; there is one whenever all slices have had a turn."""
-    return int((stopped(mine, theirs, margin, slices=slices) > 0).sum())
-
-
-def stopped(mine: Won, theirs: Won, margin: float, *, slices: int = 1, alpha: float = _ALPHA) -> NDArray[np.intp]:
-    """After how many pairs each run stops with a yes; 0 for never."""
-    off = mine.astype(np.float64) - theirs
-    log_e = log_e_mean(off, margin, low=-1.0, high=1.0, alternative="greater", bets="even")
-    return decision_blocks(log_e[:, slices - 1 :: slices], alpha=alpha) * slices
-
-
-def exactly(mine: Won, theirs: Won, margin: float) -> int:
-    """Runs in which the exact test of all pairs says yes."""
-    only_a, only_b = (mine & ~theirs).sum(axis=1), (theirs & ~mine).sum(axis=1)
-    if margin == 0:  # McNemar's, as the gate does
-        p_value = binom.sf(only_a - 1, only_a + only_b, 0.5)
-    else:
-        p_value = paired_p_values(mine.shape[1], difference=margin)[only_a, only_b]
-    return int((p_value <= _ALPHA).sum())
-
-
-def every_slice(mine: Won, theirs: Won, slices: int) -> int:
-    """Runs in which all pairs together, and each slice by itself, are shown not to be worse by the margin."""
-    passed = stopped(mine, theirs, -_MARGIN, slices=slices) > 0
-    for one in range(slices):
-        passed &= stopped(mine[:, one::slices], theirs[:, one::slices], -_MARGIN) > 0
-    return int(passed.sum())
-
-
-def _z(a: Won, b: Won) -> NDArray[np.float64]:
-    """The one-sided p-value of the pooled z test after each trial."""
-    n = np.arange(1, a.shape[1] + 1)
-    p_a, p_b = np.cumsum(a, axis=1) / n, np.cumsum(b, axis=1) / n
-    pooled = (p_a + p_b) / 2
-    return ndtr(-(p_a - p_b) / np.sqrt(np.maximum(2 * pooled * (1 - pooled) / n, 1e-12)))
+def _said(repetitions: int, seed: int, looks: Looks) -> list[tuple[int, Yes | None]]:
+    """Pairs on the robot of each release, and what the yes to it is; None where the gate says no."""
+    random, config = np.random.default_rng([seed, 2]), parse_gate({**_ASKED, "looks": looks})
+    said: list[tuple[int, Yes | None]] = []
+    for number in range(repetitions):
+        planted = _drawn(random, _ROBOT_PAIRS[number % len(_ROBOT_PAIRS)])
+        passed = gate(config, *planted.evidence(random), known=_KNOWN).passed
+        said.append((planted.pairs, planted.yes if passed else None))
+    return said
 
 
 TABLES = (
-    Study(name="gate_equal", page=_PAGE, repetitions=4000, run=_equal),
-    Study(name="gate_margin", page=_PAGE, repetitions=4000, run=_edges),
+    Study(name="gate_drawn", page=_PAGE, repetitions=2000, run=_mixed),
+    Study(name="gate_releases", page=_PAGE, repetitions=500, run=_releases),
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from twinloop.loop.gap_study.study import Study, StudyTable, share
-from twinloop.loop.gate_study.errors import exactly, stopped
-from twinloop.loop.gate_study.worlds import Truth
+from twinloop.loop.gate_study.worlds import Truth, Won
+from twinloop.release.paired_rule import compare, log_wealth
+from twinloop.stats import decision_blocks
 
 _PAGE = "release.md"
+_ALPHA = 0.05
 _MOST = 1500  # pairs at which a run gives up
 
 
@@ -51,7 +54,7 @@ def _better(repetitions: int, seed: int) -> StudyTable:
             cells.append(f"{median:.0f}, {ninth:.0f}")
             if together == 0.0:
                 within = int(((at > 0) & (at <= case.fixed)).sum())
-                once = exactly(mine[:, : case.fixed], theirs[:, : case.fixed], 0.0)
+                once = exactly(mine[:, : case.fixed], theirs[:, : case.fixed])
                 entry |= {"before": case.before, "within": within, "once": once, "repetitions": repetitions}
                 cells += [share(within, repetitions), share(once, repetitions)]
             entry[f"together {together:g}"] = {"median": float(median), "nine of ten": float(ninth)}
@@ -96,6 +99,21 @@ def _as_good(repetitions: int, seed: int) -> StudyTable:
         head=("success of both", "margin", "nothing in common", "half in common", "nearly all in common"),
         rows=tuple(rows),
         figures=tuple(figures),
+    )
+
+
+def stopped(mine: Won, theirs: Won, margin: float) -> NDArray[np.intp]:
+    """After how many pairs of one slice each run of `looks: any` stops with a yes; 0 for never."""
+    looks = np.arange(1, mine.shape[1] + 1)
+    return decision_blocks(log_wealth(mine.astype(np.float64) - theirs, margin, looks), alpha=_ALPHA)
+
+
+def exactly(mine: Won, theirs: Won) -> int:
+    """Runs to which `looks: once` says yes after all pairs."""
+    slices = [""] * mine.shape[1]
+    return sum(
+        compare(a, b, slices, margin=0.0, alpha=_ALPHA, looks="once").answer == "shown"
+        for a, b in zip(mine, theirs, strict=True)
     )
 
 
