@@ -14,7 +14,6 @@ from twinloop.dataset.registry import load_set
 from twinloop.loop.real import so101
 from twinloop.loop.real.bam_servo import CASE, GAIN, PUBLISHED_ZERO, STRUCTURES, on_grid, run_errors
 from twinloop.loop.real.case import Fitted
-from twinloop.loop.real.nested import Fits, choose
 from twinloop.loop.real.second_order import SecondOrder, _response
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.replay_logs import prepare_replay
@@ -96,12 +95,10 @@ class TestPlanted:
         assert CASE.inner_folds(planted[:1]) == []
 
     @pytest.mark.slow
-    def test_two_gains_choose_the_planted_structure_and_foresee_the_third(self, planted, backend):
-        fold, fits = CASE.folds(planted)[2], Fits(CASE, backend)
-        choice = choose(fold.training, fits)
-        assert choice.candidate.name == "load friction and heat"
-        fitted = fits(fold.training, choice.candidate)
-        assert set(fitted.values) == set(STRUCTURES[choice.candidate.structure])
+    def test_a_fit_at_two_gains_foresees_the_third(self, planted, backend):
+        fold, structure = CASE.folds(planted)[2], "load friction and heat"
+        fitted = CASE.fit(fold.training, structure, backend)
+        assert set(fitted.values) == set(STRUCTURES[structure]) == set(IDENTIFIED)
         errors = [run_errors(values, fold.test, backend)[0] for values in (fitted.values, PUBLISHED_ZERO)]
         assert errors[0] < 3e-3 < 0.2 * errors[1]
 
