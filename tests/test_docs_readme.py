@@ -45,7 +45,10 @@ def test_the_yaml_example_is_a_plan(tmp_path):
 
 @pytest.mark.parametrize("path", [p for p in re.findall(r"\]\(([^)]+)\)", README) if "://" not in p])
 def test_links_lead_somewhere(path):
-    assert (ROOT / path).exists()
+    file, _, anchor = path.partition("#")
+    assert (ROOT / file).exists()
+    heads = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(), flags=re.MULTILINE) if anchor else []
+    assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
 
 
 def test_every_command_shown_exists():
