@@ -96,6 +96,13 @@ def test_every_slice_is_tested_at_the_whole_of_alpha():
     turns("slices", p, "yes", "no", outcomes=twice, changes=changes, slices=np.repeat([0, 1], n))
 
 
+def test_no_worse_on_the_robot_is_tested_on_its_trials_at_the_whole_of_alpha():
+    """Trials of the suite that is the robot's, here the only one."""
+    changes = {"robot": {"within": 0.1, "suites": ["nominal"]}, "looks": "once"}
+    outcomes = pairs(5, 6, both=49)
+    turns("robot", margin_p(5, 6, 60, -0.1), "yes", "no", outcomes=outcomes, changes=changes)
+
+
 @pytest.mark.parametrize("looks", ["any", "once"])
 def test_a_floor_is_shown_exactly_where_its_p_value_reaches_alpha(looks):
     """At a floor of one half the wealth of even bets is that of a sign test; once, p is a binomial tail."""
