@@ -201,5 +201,5 @@ def _said(repetitions: int, seed: int, looks: Looks) -> list[tuple[int, Yes | No
 
 TABLES = (
     Study(name="gate_drawn", page=_PAGE, repetitions=2000, run=_mixed),
-    Study(name="gate_releases", page=_PAGE, repetitions=500, run=_releases),
+    Study(name="gate_releases", page=_PAGE, repetitions=2000, run=_releases),
 )
