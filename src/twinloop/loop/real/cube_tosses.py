@@ -47,7 +47,7 @@ PRIORS = {
     "object/cube/inertia/*": Prior(spread=0.25),
     "object/cube/com/*": Prior(spread=0.003),
 }
-_SEEN = 80  # tosses that the search sees, for time
+_SEEN = 50  # tosses that the search sees, for time
 
 
 class CubeTosses(RealCase):
@@ -72,7 +72,7 @@ class CubeTosses(RealCase):
             physics_hz=PHYSICS_HZ,
             search="cma",
             starts=1,
-            generations=40,
+            generations=30,
             population=12,
             iterations=5,
             rescale=0,
