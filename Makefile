@@ -5,10 +5,10 @@ STAMP := .venv/.installed
 DEMO_OUTPUT ?= demo-output
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow attacks check bench clean
+.PHONY: help setup demo test test-slow attacks mutants check bench clean
 
 help:
-	@echo "make setup | demo | test | test-slow | attacks | check | bench | clean"
+	@echo "make setup | demo | test | test-slow | attacks | mutants | check | bench | clean"
 
 setup: $(STAMP)
 
@@ -34,6 +34,10 @@ attacks: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock \
 		-e ".[demo,dev,light]"
 	TWINLOOP_WRITE_ATTACKS=docs/trust.md $(BIN)/python -m pytest tests/hostile -m "not gpu and not network" -n auto
+
+# The mutation score of 100 random changes of the code; ended early, it goes on where it was.
+mutants: $(STAMP)
+	$(BIN)/python scripts/mutate.py --count 100
 
 check: $(STAMP)
 	$(BIN)/ruff check .
