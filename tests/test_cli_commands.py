@@ -277,7 +277,7 @@ def test_doctor_names_a_package_of_every_extra():
 
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     told = {command.partition("[")[2].rstrip("]'") for command in _EXTRAS.values()}
-    assert told == set(project["optional-dependencies"]) - {"demo", "dev", "slow"}
+    assert told == set(project["optional-dependencies"]) - {"demo", "dev", "light", "slow"}
 
 
 def test_a_reader_that_has_seen_enough_ends_the_program_quietly():

@@ -89,7 +89,7 @@ def best_agrees(*, real: ArrayLike, sim: ArrayLike) -> Array:
 def regret(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Real score lost by taking the simulation's best policy instead of the real best; a mean over several best."""
     r, s = _both(real, sim)
-    return r.max(axis=-1) - np.sum(_chosen(s) * r, axis=-1)
+    return np.sum(_chosen(s) * (r.max(axis=-1, keepdims=True) - r), axis=-1)
 
 
 def _both(real: ArrayLike, sim: ArrayLike) -> tuple[Array, Array]:
