@@ -6,10 +6,11 @@
     python scripts/mutate.py --from scripts/mutants.json     # mutants that were written down
 
 A line of ``src/twinloop`` is drawn, then one of its mutants (`OPERATORS`). A copy of HEAD is changed, never the working
-tree. The test files nearest to the changed module run first: nearest by the number of imports between them, lazy ones
-included, a name of a package being the module that defines it. A mutant is killed by a failing test, or by a time limit
-that the unchanged code keeps. Every test that killed one is run on the unchanged code at the end; where it fails there,
-too, the mutants are run again without it. Tests marked slow, gpu, network or bench do not run.
+tree. The fast tests run once under coverage, which says which of them run which line; a mutant meets those that run its
+statement, the quickest first, up to a limit of time; what is set on import meets the tests of the lines that use it. A
+mutant is killed by a failing test, or by a time limit that the unchanged code keeps. Every test that killed one is run
+on the unchanged code at the end; where it fails there, too, the mutants are run again without it. Tests marked slow,
+gpu, network or bench do not run.
 
 Not mutated: docstrings, strings and messages (f-strings, what is raised, printed, logged or warned), annotations and
 type aliases, ``__repr__`` and ``__str__``, protocols, ``if TYPE_CHECKING``, ``__all__``.
@@ -41,10 +42,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coverage.exceptions import CoverageException
 from scipy.stats import beta
 
+from coverage import CoverageData
+
 _MEMORY = 8 << 30  # bytes of data that a mutant's tests may take
-_IDLE = 20  # times the limit of processor time that they may take in all, on a busy machine or asleep
+_IDLE = 20  # times their limit of time that a mutant's tests may take in all, on a busy machine or asleep
+_QUIET = ("-W", "ignore::coverage.exceptions.CoverageWarning")
 _LIBRARIES = ("scipy.stats", "mujoco", "pyarrow.dataset", "duckdb", "pydantic", "tyro", "rich", "av")
 ROOT = Path(__file__).resolve().parent.parent
 _SPOKEN = {"print", "debug", "info", "warning", "error", "warn", "log", "cast", "TypeVar", "Literal"}
@@ -219,61 +224,86 @@ def mutated(text: str, one: dict[str, Any]) -> str:
     return before + one["new"] + after
 
 
-class Imports:
-    """Which file imports which, of the package and its tests, read off the sources."""
+class Reach:
+    """Which tests run which line of some files, and how long each takes: one run of the fast tests under coverage."""
 
-    def __init__(self, tree: Path) -> None:
-        self.modules: dict[str, Path] = {}
-        for base, folder in ((tree / "src", "twinloop"), (tree / "tests", "."), (tree, "benchmarks")):
-            for path in (base / folder).rglob("*.py"):
-                parts = path.relative_to(base).with_suffix("").parts
-                self.modules[".".join(part for part in parts if part != "__init__")] = path
-        self.trees = {name: ast.parse(path.read_text()) for name, path in self.modules.items()}
-        self.edges = {name: set(self._imported(name)) for name in self.modules}
+    def __init__(self, tree: Path, files: list[str]) -> None:
+        settings, data = tree / "reach.ini", tree / "reach.coverage"
+        settings.write_text(
+            "[run]\n"
+            f"data_file = {data}\n"
+            "context = ${PYTEST_CURRENT_TEST-}\n"  # of a process that a test starts
+            "core = ctrace\nparallel = true\nsigterm = true\n"
+            "concurrency = thread,multiprocessing\npatch = subprocess,_exit,fork\n"
+            "include =\n" + "".join(f"    {tree / name}\n" for name in files)
+        )
+        words = ["-q", "-n", "auto", "-vv", "--durations=0", "--durations-min=0", "-p", "no:cacheprovider", *_QUIET]
+        words += ["--cov", f"--cov-config={settings}", "--cov-report=", "--cov-context=test"]
+        said = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=tree, capture_output=True, text=True).stdout
+        self.seconds: dict[str, float] = {}
+        for duration, test in re.findall(r"^(\d+\.\d+)s (?:setup|call|teardown) +(.+)$", said, re.MULTILINE):
+            self.seconds[test] = self.seconds.get(test, 0.0) + float(duration)
+        kept = CoverageData(str(data))
+        kept.read()
+        for part in tree.glob("reach.coverage.*"):  # of processes that ended after pytest had put all together
+            with contextlib.suppress(CoverageException):
+                late = CoverageData(str(part))
+                late.read()
+                kept.update(late)
+        self.lines = {name: kept.contexts_by_lineno(str(tree / name)) for name in files}
 
-    def _imported(self, name: str) -> Iterator[str]:
-        for node in ast.walk(self.trees[name]):
-            if isinstance(node, ast.Import):
-                yield from (alias.name for alias in node.names if alias.name in self.modules)
-            elif isinstance(node, ast.ImportFrom) and node.module in self.modules:
-                yield from (self._home(node.module, alias.name) for alias in node.names)
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("twinloop."):
-                word = node.value.split(":")[
-                    0
-                ]  # a module that is imported by its name, or a package's by the end of it
-                yield from (one for one in self.modules if one == word or (word[-1] == "." and one.startswith(word)))
+    def tests(self, text: str, one: dict[str, Any], limit_s: float) -> list[str]:
+        """The tests that run the statement of a mutant, whole files of them together, the quickest file first."""
+        lines, files = self.lines[one["file"]], dict[str, list[str]]()
+        found = {_test(context) for row in _rows(text, one["line"]) for context in lines.get(row, ())}
+        for test in sorted(found & set(self.seconds)):
+            files.setdefault(test.split("::")[0], []).append(test)
+        chosen, left = list[str](), limit_s
+        for tests in sorted(files.values(), key=lambda tests: sum(map(self.seconds.__getitem__, tests))):
+            for test in sorted(tests, key=self.seconds.__getitem__):
+                if left > 0:
+                    chosen.append(test)
+                    left -= self.seconds[test]
+        return chosen
 
-    def _home(self, package: str, name: str) -> str:
-        """The module that defines what a package offers by a name."""
-        if f"{package}.{name}" in self.modules:
-            return f"{package}.{name}"
-        for node in self.trees[package].body if package in self.modules else ():
-            for alias in node.names if isinstance(node, ast.ImportFrom) and node.module in self.modules else ():
-                if (alias.asname or alias.name) == name and isinstance(node, ast.ImportFrom):
-                    return self._home(str(node.module), alias.name)
-        return package
 
-    def nearest(self, path: Path, most: int) -> list[Path]:
-        """The test files nearest to a file, of one distance those that import fewest first."""
-        into: dict[str, set[str]] = {}
-        for name, targets in self.edges.items():
-            for target in targets:
-                into.setdefault(target, set()).add(name)
-        level = {name for name, place in self.modules.items() if place == path}
-        seen, found = set(level), list[str]()
-        while level and len(found) < most:
-            level = {name for target in level for name in into.get(target, ())} - seen
-            seen |= level
-            tests = [name for name in level if name.split(".")[-1].startswith("test_")]
-            found += sorted(tests, key=lambda name: (len(self.edges[name]), name))
-        return [self.modules[name] for name in found[:most]]
+def _test(context: str) -> str:
+    """The test of a context: ``STATIC|TEST|run`` in a test's process, ``TEST (call)`` in one that it started."""
+    parts = [part for part in context.split("|") if "::" in part]
+    return re.sub(r" \((?:setup|call|teardown)\)$", "", parts[0]) if parts else ""
+
+
+def _rows(text: str, row: int) -> list[int]:
+    """The lines that are run where a statement counts.
+
+    Those of the statement itself in a function; of the body for what stands at a function's head; for what is set once,
+    on import, those in functions that name it, or any in a function where it has no name.
+    """
+    tree = ast.parse(text)
+    functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+    bodies = [(one.body[0].lineno, one.end_lineno or 0) for one in functions]
+    inside = [begin for begin, end in bodies if begin <= row <= end]
+    around = [one for one in ast.walk(tree) if isinstance(one, ast.stmt) and one.lineno <= row <= (one.end_lineno or 0)]
+    statement = max(around, key=lambda one: one.lineno)
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+        return list(range(statement.body[0].lineno, (statement.end_lineno or 0) + 1))
+    if inside:
+        body = getattr(statement, "body", None)
+        last = body[0].lineno - 1 if isinstance(body, list) else statement.end_lineno or 0
+        return list(range(statement.lineno, max(last, statement.lineno) + 1))
+    run = {line for begin, end in bodies for line in range(begin, end + 1)}
+    targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+    names = {one.id for one in targets if isinstance(one, ast.Name)}
+    named = {one.lineno for one in ast.walk(tree) if isinstance(one, ast.Name) and one.id in names}
+    named |= {one.lineno for one in ast.walk(tree) if isinstance(one, ast.Attribute) and one.attr in names}
+    return sorted(run & named or run)
 
 
 class Runner:
     """Runs tests on a copy of the tree, one mutant in it at a time, each in a fork that has the libraries loaded."""
 
-    def __init__(self, tree: Path, *, files: int, limit_s: float) -> None:
-        self.tree, self.imports, self.files, self.limit_s = tree, Imports(tree), files, limit_s
+    def __init__(self, tree: Path, *, limit_s: float) -> None:
+        self.tree, self.limit_s = tree, limit_s
         self.broken, self._clock = set[str](), count(int(time.time()) - 10_000_000)
         sys.path.insert(0, str(tree / "src"))
         os.environ["PYTHONPATH"] = str(tree / "src")
@@ -281,30 +311,23 @@ class Runner:
             importlib.import_module(name)
 
     def run(self, one: dict[str, Any]) -> None:
-        """Set ``status`` (killed, timeout, lived), the killing test and the seconds of a mutant."""
-        path, began = self.tree / one["file"], time.monotonic()
-        tests = [str(test.relative_to(self.tree)) for test in self.imports.nearest(path, self.files)]
+        """Set ``status`` (killed, timeout, lived), the killing test and the seconds of a mutant with its ``tests``."""
+        path, tests, began = self.tree / one["file"], one["tests"], time.monotonic()
         text = path.read_text()
         self._write(path, mutated(text, one))
         try:
             code, said = self.tested(["-x", *tests]) if tests else (5, "")
         finally:
             self._write(path, text)
-        found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-        one |= {"status": "lived" if code in (0, 5) else "killed", "tests": tests, "by": found[1] if found else ""}
+        found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)
+        one |= {"status": "lived" if code in (0, 5) else "killed", "by": found[1] if found else ""}
         if code is None:
             one["status"] = "lived" if self.tested(tests)[0] is None else "timeout"
         one["seconds"] = round(time.monotonic() - began, 1)
 
     def tested(self, words: list[str]) -> tuple[int | None, str]:
         """Exit code and output of pytest; the code is None where the limit of time was reached."""
-        words = [
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            *words,
-            *(f"--{'deselect' if '::' in name else 'ignore'}={name}" for name in self.broken),
-        ]
+        words = ["-q", "-p", "no:cacheprovider", *_QUIET, *(word for word in words if word not in self.broken)]
         output, late = self.tree / "pytest.log", time.monotonic() + _IDLE * self.limit_s
         child = os.fork()
         if child == 0:
@@ -313,7 +336,7 @@ class Runner:
             os.dup2(1, 2)
             os.chdir(self.tree)
             resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
-            resource.setrlimit(resource.RLIMIT_CPU, (round(self.limit_s), round(self.limit_s)))
+            resource.setrlimit(resource.RLIMIT_CPU, (3 * round(self.limit_s),) * 2)
             try:
                 os._exit(pytest.main(words))
             except BaseException:  # noqa: BLE001 - a fork never goes on as its parent would
@@ -365,8 +388,7 @@ def main() -> None:
     parser.add_argument("--seed", help="of the draw; by default the hash of HEAD")
     parser.add_argument("--from", dest="listed", type=Path, help="a list of mutants to run instead of a draw")
     parser.add_argument("--output", type=Path, default=Path("mutants-run.json"), help="written after each; goes on")
-    parser.add_argument("--files", type=int, default=8, help="test files for each mutant at most")
-    parser.add_argument("--limit-s", type=float, default=120.0, help="processor time of a mutant's tests, seconds")
+    parser.add_argument("--limit-s", type=float, default=60.0, help="seconds that a mutant's tests may take")
     given = parser.parse_args()
     old = json.loads(given.output.read_text()) if given.output.is_file() else {}
     commit = old.get("commit") or _git("rev-parse", "HEAD").decode().strip()
@@ -380,10 +402,15 @@ def main() -> None:
             json.loads(given.listed.read_text()) if given.listed else draw(tree, seed, given.count)
         )
         head = {"commit": commit, "seed": seed}
-        runner = Runner(tree, files=given.files, limit_s=given.limit_s)
+        runner = Runner(tree, limit_s=given.limit_s)
         code, said = runner.tested(["tests/test_core_seeds.py"])
         if code != 0:
             parser.exit(1, f"The tests of the unchanged code cannot be run:\n{said}")
+        if "tests" not in made[0]:
+            reach = Reach(tree, sorted({one["file"] for one in made}))
+            for one in made:
+                one["tests"] = reach.tests((tree / one["file"]).read_text(), one, given.limit_s)
+            given.output.write_text(json.dumps({**head, "mutants": made}, indent=1) + "\n")
         left = [one for one in made if "status" not in one]
         while left:
             for one in left:

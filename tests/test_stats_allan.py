@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.linalg import toeplitz
 
 from twinloop.core.errors import InputError
 from twinloop.stats import allan_curve, allan_noise
@@ -43,6 +44,30 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     truth = 0.1 / np.sqrt(curves[0].time)
     covered = np.mean([curve.deviation.covers(truth) for curve in curves], axis=0)
     assert 0.9 < covered.min() <= covered.max() < 0.995  # 95 % of 200: 190 ± 6 at two deviations
+
+
+@pytest.mark.parametrize(
+    ("noise", "slope", "accuracy"), [("white", -0.5, 0.02), ("flicker", 0.0, 0.1), ("walk", 0.5, 0.1)]
+)
+def test_degrees_of_freedom_are_those_of_the_exact_quadratic_form(noise, slope, accuracy):
+    """The variance is xᵀAx of Gaussian x with covariance LLᵀ: its freedom is tr(B)²/tr(B²) with B = LᵀAL."""
+    n = 600
+    steps = np.arange(1, n)
+    impulse = {
+        "white": np.eye(n)[0],
+        "flicker": np.concatenate([[1.0], np.cumprod((steps - 0.5) / steps)]),
+        "walk": np.ones(n),
+    }[noise]
+    filtered = toeplitz(impulse, np.zeros(n))
+    curve = allan_curve(filtered @ np.random.default_rng(3).standard_normal(n), PERIOD)
+    of_this_kind = np.abs(curve.slope - slope) < 0.25
+    assert of_this_kind.sum() >= 5
+    for time, found in zip(curve.time[of_this_kind], curve.freedom[of_this_kind], strict=True):
+        m = round(time / PERIOD)
+        lag = np.arange(n) - np.arange(n + 1 - 2 * m)[:, None]
+        difference = 1.0 * ((m <= lag) & (lag < 2 * m)) - ((lag >= 0) & (lag < m))
+        form = (difference @ filtered) @ (difference @ filtered).T
+        assert found == pytest.approx(np.trace(form) ** 2 / np.sum(form * form), rel=accuracy), m
 
 
 def test_planted_coefficients_come_back_within_their_intervals():
