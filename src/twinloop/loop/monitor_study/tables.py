@@ -72,17 +72,17 @@ def faults_table(robots: Sequence[Robot]) -> StudyTable:
         firsts = [next((i for i, one in enumerate(group, start=1) if one.alarms), None) for group in groups]
         course = [next((i for i, one in enumerate(group, start=1) if one.course), None) for group in groups]
         signals = Counter(alarm.signal for one in told for alarm in one.alarms[:1]).most_common(2)
-        success = float(np.mean([one.success for one in told]))
+        success = sum(bool(one.success) for one in told)
         rows.append((
-            fault.name, str(len(told)), f"{100 * success:.0f}", _share(len(alarmed), len(told)), delay,
+            fault.name, str(len(told)), _share(success, len(told)), _share(len(alarmed), len(told)), delay,
             _counts(firsts), _counts(course), ", ".join(f"{signal} {times}" for signal, times in signals) or "–",
         ))  # fmt: skip
         figures.append({
-            "fault": fault.name, "episodes": len(told), "alarmed": len(alarmed), "success": success,
+            "fault": fault.name, "episodes": len(told), "alarmed": len(alarmed), "success": success / len(told),
             "steps": steps.tolist(), "first_episode": firsts, "course": course,
         })  # fmt: skip
     head = (
-        "planted fault", "n", "success, %", "power per episode, % [95 %]", "delay, steps [10, 90 %]",
+        "planted fault", "n", "success, % [95 %]", "power per episode, % [95 %]", "delay, steps [10, 90 %]",
         "first episode that alarms", "course alarms after", "first signal",
     )  # fmt: skip
     note = (
@@ -130,11 +130,11 @@ def unlikeness_table(robots: Sequence[Robot], settings: MonitorSettings) -> Stud
         for name in names:
             seen = [flag for robot in robots for group in robot.groups if group.name == name and group.unlike
                     for flag in group.unlike[way]]  # fmt: skip
-            cells.append(f"{100 * np.mean(seen):.0f}" if seen else "–")
+            cells.append(_share(int(sum(seen)), len(seen)))
         rows.append((way, *cells))
     note = (
-        f"Episodes called unlike, %, each way by itself at {100 * settings.rate:g} % of successes; no band over time, "
-        "one threshold."
+        f"Episodes called unlike, % [95 %], each way by itself at {100 * settings.rate:g} % of successes; no band over "
+        "time, one threshold."
     )
     return StudyTable(title="Ways to measure unlikeness", head=("stream, way", *names), rows=tuple(rows), note=note)
 
