@@ -56,6 +56,25 @@ def test_laws_of_rankings(table):
     assert [row[2] for row in worst] == sorted((row[2] for row in worst), reverse=True)
 
 
+def test_populations_of_a_batch_of_studies_are_those_of_each():
+    real, sim = np.array([[0.2, 0.5, 0.6, 0.9], [0.4, 0.45, 0.5, 0.55]]), np.array([[0.3, 0.4, 0.7, 0.8]] * 2)
+    trials, draws = np.array(50.0), 4000
+    both = [Scores(mean=side, trials=trials) for side in (real, sim)]
+    batch = draw_population(real=both[0], sim=both[1], draws=draws, rng=np.random.default_rng(0))
+    for row in range(2):
+        alone = draw_population(
+            real=Scores(mean=real[row], trials=trials),
+            sim=Scores(mean=sim[row], trials=trials),
+            draws=draws,
+            rng=np.random.default_rng(1 + row),
+        )
+        for name in ("mean_real", "mean_sim", "real", "sim", "both"):
+            many, one = getattr(batch, name), getattr(alone, name)
+            assert many.shape == (2, draws)
+            # A quantile of 4,000 draws is known to about 2 % of the distribution; the Kolmogorov-Smirnov test says so.
+            assert stats.ks_2samp(many[row], one).pvalue > 1e-3
+
+
 def test_ties_and_argument_order():
     # a tie in the simulation is a violation for the better one only, so the worse one's share is 0
     assert ranking.mmrv(real=[0.2, 0.8], sim=[0.5, 0.5]) == pytest.approx(0.3)
