@@ -93,7 +93,7 @@ def changes_table(changes: Sequence[Change], pinned: PinnedWorld) -> Table:
 def changes_page(
     page: Report, pinned: PinnedWorld, changes: Sequence[Change], decision: GateDecision, augmented: Mapping[str, Any]
 ) -> None:
-    """Success before and after, what was done for it, and what the gate says."""
+    """Success before and after, what was done for it, and whether the failure is mended."""
     page.section(pinned.name, pinned.meaning or pinned.reason)
     page.figures(
         [
@@ -128,5 +128,8 @@ def changes_page(
         ],
         caption="p is McNemar's exact one.",
     )
-    page.section(f"The gate says {'yes' if decision.passed else 'no'}")
+    page.section(
+        f"Mended, with nothing else lost: {'yes' if decision.passed else 'no'}",
+        "This decides on the scenario alone and is no release gate.",
+    )
     page.table(["rule", "verdict", "asked", "found"], [[r.rule, r.verdict, r.asked, r.reason] for r in decision.rules])
