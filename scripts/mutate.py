@@ -228,6 +228,7 @@ class Reach:
     """Which tests run which line of some files, and how long each takes: one run of the fast tests under coverage."""
 
     def __init__(self, tree: Path, files: list[str]) -> None:
+        self.tree = tree
         settings, data = tree / "reach.ini", tree / "reach.coverage"
         settings.write_text(
             "[run]\n"
@@ -255,8 +256,9 @@ class Reach:
     def tests(self, text: str, one: dict[str, Any], limit_s: float) -> list[str]:
         """The tests that run the statement of a mutant, whole files of them together, the quickest file first."""
         lines, files = self.lines[one["file"]], dict[str, list[str]]()
-        found = {_test(context) for row in _rows(text, one["line"]) for context in lines.get(row, ())}
-        for test in sorted(found & set(self.seconds)):
+        rows = _rows(text, one["line"])
+        found = {_test(context) for row in rows for context in lines.get(row, ())}
+        for test in sorted(found & set(self.seconds)) if rows else self._importing(one["file"]):
             files.setdefault(test.split("::")[0], []).append(test)
         chosen, left = list[str](), limit_s
         for tests in sorted(files.values(), key=lambda tests: sum(map(self.seconds.__getitem__, tests))):
@@ -265,6 +267,15 @@ class Reach:
                     chosen.append(test)
                     left -= self.seconds[test]
         return chosen
+
+    def _importing(self, name: str) -> list[str]:
+        """The tests of files that import a module, or, where none does, something else of its package."""
+        module = name.removeprefix("src/").removesuffix(".py").replace("/", ".")
+        files = {test.split("::")[0] for test in self.seconds}
+        texts = {name: (self.tree / name).read_text() for name in files if (self.tree / name).is_file()}
+        while module and not (near := [name for name, text in texts.items() if f"from {module}" in text]):
+            module = module.rpartition(".")[0]
+        return sorted(test for test in self.seconds if test.split("::")[0] in near)
 
 
 def _test(context: str) -> str:
@@ -277,7 +288,8 @@ def _rows(text: str, row: int) -> list[int]:
     """The lines that are run where a statement counts.
 
     Those of the statement itself in a function; of the body for what stands at a function's head; for what is set once,
-    on import, those in functions that name it, or any in a function where it has no name.
+    on import, those in functions that name it, or any in a function where it has no name. A file without functions has
+    none.
     """
     tree = ast.parse(text)
     functions = [one for one in ast.walk(tree) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]

@@ -79,6 +79,15 @@ def test_failure_classes_are_those_that_were_planted(worlds):
     assert all(x.kind == "failure" and x.reason for rows in found for x in rows)
 
 
+def test_an_episode_that_ends_as_the_hand_opens_over_the_target_ran_out_of_time(worlds):
+    task, faults, states, _ = worlds
+    good = states[faults.index("")]
+    opened = SubtasksFromStates().label(material(task, good))[-2]
+    assert opened.value == "release"
+    (finding,) = FailureFromStates().label(material(task, good[: opened.first_frame + 6]))
+    assert (finding.value, finding.reason[:18]) == ("timeout", "let go on the targ")
+
+
 def test_phases_are_found_from_states_and_from_joints(worlds):
     task, faults, states, phases = worlds
     for world in (0, len(faults) - 1):

@@ -261,6 +261,8 @@ def test_a_shadow_log_says_how_far_and_where(tmp_path):
     assert found["joint"] == "lift"
     assert found["value"] == pytest.approx(np.quantile([0.5] * 9 + [8.0], 0.9))
     assert found["largest"] == 8.0
+    assert found["rms"] == pytest.approx(np.sqrt((9 * 0.25 + 64) / 20))
+    assert found["joints"] == pytest.approx({"pan": 0.0, "lift": found["value"]})
     log.write(tmp_path / "shadow.parquet")
     rows = pq.read_table(tmp_path / "shadow.parquet").to_pydict()
     assert rows["shadow/lift"][9] == 10.0
@@ -280,6 +282,9 @@ def test_a_shadow_that_could_not_have_acted_is_at_fault(commands, latency, fault
     log = ShadowLog(budget_s=0.05)
     assert log.look([0.0, 0.0], commands, latency_s=latency).fault == fault
     assert log.summary()["faults"] == 1
+    assert log.summary()["fault"] == fault
+    if commands is None:
+        assert (log.summary()["value"], log.summary()["largest"], log.summary()["rms"]) == (0.0, 0.0, 0.0)
     told = Told(episode=4, arm="champion", success=True, shadow=log.summary())
     assert judge_shadow(ShadowPlan(limit=100.0), [told]).state == "abort"
 
