@@ -37,6 +37,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from copy import deepcopy
+from functools import cache
 from itertools import accumulate, count
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,9 @@ from coverage import CoverageData
 
 _MEMORY = 8 << 30  # bytes of data that a mutant's tests may take
 _IDLE = 20  # times their limit of time that a mutant's tests may take in all, on a busy machine or asleep
+_READ = ("src/twinloop", "tests", "benchmarks")
+_NEAR = 6  # files of slow tests for a mutant at most
+_SLOW = ("-m", "slow and not gpu and not network and not bench")
 _QUIET = ("-W", "ignore::coverage.exceptions.CoverageWarning")
 _LIBRARIES = ("scipy.stats", "mujoco", "pyarrow.dataset", "duckdb", "pydantic", "tyro", "rich", "av")
 ROOT = Path(__file__).resolve().parent.parent
@@ -258,7 +262,8 @@ class Reach:
         lines, files = self.lines[one["file"]], dict[str, list[str]]()
         rows = _rows(text, one["line"])
         found = {_test(context) for row in rows for context in lines.get(row, ())}
-        for test in sorted(found & set(self.seconds)) if rows else self._importing(one["file"]):
+        near = [] if rows else importing(self.tree, one["file"])[:_NEAR]
+        for test in sorted(test for test in self.seconds if test in found or test.split("::")[0] in near):
             files.setdefault(test.split("::")[0], []).append(test)
         chosen, left = list[str](), limit_s
         for tests in sorted(files.values(), key=lambda tests: sum(map(self.seconds.__getitem__, tests))):
@@ -268,14 +273,33 @@ class Reach:
                     left -= self.seconds[test]
         return chosen
 
-    def _importing(self, name: str) -> list[str]:
-        """The tests of files that import a module, or, where none does, something else of its package."""
-        module = name.removeprefix("src/").removesuffix(".py").replace("/", ".")
-        files = {test.split("::")[0] for test in self.seconds}
-        texts = {name: (self.tree / name).read_text() for name in files if (self.tree / name).is_file()}
-        while module and not (near := [name for name, text in texts.items() if f"from {module}" in text]):
-            module = module.rpartition(".")[0]
-        return sorted(test for test in self.seconds if test.split("::")[0] in near)
+
+def importing(tree: Path, name: str) -> list[str]:
+    """The test files that import a file of the package, lazily or by way of others.
+
+    Those come first whose names share most words with it, of these those with the fewest files in between.
+    """
+    wanted = _imports(tree)
+    level, ways = {name}, {name: 0}
+    while level:
+        modules = {re.sub(r"/__init__$", "", one[:-3]).removeprefix("src/").replace("/", ".") for one in level}
+        level = {one for one, names in wanted.items() if one not in ways and names & modules}
+        ways |= dict.fromkeys(level, 1 + max(ways.values()))
+    own = set(re.findall(r"[a-z0-9]+", name)) - {"src", "twinloop", "py"}
+    tests = [one for one in ways if one.split("/")[-1].startswith("test_")]
+    return sorted(tests, key=lambda one: (-len(own & set(re.findall(r"[a-z0-9]+", one))), ways[one], one))
+
+
+@cache
+def _imports(tree: Path) -> dict[str, set[str]]:
+    """What each file may import: names of modules, and of what a module offers."""
+    found: dict[str, set[str]] = {}
+    for path in (path for part in _READ for path in (tree / part).rglob("*.py")):
+        names = found.setdefault(str(path.relative_to(tree)), set())
+        for home, offers in re.findall(r"from ([\w.]+) import (\([^)]*|[^\n(]*)", text := path.read_text()):
+            names |= {home, *(f"{home}.{one}" for one in re.findall(r"\w+", offers))}
+        names |= set(re.findall(r"import ([\w.]+)", text))
+    return found
 
 
 def _test(context: str) -> str:
@@ -323,12 +347,18 @@ class Runner:
             importlib.import_module(name)
 
     def run(self, one: dict[str, Any]) -> None:
-        """Set ``status`` (killed, timeout, lived), the killing test and the seconds of a mutant with its ``tests``."""
+        """Set ``status`` (killed, timeout, lived), the killing test and the seconds of a mutant with its ``tests``.
+
+        One that lives meets the slow tests of the files nearest to it by imports.
+        """
         path, tests, began = self.tree / one["file"], one["tests"], time.monotonic()
         text = path.read_text()
         self._write(path, mutated(text, one))
         try:
             code, said = self.tested(["-x", *tests]) if tests else (5, "")
+            if code in (0, 5):
+                code, said = self.tested(["-x", *_SLOW, *importing(self.tree, one["file"])[:_NEAR]])
+                code = 0 if code is None else code  # too slow to say
         finally:
             self._write(path, text)
         found = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", said, re.MULTILINE)

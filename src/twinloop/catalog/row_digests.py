@@ -37,8 +37,8 @@ class RowDigests:
 
     def store(self) -> None:
         """Add the changes to the digests, before the transaction is committed."""
-        toggle = f"UPDATE {TABLE} SET digest = (digest | ?1) - (digest & ?1) WHERE name = ?2"  # noqa: S608 - exclusive or
-        self._connection.executemany(toggle, [(change, table) for table, change in self._changes.items()])
+        toggle = f"UPDATE {TABLE} SET digest = (digest | ?) - (digest & ?) WHERE name = ?"  # noqa: S608 - exclusive or
+        self._connection.executemany(toggle, [(change, change, table) for table, change in self._changes.items()])
         self._changes.clear()
 
     def _note(self, table: str, *row: Any) -> None:
