@@ -46,7 +46,7 @@ check: $(STAMP)
 	$(BIN)/lint-imports
 
 bench: $(STAMP)
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks speed
 
 clean:
 	rm -rf .venv build dist demo-output bench-output .pytest_cache .ruff_cache .hypothesis .import_linter_cache

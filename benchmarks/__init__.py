@@ -1,1 +1,1 @@
-"""Speed as ratios measured in one run, because machines are noisy: ``python -m benchmarks``."""
+"""Measurements of the engine, each with its own truth or reference: ``python -m benchmarks NAME``. Not shipped."""

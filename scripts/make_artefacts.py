@@ -55,7 +55,7 @@ def main() -> None:
         (Path(folder) / "without" / "plotly" / "__init__.py").write_text("raise ImportError")
         os.environ["PYTHONPATH"] = str(Path(folder) / "without")
         twinloop("init cell --twin double_pendulum", Path(folder))
-        shutil.copy(ROOT / "benchmarks" / "swing.py", cell)
+        shutil.copy(ROOT / "benchmarks" / "speed" / "swing.py", cell)
         for name, text in FILES.items():
             (cell / name).write_text(text)
         (cell / "log.csv").write_text(swings())

@@ -43,10 +43,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from coverage import CoverageData
 from coverage.exceptions import CoverageException
 from scipy.stats import beta
-
-from coverage import CoverageData
 
 _MEMORY = 8 << 30  # bytes of data that a mutant's tests may take
 _IDLE = 20  # times their limit of time that a mutant's tests may take in all, on a busy machine or asleep

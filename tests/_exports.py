@@ -179,7 +179,7 @@ def generated_dataset(folder: Path) -> Path:
     (folder / "mast.yaml").write_text(_TWIN)
     (folder / "mast.xml").write_text(_MODEL)
     (folder / "wedge.stl").write_bytes(_tetrahedron())
-    shutil.copy(HERE.parent / "benchmarks" / "swing.py", folder)
+    shutil.copy(HERE.parent / "benchmarks" / "speed" / "swing.py", folder)
     value = {
         "scene": {"twin": "mast.yaml", "task": "swing.py:Swing"},
         "randomization": "default",

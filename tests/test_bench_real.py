@@ -1,4 +1,4 @@
-"""``twinloop bench real``: a set is split by its rule or by folders, fitted, scored, and told in a table."""
+"""``python -m benchmarks real``: a set is split by its rule or by folders, fitted, scored, and told in a table."""
 
 import json
 import shutil
@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks.commands import PROGRAM
+from benchmarks.real_data.run import PLACE, open_case, run_bench_real
+from benchmarks.studies import marks
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.loop.marked import marks
-from twinloop.loop.real.run import PLACE, open_case, run_bench_real
 
 NOWHERE = Console(quiet=True)
 
@@ -75,8 +76,8 @@ def test_a_test_episode_that_was_fitted_is_left_out_and_said(folders):
 
 def test_sets_that_are_not_there_are_named(folders, capsys):
     train, test = folders
-    words = ["bench", "real", "--train", str(train), "--test", str(test), "--threads", "1", "--json"]
-    assert main([*words, "--only", "dfki_simple_pendulum", "planar_impacts"]) == 0
+    words = ["real", "--train", str(train), "--test", str(test), "--threads", "1", "--json"]
+    assert main([*words, "--only", "dfki_simple_pendulum", "planar_impacts"], PROGRAM) == 0
     found = json.loads(capsys.readouterr().out)["cases"]
     assert found[1] == {"data": "planar_impacts", "skipped": "nothing to train on"}
 

@@ -1,4 +1,4 @@
-"""``twinloop bench gpu``: figures that hold together, on the CPU device; one clear line where there is no GPU."""
+"""``python -m benchmarks gpu``: figures that hold together, on the CPU device; one clear line where there is no GPU."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import json
 import pytest
 from rich.console import Console
 
+from benchmarks.commands import PROGRAM
+from benchmarks.speed.gpu import run_bench_pictures
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
-from twinloop.loop.bench_pictures import run_bench_pictures
 
 pytest.importorskip("mujoco_warp", reason="mujoco-warp is not installed: pip install 'twinloop[gpu]'")
 pytest.importorskip("torch", reason="torch is not installed: pip install 'twinloop[gpu]'")
@@ -17,7 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed: pip install 'twinlo
 
 @pytest.mark.slow
 def test_figures_hold_together(capsys):
-    assert main(["bench", "gpu", "--device", "cpu", "--worlds", "1,16", "--rounds", "1", "--json"]) == 0
+    assert main(["gpu", "--device", "cpu", "--worlds", "1,16", "--rounds", "1", "--json"], PROGRAM) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [row["worlds"] for row in figures["rows"]] == [1, 16]
     for row in figures["rows"]:
@@ -52,7 +53,7 @@ def test_pictures_of_many_worlds_are_made_faster_on_a_gpu():
 
 def test_without_a_gpu_it_says_what_is_missing_and_what_goes_without(capsys, monkeypatch):
     monkeypatch.setattr("warp.is_cuda_available", lambda: False)
-    assert main(["bench", "gpu"]) == 3
+    assert main(["gpu"], PROGRAM) == 3
     message = " ".join(capsys.readouterr().err.split())
     assert "finds no CUDA device" in message
     assert "--device cpu" in message
@@ -60,13 +61,13 @@ def test_without_a_gpu_it_says_what_is_missing_and_what_goes_without(capsys, mon
 
 @pytest.mark.parametrize(("worlds", "words"), [("0", "from 1 on"), ("four", "whole numbers separated by commas")])
 def test_numbers_of_worlds_that_make_no_sense_are_wrong_input(capsys, worlds, words):
-    assert main(["bench", "gpu", "--device", "cpu", "--worlds", worlds]) == 2
+    assert main(["gpu", "--device", "cpu", "--worlds", worlds], PROGRAM) == 2
     assert words in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.gpu
 @pytest.mark.bench
 def test_many_worlds_reach_nine_tenths_of_the_bare_loop_on_a_gpu(capsys):
-    assert main(["bench", "gpu", "--worlds", "4096,16384", "--json"]) == 0
+    assert main(["gpu", "--worlds", "4096,16384", "--json"], PROGRAM) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert min(row["ratio"] for row in figures["rows"]) >= figures["target"]

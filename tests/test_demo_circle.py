@@ -10,7 +10,7 @@ import pytest
 import yaml
 from rich.console import Console
 
-from twinloop.loop.transfer_study.settings import TransferSettings
+from twinloop.loop.virtual_robots.settings import TransferSettings
 from twinloop.release.gate_config import InvariantRule, RobotRule, parse_gate
 from twinloop.stats import paired_p_values
 

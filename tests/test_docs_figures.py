@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.commands import PROGRAM
 from twinloop.cli.main import _parsed
 
 ROOT = Path(__file__).parent.parent
@@ -24,9 +25,14 @@ SETTINGS = {
     ("docs/evaluation.md", "suite"),
     ("docs/quality.md", "check"),
 }
-COMMAND = re.compile(r"(twinloop [a-z]+|python -m (?:benchmarks|pytest)|make [a-z]+|tests/\w+\.py|examples/\w+\.py)")
+COMMAND = re.compile(
+    r"(twinloop (?!bench\b)[a-z]+|^benchmarks [a-z]+|python -m (?:benchmarks|pytest)|make [a-z]+"
+    r"|tests/\w+\.py|examples/\w+\.py)",
+    flags=re.MULTILINE,
+)
 SHOWN = re.compile(
-    r"`(?:TWINLOOP_DATA=\S+ )?twinloop (bench [^`]+)`|^(?:TWINLOOP_DATA=\S+ )?twinloop (bench \w+(?: \S+)*)",
+    r"`(?:TWINLOOP_DATA=\S+ )?python -m\s+benchmarks ([^`]+)`"
+    r"|^(?:TWINLOOP_DATA=\S+ )?python -m benchmarks (\w+(?: \S+)*)",
     flags=re.MULTILINE,
 )
 NUMBER = re.compile(r"[^\w`]*\d[\d.,·]*(?![\w-])")
@@ -80,9 +86,10 @@ def test_a_table_without_a_command_is_found():
     table = "| robot | success |\n|---|---|\n| 1 | 83 % |\n| 2 | 4 |"
     far = "\n\nA.\n\nB.\n\n"
     assert nameless("p", f"# P\n\n{table}\n") == ["p: | robot | success |"]
-    assert nameless("p", f"`twinloop bench transfer`{far}{table}{far}`make bench`") == ["p: | robot | success |"]
-    assert nameless("p", f"`twinloop bench transfer`\n\n{table}") == []
-    begin, end = "<!-- twinloop bench gap x: begin -->", "<!-- twinloop bench gap x: end -->"
+    assert nameless("p", f"`python -m benchmarks transfer`{far}{table}{far}`make bench`") == ["p: | robot | success |"]
+    assert nameless("p", f"`python -m benchmarks transfer`\n\n{table}") == []
+    assert nameless("p", f"`twinloop bench transfer`\n\n{table}") == ["p: | robot | success |"]
+    begin, end = "<!-- benchmarks gap x: begin -->", "<!-- benchmarks gap x: end -->"
     assert nameless("p", f"{begin}{far}{table}{far}{end}") == []
     closed = f"{begin}\n{end}"
     assert nameless("p", f"{closed}{far}{table}") == ["p: | robot | success |"]
@@ -94,8 +101,8 @@ def test_every_file_that_is_named_beside_a_figure_exists():
         for _, near in tables(page, (ROOT / page).read_text()):
             for path in re.findall(r"(?:tests|examples|scripts)/\w+\.(?:py|sh)", near):
                 assert (ROOT / path).is_file(), f"{page} names {path}"
-            for name in re.findall(r"python -m benchmarks\.(\w+)", near):
-                assert "__main__" in (ROOT / "benchmarks" / f"{name}.py").read_text(), f"{page} names benchmarks.{name}"
+            for name in re.findall(r"python -m (benchmarks\.[\w.]*\w)", near):
+                assert "__main__" in (ROOT / f"{name.replace('.', '/')}.py").read_text(), f"{page} names {name}"
 
 
 def shown_benchmarks():
@@ -110,6 +117,6 @@ def shown_benchmarks():
 def test_every_benchmark_that_is_shown_is_understood(words):
     with contextlib.redirect_stderr(io.StringIO()) as heard:
         try:
-            _parsed(words)
+            _parsed(words, PROGRAM)
         except SystemExit:
             pytest.fail(heard.getvalue())

@@ -10,9 +10,8 @@ from typing import Any, cast
 import pytest
 
 from _releases import policy_folder
+from benchmarks.commands import BenchGate
 from twinloop.catalog import Workspace
-from twinloop.cli.bench import Bench
-from twinloop.cli.bench_gate import BenchGate
 from twinloop.cli.compare import Compare
 from twinloop.cli.evaluate import Evaluate
 from twinloop.cli.main import _Commands, main
@@ -47,7 +46,7 @@ def said(capsys, *words: str) -> tuple[int, str]:
         (Run(robot="r", policy="p", output=HERE, run_seed=-2), "--run-seed -2 is no seed."),
         (Scenario(action=Augment(name="n", output=HERE, seed=-1)), "--seed -1 is no seed."),
         (Scenario(action=Loop(name="n", policy="p", output=HERE, workers=-1)), "--workers -1: give a number of"),
-        (Bench(action=BenchGate(seed=-1)), "--seed -1 is no seed."),
+        (BenchGate(seed=-1), "--seed -1 is no seed."),
     ],
 )
 def test_a_number_that_cannot_be_is_refused_by_every_command(command, text):
@@ -59,7 +58,16 @@ def test_a_number_that_cannot_be_is_refused_by_every_command(command, text):
 def test_the_numbers_that_commands_begin_with_are_fine():
     check_numbers(Evaluate())
     check_numbers(Train(output=HERE, seed=0))
-    check_numbers(Bench(action=BenchGate()))
+    check_numbers(BenchGate())
+
+
+@pytest.mark.parametrize("words", [["bench"], ["bench", "gate", "--seed", "0"]])
+def test_the_former_command_of_benchmarks_says_what_to_run_instead(capsys, words):
+    code, text = said(capsys, *words)
+    assert code == 2
+    assert text == "`twinloop bench` has moved: run `python -m benchmarks NAME` in a checkout of the repository."
+    assert main(words) == 2
+    assert capsys.readouterr().err.split() == f"twinloop: {text}".split()
 
 
 def test_a_negative_seed_comes_to_nothing(tmp_path, monkeypatch, capsys):

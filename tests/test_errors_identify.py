@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from _swing import clips, swing_twin
+from benchmarks.commands import PROGRAM
 from twinloop.cli.main import main
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
@@ -89,13 +90,23 @@ def test_commands_that_the_twin_does_not_take_are_refused(folder, capsys, log: s
         ("import @log.csv --check --resample nan", "--resample nan is no rate"),
         ("import @log.csv --check --shift nan", "--shift nan: nan is no number. Give one that is finite"),
         ("import @log.csv --check --units rad,deg", "2 units were given. Give one unit for all, or one for each"),
-        ("bench logs --only nosuch", "Unknown log 'nosuch'"),
-        ("bench logs --trials 0", "--trials 0 plants nothing. Give at least 1"),
         ("record --robot virtual:so101_tabletop --excitation @list.yaml --dry-run", "is no mapping. Make one with"),
     ],
 )
 def test_logs_and_plans_are_refused_by_the_option_that_is_wrong(folder, capsys, words: str, message: str) -> None:
     assert message in said(folder, capsys, words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("logs --only nosuch", "Unknown log 'nosuch'"),
+        ("logs --trials 0", "--trials 0 plants nothing. Give at least 1"),
+    ],
+)
+def test_a_benchmark_of_logs_that_cannot_be_is_refused(capsys, words: str, message: str) -> None:
+    assert main(words.split(), PROGRAM) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_estimate_at_a_bound_in_logarithm_does_not_round_beyond_it() -> None:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks.error_rates.renderers import run_bench_renderers
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError, TwinloopError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
-from twinloop.loop.agreement import run_bench_renderers
 from twinloop.loop.render import settings_from_words
 from twinloop.loop.sensors import show_sensor
 from twinloop.render import open_renderer

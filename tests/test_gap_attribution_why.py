@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from _one_joint import joints_twin
+from benchmarks.error_rates.gap.attribution import shares_study, sobol_study
 from test_gap_attribution import DAMPING, DELAY, KP, known, log_of, moved
 from twinloop.core.errors import InputError
-from twinloop.loop.gap_study.attribution import shares_study, sobol_study
 from twinloop.loop.gap_why import Asking, explain
 from twinloop.loop.pages_gap_why import why_section
 from twinloop.loop.runs import finite

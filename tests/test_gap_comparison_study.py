@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from twinloop.loop.gap_study import comparison, estimate, sequential
+from benchmarks.error_rates.gap import comparison, estimate, sequential
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -54,6 +54,6 @@ def test_finite_sample_intervals_cover_and_asymptotic_ones_do_not():
 def test_every_table_stands_in_its_page(area):
     for study in area.TABLES:
         text = (DOCS / study.page).read_text()
-        _, begin, rest = text.partition(f"<!-- twinloop bench gap {study.name}: begin -->")
+        _, begin, rest = text.partition(f"<!-- benchmarks gap {study.name}: begin -->")
         assert begin
-        assert rest.partition("<!-- twinloop bench gap")[0].count("|") > 20
+        assert rest.partition("<!-- benchmarks gap")[0].count("|") > 20

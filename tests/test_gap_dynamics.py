@@ -8,13 +8,13 @@ import pytest
 
 from _gap_logs import arm_log, arm_twin, episode
 from _real_data import real_set
+from benchmarks.error_rates.gap.dynamics import ratio_tally, skill_tally
 from twinloop.core.errors import InputError, LogError
 from twinloop.dataset.registry import load
 from twinloop.dataset.resample import resample
 from twinloop.dataset.sets.dfki_double_pendulum import read_rollouts
 from twinloop.gap import measure_gap
 from twinloop.loop.gap_options import Request
-from twinloop.loop.gap_study.dynamics import ratio_tally, skill_tally
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from twinloop.core.embedding import Embedding, require_same_encoder
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.encoders.classical import features, lab_of
 from twinloop.encoders.pictures import Preprocessing, open_encoder
-from twinloop.loop.gap_study.vision_scenes import camera_pictures
 
 STATED = {"size": [8, 12], "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.5]}
 

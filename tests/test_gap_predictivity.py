@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from benchmarks.error_rates.gap.predictivity import TABLES
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Trials
 from twinloop.dataset.trials_scores import read_scores
 from twinloop.gap.predictivity import measure_predictivity, scores_by_task
-from twinloop.loop.gap_study.predictivity import TABLES
 from twinloop.stats.ranking_scores import PolicyScores, Scores
 
 MOVE_NEAR = """policy,real,sim,trials

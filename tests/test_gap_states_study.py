@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from twinloop.loop.gap_study.distances import TABLES
+from benchmarks.error_rates.gap.distances import TABLES
 
 
 @pytest.mark.slow

@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from benchmarks.error_rates.studies import GAP
+from benchmarks.studies import marks, share
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.loop.gap_study.run import PLACE, run_bench_gap, studies
-from twinloop.loop.gap_study.study import share
-from twinloop.loop.marked import marks
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -19,20 +18,20 @@ def console():
 
 
 def test_every_study_has_a_name_of_its_own_and_a_table_in_its_page():
-    names = [study.name for study in studies()]
+    names = [study.name for study in GAP.chosen()]
     assert len(names) == len(set(names))
-    for study in studies():
-        begin, end = marks(f"{PLACE} {study.name}")
+    for study in GAP.chosen():
+        begin, end = marks(f"{GAP.place} {study.name}")
         inside = (DOCS / study.page).read_text().partition(begin)[2].partition(end)[0]
         assert inside.count("\n|") >= 3, f"{study.page} has no table of {study.name}"
 
 
 @pytest.mark.slow
 def test_tables_are_the_same_in_processes_and_land_in_their_pages(tmp_path, console):
-    begin, end = marks(f"{PLACE} sobol")
+    begin, end = marks(f"{GAP.place} sobol")
     (tmp_path / "attribution.md").write_text(f"before\n{begin}\n{end}\nafter\n")
-    alone = run_bench_gap(console, only=["sobol"], repetitions=2, docs=tmp_path)
-    both = run_bench_gap(console, only=["sobol", "comparison-scores"], repetitions=2, workers=2)
+    alone = GAP.run(console, only=["sobol"], repetitions=2, docs=tmp_path)
+    both = GAP.run(console, only=["sobol", "comparison-scores"], repetitions=2, workers=2)
     rows = [found["studies"]["sobol"]["rows"] for found in (alone, both)]
     assert rows[0] == rows[1]
     assert list(both["studies"]) == ["comparison-scores", "sobol"]
@@ -44,11 +43,11 @@ def test_tables_are_the_same_in_processes_and_land_in_their_pages(tmp_path, cons
 
 def test_what_there_is_not_is_refused_before_anything_runs(tmp_path, console):
     with pytest.raises(UnknownNameError, match="Unknown study 'sensor'.*sensors"):
-        run_bench_gap(console, only=["sensor"])
+        GAP.run(console, only=["sensor"])
     with pytest.raises(InputError, match="0 repetitions measure nothing"):
-        run_bench_gap(console, repetitions=0)
+        GAP.run(console, repetitions=0)
     with pytest.raises(InputError, match="has no place for the tables"):
-        run_bench_gap(console, only=["sobol"], docs=tmp_path)
+        GAP.run(console, only=["sobol"], docs=tmp_path)
 
 
 def test_a_share_carries_its_spread():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from twinloop.core.errors import InputError
 from twinloop.dataset.pictures import picture_arrays
 from twinloop.encoders.pictures import open_encoder
@@ -10,7 +11,6 @@ from twinloop.gap.camera_remedy_develop import Look
 from twinloop.gap.vision import measure_vision
 from twinloop.gap.vision_regions import GRID, region_features, tell_regions
 from twinloop.gap.vision_side import gather
-from twinloop.loop.gap_study.vision_scenes import camera_pictures
 from twinloop.sensors.camera import CameraModel
 from twinloop.stats import mmd
 

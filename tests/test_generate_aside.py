@@ -19,7 +19,7 @@ from twinloop.rollout import initial_from_state
 # Every fifth world begins to spin ever faster at step 12, until its velocity is beyond what MuJoCo takes for sane.
 TASK = """
 import numpy as np
-from benchmarks.swing import Swing
+from benchmarks.speed.swing import Swing
 
 class Runaway(Swing):
     name = "runaway"

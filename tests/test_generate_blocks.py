@@ -17,7 +17,10 @@ from twinloop.generate.batches import Batch, work
 from twinloop.generate.config import load_plan
 from twinloop.rollout import software_versions
 
-SWING = {"scene": {"twin": "double_pendulum", "task": "benchmarks/swing.py:Swing"}, "rollout": {"parallel_envs": 5}}
+SWING = {
+    "scene": {"twin": "double_pendulum", "task": "benchmarks/speed/swing.py:Swing"},
+    "rollout": {"parallel_envs": 5},
+}
 
 
 @pytest.fixture

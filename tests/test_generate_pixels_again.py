@@ -58,7 +58,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("again")
     (folder / "turntable.yaml").write_text(TWIN)
     (folder / "turntable.xml").write_text(MODEL)
-    shutil.copy(HERE.parent / "benchmarks" / "swing.py", folder)
+    shutil.copy(HERE.parent / "benchmarks" / "speed" / "swing.py", folder)
     return folder
 
 

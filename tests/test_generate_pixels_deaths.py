@@ -29,7 +29,7 @@ def states(tmp_path_factory):
     """Twenty episodes of twenty steps of a double pendulum."""
     folder = tmp_path_factory.mktemp("states") / "states"
     value = {
-        "scene": {"twin": "double_pendulum", "task": "benchmarks/swing.py:Swing"},
+        "scene": {"twin": "double_pendulum", "task": "benchmarks/speed/swing.py:Swing"},
         "rollout": {"parallel_envs": 20},
     }
     generate_states(resolve(value, where="test", folder=HERE.parent, keep="all"), folder)

@@ -59,7 +59,7 @@ def states(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sensed")
     (folder / "turntable.yaml").write_text(TWIN)
     (folder / "turntable.xml").write_text(MODEL)
-    shutil.copy(HERE.parent / "benchmarks" / "swing.py", folder)
+    shutil.copy(HERE.parent / "benchmarks" / "speed" / "swing.py", folder)
     value = {
         "scene": {"twin": "turntable.yaml", "task": "swing.py:Swing"},
         "randomization": "default",

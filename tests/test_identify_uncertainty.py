@@ -8,6 +8,8 @@ import pytest
 from scipy.optimize import minimize
 from scipy.signal import lfilter
 
+from benchmarks.error_rates.coverage.cases import SERVO
+from benchmarks.error_rates.coverage.study import Population
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import identify
 from twinloop.identify.bootstrap import refit_bootstrap
@@ -18,8 +20,6 @@ from twinloop.identify.solver import Descent, solve
 from twinloop.identify.uncertainty import fit_clusters, uncertainty
 from twinloop.identify.uncertainty_clusters import FrameTimes
 from twinloop.identify.uncertainty_scores import frame_scores
-from twinloop.loop.coverage_cases import SERVO
-from twinloop.loop.coverage_study import Population
 from twinloop.loop.fit_file import fit_config
 from twinloop.simulate import open_backend
 from twinloop.stats import cluster_weights

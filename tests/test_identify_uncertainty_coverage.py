@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks.error_rates.coverage import run as bench_coverage
+from benchmarks.error_rates.coverage.cases import CASES, SERVO
+from benchmarks.error_rates.coverage.run import PLACE, coverage, run_bench_coverage
+from benchmarks.studies import marks
 from twinloop.core.errors import InputError
-from twinloop.loop import bench_coverage
-from twinloop.loop.bench_coverage import PLACE, coverage, run_bench_coverage
-from twinloop.loop.coverage_cases import CASES, SERVO
-from twinloop.loop.marked import marks
 from twinloop.simulate import open_backend
 
 LEAST, MOST = 0.85, 0.97  # what is accepted of intervals of nominal 90 %
@@ -74,7 +74,7 @@ def test_mistakes_are_named_and_a_page_takes_the_table(tmp_path, monkeypatch):
         run_bench_coverage(Console(quiet=True), page=page)
     page.write_text("before\n{}\n{}\nafter\n".format(*marks(PLACE)))
     tiny = replace(SERVO, name="tiny", population=8, seconds=0.6)
-    monkeypatch.setattr("twinloop.loop.bench_coverage.CASES", (tiny,))
+    monkeypatch.setattr("benchmarks.error_rates.coverage.run.CASES", (tiny,))
     figures = run_bench_coverage(Console(quiet=True), repetitions=3, nthread=1, page=page)
     assert "| `actuator/pendulum/kp` | N·m/rad | 0.65 |" in page.read_text()
     assert page.read_text().startswith("before\n")

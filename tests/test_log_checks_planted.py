@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from benchmarks.error_rates.logs.planted import DEFECTS, raw
+from benchmarks.error_rates.logs.run import Source, run_trials
 from twinloop.core.errors import LogError
 from twinloop.core.records import Signal
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.log_checks import check_log
-from twinloop.dataset.log_checks.planted import DEFECTS, raw
 from twinloop.hardware import virtual_log
-from twinloop.loop.log_check_bench import Source, run_trials
 from twinloop.loop.log_checks import expectations_of
 from twinloop.twin import load_twin
 

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 @pytest.mark.slow
 def test_planted_faults_are_seen_and_successes_mostly_pass() -> None:
-    from twinloop.loop.monitor_study.run import run_bench_monitor
+    from benchmarks.error_rates.monitor.run import run_bench_monitor
 
     made = run_bench_monitor(Console(file=io.StringIO()), small=True, workers=1)["tables"]
     successes = next(row for row in made["alarms"]["figures"] if row["group"] == "successes")

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks.error_rates.logs.run import Trial, _defect_row
+from benchmarks.speed import gpu
 from twinloop.curate.plan import Target
-from twinloop.loop import bench
 from twinloop.loop.coverage_words import failing_words
-from twinloop.loop.log_check_bench import Trial, _defect_row
 from twinloop.loop.next_plan import target_lines
 from twinloop.loop.scenario_ask import _of
 from twinloop.loop.scenario_change import Change, changes_table
@@ -47,5 +47,5 @@ def test_failures_that_a_plan_answers_are_printed_with_their_interval():
 def test_one_world_that_succeeds_is_no_certainty():
     rates = {"steps_per_s": 1.0, "bare_steps_per_s": 1.0, "trajectories_per_s": 1.0, "successful_per_s": 1.0}
     row = {"worlds": 1, "ratio": 1.0, "success": 1.0, "memory_bytes": 0, **rates}
-    assert bench._cells(row)[-2] == "100.0% [2.5%, 100.0%]"
+    assert gpu._cells(row)[-2] == "100.0% [2.5%, 100.0%]"
     assert _of(0.5, 4, 0.95) == "50% [7%, 93%]"

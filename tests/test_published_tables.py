@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from scipy.stats import barnard_exact
 
+from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
+from benchmarks.predictivity.score import outcome_of
 from twinloop.core.trials import Trials
 from twinloop.dataset.sets.dfki_double_pendulum import read_rollouts
-from twinloop.loop.real_policies.score import outcome_of
 from twinloop.stats import TwoByTwo, exact_p_value, ranking
 from twinloop.stats.predictivity import predictivity
-from twinloop.stats.ranking_bootstrap import bootstrap_figure
 from twinloop.stats.ranking_scores import Scores
 
 # trials per policy, real, simulated, MMRV, Pearson, MMRV with swapped arguments, bias;

@@ -12,13 +12,15 @@ import pytest
 from rich.console import Console
 
 from _quality import EPISODES, JOINTS, episode, write_dataset
+from benchmarks.error_rates.quality.planted.edited import Edited
+from benchmarks.error_rates.studies import QUALITY
+from benchmarks.studies import around
 from twinloop.catalog import Workspace
 from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError, LogError, UnknownNameError
 from twinloop.core.pool import LocalProcesses
 from twinloop.curate.check import Check, Score, worst
 from twinloop.curate.limits import LEAST, usual_limit
-from twinloop.curate.planted.edited import Edited
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import CHECKS, open_checks
 from twinloop.curate.run import score_all
@@ -27,8 +29,6 @@ from twinloop.curate.sources import _hashes, source_hashes
 from twinloop.loop.curate import run_curate, show_scores
 from twinloop.loop.curate_said import short
 from twinloop.loop.curate_twins import TwinsOfEpisodes
-from twinloop.loop.marked import around
-from twinloop.loop.quality_study.run import studies
 
 NO_TWIN = TwinsOfEpisodes()
 
@@ -132,8 +132,8 @@ def test_the_page_lists_every_check_and_has_a_place_for_every_study():
     docs = Path(__file__).parents[1] / "docs"
     named = set(re.findall(r"`((?:physics|recording|demonstration|learned)/\w+)`", (docs / "quality.md").read_text()))
     assert named == set(CHECKS)
-    for study in studies():
-        around(docs / study.page, f"twinloop bench quality {study.name}")
+    for study in QUALITY.chosen():
+        around(docs / study.page, f"benchmarks quality {study.name}")
 
 
 def test_a_task_that_is_done_and_undone_again_has_failed(foreign, monkeypatch):

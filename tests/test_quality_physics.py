@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.error_rates.quality.planted.edited import Edited
+from benchmarks.error_rates.quality.planted.physics import PHYSICS
+from benchmarks.error_rates.quality.study import TWIN, Bench, simulated
 from twinloop.curate.check import worst
 from twinloop.curate.physics.account import account_of
 from twinloop.curate.physics.states import Penetration
 from twinloop.curate.physics.torque import force_limits
-from twinloop.curate.planted.edited import Edited
-from twinloop.curate.planted.physics import PHYSICS
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import open_checks
 from twinloop.dataset.recorded import write_log_dataset
 from twinloop.hardware import virtual_log
 from twinloop.loop.curate_twins import TwinsOfEpisodes
-from twinloop.loop.quality_study.study import TWIN, Bench, simulated
 from twinloop.twin import load_twin
 
 TWINS = TwinsOfEpisodes(named=TWIN)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from _quality import EPISODES, write_dataset
+from benchmarks.error_rates.quality.planted.edited import Edited
+from benchmarks.error_rates.quality.planted.recording import RECORDING
+from benchmarks.error_rates.quality.study import Bench
 from twinloop.curate.check import worst
 from twinloop.curate.motion import motion_of
-from twinloop.curate.planted.edited import Edited
-from twinloop.curate.planted.recording import RECORDING
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.recording_checks.cameras import FrozenCamera
 from twinloop.curate.recording_checks.endings import Truncated
 from twinloop.curate.recording_checks.frames import DroppedFrames
 from twinloop.curate.recording_checks.profiles import Swaps, Units
-from twinloop.loop.quality_study.study import Bench
 
 # At its largest size each is found in every episode; the two below are missed by their nature, see docs/quality.md.
 MISSED = {"frames lost, clock made even", "joint held short of its command"}

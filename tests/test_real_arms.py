@@ -9,19 +9,27 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.real_data import crazyflie, double_pendulum, simple_pendulum
+from benchmarks.real_data.arm_windows import (
+    REPLAY,
+    at_rate,
+    body_inertial,
+    inertia_matrix,
+    one_step_per_frame,
+    past_speeds,
+    rms_errors,
+    window_errors,
+)
+from benchmarks.real_data.case import PUBLISHED, Fitted
+from benchmarks.real_data.run_zeros import SPREAD, window_errors_with_zeros, zero_weights
+from benchmarks.real_data.simple_pendulum import REGRESSION, published_values
 from twinloop.core.records import Episode, Signal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.registry import load_set
-from twinloop.loop.real import crazyflie, double_pendulum, simple_pendulum
-from twinloop.loop.real.arm_windows import REPLAY, at_rate, one_step_per_frame, past_speeds, rms_errors, window_errors
-from twinloop.loop.real.case import PUBLISHED, Fitted
-from twinloop.loop.real.run_zeros import SPREAD, window_errors_with_zeros, zero_weights
-from twinloop.loop.real.simple_pendulum import REGRESSION, published_values
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
-from twinloop.twin.inertia import body_inertial, inertia_matrix
 
 SPAN = 0.04
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.real_data import planar_impacts
+from benchmarks.real_data.case import Fitted
+from benchmarks.real_data.cube_tosses import CASE as CUBE
+from benchmarks.real_data.cube_tosses import REPLAY
+from benchmarks.real_data.free_flight import flight_errors, with_speeds_at_frames
+from benchmarks.real_data.planar_impacts import CASE as SQUARE
 from twinloop.core.records import Episode, Signal
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
 from twinloop.dataset.registry import load_set
 from twinloop.identify import FitConfig, identify
-from twinloop.loop.real import planar_impacts
-from twinloop.loop.real.case import Fitted
-from twinloop.loop.real.cube_tosses import CASE as CUBE
-from twinloop.loop.real.cube_tosses import REPLAY
-from twinloop.loop.real.free_flight import flight_errors, with_speeds_at_frames
-from twinloop.loop.real.planar_impacts import CASE as SQUARE
 from twinloop.simulate import open_backend
 from twinloop.simulate.open_loop import open_loop
 from twinloop.simulate.replay_logs import prepare_replay

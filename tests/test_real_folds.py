@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from benchmarks.real_data.bam_servo import GAIN
+from benchmarks.real_data.run import CASES, open_case
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
-from twinloop.loop.real.bam_servo import GAIN
-from twinloop.loop.real.run import CASES, open_case
 
 GAINS = (100.0, 200.0, 400.0)
 UNITS = UnitMap(joints=(), source="a test")

@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from benchmarks.real_data.case import Candidate, Errors, Fitted, RealCase, grouped, leave_one_out, mean_errors
+from benchmarks.real_data.nested import Fits, choose, paired_difference, run_fold
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
-from twinloop.loop.real.case import Candidate, Errors, Fitted, RealCase, grouped, leave_one_out, mean_errors
-from twinloop.loop.real.nested import Fits, choose, paired_difference, run_fold
 from twinloop.simulate import open_backend
 
 BACKEND = open_backend("threads", nthread=1)

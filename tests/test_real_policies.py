@@ -9,21 +9,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from twinloop.cli.bench_policies import BenchPolicies
+from benchmarks.commands import BenchPolicies
+from benchmarks.predictivity.arm import UPRIGHT, Arm, deviation
+from benchmarks.predictivity.clone import clone_by_chance, clone_torques
+from benchmarks.predictivity.clone_check import clone_errors, regulator_error
+from benchmarks.predictivity.closed_loop import IDEAL, Wiring, run_policy
+from benchmarks.predictivity.compensation import Compensation, SpeedFilter
+from benchmarks.predictivity.measures import published_trials, real_trials, scores, simulated_trials
+from benchmarks.predictivity.policies import MCPILCO, SAC_LQR, TVLQR, McPilco, SacLqr, of_controller
+from benchmarks.predictivity.run import run_bench_policies
+from benchmarks.predictivity.swingup import swing_up, tracking_gains
+from benchmarks.predictivity.twins import identify_arm
+from benchmarks.predictivity.wiring import measured_wiring, torque_reading
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.dataset.registry import load_set
-from twinloop.loop.real_policies.arm import UPRIGHT, Arm, deviation
-from twinloop.loop.real_policies.clone import clone_by_chance, clone_torques
-from twinloop.loop.real_policies.clone_check import clone_errors, regulator_error
-from twinloop.loop.real_policies.closed_loop import IDEAL, Wiring, run_policy
-from twinloop.loop.real_policies.compensation import Compensation, SpeedFilter
-from twinloop.loop.real_policies.measures import published_trials, real_trials, scores, simulated_trials
-from twinloop.loop.real_policies.policies import MCPILCO, SAC_LQR, TVLQR, McPilco, SacLqr, of_controller
-from twinloop.loop.real_policies.run import run_bench_policies
-from twinloop.loop.real_policies.swingup import swing_up, tracking_gains
-from twinloop.loop.real_policies.twins import identify_arm
-from twinloop.loop.real_policies.wiring import measured_wiring, torque_reading
 from twinloop.simulate import open_backend
 from twinloop.stats.predictivity import predictivity
 from twinloop.twin import load_twin

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.predictivity.score import height, outcome, outcome_of, succeeded, swingup_time
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode
 from twinloop.dataset.registry import load_set
-from twinloop.loop.real_policies.score import height, outcome, outcome_of, succeeded, swingup_time
 
 # Published, dfki-ric-underactuated-lab.github.io/real_ai_gym_leaderboard/pendubot_real_system_leaderboard{,_v2}.html:
 # successes of ten, mean score of version 1, of version 2, and the best rollout's figures.

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.real_data import so101
+from benchmarks.real_data.bam_servo import CASE, GAIN, PUBLISHED_ZERO, STRUCTURES, on_grid, run_errors
+from benchmarks.real_data.case import Fitted
+from benchmarks.real_data.second_order import SecondOrder, _response
 from twinloop.dataset.registry import load_set
-from twinloop.loop.real import so101
-from twinloop.loop.real.bam_servo import CASE, GAIN, PUBLISHED_ZERO, STRUCTURES, on_grid, run_errors
-from twinloop.loop.real.case import Fitted
-from twinloop.loop.real.second_order import SecondOrder, _response
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from _releases import evaluation, policy_folder
+from benchmarks.error_rates.gate import errors
+from benchmarks.error_rates.gate.worlds import Truth
+from benchmarks.error_rates.studies import GATE
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
-from twinloop.loop.gate_study import errors
-from twinloop.loop.gate_study.run import STUDIES
-from twinloop.loop.gate_study.worlds import Truth
 from twinloop.release import Registry
 
 OFF = {"waived": "not asked here"}
@@ -245,7 +245,7 @@ def test_planted_rates_are_those_drawn():
 @pytest.mark.slow
 def test_a_canary_that_is_as_good_is_rarely_aborted():
     """What docs/release.md says of false alarms, with fewer repetitions: 5 % and three standard errors of 2000."""
-    [study] = STUDIES.chosen(["canary"])
+    [study] = GATE.chosen(["canary"])
     for row in study.run(2000, 1).figures:
         if row["champion"] == row["canary"]:
             assert row["share 0.5"]["within 200"] / 2000 <= 0.065
@@ -253,5 +253,5 @@ def test_a_canary_that_is_as_good_is_rarely_aborted():
 
 def test_the_page_has_a_place_for_every_table():
     page = (Path(__file__).parent.parent / "docs" / "release.md").read_text()
-    for study in STUDIES.chosen():
-        assert f"<!-- twinloop bench gate {study.name}: begin -->\n**" in page
+    for study in GATE.chosen():
+        assert f"<!-- benchmarks gate {study.name}: begin -->\n**" in page

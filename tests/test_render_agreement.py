@@ -8,11 +8,19 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from benchmarks.error_rates.renderers import (
+    DEPTH_TARGET_M,
+    IOU_TARGET,
+    PLACE,
+    SMALLEST,
+    agreement,
+    difference,
+    poses,
+    run_bench_renderers,
+)
+from benchmarks.studies import marks
 from twinloop.core.errors import InputError
-from twinloop.loop.agreement import DEPTH_TARGET_M, IOU_TARGET, PLACE, poses, run_bench_renderers
-from twinloop.loop.marked import marks
 from twinloop.render import probe_renderer
-from twinloop.render.agreement import SMALLEST, agreement, difference
 from twinloop.render.annotate import InstanceTable
 from twinloop.twin import load_twin
 

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
 from twinloop.core.errors import InputError
 from twinloop.stats import ranking
 from twinloop.stats.predictivity import predictivity
-from twinloop.stats.ranking_bootstrap import bootstrap_figure
 from twinloop.stats.ranking_population import draw_population, draw_true_scores, expected_figures
 from twinloop.stats.ranking_scores import Scores
 

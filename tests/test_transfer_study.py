@@ -13,16 +13,14 @@ pytest.importorskip("torch")
 
 from rich.console import Console
 
+from benchmarks.transfer.pages import difference_table, figure, success_table, time_table
+from benchmarks.transfer.run import run_bench_transfer
 from twinloop.core.errors import InputError
 from twinloop.dataset.reader import DatasetReader
-from twinloop.loop.transfer_study.conditions import CONDITIONS
-from twinloop.loop.transfer_study.figures import TransferResult, over_robots
-from twinloop.loop.transfer_study.pages import difference_table, figure, success_table, time_table
-from twinloop.loop.transfer_study.parts import Part, make, successes
-from twinloop.loop.transfer_study.run import run_bench_transfer, stages
-from twinloop.loop.transfer_study.settings import Recipe, TransferSettings
-from twinloop.loop.transfer_study.showing import ShakenExpert, Worlds, show
-from twinloop.loop.transfer_study.worlds import placed, worlds_of
+from twinloop.loop.virtual_robots.comparison import TransferResult, over_robots, stages
+from twinloop.loop.virtual_robots.demonstrations import ShakenExpert, Worlds, placed, show, worlds_of
+from twinloop.loop.virtual_robots.parts import Part, make, successes
+from twinloop.loop.virtual_robots.settings import CONDITIONS, Recipe, TransferSettings
 from twinloop.randomize import Plan
 from twinloop.rollout import run_batch
 from twinloop.simulate import open_backend
@@ -85,7 +83,7 @@ class TestOrder:
         assert trials == 2 * 2 * 6
 
     def test_what_is_whole_is_not_made_again_and_half_parts_are(self, tmp_path, monkeypatch):
-        from twinloop.loop.transfer_study import parts
+        from twinloop.loop.virtual_robots import parts
 
         made = []
 

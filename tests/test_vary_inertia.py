@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from _worlds import make_world, run
+from benchmarks.real_data.arm_windows import body_inertial
 from twinloop.core.errors import InputError
-from twinloop.twin.inertia import body_inertial
 from twinloop.twin.quantities.rigid import second_moments
 from twinloop.twin.quantities.rotation import matrix
 

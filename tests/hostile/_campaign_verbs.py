@@ -213,7 +213,6 @@ LEFT_OUT = {
     "scenario loop": "minutes long, and made of generate, train and compare",
     "plan": "writes one file, as query does",
     "gap sensors": "needs a recorded log of a sensor; writes as gap data does",
-    "bench": "for developers: tables of the documentation",
 }
 
 
@@ -289,7 +288,7 @@ def _folders(base: Path, cell: Path) -> None:
 
     released(cell)
     shutil.copy(TESTS / "_fragile.py", base / "fragile.py")
-    shutil.copy(TESTS.parent / "benchmarks" / "swing.py", cell / "swing.py")
+    shutil.copy(TESTS.parent / "benchmarks" / "speed" / "swing.py", cell / "swing.py")
     for name, text in _TEXTS.items():
         (cell / name).write_text(text)
     _log(cell / "log.csv")

@@ -99,7 +99,7 @@ def work(root: str, address: str) -> None:
             os.chdir(base)
             shutil.rmtree(cell, ignore_errors=True)
             _require(main(["init", str(cell), "--twin", "double_pendulum"]) == 0)
-            shutil.copy(TESTS.parent / "benchmarks" / "swing.py", cell)
+            shutil.copy(TESTS.parent / "benchmarks" / "speed" / "swing.py", cell)
             (cell / "swing.yaml").write_text(
                 "scene: {twin: double_pendulum, task: swing.py:Swing}\nrandomization: default\n"
                 "rollout: {parallel_envs: 4}\n"

@@ -82,7 +82,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     page = os.environ.get(PAGE_FILE)
     if not page or hasattr(session.config, "workerinput"):
         return
-    from twinloop.loop.marked import around, markdown_table, write_between
+    from benchmarks.studies import around, markdown_table, write_between
 
     before, after = around(Path(page), _TABLE)
     old = Path(page).read_text()[len(before) : -len(after)].splitlines()

@@ -116,7 +116,7 @@ def commands(dataset: Path, output: Path) -> dict[str, list[list[object]]]:
 
 
 # Verbs that take no dataset: what they take is attacked in other files of this folder.
-NO_DATASET = {"demo", "init", "record", "run", "serve", "compare", "gate", "promote", "rollback", "sensors", "bench",
+NO_DATASET = {"demo", "init", "record", "run", "serve", "compare", "gate", "promote", "rollback", "sensors",
               "evidence"}  # fmt: skip
 
 

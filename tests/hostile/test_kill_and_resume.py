@@ -281,7 +281,7 @@ def test_a_render_whose_commit_was_killed_goes_on(tmp_path: Path, monkeypatch: p
     from twinloop.generate import generate_states, render_dataset, resolve
 
     root = Path(__file__).parents[2]
-    scene = {"twin": "double_pendulum", "task": "benchmarks/swing.py:Swing"}
+    scene = {"twin": "double_pendulum", "task": "benchmarks/speed/swing.py:Swing"}
     config = resolve({"scene": scene, "rollout": {"parallel_envs": 4}}, where="test", folder=root, keep="all")
     generate_states(config, tmp_path / "states")
     render_dataset(tmp_path / "states", tmp_path / "plain", PICTURES)

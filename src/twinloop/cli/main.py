@@ -9,7 +9,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Annotated, Any
@@ -19,7 +20,6 @@ from rich.markup import escape
 
 from twinloop import __version__
 from twinloop.cli.approve import Approve
-from twinloop.cli.bench import Bench
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Generate, Replay, Twin
 from twinloop.cli.compare import Compare
 from twinloop.cli.coverage import Coverage
@@ -53,7 +53,7 @@ from twinloop.cli.train import Train
 from twinloop.cli.workspace import Add, Init
 from twinloop.core.approval import name_on_command_line
 from twinloop.core.console import SafeConsole, visible
-from twinloop.core.errors import TwinloopError
+from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.files import dumps
 from twinloop.core.redaction import note_secrets, redacted, redacted_values, redacted_words
 from twinloop.core.system_errors import refused
@@ -61,12 +61,11 @@ from twinloop.loop.runs import finite
 
 _INTERRUPTED = 130
 _UNHEARD = 141  # as a program that SIGPIPE ends
+_MOVED = "`twinloop bench` has moved: run `python -m benchmarks NAME` in a checkout of the repository."
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 _FRAME = re.compile(r"[╭╮╰╯│─]|(?<!\S)-{3,}(?!\S)")  # drawn around what the parser says
 _RESUME = " What was finished is whole; the same command with --resume goes on from there."
 _ANEW = " There is no checkpoint yet: the same command begins anew."
-_DESCRIPTION = "Closes the loop between robots and their simulations: identify, randomize, simulate, verify."
-
 _Commands = (
     Annotated[Demo, tyro.conf.subcommand("demo", prefix_name=False)]
     | Annotated[Init, tyro.conf.subcommand("init", prefix_name=False)]
@@ -103,15 +102,46 @@ _Commands = (
     | Annotated[Twin, tyro.conf.subcommand("twin", prefix_name=False)]
     | Annotated[Sensors, tyro.conf.subcommand("sensors", prefix_name=False)]
     | Annotated[Scenario, tyro.conf.subcommand("scenario", prefix_name=False)]
-    | Annotated[Bench, tyro.conf.subcommand("bench", prefix_name=False)]
     | Annotated[Evidence, tyro.conf.subcommand("evidence", prefix_name=False)]
     | Annotated[Approve, tyro.conf.subcommand("approve", prefix_name=False)]
     | Annotated[Doctor, tyro.conf.subcommand("doctor", prefix_name=False)]
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A set of commands under one name.
+
+    Attributes:
+        name: what is typed before a command.
+        description: heads the help.
+        commands: the union of commands, each annotated with its name.
+        prepare: rewrites the words of a command line before they are parsed.
+        recorded: whether workspaces keep a record of runs.
+    """
+
+    name: str
+    description: str
+    commands: Any
+    prepare: Callable[[Sequence[str]], Sequence[str]] = list
+    recorded: bool = False
+
+
+TWINLOOP = Program(
+    name="twinloop",
+    description="Closes the loop between robots and their simulations: identify, randomize, simulate, verify.",
+    commands=_Commands,
+    prepare=lambda words: labelled(said(words)),
+    recorded=True,
+)
+
+
+def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) -> int:
     """Run one command.
+
+    Args:
+        arguments: words of the command line without the program's name; by default those of this process.
+        program: the commands to choose from.
 
     Returns:
         The exit code: 0 done, 1 a check said no, 2 the input was wrong, 3 the environment lacks something.
@@ -124,19 +154,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ["PYTHONSAFEPATH"] = "1"
     name_on_command_line(words)
     note_secrets(words)
-    command = _understood(words)
+    if program is TWINLOOP and words[:1] == ["bench"]:
+        return _refused(InputError(_MOVED), json="--json" in words)
+    command = _understood(words, program)
     started = datetime.now(UTC)
     try:
         check_numbers(command)
         check_local_paths(command)
         figures, code = command.run()
-        _remember(words, figures, code, started)
+        if program.recorded:
+            _remember(words, figures, code, started)
     except BrokenPipeError:
         raise
     except (TwinloopError, OSError) as caught:
         error = caught if isinstance(caught, TwinloopError) else refused(caught, what="read or written")
-        _say(f"[bold red]twinloop:[/] {escape(str(error))}")
-        figures, code = {"error": type(error).__name__, "message": str(error)}, error.exit_code
+        return _refused(error, json=command.json)
     except KeyboardInterrupt:
         _say("[bold]twinloop:[/] stopped." + _how_to_go_on(command))
         return _INTERRUPTED
@@ -145,24 +177,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
-def _parsed(words: Sequence[str]) -> Command:
-    given = joined(labelled(said(words)), _Commands)
+def _refused(error: TwinloopError, *, json: bool) -> int:
+    """Print an error for people and, where asked for, as JSON; return its exit code."""
+    _say(f"[bold red]twinloop:[/] {escape(str(error))}")
+    if json:
+        print(visible(dumps(redacted_values({"error": type(error).__name__, "message": str(error)}))))
+    return error.exit_code
+
+
+def _parsed(words: Sequence[str], program: Program = TWINLOOP) -> Command:
+    given = joined(program.prepare(words), program.commands)
     return tyro.cli(  # pyright: ignore[reportCallIssue, reportArgumentType]
-        _Commands, prog="twinloop", args=given, description=_DESCRIPTION, config=_STYLE
+        program.commands, prog=program.name, args=given, description=program.description, config=_STYLE
     )
 
 
-def _understood(words: Sequence[str]) -> Command:
+def _understood(words: Sequence[str], program: Program) -> Command:
     """Parse the arguments; where they are wrong, the parser's message holds no credentials and follows as JSON too."""
     safe, for_programs = redacted_words(words), "--json" in words
     if safe == words and not for_programs:
-        return _parsed(words)
+        return _parsed(words, program)
     heard = io.StringIO()
     try:
         with contextlib.redirect_stderr(heard):
-            return _parsed(words)
+            return _parsed(words, program)
     except SystemExit as end:
-        text = heard.getvalue() if safe == words else _complaint(safe)
+        text = heard.getvalue() if safe == words else _complaint(safe, program)
         sys.stderr.write(text)
         if end.code and for_programs:
             message = " ".join(_FRAME.sub(" ", text).split())
@@ -170,12 +210,12 @@ def _understood(words: Sequence[str]) -> Command:
         raise
 
 
-def _complaint(words: Sequence[str]) -> str:
+def _complaint(words: Sequence[str], program: Program) -> str:
     """Return what the parser says of arguments: its lines break within words, where no credential would be found."""
     heard = io.StringIO()
     with contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
-        _parsed(words)
-    return heard.getvalue() or "The arguments are not understood. See `twinloop --help`.\n"
+        _parsed(words, program)
+    return heard.getvalue() or f"The arguments are not understood. See `{program.name} --help`.\n"
 
 
 def _how_to_go_on(command: Command) -> str:
@@ -210,14 +250,14 @@ class _SafeFormatter(logging.Formatter):
         return visible(redacted(super().format(record)))
 
 
-def run() -> None:
-    """The entry point of the ``twinloop`` program."""
+def run(program: Program = TWINLOOP) -> None:
+    """Run a program from its command line, as the entry point of ``twinloop`` does."""
     sys.excepthook = _show_crash
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_SafeFormatter())
     try:
         try:
-            sys.exit(main())
+            sys.exit(main(program=program))
         finally:
             sys.stdout.flush()
     except BrokenPipeError:  # whoever reads has seen enough, as `head` has

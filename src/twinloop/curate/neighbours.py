@@ -2,7 +2,7 @@
 
 Rows of one encoder are written once as float32, with the names of their episodes, under the hash of the parts that they
 come from; whoever asks next maps the file. A search is one product of a matrix with a vector: it is bound by memory, so
-that 200,000 rows of 128 numbers (100 MB) take some tens of milliseconds (`benchmarks/coverage.py`).
+that 200,000 rows of 128 numbers (100 MB) take some tens of milliseconds (`benchmarks/speed/coverage.py`).
 """
 
 from __future__ import annotations

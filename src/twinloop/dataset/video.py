@@ -26,8 +26,8 @@ from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.statistics import pixel_histogram, sample_indices
 
 KEY_FRAME_EVERY = 2
-# Measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/writer.py), encoding alone, in
-# steps/s and MB per 1000 steps: ultrafast 1300-1900 and 7.6, superfast 680-1070 and 7.6, veryfast 430-890 and 3.6,
+# Measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/speed/writer.py), encoding alone,
+# in steps/s and MB per 1000 steps: ultrafast 1300-1900 and 7.6, superfast 680-1070 and 7.6, veryfast 430-890 and 3.6,
 # faster 410-750 and 3.0, all within 0.7 dB. Rendering needs the same cores, so speed counts more than size here.
 # Formats that hold their own pictures, by the names of their demuxers in FFmpeg.
 _FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"

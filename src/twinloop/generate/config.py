@@ -49,8 +49,9 @@ ROBOTS = {
     "so101": "so101_tabletop",
     "so101_follower": "so101_tabletop",
 }
-# Worlds simulated at once by one worker: past this size a batch gets no faster on C threads (benchmarks/generate.py).
-# A device gets faster still, up to what its states weigh in the memory of the process that writes them.
+# Worlds simulated at once by one worker: past this size a batch gets no faster on C threads, as
+# benchmarks/speed/generate.py measures. A device gets faster still, up to what its states weigh in the memory of the
+# process that writes them.
 MAX_BATCH = 128
 MAX_BATCH_DEVICE = 2048
 # Batches are committed in blocks, and a block is one set of files, so a block bounds what a crash costs. A commit costs

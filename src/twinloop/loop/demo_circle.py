@@ -16,16 +16,16 @@ from rich.console import Console
 
 from twinloop.catalog import Workspace
 from twinloop.core.files import read_json, write_json, write_text
-from twinloop.loop.demo_robot import robot_trials
 from twinloop.loop.release_gate import run_gate
 from twinloop.loop.run import run_policy
 from twinloop.loop.run_cell import RunRequest
+from twinloop.loop.runs import write_result
 from twinloop.loop.scenario_circle import Circle, run_circle
 from twinloop.loop.scenario_failure import Asked, run_from_failure
-from twinloop.loop.transfer_study.conditions import CONDITIONS
-from twinloop.loop.transfer_study.parts import Part, demos_of, policy_of, successes
-from twinloop.loop.transfer_study.run import run_bench_transfer
-from twinloop.loop.transfer_study.settings import FIRST_ROBOT, PLACES, TASK, TWIN, TransferSettings
+from twinloop.loop.virtual_robots.comparison import compare_on_robots
+from twinloop.loop.virtual_robots.parts import Part, demos_of, policy_of, successes
+from twinloop.loop.virtual_robots.settings import CONDITIONS, FIRST_ROBOT, PLACES, TASK, TWIN, TransferSettings
+from twinloop.loop.virtual_robots.trials import robot_trials
 from twinloop.release.promotion import promote
 from twinloop.release.registry import Registry
 from twinloop.stats import clopper_pearson
@@ -86,7 +86,9 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
     """
     half = SecondHalf(output=output)
     with step("Policies: does what was identified carry over to a robot that the twin never was?"):
-        half.transfer = run_bench_transfer(console, SETTINGS, output / "transfer", workers=workers)
+        folder = output / "transfer"
+        compared = compare_on_robots(SETTINGS, folder, workers=workers, console=console)
+        half.transfer = write_result(folder, compared.to_json())
         for name in ("nominal", "posterior"):
             half.success[name] = np.array(successes(_part("trials", name, output)))
     old = half.old

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
 from twinloop.loop.demo_circle import SecondHalf, gate_words
-from twinloop.loop.transfer_study.settings import FIRST_ROBOT, PICTURES, TWIN
-from twinloop.loop.transfer_study.trying import acting, tried
+from twinloop.loop.virtual_robots.settings import FIRST_ROBOT, PICTURES, TWIN
+from twinloop.loop.virtual_robots.trials import acting, tried
 from twinloop.render import contact_sheet
 from twinloop.report import KeyFigure, Report
 from twinloop.report.gap_comparison import interval_rows

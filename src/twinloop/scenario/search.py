@@ -20,7 +20,7 @@ from twinloop.simulate import Backend
 from twinloop.tasks import Task
 from twinloop.tasks.protocol import is_staged
 
-_BATCH = 128  # worlds at once: past this a batch gets no faster on C threads (benchmarks/generate.py)
+_BATCH = 128  # worlds at once: past this a batch gets no faster on C threads (benchmarks/speed/generate.py)
 _EDGE = 1e-12  # probabilities are kept this far from 0 and 1, where a normal has no quantile
 
 

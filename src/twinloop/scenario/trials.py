@@ -18,7 +18,7 @@ from twinloop.stats import Interval, clopper_pearson
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
-_BATCH = 128  # worlds at once: past this a batch gets no faster on C threads (benchmarks/generate.py)
+_BATCH = 128  # worlds at once: past this a batch gets no faster on C threads (benchmarks/speed/generate.py)
 LOGGED = "commands"  # what is said to have acted where the commands of the log were issued again
 
 

@@ -1,6 +1,6 @@
 """Whether a row lies where rows of successes lie: neighbours, density, random networks.
 
-Which of them sees most is measured by `twinloop bench monitor`; see docs/monitoring.md.
+Which of them sees most is measured by `python -m benchmarks monitor`; see docs/monitoring.md.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""How often intervals of identified parameters hold the planted value."""

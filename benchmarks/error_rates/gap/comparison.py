@@ -1,0 +1,161 @@
+"""Fixed numbers of trials: how often tests of two policies err, what they can see, and how often intervals hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.studies import Study, StudyTable, share
+from twinloop.stats import (
+    TwoByTwo,
+    bootstrap_of_means,
+    bounded_difference,
+    difference_interval,
+    equivalent_means,
+    permutation_of_means,
+    welch_test,
+)
+from twinloop.stats.equivalence import equivalence_p_values
+from twinloop.stats.power import refused_tables
+from twinloop.stats.two_by_two import exact_p_values, fisher_p_values, table_chances
+
+_PAGE = "comparing.md"
+_RATES = (0.05, 0.2, 0.5, 0.9)
+_SIZES = ((10, 10), (20, 20), (50, 50), (15, 40))
+_PAIRS = ((0.9, 0.5), (0.56, 0.92), (0.3, 0.76), (0.1, 0.02))  # two of them published success rates
+
+
+def _errors(repetitions: int, seed: int) -> StudyTable:
+    """Exact: every outcome is added up, so that repetitions and seed do not matter."""
+    del repetitions, seed
+    rows, figures = [], []
+    for n, m in _SIZES:
+        tests = {
+            "Barnard": refused_tables(n, m, alpha=0.05),
+            "Fisher": fisher_p_values(n, m) <= 0.05,
+            "equivalence within 0.2": equivalence_p_values(n, m, margin=0.2) <= 0.05,
+        }
+        for name, refused in tests.items():
+            shift = 0.2 if name.startswith("equivalence") else 0.0
+            chance = [float(table_chances(n, m, min(p + shift, 1.0), p)[refused].sum()) for p in (0.05, 0.2, 0.5, 0.75)]
+            worst = max(
+                float(table_chances(n, m, p, p - shift)[refused].sum()) for p in np.linspace(max(shift, 0.0), 1, 101)
+            )
+            rows.append((name, f"{n}, {m}", *(f"{100 * c:.2f}" for c in chance), f"{100 * worst:.2f}"))
+            figures.append({"test": name, "trials": [n, m], "rates": chance, "worst": worst})
+    return StudyTable(
+        title="False positives at α = 5 %, in %: p_b = p_a, and for equivalence p_a = p_b + 0.2",
+        head=("test", "trials", "p_b = 0.05", "0.2", "0.5", "0.75", "worst of 101 rates"),
+        rows=tuple(rows),
+        note="Exact, by adding up every outcome. None exceeds 5 %.",
+        figures=tuple(figures),
+    )
+
+
+def _power(repetitions: int, seed: int) -> StudyTable:
+    del repetitions, seed
+    rows, figures = [], []
+    for p_a, p_b in _PAIRS:
+        for n in (10, 20, 30, 50):
+            chance = table_chances(n, n, p_a, p_b)
+            found = [
+                float(chance[refused].sum())
+                for refused in (refused_tables(n, n, alpha=0.05), fisher_p_values(n, n) <= 0.05)
+            ]
+            rows.append((f"{p_a:g}, {p_b:g}", str(n), *(f"{100 * c:.1f}" for c in found)))
+            figures.append({"p": [p_a, p_b], "trials": n, "barnard": found[0], "fisher": found[1]})
+    return StudyTable(
+        title="Power at α = 5 %, in %",
+        head=("success rates", "trials of each", "Barnard", "Fisher"),
+        rows=tuple(rows),
+        note="Exact, by adding up every outcome.",
+        figures=tuple(figures),
+    )
+
+
+def _coverage(repetitions: int, seed: int) -> StudyTable:
+    """Of intervals of a difference of rates; those of one table are computed once. Exact but for rounding."""
+    del repetitions, seed
+    rows, figures = [], []
+    for n in (5, 10, 20, 50):
+        for p_a, p_b in ((0.5, 0.5), (0.9, 0.5), (0.05, 0.02), (0.98, 0.9)):
+            chance = table_chances(n, n, p_a, p_b)
+            counts = [(int(a), int(b)) for a, b in np.argwhere(chance > 1e-6)]
+            held: dict[str, float] = {}
+            for method in ("newcombe", "agresti-caffo", "clopper-pearson"):
+                held[method] = sum(float(chance[a, b]) for a, b in counts if _holds(n, a, b, p_a - p_b, method))
+            kept = [
+                exact_p_values(n, n, difference=p_a - p_b, alternative=side) > 0.025 for side in ("greater", "less")
+            ]
+            held["chan-zhang"] = float(chance[kept[0] & kept[1]].sum())
+            rows.append((f"{p_a:g}, {p_b:g}", str(n), *(f"{100 * value:.1f}" for value in held.values())))
+            figures.append({"p": [p_a, p_b], "trials": n, **held})
+    return StudyTable(
+        title="Coverage of 95 % intervals of p_a − p_b, in %",
+        head=("success rates", "trials of each", "Newcombe", "Agresti–Caffo", "two Clopper–Pearson", "Chan–Zhang"),
+        rows=tuple(rows),
+        note="Exact, by adding up every outcome. Newcombe's and Agresti and Caffo's are near 95 % on average and may "
+        "fall below it; the other two do not.",
+        figures=tuple(figures),
+    )
+
+
+def _holds(n: int, a: int, b: int, truth: float, method: Any) -> bool:
+    table = TwoByTwo(successes_a=a, trials_a=n, successes_b=b, trials_b=n)
+    return bool(difference_interval(table, method=method).covers(truth))
+
+
+_LAWS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
+    "even": lambda random, n: random.uniform(size=n),
+    "near 1": lambda random, n: random.beta(8, 1, size=n),
+    "0 or progress": lambda random, n: np.where(random.random(n) < 0.5, 0.0, random.beta(4, 2, size=n)),
+}
+
+
+def _scores(repetitions: int, seed: int) -> StudyTable:
+    rows, figures = [], []
+    for name, law in _LAWS.items():
+        for n in (5, 10, 20):
+            counts = _score_counts(law, n, repetitions, np.random.default_rng([seed, n]), seed)
+            rows.append((name, str(n), *(share(count, repetitions) for count in counts.values())))
+            figures.append({"scores": name, "trials": n, "repetitions": repetitions, **counts})
+    return StudyTable(
+        title="Scores of two equal policies: false positives at 5 %, and coverage of 95 % intervals of the difference",
+        head=(
+            "scores", "trials of each", "permutation", "Welch's t", "equivalence at its edge, 0.1", "bootstrap covers",
+            "betting covers",
+        ),
+        rows=tuple(rows),
+        note=f"{repetitions} repetitions. The t tests and the bootstrap are approximate for few trials; the "
+        "permutation test is exact here, and betting is valid for any number.",
+        figures=tuple(figures),
+    )  # fmt: skip
+
+
+def _score_counts(
+    law: Callable[[np.random.Generator, int], NDArray[np.float64]],
+    n: int,
+    repetitions: int,
+    random: np.random.Generator,
+    seed: int,
+) -> dict[str, int]:
+    counts: dict[str, int] = dict.fromkeys(("permutation", "welch", "equivalence", "bootstrap", "betting"), 0)
+    for number in range(repetitions):
+        a, b = law(random, n), law(random, n)
+        counts["permutation"] += permutation_of_means(a, b, draws=199, seed=seed + number) <= 0.05
+        counts["welch"] += bool(welch_test(a, b).p_value <= 0.05)
+        counts["equivalence"] += equivalent_means(a + 0.1, b, margin=0.1).p_value <= 0.05
+        counts["bootstrap"] += bool(bootstrap_of_means(a, b, draws=399, seed=seed + number).covers(0.0))
+        counts["betting"] += bool(bounded_difference(a, b).covers(0.0))
+    return counts
+
+
+TABLES: tuple[Study, ...] = (
+    Study(name="comparison-errors", page=_PAGE, repetitions=1, run=_errors),
+    Study(name="comparison-power", page=_PAGE, repetitions=1, run=_power),
+    Study(name="comparison-coverage", page=_PAGE, repetitions=1, run=_coverage),
+    Study(name="comparison-scores", page=_PAGE, repetitions=400, run=_scores),
+)

@@ -1,0 +1,144 @@
+"""How often the intervals of skill and gap ratio hold the truth, and how often a right twin is called wrong."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.studies import Study, StudyTable, share
+from twinloop.core.seeds import generator
+from twinloop.gap.errors import WindowErrors
+from twinloop.gap.measure_figures import skill_of
+from twinloop.gap.measure_intervals import by_episodes
+from twinloop.gap.noise_floor import Pairs, floor_resampling, noise_floor
+from twinloop.simulate.measure import Channel
+
+Array = NDArray[np.float64]
+_FRAMES = 100  # of an episode, whose errors resemble each other as an AR(1) series of
+_RHO = 0.95
+_UNLIKE = 0.3  # standard deviation of the logarithm of an episode's error level: a factor of 1.35
+_EPISODES = (4, 6, 10, 20, 40)
+_RATIOS = (1.0, 1.2, 1.5)
+_BASELINE = 2.0  # RMSE of the rival where a right twin's is 1
+_CHANNELS = (Channel(name="position/joint", unit="rad"),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tally:
+    """Of repetitions: intervals that hold the truth, and those that lie above 1."""
+
+    covered: int
+    above: int
+
+
+def _deviations(rng: np.random.Generator, count: int) -> Array:
+    """What runs differ by from the mean of all that could be, ``(count, frames)``: AR(1), louder in some episodes."""
+    white = rng.standard_normal((count, _FRAMES))
+    series = np.empty_like(white)
+    series[:, 0] = white[:, 0]
+    for frame in range(1, _FRAMES):
+        series[:, frame] = _RHO * series[:, frame - 1] + np.sqrt(1 - _RHO**2) * white[:, frame]
+    loud = np.exp(_UNLIKE * rng.standard_normal((count, 1)) - _UNLIKE**2)  # its square has mean 1
+    return loud * series
+
+
+def _errors(rows: Array) -> WindowErrors:
+    """Errors ``(nworld, nepisode, frames)`` of one channel as sums."""
+    return WindowErrors(
+        squared=np.sum(rows**2, axis=2)[..., None, None],
+        absolute=np.sum(np.abs(rows), axis=2)[..., None, None],
+        count=np.full((rows.shape[1], 1, 1), float(rows.shape[2])),
+        edges=np.array([0.0, 1.0]),
+        channels=_CHANNELS,
+        episodes=tuple(range(rows.shape[1])),
+    )
+
+
+def _pairs(runs: Array, group: NDArray[np.intp]) -> Pairs:
+    """All pairs within groups."""
+    first, second = np.triu_indices(len(runs), k=1)
+    same = group[first] == group[second]
+    first, second = first[same], second[same]
+    return Pairs(
+        episodes=tuple(range(len(runs))),
+        group=group,
+        first=first,
+        second=second,
+        squared=0.5 * np.sum((runs[first] - runs[second]) ** 2, axis=1)[:, None, None],
+        count=np.full((len(first), 1, 1), float(_FRAMES)),
+    )
+
+
+def _wrong(ratio: float) -> Array:
+    """The error of a twin, ``(frames,)``, that makes its gap ratio ``ratio`` where runs deviate by 1."""
+    return np.sqrt(2 * (ratio**2 - 1)) * np.sin(2 * np.pi * np.arange(_FRAMES) / _FRAMES)
+
+
+def ratio_tally(count: int, group: NDArray[np.intp], ratio: float, repetitions: int, seed: int) -> _Tally:
+    """How the interval of the gap ratio does with so many repeats in groups ``(count,)`` of one motion each."""
+    covered = above = 0
+    for repetition in range(repetitions):
+        runs = _deviations(generator(seed, f"study/ratio/{repetition}"), count)
+        pairs = _pairs(runs, group)
+        drawn = floor_resampling(pairs, level=0.95, seed=repetition)
+        errors = _errors((runs - _wrong(ratio))[None])
+        found = noise_floor(pairs, errors, {"twin": 0}, np.ones(1), drawn, how="study").overall["twin"]
+        covered += bool(found.covers(ratio))
+        above += bool(found.low > 1.0)
+    return _Tally(covered=covered, above=above)
+
+
+def skill_tally(count: int, repetitions: int, seed: int) -> _Tally:
+    """How the interval of the skill does with so many episodes; its truth is 1 − 1 / 2."""
+    covered = above = 0
+    for repetition in range(repetitions):
+        rng = generator(seed, f"study/skill/{repetition}")
+        errors = _errors(np.stack([_deviations(rng, count), _BASELINE * _deviations(rng, count)]))
+        found = by_episodes(count, level=0.95, seed=repetition).interval(skill_of(errors, 0, [1]))
+        covered += bool(found.covers(1 - 1 / _BASELINE)[0])
+        above += bool(found.low[0] > 1 - 1 / _BASELINE)
+    return _Tally(covered=covered, above=above)
+
+
+def _ratio_study(repetitions: int, seed: int) -> StudyTable:
+    arrangements = [(f"{n} of one motion", n, np.zeros(n, dtype=np.intp)) for n in _EPISODES]
+    arrangements += [(f"2 of each of {n} motions", 2 * n, np.repeat(np.arange(n), 2)) for n in (8, 20)]
+    rows, figures = [], []
+    for name, count, group in arrangements:
+        cells = []
+        for ratio in _RATIOS:
+            tally = ratio_tally(count, group, ratio, repetitions, seed)
+            cells += [share(tally.covered, repetitions), share(tally.above, repetitions)]
+            figures.append({"repeats": name, "ratio": ratio, "covered": tally.covered, "above": tally.above})
+        rows.append((name, *cells))
+    return StudyTable(
+        title="95 % intervals of the gap ratio: how often they hold the truth, and how often they lie above 1",
+        head=("repeats", *(word for ratio in _RATIOS for word in (f"ratio {ratio:g}: covered", "above 1"))),
+        rows=tuple(rows),
+        note="With a ratio of 1 the twin is right, and what lies above 1 is a false alarm, nominally 2.5 %. Runs "
+        "deviate by AR(1) series of correlation 0.95, in some episodes more than in others (a factor of 1.35).",
+        figures=tuple(figures),
+    )
+
+
+def _skill_study(repetitions: int, seed: int) -> StudyTable:
+    rows, figures = [], []
+    for count in _EPISODES:
+        tally = skill_tally(count, repetitions, seed)
+        rows.append((str(count), share(tally.covered, repetitions), share(tally.above, repetitions)))
+        figures.append({"episodes": count, "covered": tally.covered, "above": tally.above})
+    return StudyTable(
+        title="95 % intervals of the skill: how often they hold the truth, 0.5",
+        head=("episodes", "covered", "too high"),
+        rows=tuple(rows),
+        note="Errors of the twin and of its rival are drawn independently, as above: no pairing helps.",
+        figures=tuple(figures),
+    )
+
+
+TABLES = (
+    Study(name="gap_ratio", page="gap.md", repetitions=120, run=_ratio_study),
+    Study(name="skill", page="gap.md", repetitions=400, run=_skill_study),
+)

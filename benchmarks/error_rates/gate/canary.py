@@ -1,0 +1,63 @@
+"""How often a canary that is as good is aborted, and how soon one that is worse."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.error_rates.gate.worlds import rate
+from benchmarks.studies import Study, StudyTable
+from twinloop.release.plan import CanaryPlan, canary_wealth
+from twinloop.stats import decision_blocks
+
+_PAGE = "release.md"
+_CASES = ((0.9, 0.9), (0.8, 0.8), (0.8, 0.6), (0.8, 0.4), (0.9, 0.6), (0.95, 0.5))
+_ACTED = 200  # episodes of the canary that a run has at most
+
+
+def _canary(repetitions: int, seed: int) -> StudyTable:
+    rows, figures = [], []
+    for number, (champion, canary) in enumerate(_CASES):
+        cells, entry = [f"{champion:g}", f"{canary:g}"], {"champion": champion, "canary": canary}
+        for share in (0.1, 0.5):
+            plan = CanaryPlan(share=share)
+            at = _aborted(
+                plan, champion, canary, repetitions, np.random.default_rng([seed, 5, number, int(10 * share)])
+            )
+            soon = int(((at > 0) & (at <= plan.episodes)).sum())
+            late = int((at > 0).sum())
+            cells += [rate(soon, repetitions), rate(late, repetitions)]
+            cells.append(f"{np.median(at[at > 0]):.0f}" if late > repetitions / 2 else "–")
+            entry |= {f"share {share:g}": {"within 50": soon, "within 200": late, "repetitions": repetitions}}
+        rows.append(tuple(cells))
+        figures.append(entry)
+    return StudyTable(
+        title=f"Canaries: how many are aborted by the sequential test within 50 and within {_ACTED} of their episodes, "
+        f"and the median episode of those, of {repetitions} runs at α = 5 %",
+        head=(
+            "champion",
+            "canary",
+            "share 0.1: of 50",
+            f"of {_ACTED}",
+            "median",
+            "share 0.5: of 50",
+            f"of {_ACTED}",
+            "median",
+        ),
+        rows=tuple(rows),
+        note="The first two rows are canaries that are as good: false alarms. A violation of a safety limit aborts at "
+        "once and is not in this table.",
+        figures=tuple(figures),
+    )
+
+
+def _aborted(
+    plan: CanaryPlan, champion: float, canary: float, runs: int, random: np.random.Generator
+) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    """The canary's episode at which each run is aborted; 0 for never."""
+    size, beside = plan.block
+    won = random.random((runs, _ACTED)) < canary
+    others = random.random((runs, _ACTED * beside // size)) < champion
+    return decision_blocks(canary_wealth(plan, won, others), alpha=plan.alpha) * size
+
+
+TABLES = (Study(name="canary", page=_PAGE, repetitions=4000, run=_canary),)

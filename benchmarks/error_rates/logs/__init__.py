@@ -1,0 +1,1 @@
+"""How many planted defects the checks of logs find, and how often they err."""

@@ -1,0 +1,150 @@
+"""What the study of the monitor came to, as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from benchmarks.error_rates.monitor.settings import FAULTS, PICTURED, MonitorSettings
+from benchmarks.error_rates.monitor.trials import Robot
+from benchmarks.studies import StudyTable
+from twinloop.stats import wilson
+
+_HZ = 30.0  # of the SO-101's twin
+
+
+def tables(robots: Sequence[Robot], pictures: Sequence[Robot], settings: MonitorSettings) -> dict[str, StudyTable]:
+    """All tables by name."""
+    made = {
+        "alarms": alarms_table(robots, pictures),
+        "faults": faults_table([*robots, *pictures]),
+        "causes": causes_table([*robots, *pictures]),
+        "unlikeness": unlikeness_table(robots, settings),
+    }
+    return {name: table for name, table in made.items() if table.rows}
+
+
+def alarms_table(robots: Sequence[Robot], pictures: Sequence[Robot]) -> StudyTable:
+    """Alarms in episodes that nothing was planted into."""
+    rows, figures = [], []
+    for name, held, group_name in (
+        ("successes", robots, "success"),
+        ("successes, with pictures", pictures, "success, with pictures"),
+        ("failures", robots, "failure"),
+    ):
+        told = [group for robot in held for group in robot.groups if group.name == group_name]
+        groups = [one for group in told for one in group.told]
+        if not groups:
+            continue
+        count = sum(bool(one.alarms) for one in groups)
+        signals = Counter(alarm.signal for one in groups for alarm in one.alarms[:1]).most_common(3)
+        drifts = sum(bool(group.told and group.told[-1].course) for group in told)
+        promised = f"{100 * held[0].rate:g}" if group_name != "failure" else "–"
+        rows.append((
+            name, str(len(groups)), promised, _share(count, len(groups)),
+            "; ".join(f"{signal} {times}" for signal, times in signals) or "–", f"{drifts} of {len(told)}",
+        ))  # fmt: skip
+        figures.append({"group": name, "episodes": len(groups), "alarmed": count, "drifts": drifts})
+    head = ("held-out episodes without a fault", "n", "promised, %", "alarm, % [95 %]", "first signal", "course alarms")
+    looks = ", ".join(f"{robot.look_ms:.2f} ms" for robot in [*robots, *pictures])
+    note = (
+        f"{len(robots)} virtual robots; thresholds set by {', '.join(str(robot.count) for robot in robots)} successes. "
+        f"A look at one robot takes {looks} of CPU time (median), the policy not counted"
+        f"{'; the last with pictures' if pictures else ''}; a calibration "
+        f"{', '.join(f'{robot.calibration_s:.0f} s' for robot in [*robots, *pictures])}."
+    )
+    return StudyTable(title="False alarms", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+
+
+def faults_table(robots: Sequence[Robot]) -> StudyTable:
+    """Power and delay of every fault."""
+    rows, figures = [], []
+    for fault in (*FAULTS, *PICTURED):
+        groups = [group.told for robot in robots for group in robot.groups if group.name == fault.name and group.told]
+        told = [one for group in groups for one in group]
+        if not told:
+            continue
+        alarmed = [one for one in told if one.alarms]
+        steps = np.array([one.alarms[0].step for one in alarmed])
+        delay = "–" if not len(steps) else "{:.0f} [{:.0f}, {:.0f}]".format(*np.quantile(steps, [0.5, 0.1, 0.9]))
+        firsts = [next((i for i, one in enumerate(group, start=1) if one.alarms), None) for group in groups]
+        course = [next((i for i, one in enumerate(group, start=1) if one.course), None) for group in groups]
+        signals = Counter(alarm.signal for one in told for alarm in one.alarms[:1]).most_common(2)
+        success = sum(bool(one.success) for one in told)
+        rows.append((
+            fault.name, str(len(told)), _share(success, len(told)), _share(len(alarmed), len(told)), delay,
+            _counts(firsts), _counts(course), ", ".join(f"{signal} {times}" for signal, times in signals) or "–",
+        ))  # fmt: skip
+        figures.append({
+            "fault": fault.name, "episodes": len(told), "alarmed": len(alarmed), "success": success / len(told),
+            "steps": steps.tolist(), "first_episode": firsts, "course": course,
+        })  # fmt: skip
+    head = (
+        "planted fault", "n", "success, % [95 %]", "power per episode, % [95 %]", "delay, steps [10, 90 %]",
+        "first episode that alarms", "course alarms after", "first signal",
+    )  # fmt: skip
+    note = (
+        f"Delay: steps of {1000 / _HZ:.0f} ms from the beginning of an episode, which has the fault throughout. "
+        "The last but two columns: number of the first such episode, and of the one at which a CUSUM over episodes or "
+        "the test of the success rate alarms, for each robot."
+    )
+    return StudyTable(title="Planted faults", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+
+
+def causes_table(robots: Sequence[Robot]) -> StudyTable:
+    """What alarms point to, by what was planted."""
+    found = {
+        fault.name: Counter(
+            one.cause for robot in robots for group in robot.groups if group.name == fault.name
+            for one in group.told if one.alarms
+        )
+        for fault in (*FAULTS, *PICTURED)
+    }  # fmt: skip
+    causes = [cause for cause, _ in sum(found.values(), Counter[str]()).most_common()]
+    rows, figures, right, total = [], [], 0, 0
+    for fault in (*FAULTS, *PICTURED):
+        counts = found[fault.name]
+        if not counts:
+            continue
+        right, total = right + counts[fault.cause], total + counts.total()
+        cells = [f"**{counts[cause]}**" if cause == fault.cause else str(counts[cause] or "·") for cause in causes]
+        rows.append((fault.name, fault.cause, *cells))
+        figures.append({"fault": fault.name, "right": fault.cause, "named": dict(counts)})
+    wrong = total - right - sum(counts["unknown"] for counts in found.values())
+    note = (
+        f"Of {total} episodes that alarm {_share(right, total)} are named rightly and {_share(wrong, total)} wrongly."
+    )
+    head = ("planted fault", "right", *causes)
+    return StudyTable(title="What alarms point to", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+
+
+def unlikeness_table(robots: Sequence[Robot], settings: MonitorSettings) -> StudyTable:
+    """How much each way to measure unlikeness sees by itself, at one rate of false alarms."""
+    ways = list(next((group.unlike for robot in robots for group in robot.groups if group.unlike), {}))
+    names = ["success", "failure", *(fault.name for fault in FAULTS)]
+    rows = []
+    for way in ways:
+        cells = []
+        for name in names:
+            seen = [flag for robot in robots for group in robot.groups if group.name == name and group.unlike
+                    for flag in group.unlike[way]]  # fmt: skip
+            cells.append(_share(int(sum(seen)), len(seen)))
+        rows.append((way, *cells))
+    note = (
+        f"Episodes called unlike, % [95 %], each way by itself at {100 * settings.rate:g} % of successes; no band over "
+        "time, one threshold."
+    )
+    return StudyTable(title="Ways to measure unlikeness", head=("stream, way", *names), rows=tuple(rows), note=note)
+
+
+def _share(count: int, total: int) -> str:
+    if not total:
+        return "–"
+    share = wilson(count, total)
+    return f"{100 * count / total:.0f} [{100 * float(share.low):.0f}, {100 * float(share.high):.0f}]"
+
+
+def _counts(values: Sequence[int | None]) -> str:
+    return ", ".join("never" if value is None else str(value) for value in values)

@@ -1,0 +1,203 @@
+"""What the studies of quality share: good data, mistakes planted into some of it, and what is found of them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+
+from benchmarks.error_rates.quality.planted.defect import Defect
+from benchmarks.error_rates.quality.planted.edited import Edited
+from benchmarks.studies import StudyTable
+from twinloop.core.errors import TwinloopError
+from twinloop.core.seeds import generator
+from twinloop.curate.check import Measured, MeasuringCheck, Score
+from twinloop.curate.recording import Recording, open_recordings
+from twinloop.curate.registry import open_checks
+from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.registry import load_raw
+from twinloop.loop.curate_twins import TwinsOfEpisodes
+from twinloop.loop.generate import run_generate
+from twinloop.stats import wilson
+
+TWIN, REAL = "so101_tabletop", "so101_pick_place_tape"
+_WRONG = ("suspect", "bad")
+
+
+@contextmanager
+def simulated(episodes: int, *, seed: int, pixels: bool) -> Generator[list[Recording]]:
+    """Good simulated data: an expert's episodes of SO-101 pick and place, every parameter drawn from its range.
+
+    Args:
+        episodes: attempts, of which the successful ones are kept.
+        seed: run seed.
+        pixels: with pictures from both cameras, 96×128.
+    """
+    section: dict[str, object] = {
+        "scene": {"robot": "so101", "task": "pick_and_place"},
+        "randomization": {"default": True},
+        "rollout": {"parallel_envs": episodes, "episodes_per_env": 1},
+        "seed": seed,
+    }
+    if pixels:
+        section["render"] = {"cameras": ["front", "wrist"], "height": 96, "width": 128}
+    with tempfile.TemporaryDirectory() as folder:
+        file, output = Path(folder) / "generate.yaml", Path(folder) / "batch"
+        file.write_text(yaml.safe_dump(section))
+        with (Path(folder) / "said").open("w") as said:
+            run_generate(
+                file, str(output), episodes=None, seed=None, workers=1, resume=False, keep="success",
+                console=Console(file=said),
+            )  # fmt: skip
+        yield open_recordings(output.with_name("batch-images") if pixels else output)
+
+
+@contextmanager
+def recorded() -> Generator[list[Recording]]:
+    """Real data: 40 teleoperated episodes of an SO-101; none where the set cannot be reached."""
+    try:
+        raw, _ = load_raw(REAL)
+    except TwinloopError:
+        yield []
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield open_recordings(write_log_dataset([episode.episode() for episode in raw], Path(folder) / "real"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A defect planted at one size into some episodes of one source.
+
+    ``found`` are those of the ``planted`` that a check which names the defect calls suspect or bad, ``noticed`` those
+    that any check of the family does; ``by`` counts which. ``wrongly`` are untouched episodes, of ``untouched``, that
+    are called suspect or bad now and were not before.
+    """
+
+    source: str
+    defect: str
+    size: float
+    planted: int
+    found: int
+    noticed: int
+    by: Mapping[str, int]
+    untouched: int
+    wrongly: int
+
+
+class Bench:
+    """Episodes of one source with what checks measure of each, so that only what is planted is measured again.
+
+    Args:
+        source: what the data are called.
+        recordings: good episodes.
+        words: families or names of checks.
+    """
+
+    def __init__(self, source: str, recordings: Sequence[Recording], *words: str) -> None:
+        self.source, self.recordings = source, list(recordings)
+        opened = open_checks(words, TwinsOfEpisodes(named=TWIN))
+        self.checks = [check for check in opened if isinstance(check, MeasuringCheck)]
+        self.measured_good = [[check.measured(recording) for recording in self.recordings] for check in self.checks]
+        self.before = self._judged(self.recordings, self.measured_good)
+
+    def false_alarms(self) -> dict[str, list[Score]]:
+        """What the checks say against untouched episodes, by check."""
+        found: dict[str, list[Score]] = {}
+        for score in self.before:
+            if score.verdict in _WRONG:
+                found.setdefault(score.check, []).append(score)
+        return found
+
+    def trial(self, defect: Defect, size: float, episodes: int, seed: int) -> Trial:
+        """Plant a defect into some episodes, and judge all of them."""
+        random = generator(seed, f"quality/{self.source}/{defect.name}/{size}")
+        changed: dict[int, Edited] = {}
+        for place in random.permutation(len(self.recordings)).tolist():
+            made = defect.plant(self.recordings[place], size, random) if len(changed) < episodes else None
+            if made is not None:
+                changed[place] = made
+        recordings = [changed.get(place, recording) for place, recording in enumerate(self.recordings)]
+        measured = [
+            [
+                self._measured(check, changed[place], good) if place in changed else good
+                for place, good in enumerate(rows)
+            ]
+            for check, rows in zip(self.checks, self.measured_good, strict=True)
+        ]
+        scores = self._judged(recordings, measured)
+        return self._told(defect, size, {made.episode_id for made in changed.values()}, scores)
+
+    def _told(self, defect: Defect, size: float, planted: set[str], scores: Sequence[Score]) -> Trial:
+        wrong = [score for score in scores if score.verdict in _WRONG]
+        old = {(score.episode_id, score.check) for score in self.before if score.verdict in _WRONG}
+        new = [score for score in wrong if (score.episode_id, score.check) not in old]
+        named = {score.episode_id for score in new if score.check in defect.finds}
+        by = Counter(check for check, _ in {(s.check, s.episode_id) for s in new if s.episode_id in planted})
+        return Trial(
+            source=self.source,
+            defect=defect.name,
+            size=size,
+            planted=len(planted),
+            found=len(planted & named),
+            noticed=len(planted & {score.episode_id for score in new}),
+            by=dict(sorted(by.items(), key=lambda row: (-row[1], row[0]))),
+            untouched=len(self.recordings) - len(planted),
+            wrongly=len({score.episode_id for score in new} - planted),
+        )
+
+    @staticmethod
+    def _measured(check: MeasuringCheck, made: Edited, good: Sequence[Measured]) -> Sequence[Measured]:
+        return check.measured(made) if made.touched & check.reads else good
+
+    def _judged(self, recordings: Sequence[Recording], measured: Sequence[Sequence[Sequence[Measured]]]) -> list[Score]:
+        return [s for check, rows in zip(self.checks, measured, strict=True) for s in check.judge(recordings, rows)]
+
+
+def defects_table(title: str, trials: Sequence[Trial], defects: Mapping[str, Defect], note: str) -> StudyTable:
+    """A row for each defect, size and source that it could be planted in."""
+    rows, figures = [], []
+    for trial in trials:
+        if not trial.planted:
+            continue
+        defect = defects[trial.defect]
+        recall = wilson(trial.found, trial.planted)
+        ends = f"{100 * float(recall.low):.0f}, {100 * float(recall.high):.0f}"
+        flagged = trial.noticed + trial.wrongly
+        by = ", ".join(f"{name.partition('/')[2]} {count}" for name, count in list(trial.by.items())[:3])
+        rows.append((
+            trial.defect, f"{trial.size:.3g} {defect.unit}", trial.source, str(trial.planted),
+            f"{_percent(trial.found, trial.planted)} [{ends}]",
+            _percent(trial.noticed, trial.planted), _percent(trial.noticed, flagged) if flagged else "–", by or "–",
+        ))  # fmt: skip
+        figures.append(dict(trial.__dict__))
+    head = ("planted", "size", "into", "n", "recall, % [95 %]", "noticed, %", "precision, %", "found by")
+    return StudyTable(title=title, head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+
+
+def alarms_table(title: str, benches: Sequence[Bench]) -> StudyTable:
+    """What is said against episodes that nothing was planted into."""
+    rows, figures = [], []
+    for bench in benches:
+        found = bench.false_alarms()
+        episodes = {score.episode_id for scores in found.values() for score in scores}
+        told = sum(any(r.value is not None for r in row) for rows_ in bench.measured_good for row in rows_)
+        by = "; ".join(f"{name} {len({s.episode_id for s in scores})}" for name, scores in found.items())
+        count, total = len(episodes), len(bench.recordings)
+        interval = wilson(count, total)
+        rows.append((
+            bench.source, str(total), str(len(bench.checks)), str(told), str(sum(map(len, found.values()))),
+            f"{count} of {total} [{100 * float(interval.low):.1f}, {100 * float(interval.high):.1f} %]", by or "–",
+        ))  # fmt: skip
+        figures.append({"source": bench.source, "episodes": total, "flagged": count, "by": by})
+    head = ("good data", "episodes", "checks", "told", "alarms", "episodes called suspect or bad [95 %]", "by")
+    return StudyTable(title=title, head=head, rows=tuple(rows), figures=tuple(figures))
+
+
+def _percent(count: int, total: int) -> str:
+    return f"{100 * count / total:.0f}"

@@ -1,0 +1,68 @@
+"""A law without physics to compare a servo arm's twin with: delay, second order and bias, joint by joint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import expm
+from scipy.optimize import least_squares
+from scipy.signal import lfilter
+
+from benchmarks.real_data.case import Array
+from twinloop.simulate.replay_logs import ReplayLogs
+from twinloop.stats import delayed
+
+_START = np.array([np.log(20.0), 0.0, 0.06, 0.0])  # 20 rad/s, critically damped, 60 ms, no bias
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecondOrder:
+    """The law of every joint.
+
+    Rows of ``params`` ``(n, 4)`` are ln of the natural frequency in rad/s, ln of the damping ratio, the delay in s, and
+    the bias in the log's unit.
+    """
+
+    params: Array
+
+    @classmethod
+    def fit(cls, logs: ReplayLogs) -> SecondOrder:
+        """Fit the law of every joint by least squares to whole windows, from their first positions at rest."""
+        commands, rate = logs.units.from_si(logs.commands), logs.twin.control_hz
+        found = []
+        for joint in range(len(logs.joints)):
+            command, measured = commands[..., joint], logs.measured[..., joint]
+            seen = ~np.isnan(measured)
+
+            def residual(
+                point: Array, command: Array = command, measured: Array = measured, seen: NDArray[np.bool_] = seen
+            ) -> Array:
+                return (_response(point, command, measured[:, 0], rate) - measured)[seen]
+
+            bounds = ([0.0, -3.0, 0.0, -np.inf], [6.0, 3.0, 0.5, np.inf])
+            found.append(least_squares(residual, _START, bounds=bounds, x_scale=[0.1, 0.1, 0.01, 0.1]).x)
+        return cls(params=np.array(found))
+
+    def readings(self, logs: ReplayLogs) -> Array:
+        """Predicted positions ``(nwindow, nframe, n)`` in the log's units."""
+        commands, rate = logs.units.from_si(logs.commands), logs.twin.control_hz
+        columns = [
+            _response(point, commands[..., joint], logs.measured[:, 0, joint], rate)
+            for joint, point in enumerate(self.params)
+        ]
+        return np.stack(columns, axis=-1)
+
+
+def _response(point: Array, command: Array, first: Array, rate: float) -> Array:
+    """Positions ``(nwindow, nframe)`` under held commands of the same shape, from ``first`` ``(nwindow,)`` at rest."""
+    frequency, damping = np.exp(point[:2])
+    step = expm(
+        np.array([[0.0, 1.0, 0.0], [-(frequency**2), -2.0 * damping * frequency, frequency**2], [0.0] * 3]) / rate
+    )
+    numerator = [0.0, step[0, 2], step[0, 1] * step[1, 2] - step[0, 2] * step[1, 1]]
+    denominator = [1.0, -(step[0, 0] + step[1, 1]), step[0, 0] * step[1, 1] - step[0, 1] * step[1, 0]]
+    late = delayed(command[..., None], np.array([point[2] * rate]))[..., 0]
+    drive = late + point[3] - first[:, None]
+    return first[:, None] + np.asarray(lfilter(numerator, denominator, drive, axis=1))

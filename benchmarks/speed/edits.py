@@ -1,0 +1,75 @@
+"""What an edit costs with packets copied, and with every frame decoded and encoded.
+
+``python -m benchmarks.speed.edits``. Two datasets with two 240×320 cameras of rendered-like frames
+(`benchmarks.speed.writer`) are merged as edits do it, which links whole video files; half of their episodes are
+selected, which copies packets; and both are merged with every frame encoded anew, as a tool must that knows frames
+only. All three in one run, CPU time of the process and its threads.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from benchmarks.speed.writer import EPISODES, STEPS, write_video
+from twinloop.dataset.edit.operations import merge
+from twinloop.dataset.edit.transcode import Encoding
+from twinloop.dataset.edit.videos import Pixels
+from twinloop.dataset.edit.writing import Settings, write_selection
+
+
+def run(rounds: int = 3) -> dict[str, Any]:
+    """Milliseconds of CPU per episode of each way, the fastest of some rounds, and their ratios."""
+    anew = Settings(pixels=Pixels(encoding=Encoding(codec="h264"), everything=True))
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for run, name in enumerate(("one", "two")):
+            write_video(root / name, run=run)
+        both = [root / "one", root / "two"]
+        half = [(path, index) for path in both for index in range(1, EPISODES, 2)]
+        ways: dict[str, tuple[int, Callable[[Path], object]]] = {
+            "linked": (2 * EPISODES, lambda output: merge(both, output)),
+            "copied": (len(half), lambda output: write_selection(half, output)),
+            "encoded": (2 * EPISODES, lambda output: merge(both, output, settings=anew)),
+        }
+        cost = {
+            name: [_cost(do, root / f"{name}-{number}") / count for number in range(rounds)]
+            for name, (count, do) in ways.items()
+        }
+    best = {name: min(times) for name, times in cost.items()}
+    return {
+        "edits_ms_per_episode": {name: 1e3 * value for name, value in best.items()},
+        "edits_spread_ms": {name: [1e3 * min(times), 1e3 * max(times)] for name, times in cost.items()},
+        "edits_linked_ratio": best["encoded"] / best["linked"],
+        "edits_copied_ratio": best["encoded"] / best["copied"],
+        "frames_per_episode": STEPS,
+        "rounds": rounds,
+    }
+
+
+def add_rows(table: Table, figures: Mapping[str, Any]) -> None:
+    """Add what `run` found to the table of all benchmarks."""
+    for way, what in (("linked", "merge, files linked"), ("copied", "select, packets copied")):
+        low, high = figures["edits_spread_ms"][way]
+        table.add_row(
+            f"{what}, CPU of an episode with two cameras, times cheaper than encoding it",
+            f"{figures[f'edits_{way}_ratio']:.1f}",
+            f"{low:.0f} to {high:.0f} ms in {figures['rounds']} rounds",
+            "",
+        )
+
+
+def _cost(do: Callable[[Path], object], output: Path) -> float:
+    start = time.process_time()
+    do(output)
+    return time.process_time() - start
+
+
+if __name__ == "__main__":
+    for name, value in run().items():
+        print(name, value)

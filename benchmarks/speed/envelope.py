@@ -1,0 +1,68 @@
+"""What the safety envelope costs a command: one table, into its page with ``--write docs``.
+
+``python -m benchmarks.speed.envelope [--write docs]``. Processor time on one thread of commands that are judged one
+after the other, as beside a running robot, with the look at its reports; the readings are the commands that were sent.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.speed.page import main
+from benchmarks.studies import markdown_table
+from twinloop.release.envelope import Envelope
+from twinloop.twin import Twin, load_twin
+
+TWIN, COMMANDS, MARK = "so101_tabletop", 600, "python -m benchmarks.speed.envelope"
+Array = NDArray[np.float64]
+
+
+def run(commands: int = COMMANDS) -> dict[str, Array]:
+    """Milliseconds of each command, by what the commands are like."""
+    twin = load_twin(TWIN)
+    home = twin.units.from_si(twin.home()[1])
+    return {name: _judged(Envelope(twin), wanted, home) for name, wanted in _wanted(twin, commands).items()}
+
+
+def _wanted(twin: Twin, commands: int) -> dict[str, Array]:
+    """Commands ``(commands, n)`` in the robot's units: slow, faster than allowed, and down into the table."""
+    low, high = (twin.units.from_si(ends) for ends in twin.joint_ranges.T)
+    home, wave = twin.units.from_si(twin.home()[1]), np.sin(np.arange(commands) / twin.control_hz)[:, None]
+    room = np.minimum(high - home, home - low)
+    down = np.array([joint in ("shoulder_lift", "elbow_flex") for joint in twin.robot.joints])
+    rng = np.random.default_rng(0)
+    return {
+        "within limits": home + 0.1 * room * wave,
+        "too fast": rng.uniform(low, high, (commands, len(home))),
+        "pushing into the table": np.where(down, high, home) + 0.02 * room * wave,
+    }
+
+
+def _judged(envelope: Envelope, wanted: Array, home: Array) -> Array:
+    motion, reading, spent = envelope.begin(home), home, list[float]()
+    for frame, command in enumerate(wanted):
+        begun = time.process_time()
+        motion = envelope.observed(motion, reading, frame * envelope.limits.dt)
+        ruling = envelope.judge(motion, command, reading)
+        motion = envelope.sent(motion, ruling.motion, ruling.command)
+        spent.append(1e3 * (time.process_time() - begun))
+        reading = ruling.command
+    if motion.stopped:
+        raise RuntimeError(f"the envelope stopped: {motion.stopped}")
+    return np.array(spent)
+
+
+def table(found: dict[str, Array]) -> str:
+    """The rows for the page."""
+    rows = [
+        [name, *(f"{value:.2f} ms" for value in (np.median(spent), np.quantile(spent, 0.99), spent.max()))]
+        for name, spent in found.items()
+    ]
+    return markdown_table(["commands", "median", "99 %", "longest"], rows)
+
+
+if __name__ == "__main__":
+    main(__doc__, "deployment.md", MARK, lambda: table(run()))

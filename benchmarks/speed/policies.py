@@ -1,0 +1,116 @@
+"""Size of each kind of policy at its defaults, and what predicting and a step of training cost: one table.
+
+``python -m benchmarks.speed.policies [--write docs]``. Processor time on one thread, medians; other programs on the
+same cores make it longer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.speed.page import main
+from benchmarks.studies import markdown_table
+from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE
+from twinloop.policies import KINDS, Statistics, new_policy
+from twinloop.policies.policy import Policy
+from twinloop.rollout import offered_contract
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+BATCH, PICTURES, HUNDREDS = 64, (96, 96), {False: 256, True: 16}
+MARK = "python -m benchmarks.speed.policies"
+
+
+def run(*, repeats: int = 5) -> list[dict[str, Any]]:
+    """A row per kind, without and with one camera, for SO-101 pick and place."""
+    twin = load_twin("so101_tabletop")
+    plain = offered_contract(twin, open_task("pick_and_place", twin))
+    rng = np.random.default_rng(0)
+    sizes = {STATE: len(twin.units.joints), ENVIRONMENT: len(plain.environment), ACTION: len(twin.units.joints)}
+    known = Statistics.measure({key: rng.normal(size=(99, size)) for key, size in sizes.items()}, source="benchmark")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    rows = []
+    for sees in (False, True):
+        contract = replace(plain, cameras={"front": PICTURES} if sees else {})
+        rows += [_row(new_policy(kind, contract, {}, known), sees, repeats) for kind in KINDS]
+    torch.set_num_threads(before)
+    return rows
+
+
+def _row(policy: Policy, sees: bool, repeats: int) -> dict[str, Any]:
+    many = HUNDREDS[sees]
+    one, all_of_them = _observed(policy, 1), _observed(policy, many)
+    each = _seconds(lambda: policy.predict(all_of_them), repeats) / many
+    return {
+        "kind": policy.kind,
+        "pictures": sees,
+        "parameters": policy.parameter_count,
+        "predict_one_ms": 1e3 * _seconds(lambda: policy.predict(one), repeats),
+        "predict_each_us": 1e6 * each,
+        "step_us": 1e6 * each / policy.n_action_steps,
+        "training_s_per_1000": 1e3 * _seconds(_training_step(policy), repeats),
+    }
+
+
+def _training_step(policy: Policy) -> Callable[[], None]:
+    rows = {**_observed(policy, BATCH), ACTION: np.zeros((BATCH, policy.chunk_size, policy.action_size))}
+    batch = {key: torch.as_tensor(values) for key, values in rows.items()}
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
+
+    def step() -> None:
+        policy.train()
+        optimizer.zero_grad()
+        policy.loss(batch)[0].backward()
+        optimizer.step()
+
+    return step
+
+
+def _observed(policy: Policy, n: int) -> dict[str, np.ndarray]:
+    rng, contract, steps = np.random.default_rng(1), policy.contract, policy.n_obs_steps
+    seen: dict[str, np.ndarray] = {
+        STATE: rng.normal(size=(n, steps, len(contract.action.joints))),
+        ENVIRONMENT: rng.normal(size=(n, steps, len(contract.environment))),
+    }
+    for name, size in contract.cameras.items():
+        seen[IMAGES + name] = rng.integers(0, 256, (n, steps, *size, 3), dtype=np.uint8)
+    return seen
+
+
+def _seconds(work: Callable[[], Any], repeats: int) -> float:
+    work()
+    spent = []
+    for _ in range(repeats):
+        begun = time.process_time()
+        work()
+        spent.append(time.process_time() - begun)
+    return float(np.median(spent))
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows for the page."""
+    head = ["kind", "pictures", "parameters", "one world", "a world of hundreds", "the same per control step"]
+    cells = [
+        [
+            f"`{row['kind']}`",
+            f"{PICTURES[1]}x{PICTURES[0]}" if row["pictures"] else "none",
+            f"{row['parameters']:,}",
+            f"{row['predict_one_ms']:.1f} ms",
+            f"{row['predict_each_us']:,.0f} µs",
+            f"{row['step_us']:,.0f} µs",
+            f"{row['training_s_per_1000']:,.0f} s",
+        ]
+        for row in rows
+    ]
+    return markdown_table([*head, f"1,000 training steps of {BATCH}"], cells)
+
+
+if __name__ == "__main__":
+    main(__doc__, "policies.md", MARK, lambda: table(run()))

@@ -1,0 +1,169 @@
+"""Rendering a stored dataset with ``gl`` against the bare renderer loop: ``python -m benchmarks.speed.render``.
+
+The bare loop is the plainest there is: kinematics, ``mjv_updateScene``, ``mjr_render``, ``mjr_readPixels``, with the
+same model, settings and states, in a process of its own, and nothing is kept. The pass reads states, draws each world's
+own appearance, encodes, computes statistics and commits. One bare loop stands against the pass with one worker, whose
+encoder has another core; then as many of each as there are cores. Everywhere the software rasterizer works in the
+calling thread (``LP_NUM_THREADS=0``), which costs least.
+
+The pass's frames per second are those once it runs: it renders one episode per worker, and then five, and what it
+takes longer is for four. What is left of the first, for processes, compiling and the dataset's ends, stands beside, in
+seconds.
+Rounds are interleaved, and a figure is of the least times in them: other work on the machine only ever adds.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+from mujoco.egl import GLContext
+
+from twinloop.core.pool import cores
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate import generate_states, render_config, render_dataset, resolve
+from twinloop.generate.pixels import visual_model
+from twinloop.generate.pixels.dataset import BLOCK
+from twinloop.render.gl import GlQuality, apply_quality
+from twinloop.simulate.protocol import state_poses
+
+os.environ.setdefault("LP_NUM_THREADS", "0")  # read when the first context is made, in processes begun here too
+TARGET = 0.85
+SIZES = ((128, 128), (480, 640))
+EPISODES = 5  # of each worker, in a block of its own
+CONFIG = {"scene": {"robot": "so101", "task": "pick_and_place"}, "randomization": "default"}
+
+
+def run(rounds: int = 2, sizes: tuple[tuple[int, int], ...] = SIZES) -> dict[str, Any]:
+    """Frames per second of both and their ratio, for each size (height, width) and number of processes."""
+    counts = tuple(dict.fromkeys((1, cores())))
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "states"
+        config = resolve(CONFIG, where="benchmark", folder=Path.cwd(), episodes=BLOCK * max(counts))
+        generate_states(config, source, workers=1)
+        mujoco.mj_saveModel(visual_model(source), str(_compiled(source)))
+        rows = {
+            f"{width}x{height}, {count} at a time": _row(source, height, width, count, rounds)
+            for height, width in sizes
+            for count in counts
+        }
+    return {"against": "bare loops of kinematics, mjr_render and mjr_readPixels", "target": TARGET, "sizes": rows}
+
+
+def _row(source: Path, height: int, width: int, count: int, rounds: int) -> dict[str, Any]:
+    reader = DatasetReader(source)
+    first = _indices(reader, count, 1)
+    more = [index for index in _indices(reader, count, EPISODES) if index not in first]
+    begun, frames = (int(reader.lengths[part].sum()) for part in (first, more))
+    bare, short, long = [], [], []
+    for _ in range(rounds):
+        bare.append(_bare_loops(source, more, height, width, count))
+        short.append(_pass(source, first, height, width, count))
+        long.append(_pass(source, sorted(first + more), height, width, count))
+    seconds, ratios = min(long) - min(short), np.array(bare) / (np.array(long) - np.array(short))
+    return {
+        "frames": frames,
+        "frames_per_s": frames / seconds,
+        "bare_frames_per_s": frames / min(bare),
+        "ratio": min(bare) / seconds,
+        "ratio_spread": [float(ratios.min()), float(ratios.max())],
+        "start_s": min(short) - begun / frames * seconds,
+        "processes": count,
+        "cores": cores(),
+    }
+
+
+def _indices(reader: DatasetReader, count: int, episodes: int) -> list[int]:
+    """The first episodes of as many blocks."""
+    numbers = np.asarray(reader.numbers)
+    blocks = [np.flatnonzero(numbers // BLOCK == block)[:episodes] for block in range(count)]
+    return np.concatenate(blocks).tolist()
+
+
+def _pass(source: Path, indices: list[int], height: int, width: int, workers: int) -> float:
+    """Seconds of a whole rendering of some episodes."""
+    chosen = {
+        "cameras": ["front"],
+        "height": height,
+        "width": width,
+        "episodes": ",".join(f"{i}:{i + 1}" for i in indices),
+    }
+    settings = render_config({**chosen, "renderer": "gl"}, where="benchmark")
+    with tempfile.TemporaryDirectory(dir=source.parent) as folder:
+        began = time.perf_counter()
+        render_dataset(source, Path(folder) / "images", settings, workers=workers)
+        return time.perf_counter() - began
+
+
+def _bare_loops(source: Path, indices: list[int], height: int, width: int, count: int) -> float:
+    """Seconds in which as many processes at once draw the episodes, each its share, begun together."""
+    context = multiprocessing.get_context("spawn")
+    together, told = context.Barrier(count), context.SimpleQueue()
+    shares = np.array_split(np.array(indices), count)
+    loops = [
+        context.Process(target=_bare_process, args=(source, share.tolist(), height, width, together, told))
+        for share in shares
+    ]
+    for loop in loops:
+        loop.start()
+    for loop in loops:
+        loop.join()
+        if loop.exitcode:
+            raise RuntimeError(f"A bare loop ended with code {loop.exitcode}.")
+    return max(told.get() for _ in loops)
+
+
+def _bare_process(source: Path, indices: list[int], height: int, width: int, together: Barrier, told: Any) -> None:
+    reader = DatasetReader(source)
+    states = np.concatenate([reader.states(index)[:-1] for index in indices])
+    told.put(_bare(_compiled(source), states, height, width, together))
+
+
+def _bare(compiled: Path, states: np.ndarray, height: int, width: int, together: Barrier) -> float:
+    """Seconds of the bare loop once everybody is ready."""
+    model = mujoco.MjModel.from_binary_path(str(compiled))
+    apply_quality(model, GlQuality(), height, width)
+    data, positions = mujoco.MjData(model), state_poses(model, states)["qpos"]
+    window = GLContext(width, height)
+    window.make_current()
+    context = mujoco.MjrContext(model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
+    mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, context)
+    scene, option, rect = (
+        mujoco.MjvScene(model, maxgeom=10_000),
+        mujoco.MjvOption(),
+        mujoco.MjrRect(0, 0, width, height),
+    )
+    camera, pixels = mujoco.MjvCamera(), np.empty((height, width, 3), dtype=np.uint8)
+    camera.type, camera.fixedcamid = mujoco.mjtCamera.mjCAMERA_FIXED.value, model.camera("front").id
+    together.wait()
+    began = time.perf_counter()
+    for qpos in positions:
+        data.qpos[:] = qpos
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        mujoco.mj_camlight(model, data)
+        mujoco.mjv_updateScene(model, data, option, None, camera, mujoco.mjtCatBit.mjCAT_ALL.value, scene)
+        mujoco.mjr_render(rect, scene, context)
+        mujoco.mjr_readPixels(pixels, None, rect, context)
+    seconds = time.perf_counter() - began
+    context.free()
+    window.free()
+    return seconds
+
+
+def _compiled(source: Path) -> Path:
+    """The model that the pass renders, as a file."""
+    return source.with_name("model.mjb")
+
+
+if __name__ == "__main__":
+    for name, row in run(int(sys.argv[1]) if sys.argv[1:] else 2)["sizes"].items():
+        print(name, row)

@@ -1,0 +1,1 @@
+"""Success of policies on virtual robots, by what they were trained on."""

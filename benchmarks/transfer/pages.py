@@ -1,0 +1,101 @@
+"""What a study says: on a terminal, in a report, in the documentation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from benchmarks.studies import StudyTable
+from twinloop.loop.virtual_robots.comparison import WANTED, OverRobots, TransferResult
+from twinloop.loop.virtual_robots.settings import NUMBERS
+from twinloop.report import Report
+
+HEAD = ("", "policies trained on", "success", "95 % over robots", "per robot", "sd of seeds")
+
+
+def success_table(result: TransferResult) -> StudyTable:
+    """Success on virtual robots by condition."""
+    rows = [(f"({n})", NUMBERS[n].words, *_cells(result.condition(n))) for n in result.success]
+    script = result.to_json()["script"]
+    each = ", ".join(f"{100 * value:.0f}" for value in script["each"])
+    low, high = script["interval"]
+    rows.append(("", "the script itself", f"{script['mean']:.1%}", _range(low, high), each, ""))
+    nseed = next(iter(result.success.values())).shape[1]
+    note = (
+        f"{len(result.robots)} virtual robots (seeds {result.robots[0]} to {result.robots[-1]}), {nseed} training runs "
+        f"each, {result.trials} trials per policy at the same places. Intervals: Student's over robots."
+    )
+    return StudyTable(title="Success on virtual robots that the twin never was", head=HEAD, rows=tuple(rows), note=note)
+
+
+def difference_table(result: TransferResult) -> StudyTable:
+    """Differences between conditions, robot by robot."""
+    rows = []
+    for (one, other), found in result.differences().items():
+        low, high = found.interval
+        wanted = WANTED.get((one, other))
+        each = ", ".join(f"{100 * value:+.0f}" for value in found.each)
+        asked = f"≥ {100 * wanted:.0f}" if wanted is not None else ""
+        rows.append((f"({one}) − ({other})", f"{100 * found.mean:+.1f}", _points(low, high), each, asked))
+    head = ("points of success", "mean", "95 % over robots", "per robot", "wanted")
+    return StudyTable(title="What each step is worth", head=head, rows=tuple(rows), note="")
+
+
+def time_table(result: TransferResult) -> StudyTable:
+    """Where the time went."""
+    kinds = [(kind, took["processor_s"], took["wall_s"]) for kind, took in result.seconds.items()]
+    total = ("together", sum(row[1] for row in kinds), sum(row[2] for row in kinds))
+    rows = [(kind, f"{processor:.0f} s", f"{wall:.0f} s") for kind, processor, wall in (*kinds, total)]
+    note = "Wall clock is added up over parts; with two processes half of it passes, on cores that do nothing else."
+    return StudyTable(title="Time", head=("part", "processor", "wall clock"), rows=tuple(rows), note=note)
+
+
+def tables(result: TransferResult) -> list[StudyTable]:
+    """Every table of a study."""
+    return [table for table in (success_table(result), difference_table(result), time_table(result)) if table.rows]
+
+
+def page(report: Report, result: TransferResult) -> None:
+    """Fill a report."""
+    report.section("Success on virtual robots")
+    report.plot(figure(result), "Bars: means with 95 % intervals over robots. Points: robots.")
+    for table in tables(result):
+        report.section(table.title, table.note)
+        report.table(table.head, table.rows)
+
+
+def figure(result: TransferResult):
+    """Success per condition: bars with intervals over robots, and a point per robot."""
+    import plotly.graph_objects as go
+
+    numbers = list(result.success)
+    names = [f"({n}) {NUMBERS[n].words}" for n in numbers]
+    found = [result.condition(n) for n in numbers]
+    means = np.array([one.mean for one in found])
+    ends = np.array([one.interval for one in found])
+    made = go.Figure()
+    made.add_bar(
+        y=names,
+        x=100 * means,
+        orientation="h",
+        error_x={"array": 100 * (ends[:, 1] - means), "arrayminus": 100 * (means - ends[:, 0]), "type": "data"},
+        name="mean, 95 % over robots",
+    )
+    for row, robot in enumerate(result.robots):
+        made.add_scatter(y=names, x=[100 * one.each[row] for one in found], mode="markers", name=f"robot {robot}")
+    made.update_layout(xaxis_title="success, %", xaxis_range=[0, 100], yaxis_autorange="reversed", height=420)
+    return made
+
+
+def _cells(found: OverRobots) -> tuple[str, ...]:
+    low, high = found.interval
+    each = ", ".join(f"{100 * value:.0f}" for value in found.each)
+    spread = "" if np.isnan(found.between_seeds) else f"{100 * found.between_seeds:.1f}"
+    return f"{found.mean:.1%}", _range(low, high), each, spread
+
+
+def _range(low: float, high: float) -> str:
+    return "" if np.isnan(low) else f"{max(low, 0.0):.1%} to {min(high, 1.0):.1%}"
+
+
+def _points(low: float, high: float) -> str:
+    return "" if np.isnan(low) else f"{100 * low:+.1f} to {100 * high:+.1f}"

@@ -1,0 +1,45 @@
+"""``python -m benchmarks transfer``: a comparison on virtual robots, printed and written into its page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from benchmarks.studies import around, printed, write_between
+from benchmarks.transfer import pages
+from twinloop.loop.runs import write_report, write_result
+from twinloop.loop.virtual_robots.comparison import compare_on_robots
+from twinloop.loop.virtual_robots.settings import TransferSettings
+from twinloop.policies.door import require_torch
+from twinloop.report import Report
+
+PAGE, MARK = "transfer.md", "benchmarks transfer"
+
+
+def run_bench_transfer(
+    console: Console, settings: TransferSettings, output: Path, *, workers: int = 0, docs: Path | None = None
+) -> dict[str, Any]:
+    """Measure, print, and store ``result.json`` and ``report.html``; with ``docs``, put the tables into their page.
+
+    A study that was interrupted goes on where it was: whatever is whole in ``output`` is kept.
+
+    Raises:
+        InputError: the folder holds a study of other settings, or the page has no place for the tables.
+        MissingDependencyError: torch is not installed.
+    """
+    require_torch()
+    if docs is not None:
+        around(docs / PAGE, MARK)
+    result = compare_on_robots(settings, output, workers=workers, console=console)
+    for table in pages.tables(result):
+        console.print(printed(table))
+        if table.note:
+            console.print(table.note, soft_wrap=True)
+    page = Report("Does the gap close?", f"{len(result.robots)} virtual robots")
+    write_report(page, lambda report: pages.page(report, result), output / "report.html", console)
+    figures = write_result(output, result.to_json())
+    if docs is not None:
+        write_between(docs / PAGE, MARK, "\n\n".join(table.markdown() for table in pages.tables(result)))
+    return figures

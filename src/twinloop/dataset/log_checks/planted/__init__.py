@@ -1,6 +1,0 @@
-"""Known defects, planted into good logs: what measures how many the checks find, and how often they err."""
-
-from twinloop.dataset.log_checks.planted import clocks, joints, signals, times
-from twinloop.dataset.log_checks.planted.defect import DEFECTS, Defect, Planted, raw
-
-__all__ = ["DEFECTS", "Defect", "Planted", "clocks", "joints", "raw", "signals", "times"]
