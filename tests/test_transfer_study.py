@@ -18,7 +18,13 @@ from benchmarks.transfer.run import run_bench_transfer
 from twinloop.core.errors import InputError
 from twinloop.dataset.reader import DatasetReader
 from twinloop.loop.virtual_robots.comparison import TransferResult, over_robots, stages
-from twinloop.loop.virtual_robots.demonstrations import ShakenExpert, Worlds, placed, show, worlds_of
+from twinloop.loop.virtual_robots.demonstrations import (
+    ShakenExpert,
+    Worlds,
+    placement_draws,
+    training_worlds,
+    write_demonstrations,
+)
 from twinloop.loop.virtual_robots.parts import Part, make, successes
 from twinloop.loop.virtual_robots.settings import CONDITIONS, Recipe, TransferSettings
 from twinloop.randomize import Plan
@@ -35,7 +41,10 @@ def shaken(numbers, recipe, nstep=12):
     """What was meant and what was carried out, ``(n, nstep, nu)``."""
     task = open_task("pick_and_place", TWIN)
     task.nstep = nstep
-    actor, plan = ShakenExpert(task=task, recipe=recipe), Plan(twin=TWIN, run_seed=3, draws=tuple(placed(TWIN)))
+    actor, plan = (
+        ShakenExpert(task=task, recipe=recipe),
+        Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))),
+    )
     backend = open_backend("threads", nthread=1)
     batch = run_batch(TWIN, task, plan.draw(numbers), run_seed=3, episodes=numbers, actor=actor, backend=backend)
     return np.stack(actor.meant, axis=1), batch.trajectories.commands
@@ -57,7 +66,7 @@ class TestShowing:
         np.testing.assert_array_equal(alone[0], among[1])
 
     def test_randomized_worlds_differ_and_nominal_ones_do_not(self):
-        nominal, ranges = (worlds_of(kind, TWIN, Recipe()).draw(range(3)) for kind in ("nominal", "ranges"))
+        nominal, ranges = (training_worlds(kind, TWIN, Recipe()).draw(range(3)) for kind in ("nominal", "ranges"))
         assert np.ptp(nominal["joint/elbow_flex/damping"]) == 0
         assert np.ptp(ranges["joint/elbow_flex/damping"]) > 0
         assert np.ptp(nominal["object/cube/position/x"]) > 0
@@ -156,8 +165,8 @@ class TestFigures:
 class TestWhole:
     @pytest.mark.parametrize("sees", ["scene", "tool"])
     def test_demonstrations_are_a_dataset_without_failures(self, sees, tmp_path):
-        worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placed(TWIN))))
-        written = show(worlds, tmp_path / "demos", count=4, recipe=Recipe(shake=0.0, sees=sees))
+        worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
+        written = write_demonstrations(worlds, tmp_path / "demos", count=4, recipe=Recipe(shake=0.0, sees=sees))
         reader = DatasetReader(tmp_path / "demos")
         assert reader.info["total_episodes"] == written == 4
         names = reader.info["features"]["observation.environment_state"]["names"]
@@ -165,8 +174,8 @@ class TestWhole:
         assert ("tool.x" in names) is (sees == "tool")
 
     def test_pictures_go_with_them(self, tmp_path):
-        worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placed(TWIN))))
-        show(worlds, tmp_path / "demos", count=1, recipe=Recipe(shake=0.0), pictures=True)
+        worlds = Worlds(twin=TWIN, plan=Plan(twin=TWIN, run_seed=3, draws=tuple(placement_draws(TWIN))))
+        write_demonstrations(worlds, tmp_path / "demos", count=1, recipe=Recipe(shake=0.0), pictures=True)
         assert DatasetReader(tmp_path / "demos").info["features"]["observation.images.front"]["shape"] == [72, 96, 3]
 
     def test_a_study_goes_on_and_says_the_same(self, tmp_path):

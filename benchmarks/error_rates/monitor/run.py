@@ -14,7 +14,7 @@ from benchmarks.error_rates.monitor.tables import tables
 from benchmarks.error_rates.monitor.trials import Robot, try_pictures, try_robot
 from benchmarks.studies import around, printed, write_between
 from twinloop.core.pool import LocalProcesses, cores
-from twinloop.loop.virtual_robots.demonstrations import show, worlds_of
+from twinloop.loop.virtual_robots.demonstrations import training_worlds, write_demonstrations
 from twinloop.train import SourceConfig, TrainConfig, train
 from twinloop.twin import load_twin
 
@@ -68,7 +68,9 @@ def run_bench_monitor(
 
 def taught(folder: Path, size: MonitorSettings, seed: int) -> Path:
     """A policy of demonstrations in randomized worlds."""
-    show(worlds_of("ranges", load_twin(TWIN), RECIPE), folder / "demos", count=size.demos, recipe=RECIPE)
+    write_demonstrations(
+        training_worlds("ranges", load_twin(TWIN), RECIPE), folder / "demos", count=size.demos, recipe=RECIPE
+    )
     config = TrainConfig(
         policy=RECIPE.policy,
         settings=POLICY,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
 from twinloop.loop.demo_circle import SecondHalf, gate_words
 from twinloop.loop.virtual_robots.settings import FIRST_ROBOT, PICTURES, TWIN
-from twinloop.loop.virtual_robots.trials import acting, tried
+from twinloop.loop.virtual_robots.trials import policy_actor, run_trials
 from twinloop.render import contact_sheet
 from twinloop.report import KeyFigure, Report
 from twinloop.report.gap_comparison import interval_rows
@@ -98,7 +98,7 @@ def before_and_after(number: int, policies: dict[str, Path]) -> NDArray[np.uint8
 
 
 def _frames(cell: HiddenCell, number: int, folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.float64], bool]:
-    batch = tried(cell, [number], acting(cell, folder))
+    batch = run_trials(cell, [number], policy_actor(cell, folder))
     states = batch.trajectories.states[0]
     at = np.linspace(0, len(states) - 1, _MOMENTS).round().astype(int)
     photographer = Photographer(cell.twin, PICTURES[:1], height=_SIZE[0], width=_SIZE[1])

@@ -1,1 +1,1 @@
-"""Whether the gap closes: policies trained on several worlds, tried on virtual robots that none of them has seen."""
+"""Train policies in several kinds of worlds and try them on virtual robots that none of the worlds is."""

@@ -99,7 +99,7 @@ class _Shown:
     pictures: Mapping[str, NDArray[np.uint8]]
 
 
-def show(
+def write_demonstrations(
     worlds: Worlds, folder: Path, *, count: int, recipe: Recipe, wanted: int | None = None, pictures: bool = False
 ) -> int:
     """Write demonstrations as a LeRobotDataset; failures are left out.
@@ -210,7 +210,7 @@ _REPLAY = ReplayOptions(compare=("position", "place/tcp"))  # the tool site of t
 _ITERATIONS = 8  # of the fit: from the ninth on estimates move by less than a tenth of their error
 
 
-def placed(twin: Twin) -> list[Draw]:
+def placement_draws(twin: Twin) -> list[Draw]:
     """The draws of where things lie."""
     return [draw for draw in default_draws(twin) if twin.params[draw.names[0]].quantity.stage == "reset"]
 
@@ -229,7 +229,7 @@ def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
     write_json(file, found.distribution.to_json())
 
 
-def worlds_of(kind: str, twin: Twin, recipe: Recipe, identified: Path | None = None) -> Worlds:
+def training_worlds(kind: str, twin: Twin, recipe: Recipe, identified: Path | None = None) -> Worlds:
     """The worlds of a condition.
 
     Args:
@@ -240,7 +240,7 @@ def worlds_of(kind: str, twin: Twin, recipe: Recipe, identified: Path | None = N
     """
     noisy = Tracker(noise=recipe.tracker_noise)
     if kind == "nominal":
-        return Worlds(twin=twin, plan=_plan(twin, placed(twin)))
+        return Worlds(twin=twin, plan=_plan(twin, placement_draws(twin)))
     if kind == "ranges":
         return Worlds(twin=twin, plan=_plan(twin, default_draws(twin)), tracker=noisy)
     assert identified is not None  # noqa: S101 - given to both
@@ -250,10 +250,10 @@ def worlds_of(kind: str, twin: Twin, recipe: Recipe, identified: Path | None = N
     estimate = {name: value for name, value in distribution.estimate.items() if name in _determined(distribution)}
 
     def as_estimated(table: ParamTable) -> ParamTable:
-        own = {name: table[name] for draw in placed(twin) for name in draw.names}
+        own = {name: table[name] for draw in placement_draws(twin) for name in draw.names}
         return replace(twin.table(table.nworld, {**estimate, **own}), seeds=table.seeds)
 
-    return Worlds(twin=twin, plan=_plan(twin, placed(twin)), become=as_estimated)
+    return Worlds(twin=twin, plan=_plan(twin, placement_draws(twin)), become=as_estimated)
 
 
 def _determined(distribution: ParamDistribution) -> set[str]:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from twinloop.core.files import read_json, write_json
 from twinloop.hardware import HiddenCell, hidden_cell
-from twinloop.loop.virtual_robots.demonstrations import Worlds, log_and_identify, show, worlds_of
+from twinloop.loop.virtual_robots.demonstrations import Worlds, log_and_identify, training_worlds, write_demonstrations
 from twinloop.loop.virtual_robots.settings import NUMBERS, PICTURES, TASK, TWIN, Condition, TransferSettings
-from twinloop.loop.virtual_robots.trials import acting, tried
+from twinloop.loop.virtual_robots.trials import policy_actor, run_trials
 from twinloop.rollout import BatchResult, ExpertActor
 from twinloop.rollout.photographer import Photographer
 from twinloop.tasks import open_task
@@ -101,10 +101,12 @@ def _demos(part: Part) -> None:
     if part.worlds == "real":
         cell = _cell(part.robot)
         worlds = Worlds(twin=cell.twin, plan=cell.plan(part.robot), tracker=cell.tracker, become=cell.table)
-        show(worlds, part.path, count=_ATTEMPTS * settings.real, wanted=settings.real, **how)
+        write_demonstrations(worlds, part.path, count=_ATTEMPTS * settings.real, wanted=settings.real, **how)
         return
     log = _other(part, "log").path / "distribution.json"
-    show(worlds_of(part.worlds, _twin(), settings.recipe, log), part.path, count=settings.demos, **how)
+    write_demonstrations(
+        training_worlds(part.worlds, _twin(), settings.recipe, log), part.path, count=settings.demos, **how
+    )
 
 
 def _policy(part: Part) -> None:
@@ -143,9 +145,9 @@ def _trials(part: Part) -> None:
     cell, owner = _cell(part.robot), policy_of(part)
     camera, height, width = PICTURES
     photographer = Photographer(cell.twin, [camera], height=height, width=width)
-    actor = acting(cell, owner.path, photographer.pictures if part.settings.images else None)
+    actor = policy_actor(cell, owner.path, photographer.pictures if part.settings.images else None)
     try:
-        _keep(part, tried(cell, range(part.settings.episodes), actor))
+        _keep(part, run_trials(cell, range(part.settings.episodes), actor))
     finally:
         photographer.close()
 
@@ -153,7 +155,7 @@ def _trials(part: Part) -> None:
 def _script(part: Part) -> None:
     """What the script that demonstrates comes to where policies are tried: about as much as one can ask for."""
     cell = _cell(part.robot)
-    _keep(part, tried(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
+    _keep(part, run_trials(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
 
 
 def _keep(part: Part, batch: BatchResult) -> None:

@@ -27,14 +27,14 @@ from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
 
 
-def tried(cell: HiddenCell, numbers: Sequence[int], actor: Actor, *, nthread: int = 1) -> BatchResult:
+def run_trials(cell: HiddenCell, numbers: Sequence[int], actor: Actor, *, nthread: int = 1) -> BatchResult:
     """What an actor does at the places of these numbers on one virtual robot; ``nthread`` worlds at once, 0 for all."""
     task, params = open_task(TASK, cell.twin), cell.table(cell.plan(PLACES).draw(numbers))
     backend = open_backend("threads", nthread=nthread)
     return run_batch(cell.twin, task, params, run_seed=PLACES, episodes=numbers, actor=actor, backend=backend)
 
 
-def acting(cell: HiddenCell, policy: Path, photograph: Photograph | None = None) -> PolicyActor:
+def policy_actor(cell: HiddenCell, policy: Path, photograph: Photograph | None = None) -> PolicyActor:
     """A saved policy that sees what the tracker of a virtual robot sees, and pictures where it is given them."""
     return PolicyActor(
         policy=open_policy(policy),
