@@ -67,4 +67,4 @@ class MonitorSettings:
     rate: float = 0.05
 
 
-SMALL = MonitorSettings(robots=1, demos=200, steps=2000, calibration=20, held=12, faulty=4, pictured=0, rate=0.1)
+SMALL = MonitorSettings(robots=1, demos=200, steps=2000, calibration=60, held=12, faulty=4, pictured=0, rate=0.1)
