@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from twinloop.report import Report
+from twinloop.stats import Interval
 
 
 class KeptReport(Report):
-    """``heads``, ``words``, ``key_figures``, ``tables`` (dicts of columns) and ``plots``, as they were added."""
+    """What was added to a page, in the order of its adding.
+
+    ``heads``, ``words``, ``key_figures`` with ``tones_of_figures`` by label, ``tables`` (dicts of columns) with
+    ``rows`` (of which two columns may share a name), ``captions`` and ``marks``, ``plots``, and ``images`` with their
+    captions.
+    """
 
     def __init__(self, title="page", subtitle=""):
         super().__init__(title, subtitle)
         self.heads, self.words, self.key_figures, self.tables, self.plots = [], [], [], [], []
+        self.tones_of_figures, self.rows, self.captions, self.marks, self.images = {}, [], [], [], []
 
     def section(self, title, text=""):
         self.heads.append(title)
@@ -23,13 +32,42 @@ class KeptReport(Report):
     def figures(self, figures):
         figures = list(figures)
         self.key_figures += [(one.label, one.value, one.source) for one in figures]
+        self.tones_of_figures |= {one.label: one.tone for one in figures}
         return super().figures(figures)
 
     def table(self, columns, rows, **more):
         rows = [list(row) for row in rows]
         self.tables.append({name: [row[i] for row in rows] for i, name in enumerate(columns)})
+        self.rows.append(rows)
+        self.captions.append(more.get("caption", ""))
+        self.marks.append(dict(more.get("tones") or {}))
         return super().table(columns, rows, **more)
 
     def plot(self, figure, caption=""):
         self.plots.append((figure, caption))
         return super().plot(figure, caption)
+
+    def image(self, picture, caption="", **more):
+        self.images.append((picture, caption))
+        return super().image(picture, caption, **more)
+
+    @property
+    def said(self):
+        """All paragraphs as one text."""
+        return "\n\n".join(self.words)
+
+
+def interval(estimate, low, high, level=0.95, method="by hand"):
+    """An interval whose three numbers are given."""
+    return Interval(estimate=estimate, low=low, high=high, level=level, method=method)
+
+
+def ends(trace, axis="x"):
+    """Where the error bars of a trace begin and end."""
+    at, bars = np.array(getattr(trace, axis), dtype=float), getattr(trace, f"error_{axis}")
+    return (at - np.array(bars.arrayminus)).tolist(), (at + np.array(bars.array)).tolist()
+
+
+def lines_at(figure, axis):
+    """Where straight lines across a plot stand, in the order of their adding."""
+    return [getattr(shape, f"{axis}0") for shape in figure.layout.shapes]
