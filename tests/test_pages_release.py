@@ -126,6 +126,7 @@ def monitor(told, **changed):
 
 
 TOLD = [watched("e0", 0.4, 1.0, "first alarm", "second"), watched("e1", 1.5, 0.2), watched("e2", 1.2, 0.9, "late")]
+TOLD += [watched("e3", 0.3, 0.5), watched("e4", 0.1, 0.6)]
 
 
 def test_a_monitor_tells_the_median_and_the_worst_of_each_signal():
@@ -140,7 +141,7 @@ def test_a_monitor_tells_the_median_and_the_worst_of_each_signal():
     assert causes == {"cause": ["camera", "servo"], "episodes": ["2", "1"]}
     assert signals == {
         "signal": ["a", "b"],
-        "median episode": ["1.20", "0.90"],
+        "median episode": ["0.40", "0.60"],
         "worst episode": ["1.50", "1.00"],
         "episodes beyond": ["2", "0"],  # a score at the limit is not beyond it
     }
