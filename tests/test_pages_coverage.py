@@ -219,8 +219,8 @@ def test_the_parameter_space_is_told_in_sentences():
     assert unknown[-4].startswith("Nothing is known of the real episodes' parameters (--real-params)")
     unjudged = measured(space=space(), sim=side("sims", 3, "sim", [NAN] * 3))
     assert text_lines(unjudged)[-1].startswith("1 of 4 cells")
-    good = space(cells=(cell("mass", 1.0, 2.0, 3, 1, 0.8),), failures=())
-    assert text_lines(measured(space=good))[-1].endswith("succeed.")
+    unsure = space(cells=(cell("mass", 1.0, 2.0, 3, 1, 0.45),), failures=())  # its interval holds the rate of all
+    assert text_lines(measured(space=unsure))[-1].endswith("succeed.")
 
 
 def test_boxes_end_where_their_axis_does():

@@ -68,8 +68,8 @@ def test_what_was_found_is_counted_by_check_and_episodes_come_worst_first():
         score("b", "suspect", value=5.0, unit="m/s", limit=4.0, channel="wrist", first_frame=3, last_frame=9),
         score("c", "bad", value=9.0, unit="m/s", limit=4.0, channel="elbow", first_frame=7, last_frame=7),
         score("c", "suspect", check="recording/still", channel="front"),
-        score("d", "unknown"),
-        score("a", "unknown", check="recording/still"),
+        score("d", "unknown", value=3.0),
+        score("a", "unknown", check="recording/still", limit=2.0),
         score("b", "good", check="recording/still"),
     )
     assert [figure[:2] for figure in page.key_figures] == [("bad", 1), ("suspect", 1), ("good", 1), ("unknown", 1)]
