@@ -24,7 +24,7 @@ from twinloop.gap.vision_regions import Regions
 from twinloop.loop import pages_gap_dynamics
 from twinloop.loop.gap_where import NestedModel, NestedModels
 from twinloop.loop.pages_gap_classes import classes_section
-from twinloop.loop.pages_gap_dynamics import clips_section, horizon_section
+from twinloop.loop.pages_gap_dynamics import clips_section, horizon_section, recorded_camera
 from twinloop.loop.pages_gap_sensors import remedy_text, sensors_section
 from twinloop.loop.pages_gap_vision import difference_row, verdict, vision_section
 from twinloop.loop.pages_gap_where import nested_section, where_section
@@ -723,3 +723,34 @@ def test_a_twin_that_cannot_be_drawn_leaves_the_page_without_pictures(monkeypatc
     page, _ = clips(monkeypatch, error=InputError("no camera"))
     assert page.words[-1] == "No pictures: no camera"
     assert (page.images, page.plots) == ([], [])
+
+
+def test_the_recorded_picture_nearest_in_time_is_taken_in_the_size_of_a_strip(monkeypatch, tmp_path):
+    read = []
+
+    def frames(rows):
+        read.append(rows)
+        return [np.full((12, 16, 3), 10 * row, dtype=np.uint8) for row in rows]
+
+    there = NS(episodes=[NS(name="episode 3", read=frames)])
+    monkeypatch.setattr(pages_gap_dynamics, "open_pictures", lambda folder: there if folder == tmp_path else None)
+    time = np.array([0.0, 0.25, 0.5, 0.75])
+    episodes: Any = [NS(index=index, origin=str(tmp_path), time=time) for index in (3, 4)]
+    camera = recorded_camera(episodes, height=6, width=8)
+    assert camera is not None
+    shown = camera(3, np.array([0.6, 0.1, 0.55]))
+    assert read == [[0, 2]]
+    assert [picture.shape for picture in shown] == [(6, 8, 3)] * 3
+    assert [int(picture[0, 0, 0]) for picture in shown] == [20, 0, 20]
+    assert camera(4, np.array([0.1])) == []  # no pictures were kept of it
+    other: Any = NS(index=5, origin=str(tmp_path / "other"), time=time)
+    assert recorded_camera([*episodes, other]) is None
+    assert recorded_camera([other]) is None
+
+
+def test_a_folder_without_pictures_has_no_camera(monkeypatch, tmp_path):
+    def none(folder):
+        raise InputError("no pictures")
+
+    monkeypatch.setattr(pages_gap_dynamics, "open_pictures", none)
+    assert recorded_camera([NS(index=3, origin=str(tmp_path), time=np.zeros(2))]) is None
