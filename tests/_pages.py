@@ -11,15 +11,16 @@ from twinloop.stats import Interval
 class KeptReport(Report):
     """What was added to a page, in the order of its adding.
 
-    ``heads``, ``words``, ``key_figures`` with ``tones_of_figures`` by label, ``tables`` (dicts of columns) with
-    ``rows`` (of which two columns may share a name), ``captions`` and ``marks``, ``plots``, and ``images`` with their
-    captions.
+    ``heads``, ``words``, ``key_figures`` with ``tones_of_figures`` and ``units_of_figures`` by label, ``tables``
+    (dicts of columns) with ``rows`` (of which two columns may share a name), ``captions`` and ``marks``, ``plots``,
+    and ``images`` with their captions.
     """
 
     def __init__(self, title="page", subtitle=""):
         super().__init__(title, subtitle)
         self.heads, self.words, self.key_figures, self.tables, self.plots = [], [], [], [], []
-        self.tones_of_figures, self.rows, self.captions, self.marks, self.images = {}, [], [], [], []
+        self.tones_of_figures, self.units_of_figures = {}, {}
+        self.rows, self.captions, self.marks, self.images = [], [], [], []
 
     def section(self, title, text=""):
         self.heads.append(title)
@@ -32,6 +33,7 @@ class KeptReport(Report):
     def figures(self, figures):
         figures = list(figures)
         self.key_figures += [(one.label, one.value, one.source) for one in figures]
+        self.units_of_figures |= {one.label: one.unit for one in figures}
         self.tones_of_figures |= {one.label: one.tone for one in figures}
         return super().figures(figures)
 

@@ -248,7 +248,13 @@ def states(**changed):
 
 def test_trajectories_that_are_told_apart_are_marked_and_counted_on_the_right_side():
     page = states()
-    assert page.heads[0] == "Can simulated trajectories be told from real ones?"
+    assert page.heads == [
+        "Can simulated trajectories be told from real ones?",
+        "What gives it away",
+        "How far every feature was moved",
+        "Distances",
+    ]
+    assert [unit for unit in page.units_of_figures.values() if unit] == ["%", "%"]
     assert page.words[0].startswith("log A (real) against log B. Episodes were cut into clips of 1.5 s at 30 Hz")
     assert {label: (value, source) for label, value, source in page.key_figures} == {
         "area under the curve": (0.9, "0.7 to 0.97"),

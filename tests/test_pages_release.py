@@ -223,6 +223,7 @@ def test_training_shows_data_loss_and_errors_of_every_source():
         ("time", 33.5),
         ("speed", 640.0),
     ]
+    assert list(page.units_of_figures.values()) == ["rad", "rad", "", "s", "samples/s"]
     assert page.words[:2] == ["Some frames were left out.", "Normalized by quantiles."]
     data, errors, joints = page.tables
     assert data == {
