@@ -1,4 +1,4 @@
-"""A report that also keeps what was added to it, so that a test reads the numbers of a page and not its markup."""
+"""Readers of pages and plots, so that a test reads their numbers and not their markup."""
 
 from __future__ import annotations
 
@@ -65,11 +65,41 @@ def interval(estimate, low, high, level=0.95, method="by hand"):
 
 
 def ends(trace, axis="x"):
-    """Where the error bars of a trace begin and end."""
-    at, bars = np.array(getattr(trace, axis), dtype=float), getattr(trace, f"error_{axis}")
-    return (at - np.array(bars.arrayminus)).tolist(), (at + np.array(bars.array)).tolist()
+    """Lower and upper ends of a trace's error bars."""
+    bars, values = trace[f"error_{axis}"], np.asarray(trace[axis], dtype=float)
+    assert (bars.type, bars.symmetric) == ("data", False)
+    return (values - np.asarray(bars.arrayminus, dtype=float)).tolist(), (values + np.asarray(bars.array)).tolist()
 
 
 def lines_at(figure, axis):
     """Where straight lines across a plot stand, in the order of their adding."""
     return [getattr(shape, f"{axis}0") for shape in figure.layout.shapes]
+
+
+def traces(figure, name):
+    """The traces of a plot that carry this name, in their order."""
+    return [trace for trace in figure.data if trace.name == name]
+
+
+def titles(figure):
+    """Titles of the first panel's axes, across and up."""
+    return figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
+
+
+def panels(figure):
+    """Titles of the panels."""
+    return [note.text for note in figure.layout.annotations]
+
+
+def upright_lines(figure):
+    """Where lines cross a plot from its bottom to its top."""
+    shapes = [shape for shape in figure.layout.shapes if shape.yref.endswith("domain")]
+    assert all(shape.x0 == shape.x1 for shape in shapes)
+    return [shape.x0 for shape in shapes]
+
+
+def level_lines(figure):
+    """Where lines cross a plot from its left to its right."""
+    shapes = [shape for shape in figure.layout.shapes if shape.xref.endswith("domain")]
+    assert all(shape.y0 == shape.y1 for shape in shapes)
+    return [shape.y0 for shape in shapes]
