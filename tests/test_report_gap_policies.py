@@ -130,6 +130,12 @@ def test_single_pairs_are_marked_while_there_are_fewer_than_eighty():
     assert modes == ["lines+markers", "lines"]
 
 
+def test_e_values_beyond_the_largest_float_are_drawn():
+    figure = wealth_curves({"a": [1000.0, -1000.0]}, alpha=0.1)
+    assert list(figure.data[0].customdata) == pytest.approx([np.exp(300.0), np.exp(-300.0)], rel=1e-9, abs=0)
+    assert (figure.layout.yaxis.ticktext[0], figure.layout.yaxis.ticktext[-1]) == ("1e-06", "1e+435")
+
+
 def test_a_confidence_sequence_fills_from_its_low_to_its_high_end():
     low, high, seen = [-0.9, -0.5, -0.1], [0.95, 0.8, 0.4], [0.1, 0.2, 0.15]
     figure = confidence_sequence(low, high, seen, within=0.3)
