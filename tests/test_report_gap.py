@@ -183,7 +183,7 @@ def test_shares_are_bars_in_per_cent_whose_colour_says_what_is_claimed():
     assert (list(grip.y), list(grip.x), list(grip.marker.color)) == (["delay"], [90.0], [BLUE])
     assert "%{customdata[0]:.1f} to %{customdata[1]:.1f}" in pan.hovertemplate
     assert figure.layout.showlegend is False
-    assert {axis.ticksuffix for axis in figure.select_xaxes()} == {" %"}
+    assert {(axis.ticksuffix, axis.zeroline) for axis in figure.select_xaxes()} == {(" %", True)}
     order = [(axis.autorange, axis.categoryorder, axis.categoryarray) for axis in figure.select_yaxes()]
     assert order[:2] == [
         ("reversed", "array", ("delay", "play", "rest")),
