@@ -36,6 +36,7 @@ def test_correlations_are_mapped_from_minus_one_to_one():
     (heat,) = correlation_map(["kp", "mass"], matrix).data
     assert np.asarray(heat.z).tolist() == matrix
     assert (list(heat.x), list(heat.y), heat.zmin, heat.zmax) == (["kp", "mass"], ["kp", "mass"], -1, 1)
+    assert [colour for _, colour in heat.colorscale][::2] == [ORANGE, BLUE]
     with pytest.raises(InputError, match="2 parameters was given correlations in shape"):
         correlation_map(["kp", "mass"], [[1.0, 0.0]])
 
@@ -67,6 +68,7 @@ def test_drift_has_a_panel_per_parameter_with_intervals_of_95_per_cent():
         assert (list(trace.x), list(trace.y)) == (["mon", "tue"], value)
         assert list(trace.error_y.array) == pytest.approx([1.96 * one for one in error])
     assert [trace.yaxis for trace in figure.data] == ["y", "y2", "y3"]
+    assert figure.layout.yaxis3.domain[1] < figure.layout.yaxis.domain[0], "two panels side by side"
     with pytest.raises(InputError, match="3 parameters over 2 groups"):
         drift_panels(["mon", "tue"], ["kp", "mass", "play"], values, errors[:2], ["", "", ""])
 
