@@ -52,6 +52,7 @@ _MEMORY = 8 << 30  # bytes of data that a mutant's tests may take
 _IDLE = 20  # times their limit of time that a mutant's tests may take in all, on a busy machine or asleep
 _READ = ("src/twinloop", "tests", "benchmarks")
 _NEAR = 6  # files of slow tests for a mutant at most
+_ANY = ("-m", "not gpu and not network and not bench")
 _SLOW = ("-m", "slow and not gpu and not network and not bench")
 _QUIET = ("-W", "ignore::coverage.exceptions.CoverageWarning")
 _LIBRARIES = ("scipy.stats", "mujoco", "pyarrow.dataset", "duckdb", "pydantic", "tyro", "rich", "av")
@@ -248,6 +249,8 @@ class Reach:
         self.seconds: dict[str, float] = {}
         for duration, test in re.findall(r"^(\d+\.\d+)s (?:setup|call|teardown) +(.+)$", said, re.MULTILINE):
             self.seconds[test] = self.seconds.get(test, 0.0) + float(duration)
+        if not self.seconds:
+            raise SystemExit(f"The fast tests did not run under coverage:\n{said[-2000:]}")
         kept = CoverageData(str(data))
         kept.read()
         for part in tree.glob("reach.coverage.*"):  # of processes that ended after pytest had put all together
@@ -369,7 +372,8 @@ class Runner:
 
     def tested(self, words: list[str]) -> tuple[int | None, str]:
         """Exit code and output of pytest; the code is None where the limit of time was reached."""
-        words = ["-q", "-p", "no:cacheprovider", *_QUIET, *(word for word in words if word not in self.broken)]
+        words = ["-q", "-p", "no:cacheprovider", *_QUIET, *words]
+        words += [f"--{'deselect' if '::' in name else 'ignore'}={name}" for name in self.broken]
         output, late = self.tree / "pytest.log", time.monotonic() + _IDLE * self.limit_s
         child = os.fork()
         if child == 0:
@@ -400,7 +404,7 @@ class Runner:
     def unsound(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Mutants killed by a test that fails on the unchanged code, too."""
         names = sorted({one["by"] for one in found if one.get("status") == "killed"} - self.broken - {""})
-        said = self.tested(names)[1] if names else ""
+        said = self.tested([*_ANY, *names])[1] if names else ""
         self.broken |= {
             name for name in names if re.search(rf"^(?:FAILED|ERROR) {re.escape(name)}", said, re.MULTILINE)
         }

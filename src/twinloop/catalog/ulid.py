@@ -23,8 +23,9 @@ def ulid(*, after: str | None = None) -> str:
     """Return a new name, which sorts after every earlier one of this process and after ``after``.
 
     Clocks differ and jump. Where names decide an order, give the last one as ``after``: the order is then that of the
-    calls. An ``after`` that no clock can have made is ignored. A name that the clock is behind of is followed at a
-    distance of chance: processes that were forked after a jump share it, and must not give the same names.
+    calls. An ``after`` that no clock can have made is ignored. Where the clock is behind the last name, the next one
+    lies a random distance after it: processes that were forked after a jump of the clock share the last name, and must
+    not give the same next one.
     """
     global _last
     with _lock:
