@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from html.parser import HTMLParser
+
 import numpy as np
 
 from twinloop.report import Report
@@ -57,6 +59,20 @@ class KeptReport(Report):
     def said(self):
         """All paragraphs as one text."""
         return "\n\n".join(self.words)
+
+
+def fetched(page):
+    """Return the addresses that a browser would fetch for a page; what stands in a script's text is none."""
+    found = []
+
+    class Tags(HTMLParser):
+        def handle_starttag(self, tag, attrs):
+            named = dict(attrs)
+            addresses = [named.get("src"), named.get("srcset"), named.get("href") if tag == "link" else None]
+            found.extend(address for address in addresses if address and not address.startswith("data:"))
+
+    Tags().feed(page)
+    return found
 
 
 def interval(estimate, low, high, level=0.95, method="by hand"):
