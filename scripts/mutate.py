@@ -9,8 +9,8 @@ A line of ``src/twinloop`` is drawn, then one of its mutants (`OPERATORS`). A co
 tree. The fast tests run once under coverage, which says which of them run which line; a mutant meets those that run its
 statement, the quickest first, up to a limit of time; what is set on import meets the tests of the lines that use it. A
 mutant is killed by a failing test, or by a time limit that the unchanged code keeps. Every test that killed one is run
-on the unchanged code at the end; where it fails there, too, the mutants are run again without it. Tests marked slow,
-gpu, network or bench do not run.
+on the unchanged code at the end; where it fails there, too, the mutants are run again without it. What lives then
+meets the slow tests of the files nearest to its own. Tests marked gpu, network or bench do not run.
 
 Not mutated: docstrings, strings and messages (f-strings, what is raised, printed, logged or warned), annotations and
 type aliases, ``__repr__`` and ``__str__``, protocols, ``if TYPE_CHECKING``, ``__all__``.
