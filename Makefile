@@ -37,6 +37,7 @@ attacks: $(STAMP)
 
 # The mutation score of 100 random changes of the code; ended early, it goes on where it was.
 mutants: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c requirements.lock -e ".[demo,dev,slow]"
 	$(BIN)/python scripts/mutate.py --count 100
 
 check: $(STAMP)

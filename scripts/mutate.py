@@ -9,8 +9,8 @@ A line of ``src/twinloop`` is drawn, then one of its mutants (`OPERATORS`). A co
 tree. The fast tests run once under coverage, which says which of them run which line; a mutant meets those that run its
 statement, the quickest first, up to a limit of time; what is set on import meets the tests of the lines that use it. A
 mutant is killed by a failing test, or by a time limit that the unchanged code keeps. Every test that killed one is run
-on the unchanged code at the end; where it fails there, too, the mutants are run again without it. Tests marked slow,
-gpu, network or bench do not run.
+on the unchanged code at the end; where it fails there, too, the mutants are run again without it. What lives then
+meets the slow tests of the files nearest to its own. Tests marked gpu, network or bench do not run.
 
 Not mutated: docstrings, strings and messages (f-strings, what is raised, printed, logged or warned), annotations and
 type aliases, ``__repr__`` and ``__str__``, protocols, ``if TYPE_CHECKING``, ``__all__``.
@@ -51,6 +51,7 @@ _MEMORY = 8 << 30  # bytes of data that a mutant's tests may take
 _IDLE = 20  # times their limit of time that a mutant's tests may take in all, on a busy machine or asleep
 _READ = ("src/twinloop", "tests", "benchmarks")
 _NEAR = 6  # files of slow tests for a mutant at most
+_ANY = ("-m", "not gpu and not network and not bench")
 _SLOW = ("-m", "slow and not gpu and not network and not bench")
 _QUIET = ("-W", "ignore::coverage.exceptions.CoverageWarning")
 _LIBRARIES = ("scipy.stats", "mujoco", "pyarrow.dataset", "duckdb", "pydantic", "tyro", "rich", "av")
@@ -247,6 +248,8 @@ class Reach:
         self.seconds: dict[str, float] = {}
         for duration, test in re.findall(r"^(\d+\.\d+)s (?:setup|call|teardown) +(.+)$", said, re.MULTILINE):
             self.seconds[test] = self.seconds.get(test, 0.0) + float(duration)
+        if not self.seconds:
+            raise SystemExit(f"The fast tests did not run under coverage:\n{said[-2000:]}")
         kept = CoverageData(str(data))
         kept.read()
         for part in tree.glob("reach.coverage.*"):  # of processes that ended after pytest had put all together
@@ -368,7 +371,8 @@ class Runner:
 
     def tested(self, words: list[str]) -> tuple[int | None, str]:
         """Exit code and output of pytest; the code is None where the limit of time was reached."""
-        words = ["-q", "-p", "no:cacheprovider", *_QUIET, *(word for word in words if word not in self.broken)]
+        words = ["-q", "-p", "no:cacheprovider", *_QUIET, *words]
+        words += [f"--{'deselect' if '::' in name else 'ignore'}={name}" for name in self.broken]
         output, late = self.tree / "pytest.log", time.monotonic() + _IDLE * self.limit_s
         child = os.fork()
         if child == 0:
@@ -399,7 +403,7 @@ class Runner:
     def unsound(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Mutants killed by a test that fails on the unchanged code, too."""
         names = sorted({one["by"] for one in found if one.get("status") == "killed"} - self.broken - {""})
-        said = self.tested(names)[1] if names else ""
+        said = self.tested([*_ANY, *names])[1] if names else ""
         self.broken |= {
             name for name in names if re.search(rf"^(?:FAILED|ERROR) {re.escape(name)}", said, re.MULTILINE)
         }

@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 from collections import Counter
 
@@ -15,6 +16,10 @@ from _skips import installed_optional_modules, wrongly_skipped
 if "TWINLOOP_HOME" not in os.environ:
     os.environ["TWINLOOP_HOME"] = tempfile.mkdtemp(prefix="twinloop-home-")
     atexit.register(shutil.rmtree, os.environ["TWINLOOP_HOME"], ignore_errors=True)
+
+# A shell starts what runs in the background with Ctrl-C ignored, and so would be all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("twinloop", deadline=None)  # a machine that is shared is slow at times, and slow is not wrong
 settings.load_profile("twinloop")

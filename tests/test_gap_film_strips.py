@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from _pages import fetched
 from test_gap_measure import log_of
 from twinloop.core.errors import InputError
 from twinloop.gap import measure_gap
@@ -68,7 +69,7 @@ def test_the_page_holds_curves_and_pictures_and_needs_no_network(twin, backend, 
     text = page.write(tmp_path / "report.html").read_text()
     assert text.count("<img") == len(gap.worst)
     assert "elbow_flex is off by" in text
-    assert 'src="http' not in text
+    assert fetched(text) == []
 
 
 def test_a_twin_without_a_camera_is_refused(backend, tmp_path):

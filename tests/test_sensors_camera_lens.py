@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, reject, settings
+from hypothesis import assume, example, given, reject, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, UnknownNameError
@@ -105,6 +105,7 @@ class TestLimit:
         assert lens.picture_limit == pytest.approx(lens.limit * 2.0 / 3.0, rel=1e-12)
 
     @given(lens=PINHOLES)
+    @example(lens=Lens(lens_k3=-5.960464477539063e-08, lens_k4=0.015625, lens_k6=-1.192092896e-07))  # small and bent
     def test_the_radius_rises_up_to_it_and_not_beyond(self, lens):
         end = min(lens.limit, 20.0)
         radius = np.linspace(0.0, end, 4001)[1:-1]

@@ -220,7 +220,7 @@ def statements(paths: list[str]) -> st.SearchStrategy[str]:
 
     def deeper(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
         return st.one_of(
-            st.builds("WITH {} AS ({}) SELECT 1".format, _NAMES, inner),
+            st.builds("WITH {0} AS ({1}) SELECT * FROM {0}".format, _NAMES, inner),
             st.builds("WITH {} AS MATERIALIZED ({}) {}".format, _NAMES, inner, inner),
             st.builds("WITH RECURSIVE r AS ({} UNION ALL {}) FROM r".format, leaf, inner),
             st.builds("SELECT * FROM ({}) s".format, inner),

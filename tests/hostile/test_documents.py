@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from _limited import Limited
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from _exports import picture_dataset
@@ -232,6 +232,9 @@ def test_what_yaml_and_json_write_is_read_back(value: Any) -> None:
 
 
 @settings(max_examples=150, deadline=None)
+@example("<<")
+@example("a: <<")
+@example("- <<")
 @given(st.text(alphabet="ab01:-?&*[]{}<>!|%'\"#,\n \\._", max_size=60))
 def test_any_text_is_read_as_pyyaml_does_or_refused(text: str) -> None:
     try:

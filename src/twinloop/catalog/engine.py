@@ -168,9 +168,8 @@ class Engine:
         Raises:
             InputError: there are more rows or columns than there may be, or they take more memory.
         """
-        read = getattr(relation, "to_arrow_reader", None) or relation.fetch_record_batch  # DuckDB 2, DuckDB 1
         held, rows, batches = 0, 0, list[pa.RecordBatch]()
-        with contextlib.closing(read(_BATCH_ROWS)) as reader:
+        with contextlib.closing(relation.to_arrow_reader(_BATCH_ROWS)) as reader:
             if len(reader.schema) > _MOST_COLUMNS:
                 raise InputError(
                     f"The answer has {len(reader.schema):,} columns; at most {_MOST_COLUMNS:,} are given. Select fewer."

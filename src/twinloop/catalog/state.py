@@ -340,8 +340,17 @@ def _refuses_writing(error: sqlite3.Error) -> bool:
     return _code(error) in _READ_ONLY or "readonly" in str(error)
 
 
+class _Connection(sqlite3.Connection):
+    """Closes itself where nobody did: a thread's own connection goes with the thread."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
 def _opened(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(
+        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, factory=_Connection
+    )
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")  # a commit in WAL is then on the disk when it returns

@@ -146,12 +146,14 @@ class _YamlReader:
     def _add(self, value: _Value, anchor: str | None, event: Any) -> None:
         """Put a finished value into the list or mapping around it."""
         self._require_room(value, event)
+        outer = self._open[-1] if self._open else None
+        if value.merge and not (outer and isinstance(outer.values, dict) and outer.key is _UNSET):
+            raise _RefusedError("`<<` merges mappings and is no value. Write it in quotes.", event)
         if anchor is not None:
             self._anchors[anchor] = value
-        if not self._open:
+        if outer is None:
             self._result = value
             return
-        outer = self._open[-1]
         outer.count += value.count
         outer.depth = max(outer.depth, value.depth)
         if isinstance(outer.values, list):

@@ -149,8 +149,9 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         return self.call(name)
 
     def close_extras(self, **kwargs: Any) -> None:  # noqa: ARG002  # Gymnasium's signature
-        """Free the renderer."""
-        self._photographer.close()
+        """Free the renderer, where there is one: Gymnasium also closes an environment that was refused half made."""
+        if hasattr(self, "_photographer"):
+            self._photographer.close()
         self._worlds = None
 
     @property

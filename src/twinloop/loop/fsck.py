@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -48,20 +49,20 @@ def run_fsck(
     found, done = _of_state(root, at, mend=mend)
     notes = list[str]()
     if not any(finding.kind == "state" and finding not in done for finding in found):
-        parts = Parts(root / "catalog", State(at))
-        said = (*check_frozen(parts.folder, parts.state), *check_release(root, parts.state))
-        said += (*check_order(parts), *check_secrets(parts.state))
-        more = [*check_rows(parts.state), *check_parts(parts), *check_kept(parts), *check_index(parts)]
-        notes += accept(root, parts.state, meant)
-        more += check_run_files(root, parts.state, notes.append, deep=deep)
-        more += [*check_batches(parts, deep=deep, note=notes.append), *said]
-        found += more
-        if mend:
-            done |= _mended(root, parts, more)
-        if join:
-            for table, count in compact(parts).items():
-                console.print(f"{count} parts of {table} became fewer.")
-        parts.state.close()
+        with contextlib.closing(State(at)) as state:
+            parts = Parts(root / "catalog", state)
+            said = (*check_frozen(parts.folder, state), *check_release(root, state))
+            said += (*check_order(parts), *check_secrets(state))
+            more = [*check_rows(state), *check_parts(parts), *check_kept(parts), *check_index(parts)]
+            notes += accept(root, state, meant)
+            more += check_run_files(root, state, notes.append, deep=deep)
+            more += [*check_batches(parts, deep=deep, note=notes.append), *said]
+            found += more
+            if mend:
+                done |= _mended(root, parts, more)
+            if join:
+                for table, count in compact(parts).items():
+                    console.print(f"{count} parts of {table} became fewer.")
     for note in notes:
         console.print(note)
     _tell(found, done, console)

@@ -61,9 +61,9 @@ def share_panels(
         _bars(figure, names[number], shares[number], ends[number], claimed[number], rest, place)
         axis = {"autorange": "reversed", "showgrid": False, "categoryorder": "array"}
         figure.update_yaxes(axis | {"categoryarray": list(names[number])}, row=place["row"], col=place["col"])
-    figure.update_xaxes(zeroline=True, ticksuffix=" %")
     figure.update_layout(showlegend=False)
     set_layout(figure, height=_FRAME + plotted)
+    figure.update_xaxes(zeroline=True, ticksuffix=" %")  # after the layout, which has no lines at zero
     return figure
 
 

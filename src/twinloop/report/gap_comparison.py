@@ -52,7 +52,7 @@ def wealth_curves(curves: Mapping[str, ArrayLike], *, alpha: float) -> Figure:
     top = max(line, *(float(np.max(np.asarray(v))) / np.log(10) for v in curves.values()))
     low = min(-1.0, *(float(np.min(np.asarray(v))) / np.log(10) for v in curves.values()))
     ticks = np.arange(int(np.floor(max(low, -6))), int(np.ceil(top)) + 1)
-    figure.update_yaxes(title="e-value", tickvals=ticks, ticktext=[f"{10.0**t:g}" for t in ticks])
+    figure.update_yaxes(title="e-value", tickvals=ticks, ticktext=[_power_of_ten(int(t)) for t in ticks])
     figure.update_yaxes(range=[max(low, -6) - 0.2, top + 0.3])
     figure.update_xaxes(title="pairs of trials")
     set_layout(figure, height=330)
@@ -171,3 +171,8 @@ def power_curve(trials: ArrayLike, power: ArrayLike, *, wished: float, needed: i
     figure.update_xaxes(title="trials of each policy")
     set_layout(figure, height=330)
     return figure
+
+
+def _power_of_ten(exponent: int) -> str:
+    """Return 10 to an exponent as text, also where a float would overflow."""
+    return f"{10.0**exponent:g}" if abs(exponent) < 6 else f"1e{exponent:+03d}"

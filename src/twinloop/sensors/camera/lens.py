@@ -22,7 +22,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 
 LensModel = Literal["pinhole", "fisheye"]
 _STEPS = 80  # bisections halve a bracket to rounding in 60; Newton's steps need five
-_NOTHING = 1e-12  # a coefficient that bends nothing within 89° off the axis
+_NOTHING = 1e-30  # a coefficient that bends nothing within 89° off the axis: times r¹² it is 1e-9 there
 _CLOSED = 1e-9  # of what a solution may miss the asked position by, normalized
 
 
