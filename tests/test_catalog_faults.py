@@ -118,7 +118,7 @@ def walk(forks: Forks, made: Path, folder: Path, what: str) -> int:
 def test_an_addition_that_is_killed_happened_or_did_not(forks, root):
     """One of the points that the slow test walks through."""
     before = without_times(committed(root))
-    for step in (9,):
+    for step in (14,):
         assert forks.run(step, root, "add") == -signal.SIGKILL
         assert without_times(committed(root)) == before
     with Workspace.open(root) as ws:
