@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,9 +46,7 @@ class _Held:
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.process, self.connection = os.getpid(), connection
-
-    def __del__(self) -> None:
-        self.connection.close()
+        weakref.finalize(self, connection.close)  # `__del__` may come after the connection's own, in a cycle
 
 
 class State:
