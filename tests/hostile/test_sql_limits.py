@@ -176,6 +176,20 @@ def test_ctrl_c_stops_a_statement(cell, monkeypatch, observed):
     observed("KeyboardInterrupt")
 
 
+def test_ctrl_c_while_a_table_is_shown_is_ctrl_c():
+    class Interrupted:
+        def __arrow_c_stream__(self, requested_schema=None):
+            raise KeyboardInterrupt
+
+        def __arrow_c_schema__(self):
+            raise KeyboardInterrupt
+
+    engine = Engine(Limits(memory=MEMORY))
+    with pytest.raises(KeyboardInterrupt):
+        engine.show("x", Interrupted())
+    assert not engine.usable
+
+
 SETTINGS = [
     ("memory: -1GB", "Write a number and a unit"),
     ("memory: lots", "Write a number and a unit"),

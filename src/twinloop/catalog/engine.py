@@ -63,7 +63,15 @@ class Engine:
 
     def show(self, name: str, table: pa.Table) -> None:
         """A view of a table in memory, instead of an earlier one of that name."""
-        self._connection.register(name, table)
+        import duckdb
+
+        try:
+            self._connection.register(name, table)
+        except duckdb.Error as error:  # DuckDB makes one of its own of Ctrl-C
+            if KeyboardInterrupt.__name__ not in str(error):
+                raise
+            self.usable = False
+            raise KeyboardInterrupt from error
         self.views.add(name)
 
     def show_sql(self, name: str, sql: str) -> None:

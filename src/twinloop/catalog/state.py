@@ -12,6 +12,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,6 +39,14 @@ class NewerStateError(DatasetError):
 
 class UnreachableStateError(DatasetError):
     """The disk refuses: it is full, read-only or has a fault. That says nothing about the file itself."""
+
+
+class _Held:
+    """A connection of one thread in one process, closed when the thread ends or nobody has the state any more."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.process, self.connection = os.getpid(), connection
+        weakref.finalize(self, connection.close)  # `__del__` may come after the connection's own, in a cycle
 
 
 class State:
@@ -191,10 +200,10 @@ class State:
     def close(self) -> None:
         """Give this thread's connection back."""
         held = getattr(self._local, "held", None)
-        if held is not None and held[0] == os.getpid():
+        if held is not None and held.process == os.getpid():
             if self._local.digests is not None:
-                self._note_file(held[1])
-            held[1].close()
+                self._note_file(held.connection)
+            held.connection.close()
         self._local.held = None
         if self._copy is not None:
             self._copy.cleanup()
@@ -204,10 +213,10 @@ class State:
     def _connection(self) -> sqlite3.Connection:
         """This thread's connection: SQLite's must not cross a fork or be used by two threads at once."""
         held = getattr(self._local, "held", None)
-        if held is None or held[0] != os.getpid():
-            held = (os.getpid(), self._connect())
+        if held is None or held.process != os.getpid():
+            held = _Held(self._connect())
             self._local.held, self._local.digests = held, None
-        return held[1]
+        return held.connection
 
     def _note_file(self, connection: sqlite3.Connection) -> None:
         """Bring the file up to date with the write-ahead log, where nobody reads that, and note its hash."""
@@ -340,17 +349,8 @@ def _refuses_writing(error: sqlite3.Error) -> bool:
     return _code(error) in _READ_ONLY or "readonly" in str(error)
 
 
-class _Connection(sqlite3.Connection):
-    """Closes itself where nobody did: a thread's own connection goes with the thread."""
-
-    def __del__(self) -> None:
-        self.close()
-
-
 def _opened(path: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        path, timeout=BUSY_S, isolation_level=None, check_same_thread=False, factory=_Connection
-    )
+    connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA synchronous = FULL")  # a commit in WAL is then on the disk when it returns
