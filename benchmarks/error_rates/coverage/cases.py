@@ -62,7 +62,7 @@ _PENDULUM_TRUTH = {
     "joint/elbow/frictionloss": 0.11,
     "link/link1/log_cholesky/t3": 0.01,
 }
-_PENDULUM_PRIORS = {  # those of the fits to the real one, `loop.real.double_pendulum`
+_PENDULUM_PRIORS = {  # those of the fits to the real one, `benchmarks.real_data.double_pendulum`
     "link/*/log_cholesky/t3": Prior(spread=0.05),
     "joint/*/frictionloss": Prior(spread=0.1),
     "joint/*/damping": Prior(spread=0.01),

@@ -91,6 +91,7 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
         half.transfer = write_result(folder, compared.to_json())
         for name in ("nominal", "posterior"):
             half.success[name] = np.array(successes(_part("trials", name, output)))
+        console.print(rate_words(half), soft_wrap=True)
     old = half.old
     with step("A failure on that robot, pinned as a scenario"):
         half.scenario = _scenario(half, old, console)
@@ -103,7 +104,7 @@ def second_half(output: Path, *, workers: int, console: Console, step: Step) -> 
             made = robot_trials(policy, SETTINGS.episodes, output / "robot" / name)
             half.success[name] = np.asarray(made.trials["success"])
         half.gate, half.champion = _released(half, console)
-        console.print(_words(half), soft_wrap=True)
+        console.print(f"{rate_words(half)} {gate_words(half)}", soft_wrap=True)
     return half
 
 
@@ -200,9 +201,11 @@ def gate_file(candidate: str, evidence: Mapping[str, Sequence[str]], identified:
     }
 
 
-def _words(half: SecondHalf) -> str:
-    parts = [f"{name} {rate['rate']:.0%}" for name, rate in half.to_json()["success"].items()]
-    return f"On the virtual robot: {', '.join(parts)}. {gate_words(half)}"
+def rate_words(half: SecondHalf) -> str:
+    """Success of each policy on the robot in a sentence, with exact intervals."""
+    rates = half.to_json()["success"]
+    parts = [f"{name} {rate['rate']:.0%} ({rate['low']:.0%} to {rate['high']:.0%})" for name, rate in rates.items()]
+    return f"On the virtual robot, {SETTINGS.episodes} trials each, intervals of 95 %: {', '.join(parts)}."
 
 
 def gate_words(half: SecondHalf) -> str:
