@@ -20,11 +20,16 @@ GENERATED = "docs/parameters.md"  # a reference, written and tested by tests/tes
 SETTINGS = {
     ("docs/actuators.md", "preset"),
     ("docs/annotations.md", "column"),
+    ("docs/catalog.md", "limit"),
     ("docs/deployment.md", "the server waits for"),
     ("docs/evaluation.md", "suite"),
     ("docs/quality.md", "check"),
 }
-COMMAND = re.compile(r"(twinloop [a-z]+|python -m (?:benchmarks|pytest)|make [a-z]+|tests/\w+\.py|examples/\w+\.py)")
+# Commands that do something and tell no figures.
+ACTS = "add|datasets|edit|export|init|label|policies|promote|pull|push|record|render|rollback|run|serve"
+COMMAND = re.compile(
+    rf"(twinloop (?!(?:{ACTS})\b)[a-z]+|python -m (?:benchmarks|pytest)|make [a-z]+|tests/\w+\.py|examples/\w+\.py)"
+)
 SHOWN = re.compile(
     r"`(?:TWINLOOP_DATA=\S+ )?twinloop (bench [^`]+)`|^(?:TWINLOOP_DATA=\S+ )?twinloop (bench \w+(?: \S+)*)",
     flags=re.MULTILINE,
@@ -82,6 +87,7 @@ def test_a_table_without_a_command_is_found():
     assert nameless("p", f"# P\n\n{table}\n") == ["p: | robot | success |"]
     assert nameless("p", f"`twinloop bench transfer`{far}{table}{far}`make bench`") == ["p: | robot | success |"]
     assert nameless("p", f"`twinloop bench transfer`\n\n{table}") == []
+    assert nameless("p", f"`twinloop serve --policy champion`\n\n{table}") == ["p: | robot | success |"]
     begin, end = "<!-- twinloop bench gap x: begin -->", "<!-- twinloop bench gap x: end -->"
     assert nameless("p", f"{begin}{far}{table}{far}{end}") == []
     closed = f"{begin}\n{end}"
