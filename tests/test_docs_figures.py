@@ -21,12 +21,15 @@ GENERATED = "docs/parameters.md"  # a reference, written and tested by tests/tes
 SETTINGS = {
     ("docs/actuators.md", "preset"),
     ("docs/annotations.md", "column"),
+    ("docs/catalog.md", "limit"),
     ("docs/deployment.md", "the server waits for"),
     ("docs/evaluation.md", "suite"),
     ("docs/quality.md", "check"),
 }
+# Commands that do something and tell no figures, and one that is no more.
+ACTS = "add|bench|datasets|edit|export|init|label|policies|promote|pull|push|record|render|rollback|run|serve"
 COMMAND = re.compile(
-    r"(twinloop (?!bench\b)[a-z]+|(?:^|<!-- )benchmarks [a-z]+|python -m (?:benchmarks|pytest)|make [a-z]+"
+    rf"(twinloop (?!(?:{ACTS})\b)[a-z]+|(?:^|<!-- )benchmarks [a-z]+|python -m (?:benchmarks|pytest)|make [a-z]+"
     r"|tests/\w+\.py|examples/\w+\.py)",
     flags=re.MULTILINE,
 )
@@ -89,6 +92,7 @@ def test_a_table_without_a_command_is_found():
     assert nameless("p", f"`python -m benchmarks transfer`{far}{table}{far}`make bench`") == ["p: | robot | success |"]
     assert nameless("p", f"`python -m benchmarks transfer`\n\n{table}") == []
     assert nameless("p", f"`twinloop bench transfer`\n\n{table}") == ["p: | robot | success |"]
+    assert nameless("p", f"`twinloop serve --policy champion`\n\n{table}") == ["p: | robot | success |"]
     begin, end = "<!-- benchmarks gap x: begin -->", "<!-- benchmarks gap x: end -->"
     assert nameless("p", f"{begin}{far}{table}{far}{end}") == []
     closed = f"{begin}\n{end}"

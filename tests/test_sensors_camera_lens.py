@@ -106,6 +106,7 @@ class TestLimit:
 
     @given(lens=PINHOLES)
     @example(lens=Lens(lens_k3=-5.960464477539063e-08, lens_k4=0.015625, lens_k6=-1.192092896e-07))  # small and bent
+    @example(lens=Lens(lens_k5=0.25, lens_k6=1.0863930361499577e-28))  # nothing, and no reason for a wrong root
     def test_the_radius_rises_up_to_it_and_not_beyond(self, lens):
         end = min(lens.limit, 20.0)
         radius = np.linspace(0.0, end, 4001)[1:-1]

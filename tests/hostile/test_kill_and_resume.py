@@ -66,8 +66,9 @@ def test_killed_at_write_points(name: str, run: tuple[Campaign, Path], observed:
         points = sorted({*rng.sample(range(count), min(count, POINTS[name])), count - 1})  # with the last one
         given = {"world": str(run[1]), "name": name, "at": points, "environment": environment}
         tries = run[0].do("_campaign_jobs:killed", **given)
+    fewer = count // 10 if name == "pull" else 1  # a retry more or less, or a download in other pieces
     for one in tries:
-        late = one["at"] == count - 1 and one["code"] == plain["code"]  # a retry more or less: it passed fewer points
+        late = one["at"] >= count - fewer and one["code"] == plain["code"]  # it had fewer points than the unbroken run
         assert one["code"] == -signal.SIGKILL or late, one
         assert one["wrong"] == one["after"] == [], one
         assert one["again"] in (0, plain["code"]), one

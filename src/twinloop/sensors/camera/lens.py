@@ -22,7 +22,8 @@ from twinloop.core.errors import InputError, UnknownNameError
 
 LensModel = Literal["pinhole", "fisheye"]
 _STEPS = 80  # bisections halve a bracket to rounding in 60; Newton's steps need five
-_NOTHING = 1e-30  # a coefficient that bends nothing within 89° off the axis: times r¹² it is 1e-9 there
+_FAR = 1e6  # the square of a radius that no lens sees, 89.94° off the axis
+_NOTHING = 1e-14  # a coefficient that is lost beside 1
 _CLOSED = 1e-9  # of what a solution may miss the asked position by, normalized
 
 
@@ -214,10 +215,18 @@ _S = Polynomial([0.0, 1.0])
 
 
 def _first_root(polynomial: Polynomial) -> float:
-    """The smallest positive real root, infinite where there is none."""
-    roots = polynomial.trim(_NOTHING).roots()
-    real = roots.real[(np.abs(roots.imag) <= 1e-9 * np.abs(roots)) & (roots.real > 0.0)]
-    return float(real.min()) if len(real) else math.inf
+    """Find the smallest positive real root of a polynomial that is 1 at 0; infinite where there is none.
+
+    In a unit in which no coefficient is above 1, so that no root is below 1/2, the reciprocals of the roots are found:
+    their polynomial begins with 1, so that tiny coefficients of high powers do no harm, nor are they lost.
+    """
+    coefficients = np.asarray(polynomial.coef, dtype=float)
+    powers = np.arange(len(coefficients))
+    unit = 1.0 / np.max(np.abs(coefficients[1:]) ** (1.0 / powers[1:]), initial=1.0 / _FAR)
+    scaled = Polynomial(coefficients * unit**powers).trim(_NOTHING)
+    inverse = Polynomial(scaled.coef[::-1]).roots()
+    real = inverse.real[(np.abs(inverse.imag) <= 1e-9 * np.abs(inverse)) & (inverse.real > 0.0)]
+    return float(unit / real.max()) if len(real) else math.inf
 
 
 def _factor(lens: Lens, square: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

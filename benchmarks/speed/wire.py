@@ -1,0 +1,105 @@
+"""How long a command takes from a policy that is served: one table, into its page with ``--write docs``.
+
+``python -m benchmarks.speed.wire [--write docs]``. Round trips on one machine to a policy that takes no time; server
+and client share a process, so that its processor time is of both. Needs the extra ``serve``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.speed.page import main
+from benchmarks.studies import markdown_table
+from twinloop.core.contract import IMAGES, STATE, Contract
+from twinloop.release.client import PolicyClient
+from twinloop.release.running_policy import Observation
+from twinloop.release.serve import PolicyServer, ServeOptions
+from twinloop.twin import load_twin
+
+TRIPS, WARM, MARK = 400, 20, "python -m benchmarks.speed.wire"
+PICTURES = {"joints": {}, "joints and two 240x320 pictures": {"front": (240, 320), "wrist": (240, 320)}}
+Array = NDArray[np.float64]
+
+
+class Still:
+    """A policy that says the same whatever it sees."""
+
+    name, hash = "still", "0" * 64
+
+    def __init__(self, contract: Contract) -> None:
+        self.contract = contract
+
+    def restart(self, episode: int) -> None:
+        """Begin an episode, of which nothing is kept."""
+
+    def act(self, observation: Observation) -> Array:
+        """Return the joints as they are seen."""
+        return observation[STATE]
+
+    def sent(self, command: Array) -> None:
+        """Hear which command was sent."""
+
+    def close(self) -> None:
+        """Let go of nothing."""
+
+
+@contextlib.contextmanager
+def served(contract: Contract) -> Iterator[PolicyServer]:
+    """Serve the policy on a free port of this machine."""
+    server = PolicyServer(lambda: Still(contract), ServeOptions(port=0))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        time.sleep(0.005)
+    try:
+        yield server
+    finally:
+        server.stop(at_once=True)
+        thread.join()
+
+
+def run(trips: int = TRIPS) -> dict[tuple[str, str], tuple[Array, float]]:
+    """Return milliseconds of each round trip, and processor time of one, by observation and protocol."""
+    units, found = load_twin("so101_tabletop").units, {}
+    for name, cameras in PICTURES.items():
+        contract = Contract(robot_type="so101", control_hz=30.0, action=units, state=units, cameras=cameras)
+        rng = np.random.default_rng(0)
+        observation = {STATE: np.zeros(6)}
+        observation |= {f"{IMAGES}{at}": rng.integers(0, 256, (*size, 3), np.uint8) for at, size in cameras.items()}
+        with served(contract) as server:
+            for protocol, scheme in (("HTTP", "http"), ("WebSocket", "ws")):
+                client = PolicyClient(server.address.replace("http", scheme, 1))
+                client.restart(0)
+                found[name, protocol] = _timed(client, observation, trips)
+                client.close()
+    return found
+
+
+def _timed(client: PolicyClient, observation: Observation, trips: int) -> tuple[Array, float]:
+    for _ in range(WARM):
+        client.act(observation)
+    spent, cpu = np.empty(trips), time.process_time()
+    for trip in range(trips):
+        begun = time.perf_counter()
+        client.act(observation)
+        spent[trip] = 1e3 * (time.perf_counter() - begun)
+    return spent, 1e3 * (time.process_time() - cpu) / trips
+
+
+def table(found: dict[tuple[str, str], tuple[Array, float]]) -> str:
+    """Return the rows for the page."""
+    rows = [
+        [*key, *(f"{value:.1f} ms" for value in (spent.min(), np.median(spent), np.quantile(spent, 0.99), cpu))]
+        for key, (spent, cpu) in found.items()
+    ]
+    return markdown_table(["observation", "over", "shortest", "median", "99 %", "CPU"], rows)
+
+
+if __name__ == "__main__":
+    main(__doc__, "deployment.md", MARK, lambda: table(run()))
