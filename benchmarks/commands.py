@@ -354,7 +354,7 @@ class BenchTransfer:
     def run(self) -> Outcome:
         """Measure."""
         from benchmarks.transfer.run import run_bench_transfer
-        from twinloop.loop.virtual_robots.settings import Recipe, TransferSettings
+        from twinloop.workflows.demo.virtual_robots.settings import Recipe, TransferSettings
 
         settings = TransferSettings(
             robots=self.robots,

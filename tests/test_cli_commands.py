@@ -273,7 +273,7 @@ def test_an_output_that_is_a_file_is_refused_before_the_work(capsys, log, tmp_pa
 def test_doctor_names_a_package_of_every_extra():
     import tomllib
 
-    from twinloop.loop.doctor import _EXTRAS
+    from twinloop.workflows.doctor import _EXTRAS
 
     project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
     told = {command.partition("[")[2].rstrip("]'") for command in _EXTRAS.values()}

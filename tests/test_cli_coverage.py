@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from twinloop.cli.main import main
-from twinloop.loop.coverage import hole_line
+from twinloop.workflows.coverage.coverage import hole_line
 
 FILE = {
     "scene": {"robot": "so101", "task": "pick_and_place"},

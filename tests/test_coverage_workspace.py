@@ -16,9 +16,8 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.curate.recording import open_recordings
 from twinloop.dataset.reader import DatasetReader
-from twinloop.loop.coverage_like import clip_named
-from twinloop.loop.coverage_ranges import stand_in
-from twinloop.loop.coverage_sides import Member
+from twinloop.workflows.coverage.coverage import clip_named
+from twinloop.workflows.coverage.sides import Member, stand_in
 
 FEW = 24
 

@@ -15,7 +15,7 @@ from twinloop.core.records import Episode, Signal
 from twinloop.dataset.logs import load_log
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.recorded import write_log_dataset
-from twinloop.loop.logs import import_log, open_log, open_logs
+from twinloop.workflows.data.logs import import_log, open_log, open_logs
 
 POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 

@@ -10,20 +10,20 @@ import pytest
 import yaml
 from rich.console import Console
 
-from twinloop.loop.virtual_robots.settings import TransferSettings
 from twinloop.release.gate_config import InvariantRule, RobotRule, parse_gate
 from twinloop.stats import paired_p_values
+from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
 
 pytest.importorskip("torch")
-from twinloop.loop import demo_circle
+from twinloop.workflows.demo import circle as demo_circle
 
 SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=1, conditions=(1, 4))
 
 
 @pytest.mark.slow
 def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
-    from twinloop.loop.demo_circle_page import circle_section, transfer_figure
     from twinloop.report import Report
+    from twinloop.workflows.demo.circle import circle_section, transfer_figure
 
     monkeypatch.chdir(tmp_path)
     for name, value in {"SETTINGS": SMALL, "_TRIES": 4, "_TARGETED": 8, "_TRIALS": 8, "_STEPS": 20}.items():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twinloop.loop.parameters import COMMAND, parameters_page
 from twinloop.twin import load_twin
 from twinloop.twin.quantities import QUANTITIES
+from twinloop.workflows.twin.parameters import COMMAND, parameters_page
 
 PAGE = Path(__file__).parents[1] / "docs" / "parameters.md"
 

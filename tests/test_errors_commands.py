@@ -21,10 +21,10 @@ from twinloop.cli.run import Run
 from twinloop.cli.scenario import Augment, Loop, Scenario
 from twinloop.cli.train import Train
 from twinloop.core.errors import InputError
-from twinloop.loop.run import episode_line
 from twinloop.release import Registry, promote
 from twinloop.release.running_steps import Ran, Step
 from twinloop.train.config import CHECKPOINT
+from twinloop.workflows.deploy.run import episode_line
 
 HERE = Path("here")
 

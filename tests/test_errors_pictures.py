@@ -13,13 +13,13 @@ from twinloop.core.errors import DatasetError, InputError, MissingDependencyErro
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
-from twinloop.loop.render import settings_from_words
-from twinloop.loop.sensors import show_sensor
 from twinloop.render import open_renderer
 from twinloop.render.catalog import renderer_entry
 from twinloop.sensors.camera.chain import develop
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.twin import load_twin
+from twinloop.workflows.generate.render import settings_from_words
+from twinloop.workflows.twin.sensors import show_sensor
 
 WORDS = {"renderer": "auto", "cameras": (), "sizes": ("64x48",), "episodes": None, "samples": None, "quality": (),
          "annotations": "", "sensors": ("clean",), "subframes": 4}  # fmt: skip

@@ -10,8 +10,8 @@ from _pages import KeptReport
 from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.comparison import compare_stored
 from twinloop.evaluate.summary import Summary
-from twinloop.loop.evaluate_page import comparison_section, evaluation_section
 from twinloop.stats import clopper_pearson
+from twinloop.workflows.evaluate.page import comparison_section, evaluation_section
 
 
 def evaluation(policy="p", **changed):

@@ -8,8 +8,7 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.evaluate.comparison import compare_stored
 from twinloop.evaluate.real import read_real
 from twinloop.evaluate.summary import Summary
-from twinloop.loop.evaluate import conditions
-from twinloop.loop.evaluate_words import invalid_words
+from twinloop.workflows.evaluate.evaluate import conditions, invalid_words
 
 
 def table(folder, text, name="trials.csv"):
@@ -114,7 +113,7 @@ def test_a_policy_s_name_never_leads_out_of_the_folder_of_a_run(tmp_path):
     from rich.console import Console
 
     from twinloop.core.evaluation import Evaluation
-    from twinloop.loop.evaluate import run_evaluate_real
+    from twinloop.workflows.evaluate.evaluate import run_evaluate_real
 
     text = "policy,slice,success\n../../up,s,1\n../../up,t,0\nother,s,1\n"
     figures, code = run_evaluate_real(
@@ -131,7 +130,7 @@ def test_trials_become_rows_of_the_workspace(tmp_path):
     from datetime import UTC, datetime
 
     from twinloop.catalog import Workspace
-    from twinloop.loop.evaluate import remembered
+    from twinloop.workflows.evaluate.evaluate import remembered
 
     Workspace.create(tmp_path / "cell").close()
     text = "policy,slice,trial,success,score,valid\nact,s,t1,1,1.0,\nact,s,t2,1,1.0,0\n"
@@ -155,9 +154,9 @@ def test_a_recorded_episode_is_scored_as_the_simulated_one_was(tmp_path):
     from twinloop.evaluate.run import evaluate
     from twinloop.evaluate.suite import parse_suite
     from twinloop.evaluate.worlds import on_twin
-    from twinloop.loop.generate import run_generate
     from twinloop.tasks import open_task
     from twinloop.twin import load_twin
+    from twinloop.workflows.generate.generate import run_generate
 
     (tmp_path / "g.yaml").write_text(
         "scene: {twin: so101_tabletop, task: pick_and_place}\nrandomization: {params: {object/*/position/*: "

@@ -35,7 +35,7 @@ from twinloop.dataset.exporters.truth import Event, Truth
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.recorded import write_log_dataset
-from twinloop.loop.exports_truth import truth_of
+from twinloop.workflows.data.export import truth_of
 
 pytest.importorskip("mcap")
 GAP = 1.0  # s between episodes of one file
@@ -339,7 +339,7 @@ def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
     from twinloop.catalog import Workspace
     from twinloop.catalog.label_checks import Label
     from twinloop.catalog.labels import write
-    from twinloop.loop.exports import run_export
+    from twinloop.workflows.data.export import run_export
 
     copy = shutil.copytree(pictured, tmp_path / "work" / "data" / "set")
     workspace = Workspace.create(tmp_path / "work", name="test")

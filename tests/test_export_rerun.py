@@ -15,7 +15,7 @@ from twinloop.dataset.exporters.rerun import EXPORTER, export_rerun
 from twinloop.dataset.exporters.truth import Event, Truth
 from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.reader import DatasetReader
-from twinloop.loop.exports_truth import truth_of
+from twinloop.workflows.data.export import truth_of
 
 pytest.importorskip("rerun.chunk")
 

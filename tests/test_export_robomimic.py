@@ -32,9 +32,9 @@ from twinloop.dataset.exporters.verify import verify_export
 from twinloop.dataset.logs import load_log
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.recorded import write_log_dataset
-from twinloop.loop.exports_truth import truth_of
 from twinloop.twin import load_twin
 from twinloop.twin.model_text import model_text
+from twinloop.workflows.data.export import truth_of
 
 h5py = pytest.importorskip("h5py")
 

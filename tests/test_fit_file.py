@@ -6,7 +6,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import FitConfig
 from twinloop.identify.space import Prior
-from twinloop.loop.fit_file import fit_config, read_fit
+from twinloop.workflows.identify.identify import fit_config, read_fit
 
 FILE = """
 replay: {window: 0.5, start: measured, local: {position: 0.002}}

@@ -17,11 +17,11 @@ from twinloop.gap.attribution import AttributionOptions, attribute
 from twinloop.gap.attribution_causes import Cause, joined_groups
 from twinloop.gap.attribution_result import OVERALL, Explanation
 from twinloop.gap.groups import changed_params, parameter_groups
-from twinloop.loop.runs import finite
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import Interval
+from twinloop.workflows.run.results import finite
 
 OPTIONS = AttributionOptions(resamples=400)
 DELAY, KP, DAMPING, LIMIT = "actuator/j0/delay", "actuator/j0/kp", "joint/j0/damping", "actuator/j0/torque_limit"

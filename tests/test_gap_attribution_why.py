@@ -9,13 +9,12 @@ from _one_joint import joints_twin
 from benchmarks.error_rates.gap.attribution import shares_study, sobol_study
 from test_gap_attribution import DAMPING, DELAY, KP, known, log_of, moved
 from twinloop.core.errors import InputError
-from twinloop.loop.gap_why import Asking, explain
-from twinloop.loop.pages_gap_why import why_section
-from twinloop.loop.runs import finite
 from twinloop.report import Report
 from twinloop.report.gap_attribution import share_panels
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
+from twinloop.workflows.gap.why import Asking, explain, why_section
+from twinloop.workflows.run.results import finite
 
 pytest.importorskip("plotly")
 

@@ -22,12 +22,19 @@ from twinloop.gap.classes import Errors, drift_since, errors_of, gap_too_wide, o
 from twinloop.gap.classes_coverage import Support, combination_covered, never_covered, outside_p_value
 from twinloop.gap.classes_result import ALPHA, MEANINGS, decided
 from twinloop.gap.classes_trials import easier_in_simulation, failing_conditions, weak_policies
-from twinloop.loop import gap_classes
-from twinloop.loop.gap_classes import Request, _axes, _first_after, diagnose, training_support, twin_errors
-from twinloop.loop.logs import Log
-from twinloop.loop.pages_gap_classes import classes_section
 from twinloop.report import Report
 from twinloop.simulate import open_backend
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.gap import classes as gap_classes
+from twinloop.workflows.gap.classes import (
+    Request,
+    _axes,
+    _first_after,
+    classes_section,
+    diagnose,
+    training_support,
+    twin_errors,
+)
 
 BACKEND = open_backend("threads", nthread=2)
 

@@ -14,10 +14,10 @@ from twinloop.dataset.registry import load
 from twinloop.dataset.resample import resample
 from twinloop.dataset.sets.dfki_double_pendulum import read_rollouts
 from twinloop.gap import measure_gap
-from twinloop.loop.gap_options import Request
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
+from twinloop.workflows.gap.options import Request
 
 WINDOWS = ReplayOptions(window=1.0, start="measured")
 SIGMA = 0.003

@@ -8,12 +8,12 @@ from test_gap_measure import log_of
 from twinloop.core.errors import InputError
 from twinloop.gap import measure_gap
 from twinloop.gap.film_strips import film_strips, measured_qpos
-from twinloop.loop.pages_gap_dynamics import clips_section, horizon_section
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay_motion
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import load_twin
+from twinloop.workflows.gap.dynamics import clips_section, horizon_section
 
 PLANTED = {"joint/elbow_flex/damping": 8.0}
 OPTIONS = ReplayOptions()

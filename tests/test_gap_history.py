@@ -11,9 +11,8 @@ from twinloop.cli.gap import said
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.headline import Headline, headlines
-from twinloop.loop.fail_if import judge, parse_conditions
-from twinloop.loop.gap_history import past_runs, run_gap_history
-from twinloop.loop.measured_run import MeasuredRun
+from twinloop.workflows.gap.history import past_runs, run_gap_history
+from twinloop.workflows.run.results import MeasuredRun, judge, parse_conditions
 
 SKILL = Headline(name="skill", estimate=0.6, low=0.4, high=0.7, better="higher", meaning="1 − error / best baseline")
 RMSE = Headline(name="rmse/elbow", estimate=2.0, unit="deg", method="one episode, no interval")

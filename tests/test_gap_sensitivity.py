@@ -10,11 +10,11 @@ from test_gap_attribution import DAMPING, DELAY, KP, LIMIT, known, log_of, moved
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.gap.groups import parameter_groups
 from twinloop.gap.sensitivity import SensitivityOptions, sensitivity
-from twinloop.loop.runs import finite
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
+from twinloop.workflows.run.results import finite
 
 from _one_joint import joints_twin  # isort: skip
 

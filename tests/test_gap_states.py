@@ -18,10 +18,10 @@ from twinloop.encoders.trajectory import trajectory_features
 from twinloop.gap.states import measure_states
 from twinloop.gap.states_match import match
 from twinloop.gap.states_words import findings, verdict
-from twinloop.loop.gap_data import Against, calibrated, replayed, run_gap_data
-from twinloop.loop.logs import Log
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.gap.data import Against, calibrated, replayed, run_gap_data
 
 HZ, LAG, SECONDS = 30.0, 0.1, 8.0
 JOINTS = ("shoulder", "elbow", "gripper")

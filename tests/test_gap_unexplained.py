@@ -13,8 +13,6 @@ from twinloop.gap.unexplained import unexplained
 from twinloop.gap.unexplained_places import new_errors, places
 from twinloop.gap.unexplained_rules import RULES, hints
 from twinloop.identify.structures import BUILTIN, chosen_structures
-from twinloop.loop.gap_where import read_nested, where_it_lives
-from twinloop.loop.pages_gap_where import nested_section, where_section
 from twinloop.report import Report
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
@@ -22,6 +20,7 @@ from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import ridge_predictions
 from twinloop.twin.spec import ParamSpec
 from twinloop.twin.variant import declaring
+from twinloop.workflows.gap.where import nested_section, read_nested, where_it_lives, where_section
 
 BACKEND = open_backend("threads", nthread=2)
 

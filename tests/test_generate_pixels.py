@@ -10,8 +10,8 @@ from twinloop.core.files import sha256_tree
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.validate import validate
 from twinloop.generate import RenderConfig, generate_states, render_dataset, replay_episode, resolve
-from twinloop.loop.pictures import write_pictures
 from twinloop.render import probe_renderer
+from twinloop.workflows.demo.demo import write_pictures
 
 pytestmark = pytest.mark.skipif(not probe_renderer("gl").available, reason="renderer gl is not available")
 SMALL = RenderConfig(cameras=["front", "wrist"], height=64, width=96, episodes=9)

@@ -13,9 +13,9 @@ from twinloop.identify.plan import plan
 from twinloop.identify.problem import Block, Problem, linearize
 from twinloop.identify.solver import solve
 from twinloop.identify.survey import Survey, SurveyOptions, survey
-from twinloop.loop.plan import PlanRequest, run_plan
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
+from twinloop.workflows.identify.excitation import PlanRequest, run_plan
 
 BACKEND = open_backend("threads", nthread=1)
 

@@ -20,9 +20,9 @@ from twinloop.identify.solver import Descent, solve
 from twinloop.identify.uncertainty import fit_clusters, uncertainty
 from twinloop.identify.uncertainty_clusters import FrameTimes
 from twinloop.identify.uncertainty_scores import frame_scores
-from twinloop.loop.fit_file import fit_config
 from twinloop.simulate import open_backend
 from twinloop.stats import cluster_weights
+from twinloop.workflows.identify.identify import fit_config
 
 NAMES = ("gain", "friction", "offset")
 

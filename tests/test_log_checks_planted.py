@@ -17,8 +17,8 @@ from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.log_checks import check_log
 from twinloop.hardware import virtual_log
-from twinloop.loop.log_checks import expectations_of
 from twinloop.twin import load_twin
+from twinloop.workflows.data.logs import expectations_of
 
 G = 9.80665
 

@@ -9,12 +9,12 @@ import pytest
 from PIL import Image
 
 from twinloop.cli.main import main
-from twinloop.loop.moment import MovingTwin
 from twinloop.render import probe_renderer
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera_motion import PictureMotion
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
+from twinloop.workflows.twin.sensors import MovingTwin
 
 needs_gl = pytest.mark.skipif(not probe_renderer("gl").available, reason="renderer gl is not available")
 

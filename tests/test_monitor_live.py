@@ -13,9 +13,6 @@ import pytest
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError
-from twinloop.loop import monitor_data
-from twinloop.loop.monitor import calibrated
-from twinloop.loop.monitor_data import Recorded, watch
 from twinloop.release.monitor.calibration import Calibration, fewest_episodes
 from twinloop.release.monitor.drift import Between
 from twinloop.release.monitor.hypotheses import changed, hypotheses
@@ -27,6 +24,9 @@ from twinloop.release.running_robot import Seen
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin, load_twin
+from twinloop.workflows.deploy import monitor_episodes as monitor_data
+from twinloop.workflows.deploy.monitor import calibrated
+from twinloop.workflows.deploy.monitor_episodes import Recorded, watch
 
 STEPS, RATE = 45, 0.2
 TOOL = ("tool.x", "tool.y", "tool.z")
@@ -85,7 +85,9 @@ def _waves(count: int, seed: int, fault: str = "", tracker: float = 0.0) -> Reco
 @cache
 def _calibration() -> Calibration:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("twinloop.loop.monitor._TRIED", 2)  # waves differ little, and signatures take most of the time
+        patch.setattr(
+            "twinloop.workflows.deploy.monitor._TRIED", 2
+        )  # waves differ little, and signatures take most of the time
         return calibrated(_waves(16, 0), _twin(), _contract(_twin()), rate=RATE, success_rate=0.9)
 
 

@@ -15,13 +15,13 @@ from twinloop.curate.cells import Cell, PairCell
 from twinloop.curate.coverage import ClipRows, CoverageOfReality
 from twinloop.curate.holes import Hole
 from twinloop.curate.scan import Box
-from twinloop.loop import pages_coverage
-from twinloop.loop.coverage_clips import ClipSettings
-from twinloop.loop.coverage_measured import CoverageOptions, Measured
-from twinloop.loop.coverage_params import ParameterSpace
-from twinloop.loop.coverage_words import box_words, failing_words, figures_of, findings, text_lines
-from twinloop.loop.pages_coverage import coverage_sections
 from twinloop.stats.neighbours import NeighbourFigures
+from twinloop.workflows.coverage import page as pages_coverage
+from twinloop.workflows.coverage.axes import ParameterSpace
+from twinloop.workflows.coverage.measured import CoverageOptions, Measured
+from twinloop.workflows.coverage.page import coverage_sections
+from twinloop.workflows.coverage.sides import ClipSettings
+from twinloop.workflows.coverage.words import box_words, failing_words, figures_of, findings, text_lines
 
 NS: Any = SimpleNamespace
 NAN = float("nan")

@@ -18,11 +18,11 @@ from twinloop.core.evaluation import Evaluation
 from twinloop.curate.check import Score
 from twinloop.evaluate.summary import Summary
 from twinloop.label.rules import RULES, open_rule
-from twinloop.loop.curated import Curated
-from twinloop.loop.evaluate_words import invalid_words, print_summary
-from twinloop.loop.label_words import list_words
-from twinloop.loop.pages_curate import curate_section
 from twinloop.stats import clopper_pearson
+from twinloop.workflows.curate.report import curate_section
+from twinloop.workflows.curate.scores import Curated
+from twinloop.workflows.data.labels import list_words
+from twinloop.workflows.evaluate.evaluate import invalid_words, print_summary
 
 NS: Any = SimpleNamespace
 CHECKS: Any = [NS(name="physics/speed", meaning="too fast"), NS(name="recording/still", meaning="frozen pictures")]

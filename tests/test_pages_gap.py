@@ -12,10 +12,10 @@ from _pages import KeptReport, ends, interval, lines_at
 from twinloop.encoders.trajectory import Feature
 from twinloop.gap.policies import MeasureGap
 from twinloop.gap.policies_rows import GapRow
-from twinloop.loop.pages_gap_comparison import comparison_section, estimate_section, power_section
-from twinloop.loop.pages_gap_data import data_section
-from twinloop.loop.pages_gap_policies import policies_section, predictivity_section
 from twinloop.stats.predictivity import PredictivityFigure
+from twinloop.workflows.gap.comparison_page import comparison_section, estimate_section, power_section
+from twinloop.workflows.gap.data import data_section
+from twinloop.workflows.gap.policies import policies_section, predictivity_section
 
 NS: Any = SimpleNamespace
 NAN = float("nan")

@@ -21,17 +21,16 @@ from twinloop.gap.unexplained_result import Moment, StateShare, Unexplained
 from twinloop.gap.unexplained_rules import Hint, Rule
 from twinloop.gap.vision_difference import Difference
 from twinloop.gap.vision_regions import Regions
-from twinloop.loop import pages_gap_dynamics
-from twinloop.loop.gap_where import NestedModel, NestedModels
-from twinloop.loop.pages_gap_classes import classes_section
-from twinloop.loop.pages_gap_dynamics import clips_section, horizon_section, recorded_camera
-from twinloop.loop.pages_gap_sensors import remedy_text, sensors_section
-from twinloop.loop.pages_gap_vision import difference_row, verdict, vision_section
-from twinloop.loop.pages_gap_where import nested_section, where_section
-from twinloop.loop.pages_gap_why import why_section
 from twinloop.report.figure import BLUE, GREY, ORANGE, VIOLET
 from twinloop.stats import AllanCurve
 from twinloop.stats.spectra import Spectrum
+from twinloop.workflows.gap import dynamics as pages_gap_dynamics
+from twinloop.workflows.gap.classes import classes_section
+from twinloop.workflows.gap.dynamics import clips_section, horizon_section, recorded_camera
+from twinloop.workflows.gap.sensors import remedy_text, sensors_section
+from twinloop.workflows.gap.vision import difference_row, verdict, vision_section
+from twinloop.workflows.gap.where import NestedModel, NestedModels, nested_section, where_section
+from twinloop.workflows.gap.why import why_section
 
 NS: Any = SimpleNamespace
 NAN = float("nan")

@@ -15,8 +15,8 @@ from twinloop.identify.config import FitConfig
 from twinloop.identify.drift import Drift, DriftParam
 from twinloop.identify.profile import Profile
 from twinloop.identify.result import Estimate
-from twinloop.loop import pages_identify
-from twinloop.loop.pages_identify import drift_section, identify_section, ranges_section, structures_section
+from twinloop.workflows.identify import page as pages_identify
+from twinloop.workflows.identify.page import drift_section, identify_section, ranges_section, structures_section
 
 NS: Any = SimpleNamespace
 NAN = float("nan")

@@ -9,12 +9,11 @@ import pytest
 
 from _pages import KeptReport, lines_at
 from twinloop.core.decision import GateDecision, RuleVerdict
-from twinloop.loop.monitor_data import Watched
-from twinloop.loop.pages_adapt import adaptation_section
-from twinloop.loop.pages_evidence import evidence_section
-from twinloop.loop.pages_monitor import monitor_section
-from twinloop.loop.pages_release import gate_section
-from twinloop.loop.pages_train import train_page, train_section
+from twinloop.workflows.deploy.gate import gate_section
+from twinloop.workflows.deploy.monitor import monitor_section
+from twinloop.workflows.deploy.monitor_episodes import Watched
+from twinloop.workflows.evaluate.evidence import evidence_section
+from twinloop.workflows.train.page import adaptation_section, train_page, train_section
 
 NS: Any = SimpleNamespace
 

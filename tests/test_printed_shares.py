@@ -6,12 +6,12 @@ from typing import Any
 from benchmarks.error_rates.logs.run import Trial, _defect_row
 from benchmarks.speed import gpu
 from twinloop.curate.plan import Target
-from twinloop.loop.coverage_words import failing_words
-from twinloop.loop.next_plan import target_lines
-from twinloop.loop.scenario_ask import _of
-from twinloop.loop.scenario_change import Change, changes_table
 from twinloop.stats import clopper_pearson
 from twinloop.stats.two_by_two_paired import PairedCounts
+from twinloop.workflows.coverage.next_plan import target_lines
+from twinloop.workflows.coverage.words import failing_words
+from twinloop.workflows.scenario.ask import _of
+from twinloop.workflows.scenario.circle import Change, changes_table
 
 
 def test_success_before_and_after_is_printed_with_intervals():

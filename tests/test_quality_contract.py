@@ -26,9 +26,9 @@ from twinloop.curate.registry import CHECKS, open_checks
 from twinloop.curate.run import score_all
 from twinloop.curate.score_rows import scores_table
 from twinloop.curate.sources import _hashes, source_hashes
-from twinloop.loop.curate import run_curate, show_scores
-from twinloop.loop.curate_said import short
-from twinloop.loop.curate_twins import TwinsOfEpisodes
+from twinloop.workflows.curate.curate import run_curate, show_scores
+from twinloop.workflows.curate.report import short
+from twinloop.workflows.curate.scores import TwinsOfEpisodes
 
 NO_TWIN = TwinsOfEpisodes()
 

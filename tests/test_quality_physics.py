@@ -16,8 +16,8 @@ from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import open_checks
 from twinloop.dataset.recorded import write_log_dataset
 from twinloop.hardware import virtual_log
-from twinloop.loop.curate_twins import TwinsOfEpisodes
 from twinloop.twin import load_twin
+from twinloop.workflows.curate.scores import TwinsOfEpisodes
 
 TWINS = TwinsOfEpisodes(named=TWIN)
 # Of states, found by limits that are known: two episodes are enough.

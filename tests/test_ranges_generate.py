@@ -14,9 +14,9 @@ from twinloop.core.markdown import markdown_text
 from twinloop.dataset.reader import DatasetReader
 from twinloop.generate import read_config
 from twinloop.generate.config import load_plan
-from twinloop.loop.generate import run_generate
 from twinloop.randomize import Plan, identified_draws, identified_notes
 from twinloop.twin import load_twin
+from twinloop.workflows.generate.generate import run_generate
 
 KP, DAMPING, OFFSET = "actuator/elbow_flex/kp", "joint/elbow_flex/damping", "sensor/elbow_flex/offset"
 FILE = "scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs: 2, episodes_per_env: 1}\n"

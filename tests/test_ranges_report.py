@@ -9,10 +9,10 @@ from rich.console import Console
 from _swing import TRUTH, clips, swing_twin
 from twinloop.core.errors import InputError
 from twinloop.identify.config import FitConfig
-from twinloop.loop.identify import Beyond, run_identify, split_log
-from twinloop.loop.logs import Log
 from twinloop.report.identification import correlation_map, coverage_curve, drift_panels, predicted_band
 from twinloop.simulate import open_backend
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.identify.identify import Beyond, run_identify, split_log
 
 
 @pytest.fixture(scope="module")

@@ -21,13 +21,12 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.logs import load_log
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.side_tables import open_side_table
-from twinloop.loop.run import run_policy
-from twinloop.loop.run_cell import RunRequest
-from twinloop.loop.run_outcome import read_outcomes
 from twinloop.release.client import PolicyClient
 from twinloop.release.running_policy import LocalDecider
 from twinloop.release.running_record import EVENTS, STEPS
 from twinloop.twin import load_twin
+from twinloop.workflows.deploy.cell import RunRequest
+from twinloop.workflows.deploy.run import read_outcomes, run_policy
 
 pytest.importorskip("torch")
 

@@ -8,14 +8,14 @@ import pytest
 from twinloop.catalog import Workspace
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.side_tables import open_side_table
-from twinloop.loop.run import run_policy
-from twinloop.loop.run_cell import RunRequest
 from twinloop.release.plan import ShadowPlan, StagePlan
 from twinloop.release.promotion import promote
 from twinloop.release.registry import Registry
 from twinloop.release.running_policy import LocalDecider
 from twinloop.release.running_record import SCORES
 from twinloop.release.stages import Stages
+from twinloop.workflows.deploy.cell import RunRequest
+from twinloop.workflows.deploy.run import run_policy
 
 pytest.importorskip("torch")
 

@@ -9,8 +9,7 @@ import pytest
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
-from twinloop.loop.scenario_change import Change
-from twinloop.loop.scenario_circle import Circle, _apart, _gated, _sources
+from twinloop.workflows.scenario.circle import Change, Circle, _apart, _gated, _sources
 
 ASKED = Circle(name="miss", policy="old", within=0.1)
 

@@ -15,10 +15,6 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import SeedPath
 from twinloop.generate.config import read_config
-from twinloop.loop import scenario_places as places
-from twinloop.loop.scenario_augment import write_plan
-from twinloop.loop.scenario_failure import acting_again
-from twinloop.loop.scenario_rebuild import Rebuilt
 from twinloop.release import Registry
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.pinned import PinnedWorld
@@ -28,6 +24,9 @@ from twinloop.scenario.trials import Tried, try_actor
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
+from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario.augment import write_plan
+from twinloop.workflows.scenario.failure import Rebuilt, acting_again
 
 SLIP = "object/cube/friction/slide"
 TRIES = 5  # the fewest of which, where all turn, chance is below 5 %: 2⁻⁵

@@ -10,9 +10,6 @@ import pytest
 
 from _pages import KeptReport
 from twinloop.core.decision import GateDecision
-from twinloop.loop.scenario_ask import _contrasts_table
-from twinloop.loop.scenario_change import Change, changes_page, changes_table
-from twinloop.loop.scenario_pages import doses_section, scenario_section, terms_section
 from twinloop.scenario.ablate import Ablated, Ablation
 from twinloop.scenario.counterfactual import Crossing, adjusted, contrast
 from twinloop.scenario.terms import Term
@@ -20,6 +17,8 @@ from twinloop.scenario.trials import Tried
 from twinloop.scenario.what import What
 from twinloop.stats import clopper_pearson
 from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.workflows.scenario.ask import _contrasts_table, doses_section, scenario_section, terms_section
+from twinloop.workflows.scenario.circle import Change, changes_page, changes_table
 
 LEVEL = 0.9
 WHAT = What(pattern="object/cube/mass", names=("object/cube/mass",), op="scale", doses=(0.5, 2.0))

@@ -11,9 +11,8 @@ import pytest
 
 from _training import config, dataset
 from twinloop.core.errors import InputError
-from twinloop.loop.pages_adapt import adaptation_section
-from twinloop.loop.pages_train import train_page
 from twinloop.train import train
+from twinloop.workflows.train.page import adaptation_section, train_page
 
 torch = pytest.importorskip("torch")
 

@@ -17,21 +17,21 @@ from benchmarks.transfer.pages import difference_table, figure, success_table, t
 from benchmarks.transfer.run import run_bench_transfer
 from twinloop.core.errors import InputError
 from twinloop.dataset.reader import DatasetReader
-from twinloop.loop.virtual_robots.comparison import TransferResult, over_robots, stages
-from twinloop.loop.virtual_robots.demonstrations import (
+from twinloop.randomize import Plan
+from twinloop.rollout import run_batch
+from twinloop.simulate import open_backend
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+from twinloop.workflows.demo.virtual_robots.comparison import TransferResult, over_robots, stages
+from twinloop.workflows.demo.virtual_robots.demonstrations import (
     ShakenExpert,
     Worlds,
     placement_draws,
     training_worlds,
     write_demonstrations,
 )
-from twinloop.loop.virtual_robots.parts import Part, make, successes
-from twinloop.loop.virtual_robots.settings import CONDITIONS, Recipe, TransferSettings
-from twinloop.randomize import Plan
-from twinloop.rollout import run_batch
-from twinloop.simulate import open_backend
-from twinloop.tasks import open_task
-from twinloop.twin import load_twin
+from twinloop.workflows.demo.virtual_robots.parts import Part, make, successes
+from twinloop.workflows.demo.virtual_robots.settings import CONDITIONS, Recipe, TransferSettings
 
 TWIN = load_twin("so101_tabletop")
 TINY = TransferSettings(robots=1, seeds=1, episodes=3, demos=6, real=2, steps=20, log=2, conditions=(1, 6))
@@ -92,7 +92,7 @@ class TestOrder:
         assert trials == 2 * 2 * 6
 
     def test_what_is_whole_is_not_made_again_and_half_parts_are(self, tmp_path, monkeypatch):
-        from twinloop.loop.virtual_robots import parts
+        from twinloop.workflows.demo.virtual_robots import parts
 
         made = []
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.studies import StudyTable
-from twinloop.loop.virtual_robots.comparison import WANTED, OverRobots, TransferResult
-from twinloop.loop.virtual_robots.settings import NUMBERS
 from twinloop.report import Report
+from twinloop.workflows.demo.virtual_robots.comparison import WANTED, OverRobots, TransferResult
+from twinloop.workflows.demo.virtual_robots.settings import NUMBERS
 
 HEAD = ("", "policies trained on", "success", "95 % over robots", "per robot", "sd of seeds")
 

@@ -9,11 +9,11 @@ from rich.console import Console
 
 from benchmarks.studies import around, printed, write_between
 from benchmarks.transfer import pages
-from twinloop.loop.runs import write_report, write_result
-from twinloop.loop.virtual_robots.comparison import compare_on_robots
-from twinloop.loop.virtual_robots.settings import TransferSettings
 from twinloop.policies.door import require_torch
 from twinloop.report import Report
+from twinloop.workflows.demo.virtual_robots.comparison import compare_on_robots
+from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
+from twinloop.workflows.run.results import write_report, write_result
 
 PAGE, MARK = "transfer.md", "benchmarks transfer"
 

@@ -122,11 +122,12 @@ class Campaign:
 
 def serve() -> None:
     """Fork for each line ``[job, arguments]`` that is read, and print what its child answers."""
-    for name in ("duckdb", "pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "av", "mujoco", "scipy.stats",
-                 "scipy.optimize", "twinloop.cli.main", "twinloop.catalog", "twinloop.loop.generate",
-                 "twinloop.loop.identify", "twinloop.loop.curate", "twinloop.loop.edits", "twinloop.dataset.reader",
-                 "twinloop.loop.release", "twinloop.report", "torch", "twinloop.loop.train", "twinloop.train.run",
-                 "matplotlib.figure", "huggingface_hub", "_campaign_verbs"):  # fmt: skip
+    libraries = ("duckdb", "pyarrow.compute", "pyarrow.parquet", "pyarrow.dataset", "av", "mujoco", "scipy.stats",
+                 "scipy.optimize", "torch", "matplotlib.figure", "huggingface_hub")  # fmt: skip
+    ours = ("cli.main", "catalog", "workflows.generate.generate", "workflows.identify.identify",
+            "workflows.curate.curate", "workflows.data.datasets", "dataset.reader", "workflows.deploy.release",
+            "workflows.train.train", "train.run", "report")  # fmt: skip
+    for name in (*libraries, *(f"twinloop.{one}" for one in ours), "_campaign_verbs"):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     _register_store()

@@ -17,8 +17,8 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
 from twinloop.core.errors import TwinloopError
 from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.loop.curate import run_curate
-from twinloop.loop.fsck import run_fsck
+from twinloop.workflows.curate.curate import run_curate
+from twinloop.workflows.data.workspace import run_fsck
 
 CAMERA = "front"
 TEXT = "the hand closes on the cube before it lifts it"

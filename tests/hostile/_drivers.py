@@ -208,9 +208,9 @@ def arm_with(**attributes):
 
 def policy_of(monkeypatch, arm, decider=None):
     """Let `run` and `record` find this arm and this policy, whatever they are asked for."""
-    monkeypatch.setattr("twinloop.loop.run_cell.open_robot", lambda address: arm)
-    monkeypatch.setattr("twinloop.loop.record.open_robot", lambda address: arm)
-    monkeypatch.setattr("twinloop.loop.run_cell.open_decider", lambda *_, **__: decider or Sways())
+    monkeypatch.setattr("twinloop.workflows.deploy.cell.open_robot", lambda address: arm)
+    monkeypatch.setattr("twinloop.workflows.data.record.open_robot", lambda address: arm)
+    monkeypatch.setattr("twinloop.workflows.deploy.cell.open_decider", lambda *_, **__: decider or Sways())
 
 
 def command(tmp_path, capsys, *words):

@@ -322,7 +322,7 @@ def test_approval_is_of_the_content(cell, sentinel, capsys, observed):
     assert sentinel.exists()  # approved: it runs
     sentinel.unlink()
     helper.write_text(helper.read_text() + "\n# changed\n")
-    from twinloop.loop import worlds
+    from twinloop.workflows.data import labels as worlds
 
     worlds._opened.cache_clear()
     assert run(capsys, "label", "--rule", "failure/pick_and_place")[0] == 0

@@ -480,7 +480,7 @@ def test_twin_show_says_that_settings_were_changed(tmp_path, capsys):
 
 @pytest.mark.attack("a user asks what this machine can do", expected="doctor names the engine's faults")
 def test_doctor_names_the_fault(monkeypatch, capsys):
-    monkeypatch.setattr("twinloop.loop.doctor.probe_all", list)
+    monkeypatch.setattr("twinloop.workflows.doctor.probe_all", list)
     assert main(["doctor"]) == 0
     assert "sparse-newton" in capsys.readouterr().out
     assert main(["doctor", "--json"]) == 0

@@ -222,7 +222,7 @@ def test_an_error_that_no_code_expects(
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "/data/some/file")
 
-    monkeypatch.setattr("twinloop.loop.doctor.run_doctor", fail)
+    monkeypatch.setattr("twinloop.workflows.doctor.run_doctor", fail)
     assert main(["doctor", "--json"]) == 2
     out, err = capfd.readouterr()
     figures = json.loads(out.splitlines()[-1])
@@ -237,7 +237,7 @@ def test_a_pipe_that_was_closed_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -
     def fail(*_: object, **__: object) -> None:
         raise BrokenPipeError
 
-    monkeypatch.setattr("twinloop.loop.doctor.run_doctor", fail)
+    monkeypatch.setattr("twinloop.workflows.doctor.run_doctor", fail)
     with pytest.raises(BrokenPipeError):
         main(["doctor"])
 
@@ -248,7 +248,7 @@ def test_too_few_open_files_is_a_clear_message(tmp_path: Path, observed: Callabl
     held, _ = workspace(tmp_path / "cell")
     held.close()
     code = (
-        "import resource, sys\nfrom twinloop.cli.main import main\nimport twinloop.loop.edits, duckdb\n"
+        "import resource, sys\nfrom twinloop.cli.main import main\nimport twinloop.workflows.data.datasets, duckdb\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (7, 7))\n"
         "sys.exit(main(['edit', 'select', 'data/first', '--episodes', '0', '--output', 'data/one']))"
     )

@@ -33,7 +33,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset import layout
 from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.loop.remember import remember
+from twinloop.workflows.run.remember import remember
 
 DOCS = Path(__file__).parents[2] / "docs" / "catalog.md"
 NAMED = "fsck --deep names the file, exit code 1"

@@ -24,8 +24,8 @@ from twinloop.core.files import sha256_tree
 from twinloop.dataset.exporters.protocol import fresh_folder
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.snapshot import FolderLock, locked_snapshot
-from twinloop.loop.runs import claim_output, write_run
 from twinloop.report import Report
+from twinloop.workflows.run.results import claim_output, write_run
 
 NAMED = ("identify", "train", "import", "pull", "curate", "generate")  # those that the issue names, and generate
 POINTS = {name: 12 if name in NAMED else 3 for name in VERBS}
@@ -177,7 +177,7 @@ def test_a_run_without_figures_is_made_again(tmp_path: Path, monkeypatch: pytest
     folder, console = tmp_path / "run", Console(quiet=True)
 
     def half() -> None:
-        monkeypatch.setattr("twinloop.loop.runs.write_result", _die)
+        monkeypatch.setattr("twinloop.workflows.run.results.write_result", _die)
         write_run(folder, {"verb": "test"}, Report("A run", ""), lambda page: None, console)
 
     _killed_in(tmp_path, half)
@@ -320,11 +320,11 @@ def test_a_training_that_ended_is_completed(
     dataset(tmp_path / "cell" / "data" / "planted", range(4))
     words = ["train", "--data", "data/planted", "--output", "policies/new", *SMALL]
     with monkeypatch.context() as patch:
-        patch.setattr("twinloop.loop.train._print", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("twinloop.workflows.train.train._print", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert main(words) == 130
     assert (tmp_path / "cell" / "policies" / "new" / "result.json").is_file()
     assert main(words) == 2
-    monkeypatch.setattr("twinloop.loop.train.train", lambda *_, **__: pytest.fail("trained anew"))
+    monkeypatch.setattr("twinloop.workflows.train.train.train", lambda *_, **__: pytest.fail("trained anew"))
     assert main([*words, "--resume", "--seed", "5"]) == 2
     assert "another configuration" in " ".join(capfd.readouterr().err.split())
     assert main([*words, "--resume"]) == 0

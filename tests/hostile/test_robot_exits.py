@@ -120,7 +120,7 @@ def test_a_driver_that_never_disconnects(tmp_path, monkeypatch, capsys, observed
     release = threading.Event()
     arm = Arm(disconnect=lambda arm, answer: release.wait(60.0))
     policy_of(monkeypatch, arm)
-    monkeypatch.setattr("twinloop.loop.run_cell.PATIENCE_S", 0.2)
+    monkeypatch.setattr("twinloop.workflows.deploy.cell.PATIENCE_S", 0.2)
     began = time.perf_counter()
     code, figures, _ = command(tmp_path, capsys)
     release.set()
@@ -356,7 +356,7 @@ class Mine(Arm):
 )
 def test_a_driver_from_a_file(tmp_path, monkeypatch, capsys, observed):
     (tmp_path / "mine.py").write_text(OWN)
-    monkeypatch.setattr("twinloop.loop.run_cell.open_decider", lambda *_, **__: Sways())
+    monkeypatch.setattr("twinloop.workflows.deploy.cell.open_decider", lambda *_, **__: Sways())
     code, figures, _ = command(tmp_path, capsys, "--robot", f"{tmp_path}/mine.py:Mine?value=2048")
     assert code == 1
     assert "sent 2048 to elbow_flex" in figures["ended"]

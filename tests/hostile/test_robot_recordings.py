@@ -53,7 +53,7 @@ def plan_of(path) -> str:
 
 def recorded(arm, tmp_path, monkeypatch, capsys, *more: str):
     """Run `twinloop record`; returns the exit code, the figures, what people read, and the log if there is one."""
-    monkeypatch.setattr("twinloop.loop.record.open_robot", lambda address: arm)
+    monkeypatch.setattr("twinloop.workflows.data.record.open_robot", lambda address: arm)
     words = ["record", "--robot", "arm", "--excitation", plan_of(tmp_path / "p.yaml"), "--output"]
     code = main([*words, str(tmp_path / "log"), "--json", *more])
     shown = capsys.readouterr()
@@ -180,7 +180,7 @@ def test_vitals_that_exit(tmp_path, monkeypatch, capsys, observed):
 def test_a_reading_that_never_comes(tmp_path, monkeypatch, capsys, observed):
     release = threading.Event()
     arm = Arm(since=90, get_observation=lambda arm, answer: release.wait(60.0))
-    monkeypatch.setattr("twinloop.loop.record._PATIENCE_S", 0.1)
+    monkeypatch.setattr("twinloop.workflows.data.record._PATIENCE_S", 0.1)
     monkeypatch.setattr("twinloop.hardware.driver._FAREWELL_S", 0.1)
     began = time.perf_counter()
     code, figures, _, [episode] = recorded(arm, tmp_path, monkeypatch, capsys)

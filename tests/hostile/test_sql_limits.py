@@ -254,7 +254,7 @@ def test_limits_have_defaults_and_units(tmp_path):
 
 @pytest.mark.attack("An answer too large for one line of JSON is asked for with --json", expected="refused: --output")
 def test_an_answer_too_large_for_one_line_is_refused(cell, monkeypatch, capfd, observed):
-    monkeypatch.setattr("twinloop.loop.query._MOST_IN_LINE", 1000)
+    monkeypatch.setattr("twinloop.workflows.data.query._MOST_IN_LINE", 1000)
     assert main(["query", "SELECT * FROM range(1000)", "--json", "--workspace", str(cell.root)]) == 2
     said = capfd.readouterr().err
     assert "--output FILE" in said

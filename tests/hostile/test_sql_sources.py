@@ -23,10 +23,10 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.label.rules_sql import SqlRule
-from twinloop.loop import labels
-from twinloop.loop.coverage_sides import workspace_side
 from twinloop.train.config import SourceConfig
 from twinloop.train.sources import open_sources
+from twinloop.workflows.coverage.sides import workspace_side
+from twinloop.workflows.data import labels
 
 WRITER = "WITH a AS (COPY (SELECT 1 AS episode_id) TO '{path}' (FORMAT PARQUET)) SELECT episode_id FROM episodes"
 CONDITION = (
@@ -176,7 +176,7 @@ def test_a_rule_gives_no_more_rows_than_fit(root, monkeypatch, observed):
 )
 def test_no_choice_of_episodes_gives_more_rows_than_fit(root, monkeypatch, choose, observed):
     monkeypatch.setattr("twinloop.catalog.naming.MOST_ROWS", 10_000)
-    monkeypatch.setattr("twinloop.loop.coverage_sides.MOST_ROWS", 10_000)
+    monkeypatch.setattr("twinloop.workflows.coverage.sides.MOST_ROWS", 10_000)
     with Workspace.open(root) as ws, pytest.raises(InputError, match="more than 10,000 rows") as refusal:
         choose(ws)
     observed(refusal.value)

@@ -20,7 +20,7 @@ from twinloop.core.files import atomic_open, write_bytes
 from twinloop.dataset.exporters.protocol import fresh_folder
 from twinloop.dataset.lerobot_v3 import DatasetWriter
 from twinloop.dataset.snapshot import FolderLock, locked, locked_snapshot
-from twinloop.loop.runs import finishing
+from twinloop.workflows.run.results import finishing
 
 SAME = ("generate", "render", "import", "pull", "edit select", "edit split", "export", "export robomimic", "fetch",
         "datasets materialize", "identify", "train", "curate", "evaluate", "compare", "gap compare", "evidence", "gate",

@@ -19,13 +19,13 @@ from twinloop.gap.classes_coverage import Support, combination_covered, never_co
 from twinloop.gap.classes_result import ALPHA, Check, decided
 from twinloop.gap.unexplained import unexplained
 from twinloop.identify.structures import chosen_structures
-from twinloop.loop.gap_where import best_and_tangents
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.spec import ParamSpec
 from twinloop.twin.variant import declaring
+from twinloop.workflows.gap.where import best_and_tangents
 
 Array = NDArray[np.float64]
 

@@ -19,9 +19,9 @@ from twinloop.dataset.importers.raw import RawEpisode
 from twinloop.dataset.log_checks import Expectations, Finding, LogReport, check_log
 from twinloop.dataset.registry import SETS, load_raw
 from twinloop.hardware import virtual_log
-from twinloop.loop.log_checks import expectations_of
 from twinloop.stats import wilson
 from twinloop.twin import load_twin
+from twinloop.workflows.data.logs import expectations_of
 
 PLACE = "benchmarks logs"
 _CHUNK = 6  # episodes of one trial: a log of a minute

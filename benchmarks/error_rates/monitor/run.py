@@ -14,9 +14,9 @@ from benchmarks.error_rates.monitor.tables import tables
 from benchmarks.error_rates.monitor.trials import Robot, try_pictures, try_robot
 from benchmarks.studies import around, printed, write_between
 from twinloop.core.pool import LocalProcesses, cores
-from twinloop.loop.virtual_robots.demonstrations import training_worlds, write_demonstrations
 from twinloop.train import SourceConfig, TrainConfig, train
 from twinloop.twin import load_twin
+from twinloop.workflows.demo.virtual_robots.demonstrations import training_worlds, write_demonstrations
 
 PLACE, PAGE = "benchmarks monitor", "monitoring.md"
 TABLES = ("alarms", "faults", "causes", "unlikeness")

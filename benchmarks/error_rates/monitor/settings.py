@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from twinloop.loop.virtual_robots.settings import Recipe
+from twinloop.workflows.demo.virtual_robots.settings import Recipe
 
 TWIN, TASK, CAMERA = "so101_tabletop", "pick_and_place", "front"
 # As docs/transfer.md found to be good where the tool is tracked; without that nobody can say whether the tracker was

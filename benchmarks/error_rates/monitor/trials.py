@@ -26,8 +26,6 @@ from benchmarks.error_rates.monitor.settings import (
 from twinloop.core.contract import IMAGES
 from twinloop.core.errors import CheckFailedError
 from twinloop.hardware import hidden_cell
-from twinloop.loop.monitor import calibrated
-from twinloop.loop.monitor_data import Recorded, Watched, joined, watch
 from twinloop.policies import Acting, open_policy
 from twinloop.release.monitor.calibration import Calibration
 from twinloop.release.monitor.live import Monitor
@@ -39,6 +37,8 @@ from twinloop.simulate import open_backend
 from twinloop.stats.conformal import conformal_threshold
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
+from twinloop.workflows.deploy.monitor import calibrated
+from twinloop.workflows.deploy.monitor_episodes import Recorded, Watched, joined, watch
 
 _HEIGHT, _WIDTH, _EVERY = 72, 96, 6  # of pictures, and control steps from one to the next: 5 per second
 _ATTEMPTS = 6  # episodes per success that is wanted, at most

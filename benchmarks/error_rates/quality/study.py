@@ -22,9 +22,9 @@ from twinloop.curate.recording import Recording, open_recordings
 from twinloop.curate.registry import open_checks
 from twinloop.dataset.recorded import write_log_dataset
 from twinloop.dataset.registry import load_raw
-from twinloop.loop.curate_twins import TwinsOfEpisodes
-from twinloop.loop.generate import run_generate
 from twinloop.stats import wilson
+from twinloop.workflows.curate.scores import TwinsOfEpisodes
+from twinloop.workflows.generate.generate import run_generate
 
 TWIN, REAL = "so101_tabletop", "so101_pick_place_tape"
 _WRONG = ("suspect", "bad")

@@ -80,7 +80,7 @@ class Demo:
 
     def run(self) -> Outcome:
         """Run the demo."""
-        from twinloop.loop.demo import run_demo
+        from twinloop.workflows.demo.demo import run_demo
 
         return run_demo(self.output, seed=self.seed, workers=self.workers, console=console(json=self.json)), 0
 
@@ -116,7 +116,7 @@ class Generate:
 
     def run(self) -> Outcome:
         """Generate."""
-        from twinloop.loop.generate import run_generate
+        from twinloop.workflows.generate.generate import run_generate
 
         figures = run_generate(
             self.file,
@@ -213,7 +213,7 @@ class TwinShow:
 
     def run(self) -> Outcome:
         """Show."""
-        from twinloop.loop.show import show_twin
+        from twinloop.workflows.twin.parameters import show_twin
 
         return show_twin(self.twin, console(json=self.json)), 0
 
@@ -246,6 +246,6 @@ class Doctor:
 
     def run(self) -> Outcome:
         """Examine."""
-        from twinloop.loop.doctor import run_doctor
+        from twinloop.workflows.doctor import run_doctor
 
         return run_doctor(console(json=self.json)), 0

@@ -52,8 +52,8 @@ class Compare:
 
     def run(self) -> Outcome:
         """Compare."""
-        from twinloop.loop.compare import run_compare
-        from twinloop.loop.evaluate import EvaluateRequest
+        from twinloop.workflows.evaluate.compare import run_compare
+        from twinloop.workflows.evaluate.evaluate import EvaluateRequest
 
         request = EvaluateRequest(
             suite=self.suite,

@@ -59,7 +59,7 @@ class Sides:
         Raises:
             InputError: nothing is named, and there is no workspace.
         """
-        from twinloop.loop.coverage_measured import CoverageOptions
+        from twinloop.workflows.coverage.measured import CoverageOptions
 
         plain = {key: value for key, value in vars(self).items() if key != "clip"}
         if not (self.real or self.sim or self.workspace):
@@ -102,7 +102,7 @@ class Coverage:
         out = console(json=self.json)
         sides = self.sides
         if self.like is not None:
-            from twinloop.loop.coverage_like import run_like
+            from twinloop.workflows.coverage.coverage import run_like
 
             return run_like(sides.workspace, self.like, most=self.most, embedding=sides.embedding, console=out), 0
         if self.dataset is not None:
@@ -111,10 +111,10 @@ class Coverage:
                     f"{self.dataset} alone is measured in its own parameter space. To compare it with reality: "
                     f"--sim {self.dataset} --real LOG."
                 )
-            from twinloop.loop.coverage import run_coverage
+            from twinloop.workflows.coverage.coverage import run_coverage
 
             return run_coverage(self.dataset, output=self.output, triples=self.triples, console=out), 0
-        from twinloop.loop.coverage_reality import run_coverage_of_reality
+        from twinloop.workflows.coverage.coverage import run_coverage_of_reality
 
         return run_coverage_of_reality(
             sides.options(projection=self.projection), output=self.output, fail_if=self.fail_if, console=out

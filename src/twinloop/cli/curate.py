@@ -42,7 +42,7 @@ class Curate:
 
     def run(self) -> Outcome:
         """Score."""
-        from twinloop.loop.curate import run_curate, show_scores
+        from twinloop.workflows.curate.curate import run_curate, show_scores
 
         only = [word.strip() for word in self.checks.split(",") if word.strip()]
         if self.show:

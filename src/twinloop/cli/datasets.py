@@ -31,7 +31,7 @@ class DatasetsFreeze:
     def run(self) -> Outcome:
         """Freeze."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.datasets import freeze
+        from twinloop.workflows.data.datasets import freeze
 
         with Workspace.open(self.workspace) as opened:
             return freeze(opened, self.name, self.sql, self.note, console(json=self.json)), 0
@@ -49,7 +49,7 @@ class DatasetsList:
     def run(self) -> Outcome:
         """List."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.datasets import overview
+        from twinloop.workflows.data.datasets import overview
 
         with Workspace.open(self.workspace) as opened:
             return overview(opened, console(json=self.json)), 0
@@ -69,7 +69,7 @@ class DatasetsShow:
     def run(self) -> Outcome:
         """Show."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.datasets import show
+        from twinloop.workflows.data.datasets import show
 
         with Workspace.open(self.workspace) as opened:
             return show(opened, self.dataset, console(json=self.json)), 0
@@ -91,7 +91,7 @@ class DatasetsDiff:
     def run(self) -> Outcome:
         """Compare."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.datasets import compare
+        from twinloop.workflows.data.datasets import compare
 
         with Workspace.open(self.workspace) as opened:
             return compare(opened, self.first, self.second, console(json=self.json)), 0
@@ -111,7 +111,7 @@ class DatasetsLineage:
     def run(self) -> Outcome:
         """Trace."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.datasets import trace
+        from twinloop.workflows.data.datasets import trace
 
         with Workspace.open(self.workspace) as opened:
             return trace(opened, self.what, console(json=self.json)), 0
@@ -139,7 +139,7 @@ class DatasetsMaterialize:
     def run(self) -> Outcome:
         """Write."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.datasets import materialize
+        from twinloop.workflows.data.datasets import materialize
 
         with Workspace.open(self.workspace) as opened:
             figures = materialize(

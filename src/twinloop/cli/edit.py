@@ -43,7 +43,7 @@ class Writing:
 
     def said(self, verb: str, work: Callable[[], Any]) -> Outcome:
         """Do it, and say what was written."""
-        from twinloop.loop.edits import run_edit
+        from twinloop.workflows.data.datasets import run_edit
 
         return run_edit(verb, work, console=console(json=self.json)), 0
 

@@ -54,7 +54,7 @@ class Evaluate:
 
     def run(self) -> Outcome:
         """Evaluate."""
-        from twinloop.loop import evaluate as loop
+        from twinloop.workflows.evaluate import evaluate as loop
 
         out = console(json=self.json)
         if self.list_suites or self.show_suite is not None:

@@ -39,7 +39,7 @@ class Evidence:
 
     def run(self) -> Outcome:
         """Count."""
-        from twinloop.loop.evidence import Claim, run_evidence
+        from twinloop.workflows.evaluate.evidence import Claim, run_evidence
 
         apart = ("output", "fail_if", "json")
         claim = Claim(**{key: value for key, value in vars(self).items() if key not in apart})

@@ -38,7 +38,7 @@ class Export:
     def run(self) -> Outcome:
         """Export."""
         from twinloop.core.errors import InputError
-        from twinloop.loop.exports import run_export
+        from twinloop.workflows.data.export import run_export
 
         if self.format == "card":
             return self._card()
@@ -66,8 +66,7 @@ class Export:
 
     def _card(self) -> Outcome:
         from twinloop.core.errors import InputError
-        from twinloop.loop.cards import run_card
-        from twinloop.loop.exports import parsed_settings
+        from twinloop.workflows.data.export import parsed_settings, run_card
 
         if self.episodes is not None or self.verify:
             raise InputError("A card is of the whole dataset and nothing is compared: leave --episodes and --verify.")

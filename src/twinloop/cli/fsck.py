@@ -28,7 +28,7 @@ class Fsck:
 
     def run(self) -> Outcome:
         """Check."""
-        from twinloop.loop.fsck import run_fsck
+        from twinloop.workflows.data.workspace import run_fsck
 
         return run_fsck(
             self.workspace,

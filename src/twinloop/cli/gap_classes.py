@@ -44,8 +44,8 @@ class GapClasses:
 
     def run(self) -> Outcome:
         """Diagnose."""
-        from twinloop.loop.gap_classes import Request, run_gap_classes
-        from twinloop.loop.logs import open_log
+        from twinloop.workflows.data.logs import open_log
+        from twinloop.workflows.gap.classes import Request, run_gap_classes
 
         given = {name: getattr(self, name) for name in Request.__dataclass_fields__}
         request = Request(**given)

@@ -46,7 +46,7 @@ class GapCompare:
 
     def run(self) -> Outcome:
         """Compare."""
-        from twinloop.loop.gap_comparison import run_gap_compare
+        from twinloop.workflows.gap.comparison import run_gap_compare
 
         return run_gap_compare(
             self.trials,
@@ -94,7 +94,7 @@ class GapPower:
 
     def run(self) -> Outcome:
         """Add up."""
-        from twinloop.loop.gap_comparison import run_gap_power
+        from twinloop.workflows.gap.comparison import run_gap_power
 
         return run_gap_power(
             self.p,
@@ -132,7 +132,7 @@ class GapEstimate:
 
     def run(self) -> Outcome:
         """Estimate."""
-        from twinloop.loop.gap_estimate import run_gap_estimate
+        from twinloop.workflows.gap.comparison import run_gap_estimate
 
         return run_gap_estimate(
             self.trials,

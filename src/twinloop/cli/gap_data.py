@@ -43,8 +43,8 @@ class GapData:
 
     def run(self) -> Outcome:
         """Measure."""
-        from twinloop.loop.gap_data import run_gap_data
-        from twinloop.loop.logs import open_log
+        from twinloop.workflows.data.logs import open_log
+        from twinloop.workflows.gap.data import run_gap_data
 
         return run_gap_data(
             open_log(self.real, **vars(self.reading)),

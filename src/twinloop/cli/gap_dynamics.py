@@ -57,9 +57,9 @@ class GapDynamics:
 
     def run(self) -> Outcome:
         """Measure."""
-        from twinloop.loop.gap import run_gap
-        from twinloop.loop.gap_options import Request
-        from twinloop.loop.logs import open_logs
+        from twinloop.workflows.data.logs import open_logs
+        from twinloop.workflows.gap.dynamics import run_gap
+        from twinloop.workflows.gap.options import Request
 
         return run_gap(
             self.twin,

@@ -28,7 +28,7 @@ class GapHistory:
 
     def run(self) -> Outcome:
         """Collect."""
-        from twinloop.loop.gap_history import run_gap_history
+        from twinloop.workflows.gap.history import run_gap_history
 
         out = console(json=self.json)
         return run_gap_history(self.runs, figures=self.figures, kind=self.kind, output=self.output, console=out), 0

@@ -34,7 +34,7 @@ class GapPolicies:
 
     def run(self) -> Outcome:
         """Measure."""
-        from twinloop.loop.gap_policies import run_gap_policies
+        from twinloop.workflows.gap.policies import run_gap_policies
 
         return run_gap_policies(
             self.trials,

@@ -36,7 +36,7 @@ class GapPredictivity:
 
     def run(self) -> Outcome:
         """Measure."""
-        from twinloop.loop.gap_predictivity import run_gap_predictivity
+        from twinloop.workflows.gap.policies import run_gap_predictivity
 
         return run_gap_predictivity(
             self.scores,

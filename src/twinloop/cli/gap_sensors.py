@@ -31,8 +31,8 @@ class GapSensors:
 
     def run(self) -> Outcome:
         """Measure."""
-        from twinloop.loop.gap_sensors import run_gap_sensors
-        from twinloop.loop.logs import open_log
+        from twinloop.workflows.data.logs import open_log
+        from twinloop.workflows.gap.sensors import run_gap_sensors
 
         return run_gap_sensors(
             open_log(self.real, **vars(self.reading)),

@@ -41,7 +41,7 @@ class GapVision:
 
     def run(self) -> Outcome:
         """Measure."""
-        from twinloop.loop.gap_vision import run_gap_vision
+        from twinloop.workflows.gap.vision import run_gap_vision
 
         given = {name: value for name, value in vars(self).items() if name not in ("real", "sim", "output", "json")}
         return run_gap_vision(self.real, self.sim, self.output, **given, console=console(json=self.json))

@@ -50,9 +50,9 @@ class GapWhy:
 
     def run(self) -> Outcome:
         """Explain."""
-        from twinloop.loop.gap_options import Request
-        from twinloop.loop.gap_why import Asking, run_why
-        from twinloop.loop.logs import open_logs
+        from twinloop.workflows.data.logs import open_logs
+        from twinloop.workflows.gap.options import Request
+        from twinloop.workflows.gap.why import Asking, run_why
 
         return run_why(
             self.twin,

@@ -28,7 +28,7 @@ class Gate:
 
     def run(self) -> Outcome:
         """Decide."""
-        from twinloop.loop.release_gate import run_gate
+        from twinloop.workflows.deploy.gate import run_gate
 
         return run_gate(
             self.file,

@@ -53,9 +53,8 @@ class Identify:
 
     def run(self) -> Outcome:
         """Identify."""
-        from twinloop.loop.fit_file import fit_config
-        from twinloop.loop.identify import run_identify
-        from twinloop.loop.logs import open_logs
+        from twinloop.workflows.data.logs import open_logs
+        from twinloop.workflows.identify.identify import fit_config, run_identify
 
         if self.planning.plan:
             self._refuse_with_plan()

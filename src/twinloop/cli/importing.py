@@ -81,8 +81,7 @@ class Import:
 
     def run(self) -> Outcome:
         """Check, import or both."""
-        from twinloop.loop.log_checks import run_import_check
-        from twinloop.loop.logs import import_log
+        from twinloop.workflows.data.logs import import_log, run_import_check
 
         out, said = console(json=self.json), {**vars(self.reading), "task": self.task}
         if self.check:

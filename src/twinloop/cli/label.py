@@ -76,7 +76,7 @@ class LabelSay:
             return self._write(opened, said)
 
     def _write(self, opened: Workspace, said: list[dict[str, Any]]) -> Outcome:
-        from twinloop.loop import labels
+        from twinloop.workflows.data import labels
 
         shown = console(json=self.json)
         if self.file is not None:
@@ -137,7 +137,7 @@ class LabelShow:
     def run(self) -> Outcome:
         """Show."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.labels import show
+        from twinloop.workflows.data.labels import show
 
         with Workspace.open(self.workspace) as opened:
             return show(opened, self.episode, console(json=self.json)), 0
@@ -155,7 +155,7 @@ class LabelList:
     def run(self) -> Outcome:
         """List."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.labels import overview
+        from twinloop.workflows.data.labels import overview
 
         with Workspace.open(self.workspace) as opened:
             return overview(opened, console(json=self.json)), 0
@@ -177,7 +177,7 @@ class LabelExport:
     def run(self) -> Outcome:
         """Export."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.labels import export
+        from twinloop.workflows.data.labels import export
 
         with Workspace.open(self.workspace) as opened:
             return export(opened, self.file, self.where, console(json=self.json)), 0
@@ -201,7 +201,7 @@ class LabelAgreement:
     def run(self) -> Outcome:
         """Measure."""
         from twinloop.catalog import Workspace
-        from twinloop.loop.label_agreement import run_agreement
+        from twinloop.workflows.data.labels import run_agreement
 
         if self.tolerance < 0:
             raise InputError(f"--tolerance {self.tolerance:g} is negative. Give seconds, such as 0.2.")
@@ -221,7 +221,7 @@ class LabelRules:
 
     def run(self) -> Outcome:
         """List."""
-        from twinloop.loop.label_words import list_words
+        from twinloop.workflows.data.labels import list_words
 
         return list_words(self.workspace, console(json=self.json)), 0
 

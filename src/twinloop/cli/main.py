@@ -57,7 +57,7 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.files import dumps
 from twinloop.core.redaction import note_secrets, redacted, redacted_values, redacted_words
 from twinloop.core.system_errors import refused
-from twinloop.loop.runs import finite
+from twinloop.workflows.run.results import finite
 
 _INTERRUPTED = 130
 _UNHEARD = 141  # as a program that SIGPIPE ends
@@ -227,7 +227,7 @@ def _how_to_go_on(command: Command) -> str:
 
 def _remember(words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime) -> None:
     """Tell the workspace that the command ran in, if there is one."""
-    from twinloop.loop.remember import remember
+    from twinloop.workflows.run.remember import remember
 
     line = remember(words, figures, code, started=started, ended=datetime.now(UTC))
     if line:

@@ -38,7 +38,7 @@ class MonitorCalibrate:
 
     def run(self) -> Outcome:
         """Calibrate."""
-        from twinloop.loop.monitor import run_monitor_calibrate
+        from twinloop.workflows.deploy.monitor import run_monitor_calibrate
 
         return run_monitor_calibrate(
             self.data,
@@ -78,7 +78,7 @@ class MonitorCheck:
 
     def run(self) -> Outcome:
         """Look."""
-        from twinloop.loop.monitor import run_monitor_check
+        from twinloop.workflows.deploy.monitor import run_monitor_check
 
         return run_monitor_check(
             self.data,

@@ -27,7 +27,7 @@ class Plan:
 
     def run(self) -> Outcome:
         """Plan."""
-        from twinloop.loop.next_plan import run_plan
+        from twinloop.workflows.coverage.next_plan import run_plan
 
         return run_plan(
             self.sides.options(),

@@ -30,7 +30,7 @@ class Planning:
 
     def run(self, twin: str, log: Any, *, config: Any, output: Path | None, console: Console) -> dict[str, Any]:
         """Plan."""
-        from twinloop.loop.plan import PlanRequest, run_plan
+        from twinloop.workflows.identify.excitation import PlanRequest, run_plan
 
         request = PlanRequest(
             excitation=self.excitation,

@@ -38,7 +38,7 @@ class Promote(_InWorkspace):
 
     def run(self) -> Outcome:
         """Promote."""
-        from twinloop.loop.release import opened, run_promote
+        from twinloop.workflows.deploy.release import opened, run_promote
 
         with opened(self.workspace, self.deployment, self.who) as registry:
             return run_promote(
@@ -62,7 +62,7 @@ class Rollback(_InWorkspace):
 
     def run(self) -> Outcome:
         """Roll back."""
-        from twinloop.loop.release import opened, run_rollback
+        from twinloop.workflows.deploy.release import opened, run_rollback
 
         with opened(self.workspace, self.deployment, self.who) as registry:
             return run_rollback(registry, self.reason, console(json=self.json)), 0
@@ -79,7 +79,7 @@ class PoliciesAdd(_InWorkspace):
 
     def run(self) -> Outcome:
         """Add."""
-        from twinloop.loop.release import opened, run_add
+        from twinloop.workflows.deploy.release import opened, run_add
 
         with opened(self.workspace, self.deployment) as registry:
             return run_add(registry, self.folder, self.name, console(json=self.json)), 0
@@ -91,7 +91,7 @@ class PoliciesList(_InWorkspace):
 
     def run(self) -> Outcome:
         """List."""
-        from twinloop.loop.release import opened, run_list
+        from twinloop.workflows.deploy.release import opened, run_list
 
         with opened(self.workspace, self.deployment) as registry:
             return run_list(registry, console(json=self.json)), 0
@@ -106,7 +106,7 @@ class PoliciesShow(_InWorkspace):
 
     def run(self) -> Outcome:
         """Show."""
-        from twinloop.loop.release import opened, run_show
+        from twinloop.workflows.deploy.release import opened, run_show
 
         with opened(self.workspace, self.deployment) as registry:
             return run_show(registry, self.policy, console(json=self.json)), 0
@@ -118,7 +118,7 @@ class PoliciesAudit(_InWorkspace):
 
     def run(self) -> Outcome:
         """Tell."""
-        from twinloop.loop.release import opened, run_audit
+        from twinloop.workflows.deploy.release import opened, run_audit
 
         with opened(self.workspace, self.deployment) as registry:
             return run_audit(registry, console(json=self.json)), 0
@@ -133,7 +133,7 @@ class PoliciesVerify(_InWorkspace):
 
     def run(self) -> Outcome:
         """Verify."""
-        from twinloop.loop.release import opened, run_verify
+        from twinloop.workflows.deploy.release import opened, run_verify
 
         with opened(self.workspace, self.deployment) as registry:
             return run_verify(registry, self.head, console(json=self.json))

@@ -37,7 +37,7 @@ class Query:
 
     def run(self) -> Outcome:
         """Ask."""
-        from twinloop.loop.query import run_query
+        from twinloop.workflows.data.query import run_query
 
         figures = run_query(
             self.sql,

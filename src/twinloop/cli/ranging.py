@@ -29,6 +29,6 @@ class Ranging:
 
     def request(self) -> Any:
         """What the loop takes."""
-        from twinloop.loop.identify import Beyond
+        from twinloop.workflows.identify.identify import Beyond
 
         return Beyond(**vars(self))

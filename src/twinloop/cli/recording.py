@@ -36,7 +36,7 @@ class Record:
 
     def run(self) -> Outcome:
         """Record."""
-        from twinloop.loop.record import RecordRequest, run_record
+        from twinloop.workflows.data.record import RecordRequest, run_record
 
         request = RecordRequest(
             repeat=self.repeat,

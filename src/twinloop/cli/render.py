@@ -46,7 +46,7 @@ class Render:
 
     def run(self) -> Outcome:
         """Render."""
-        from twinloop.loop.render import run_render, settings_from_words
+        from twinloop.workflows.generate.render import run_render, settings_from_words
 
         settings = settings_from_words(
             renderer=self.renderer,

@@ -58,8 +58,8 @@ class Run:
 
     def run(self) -> Outcome:
         """Run."""
-        from twinloop.loop.run import RunRequest, run_policy
         from twinloop.release.serve import read_token
+        from twinloop.workflows.deploy.run import RunRequest, run_policy
 
         request = RunRequest(
             robot=self.robot,

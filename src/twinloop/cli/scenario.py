@@ -50,7 +50,7 @@ class FromFailure:
 
     def run(self) -> Outcome:
         """Rebuild, try, keep."""
-        from twinloop.loop.scenario_failure import Asked, run_from_failure
+        from twinloop.workflows.scenario.failure import Asked, run_from_failure
 
         asked = Asked(
             episode=self.episode,
@@ -98,7 +98,7 @@ class Counterfactual:
 
     def run(self) -> Outcome:
         """Ask."""
-        from twinloop.loop.scenario_ask import run_counterfactual
+        from twinloop.workflows.scenario.ask import run_counterfactual
 
         return run_counterfactual(
             self.name,
@@ -141,7 +141,7 @@ class Ablate:
 
     def run(self) -> Outcome:
         """Switch off."""
-        from twinloop.loop.scenario_ask import run_ablate
+        from twinloop.workflows.scenario.ask import run_ablate
 
         return run_ablate(
             self.name,
@@ -184,7 +184,7 @@ class Regress:
 
     def run(self) -> Outcome:
         """Run them."""
-        from twinloop.loop.scenario_regress import run_regress
+        from twinloop.workflows.scenario.regress import run_regress
 
         return run_regress(
             self.names,
@@ -226,7 +226,7 @@ class Augment:
 
     def run(self) -> Outcome:
         """Generate."""
-        from twinloop.loop.scenario_augment import run_augment
+        from twinloop.workflows.scenario.augment import run_augment
 
         figures = run_augment(
             self.name,
@@ -285,7 +285,7 @@ class Loop:
 
     def run(self) -> Outcome:
         """Go round."""
-        from twinloop.loop.scenario_circle import Circle, run_circle
+        from twinloop.workflows.scenario.circle import Circle, run_circle
 
         apart = ("output", "workers", "scenarios", "json")
         circle = Circle(**{key: value for key, value in vars(self).items() if key not in apart})
@@ -305,7 +305,7 @@ class ScenarioList:
 
     def run(self) -> Outcome:
         """List."""
-        from twinloop.loop.scenario_list import run_list
+        from twinloop.workflows.scenario.places import run_list
 
         return run_list(self.scenarios, console(json=self.json)), 0
 
@@ -322,7 +322,7 @@ class ScenarioShow:
 
     def run(self) -> Outcome:
         """Show."""
-        from twinloop.loop.scenario_list import run_show
+        from twinloop.workflows.scenario.places import run_show
 
         return run_show(self.name, self.scenarios, console(json=self.json)), 0
 

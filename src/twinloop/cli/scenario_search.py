@@ -52,8 +52,8 @@ class ScenarioSearch:
 
     def run(self) -> Outcome:
         """Search."""
-        from twinloop.loop.scenario_search import Hunt, run_search
         from twinloop.scenario.rare import Search
+        from twinloop.workflows.scenario.search import Hunt, run_search
 
         search = Search(round_size=self.worlds, rounds=self.rounds, modes=self.modes, draws=self.draws, seed=self.seed)
         asked = Hunt(

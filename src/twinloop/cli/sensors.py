@@ -35,7 +35,7 @@ class SensorsShow:
     def run(self) -> Outcome:
         """Show."""
         from twinloop.generate.render_settings import picture_size
-        from twinloop.loop.sensors import show_sensor
+        from twinloop.workflows.twin.sensors import show_sensor
 
         figures = show_sensor(
             self.twin,
@@ -59,7 +59,7 @@ class SensorsList:
 
     def run(self) -> Outcome:
         """List."""
-        from twinloop.loop.sensors import list_devices
+        from twinloop.workflows.twin.sensors import list_devices
 
         return list_devices(console(json=self.json)), 0
 

@@ -27,8 +27,8 @@ class Serve:
 
     def run(self) -> Outcome:
         """Serve."""
-        from twinloop.loop.serve import serve_policy
         from twinloop.release.serve import ServeOptions, read_token
+        from twinloop.workflows.deploy.cell import serve_policy
 
         options = ServeOptions(
             host=self.host, port=self.port, token=read_token(self.token_file), sessions=self.sessions

@@ -91,7 +91,7 @@ class Train:
 
     def run(self) -> Outcome:
         """Train."""
-        from twinloop.loop.train import read_settings_words, run_train
+        from twinloop.workflows.train.train import read_settings_words, run_train
 
         same = ("policy", "steps", "batch", "lr", "sim_fraction", "holdout", "patience", "keep", "seed", "device")
         flags = {name: getattr(self, name) for name in (*same, "threads")}

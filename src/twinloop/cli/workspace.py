@@ -28,7 +28,7 @@ class Init:
 
     def run(self) -> Outcome:
         """Make it."""
-        from twinloop.loop.workspace import run_init
+        from twinloop.workflows.data.workspace import run_init
 
         figures = run_init(
             self.folder, robot=self.robot, twin=self.twin, name=self.name, console=console(json=self.json)
@@ -51,7 +51,7 @@ class Add:
 
     def run(self) -> Outcome:
         """Add."""
-        from twinloop.loop.workspace import run_add
+        from twinloop.workflows.data.workspace import run_add
 
         figures = run_add(self.datasets, batch=self.batch, workspace=self.workspace, console=console(json=self.json))
         return figures, 0

@@ -1,1 +1,0 @@
-"""The order of steps: what a command does with the rooms below. No algorithms here."""

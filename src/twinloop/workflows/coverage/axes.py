@@ -1,0 +1,180 @@
+"""Both sides in the parameter space of what was generated: axes of the plan, drawn values, what is known of reality."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import MOST_LINES_BYTES, read_text
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import uniforms
+from twinloop.curate.cells import Cell, PairCell, failure_boxes, pair_cells, parameter_cells
+from twinloop.curate.parameters import Axis, chosen_axes, known_names, pair_axes, parameter_axes, places
+from twinloop.curate.scan import MOST_PAIR_AXES, Box, scan
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate.config import GenerateConfig, load_plan
+from twinloop.generate.replay import root_config
+from twinloop.randomize import JointDraw, Plan, identified_draws, read_identified
+from twinloop.workflows.coverage.sides import Member, Side
+
+Array = NDArray[np.float64]
+_DRAWN = 256  # draws that stand for an identified distribution (our choice)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """What the first simulated folder was generated from: its configuration, plan and axes."""
+
+    folder: Path
+    config: GenerateConfig
+    plan: Plan
+    axes: tuple[Axis, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParameterSpace:
+    """Simulated and real episodes as points of the axes that were drawn.
+
+    ``sim`` ``(m, d)`` has all axes; ``real`` ``(n, d)`` is NaN where a value is not known, ``known`` the columns that
+    every real episode has. ``pairs`` are cells of two parameters, the emptiest first. ``holes`` are boxes that reality
+    fills and simulation does not, ``failures`` boxes in which simulated episodes fail; their axes are columns.
+    """
+
+    axes: tuple[Axis, ...]
+    real: Array
+    sim: Array
+    known: tuple[int, ...]
+    cells: tuple[Cell, ...]
+    pairs: tuple[PairCell, ...]
+    holes: tuple[Box, ...]
+    failures: tuple[Box, ...]
+    source: str
+
+
+def generated_from(side: Side) -> tuple[Generated | None, str]:
+    """What the first folder of a side that was generated came from; else None and the reason."""
+    why = "none of the simulated episodes lies in a dataset folder"
+    for folder in side.folders:
+        reader = DatasetReader(folder)
+        config = root_config(reader) if reader.ours else {}
+        if "generate" not in config:
+            why = f"{folder} was not generated from a randomization"
+            continue
+        resolved = GenerateConfig.model_validate(config["generate"])
+        plan = load_plan(resolved)
+        if plan.twin.hash != reader.spec.twin_hash:
+            why = f"the twin {plan.twin.name} is not the one any more that {folder} was made with"
+            continue
+        axes = tuple(parameter_axes(plan))
+        if axes:
+            return Generated(folder=folder, config=resolved, plan=plan, axes=axes), ""
+        why = f"nothing was drawn per episode in {folder}"
+    return None, why
+
+
+def parameter_space(
+    real: Side, sim: Side, generated: Generated, *, real_params: Path | None, patterns: Sequence[str], seed: int
+) -> ParameterSpace:
+    """Measure the parameter space.
+
+    Args:
+        real: real episodes.
+        sim: simulated ones.
+        generated: whose axes.
+        real_params: a CSV file or the folder of an identify run that says what is known of the real episodes.
+        patterns: axes to look at; empty: all.
+        seed: of relabellings and draws.
+
+    Raises:
+        InputError: the file does not fit the episodes.
+        UnknownNameError: a pattern matches no axis.
+    """
+    rows, source = real_values(real, generated, real_params, seed)
+    axes = list(generated.axes)
+    known_here = [name for name in known_names(rows) if any(axis.name == name for axis in axes)]
+    if patterns:
+        axes = chosen_axes(axes, [axis.name for axis in axes], patterns)
+    points, theirs = places(axes, rows), places(axes, [member.params for member in sim.members])
+    whole = np.isfinite(theirs).all(axis=1)
+    known = tuple(i for i, axis in enumerate(axes) if axis.name in known_here)
+    holes = _holes(axes, points, theirs[whole], known, seed)
+    pairs = pair_axes(axes, MOST_PAIR_AXES)
+    shown = sorted({*pairs, *(column for box in holes for column in box.axes)})
+    return ParameterSpace(
+        axes=tuple(axes),
+        real=points,
+        sim=theirs,
+        known=known,
+        cells=tuple(parameter_cells(axes, points, theirs, sim.success)),
+        pairs=tuple(pair_cells(axes, points, theirs, sim.success, shown)),
+        holes=holes,
+        failures=failure_boxes(theirs[whole], sim.success[whole], pair_axes=pairs, seed=seed),
+        source=source,
+    )
+
+
+def _holes(axes: Sequence[Axis], real: Array, sim: Array, known: tuple[int, ...], seed: int) -> tuple[Box, ...]:
+    """Boxes in which reality is more frequent, with axes as columns of all axes."""
+    if not known or not len(sim):
+        return ()
+    columns = list(known)
+    pairs = pair_axes([axes[i] for i in columns], MOST_PAIR_AXES)
+    found = scan(real[:, columns], sim[:, columns], pair_axes=pairs, seed=seed)
+    return tuple(replace(box, axes=tuple(columns[axis] for axis in box.axes)) for box in found)
+
+
+def real_values(
+    real: Side, generated: Generated, source: Path | None, seed: int
+) -> tuple[list[Mapping[str, float]], str]:
+    """What is known of the parameters of real episodes, a mapping each, and where from.
+
+    Raises:
+        InputError: the file lacks episodes, or is neither a table nor a run.
+    """
+    if source is None:
+        there = any(member.params for member in real.members)
+        return [member.params for member in real.members], "recorded with the episodes" if there else "nothing"
+    if source.suffix == ".csv":
+        return _table(source, real.members), f"{source}"
+    return _identified(source, generated, seed), f"{_DRAWN} draws of what {source} identified"
+
+
+def _table(path: Path, members: Sequence[Member]) -> list[Mapping[str, float]]:
+    if not path.is_file():
+        raise InputError(f"{path} does not exist. Give a CSV file with a column episode and one per parameter, in SI.")
+    lines = list(csv.DictReader(io.StringIO(read_text(path, MOST_LINES_BYTES), newline="")))
+    if not lines or "episode" not in lines[0]:
+        raise InputError(
+            f"{path} has no column episode (its number or its name); it has {', '.join(lines[0] if lines else [])}."
+        )
+    by_name = {line.pop("episode"): line for line in lines}
+    found: list[Mapping[str, float]] = []
+    for number, member in enumerate(members):
+        line = by_name.get(member.episode_id, by_name.get(str(number)))
+        if line is None:
+            raise InputError(f"{path} has no row for {member.title} (episode {number}, {member.episode_id[:12]}).")
+        try:
+            found.append({name: float(value) for name, value in line.items()})
+        except (TypeError, ValueError):
+            raise InputError(f"{path}: the row of {member.title} holds what is no number: {line}.") from None
+    return found
+
+
+def _identified(path: Path, generated: Generated, seed: int) -> list[Mapping[str, float]]:
+    distribution = ParamDistribution.from_json(read_identified(path)["distribution"])
+    twin = generated.plan.twin
+    joint = next(draw for draw in identified_draws(twin, distribution) if isinstance(draw, JointDraw))
+    numbers = np.arange(_DRAWN)
+
+    def chance(trial: int, rows: NDArray[np.intp]) -> Array:
+        return uniforms(seed, "coverage/identified", numbers[rows], size=joint.size, step=trial)
+
+    values = joint.values(twin, _DRAWN, chance)
+    return [{name: float(column[i]) for name, column in values.items()} for i in range(_DRAWN)]

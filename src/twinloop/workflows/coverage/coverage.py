@@ -1,0 +1,289 @@
+"""How much of its parameter space a dataset covers, how much of reality, and the clips nearest to one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.naming import resolve
+from twinloop.core.errors import InputError
+from twinloop.curate.neighbours import clip_index, nearest, usual_encoder
+from twinloop.generate.coverage import dataset_coverage, dataset_history, summary
+from twinloop.report import KeyFigure, Report
+from twinloop.report.coverage import marginal_rows, pair_matrix, range_history
+from twinloop.workflows.coverage.measured import CoverageOptions, headlines, measure
+from twinloop.workflows.coverage.page import coverage_sections
+from twinloop.workflows.coverage.words import figures_of, text_lines
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+
+_ROWS = 20  # parameters that are printed, the least covered first; the page and the JSON have all
+
+
+def run_coverage(dataset: Path, *, output: Path | None, triples: bool, console: Console) -> dict[str, Any]:
+    """Measure a generated dataset's coverage, print it, and write a page where asked for.
+
+    Raises:
+        InputError: the dataset was not generated from a randomization, or nothing was drawn.
+    """
+    coverage = dataset_coverage(dataset, strength=3 if triples else 2)
+    if not coverage["axes"]:
+        raise InputError(f"Nothing was drawn per episode in {dataset}, so there is no parameter space to cover.")
+    history = dataset_history(dataset)
+    console.print(coverage_table(coverage))
+    for line in coverage_lines(coverage, history):
+        console.print(line)
+    figures = {"schema": 1, "verb": "coverage", "dataset": str(dataset), **coverage, "adaptive": history}
+    if output is not None:
+        page = coverage_page(coverage, history, dataset)
+        figures["output"] = str(page.write(output))
+        console.print(f"Page: {output}")
+    return figures
+
+
+def coverage_table(coverage: Mapping[str, Any]) -> Table:
+    """The parameters whose range was covered least."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("parameter", overflow="fold")
+    for title in ("range", "kept", "attempted", "expected", "widest gap of kept"):
+        table.add_column(title, justify="right")
+    rows = sorted(_parameter_rows(coverage), key=lambda row: (row[2] - row[4], -row[6]))
+    for name, ends, kept, attempted, expected, gap, _ in rows[:_ROWS]:
+        table.add_row(name, ends, f"{kept:.0%}", f"{attempted:.0%}", f"{expected:.0%}", gap)
+    table.caption = f"Parts of each range, of {coverage['cells']['marginal']}, that hold an episode."
+    if len(rows) > _ROWS:
+        table.caption += f" {len(rows) - _ROWS} more parameters are covered better; --json and --output show them."
+    return table
+
+
+def coverage_lines(coverage: Mapping[str, Any], history: Mapping[str, Any] | None) -> list[str]:
+    """Pairs, holes and adaptive ranges in sentences."""
+    kept, attempted = coverage["kept"], coverage["attempted"]
+    lines = [f"{kept['episodes']} episodes kept of {attempted['episodes']} attempted, {len(coverage['axes'])} axes."]
+    for key, cells in (("pairs", coverage["cells"]["pair"]), ("triples", coverage["cells"]["triple"])):
+        if key in kept:
+            lines.append(
+                f"{key.capitalize()} of parameters ({cells} cells each way): kept episodes visit "
+                f"{kept[key]['occupied']:.1%} of the cells, attempts {attempted[key]['occupied']:.1%}; independent "
+                f"draws would visit {kept[key]['expected']:.1%}."
+            )
+    lines.append(hole_line(kept.get("pairs", {}).get("hole")))
+    if "ball" in kept:
+        centre = ", ".join(f"{name} = {value:.3g}" for name, value in kept["ball"]["centre"].items())
+        lines.append(f"Largest empty ball: radius {kept['ball']['radius']:.3f} in cumulative probability, at {centre}.")
+    if history is not None:
+        moved = ", ".join(f"{name} [{low:.4g}, {high:.4g}]" for name, (low, high) in history["ranges"].items())
+        lines.append(f"Adaptive ranges after {len(history['rounds'])} rounds of {history['every']} episodes: {moved}.")
+    return lines
+
+
+def hole_line(hole: Mapping[str, Any] | None) -> str:
+    """The largest hole in a pair of parameters."""
+    if hole is None:
+        return "No pair of parameters has an empty cell."
+    spans = " and ".join(
+        f"{name} in [{low:.4g}, {high:.4g}]"
+        for name, low, high in zip(hole["names"], hole["low"], hole["high"], strict=True)
+    )
+    by_chance = float(f"{hole['by_chance']:.2g}")
+    return (
+        f"Largest hole: {spans}, {hole['probability']:.0%} of that pair; independent draws leave "
+        f"{by_chance:g} such holes in all pairs."
+    )
+
+
+def draws_lines(figures: Mapping[str, Any]) -> list[str]:
+    """What a generate result says of its draws: acceptance, effective size, adaptive ranges, coverage."""
+    lines = []
+    if "acceptance" in figures:
+        found = figures["acceptance"]
+        low, high = found["interval"]
+        lines.append(
+            f"Constraints accepted {found['accepted']} of {found['candidates']} candidates "
+            f"({found['rate']:.1%}, 95 % interval {low:.1%} to {high:.1%})."
+        )
+    if "importance" in figures:
+        found = figures["importance"]
+        lines.append(
+            f"Importance weights: the kept episodes weigh as {found['effective_kept']:.0f} draws from the declared "
+            f"distributions, largest weight {found['largest_weight']:.2f}."
+        )
+    if "adaptive" in figures:
+        ranges = ", ".join(f"{name} [{a:.4g}, {b:.4g}]" for name, (a, b) in figures["adaptive"]["ranges"].items())
+        lines.append(f"Adaptive ranges after {figures['adaptive']['rounds']} rounds: {ranges}.")
+    covered = figures["coverage"]
+    if covered["pair_occupied"] is not None:
+        lines.append(
+            f"Coverage: {covered['pair_occupied']:.1%} of the cells of {covered['axes']} parameters taken in pairs "
+            f"(independent draws: {covered['pair_expected']:.1%}). See `twinloop coverage`."
+        )
+    return lines
+
+
+def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None, dataset: Path) -> Report:
+    """The same figures, drawn."""
+    kept, attempted = coverage["kept"], coverage["attempted"]
+    page = Report("Coverage of the parameter space", f"{dataset}, plan {coverage['plan_hash'][:12]}")
+    page.figures(_key_figures(coverage))
+    axes = coverage["axes"]
+    names = [axis["name"] for axis in axes]
+    page.section(
+        "Each parameter",
+        f"Every range is cut into {coverage['cells']['marginal']} equally probable cells. A share of 1 is what the "
+        "declared distribution gives; paler cells were drawn or kept less often.",
+    )
+    ends = [
+        f"{axis['range'][0]:.3g} … {axis['range'][1]:.3g} {axis['unit'].removesuffix('1')}".strip() for axis in axes
+    ]
+    counts = ([row["counts"] for row in part["marginals"]] for part in (kept, attempted))
+    page.plot(marginal_rows(names, ends, *counts), "Point at a cell for its counts.")
+    if "pairs" in kept:
+        _pairs_section(page, coverage, names)
+    if history is not None:
+        page.section(
+            "Adaptive ranges",
+            f"A boundary moves out where at least {history['thresholds'][1]:.0%} of its evaluations succeeded, and in "
+            f"below {history['thresholds'][0]:.0%}; ranges change every {history['every']} episodes.",
+        )
+        page.plot(range_history(history), "Marks show the rounds in which a boundary had been evaluated often enough.")
+    return page
+
+
+def _pairs_section(page: Report, coverage: Mapping[str, Any], names: list[str]) -> None:
+    pairs = coverage["kept"]["pairs"]
+    cells = coverage["cells"]["pair"]
+    page.section(
+        "Pairs of parameters",
+        f"The fraction of {cells} × {cells} cells that a kept episode lies in; independent draws would visit "
+        f"{pairs['expected']:.1%}. {hole_line(pairs['hole'])}",
+    )
+    page.plot(pair_matrix(names, pairs["fractions"], pairs["expected_fractions"]))
+    page.table(
+        ["least covered pair", "", "visited", "expected"],
+        [[*row["names"], f"{row['occupied']:.1%}", f"{row['expected']:.1%}"] for row in pairs["least"]],
+    )
+
+
+def _key_figures(coverage: Mapping[str, Any]) -> list[KeyFigure]:
+    short = summary(coverage)
+    figures = [
+        KeyFigure(label="episodes kept", value=coverage["kept"]["episodes"]),
+        KeyFigure(label="attempted", value=coverage["attempted"]["episodes"]),
+        KeyFigure(label="axes", value=short["axes"], source="independent numbers per episode"),
+    ]
+    if short["pair_occupied"] is not None:
+        expected = f"independent draws: {short['pair_expected']:.1%}"
+        figures.append(KeyFigure(label="pair cells visited", value=f"{short['pair_occupied']:.1%}", source=expected))
+    return figures
+
+
+def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, float, float, float, str, float]]:
+    """Name, range, cells hit by kept and by attempts, expected, the widest gap in words and in probability."""
+    rows = []
+    parts = zip(coverage["axes"], coverage["kept"]["marginals"], coverage["attempted"]["marginals"], strict=True)
+    for axis, kept, attempted in parts:
+        low, high = axis["range"]
+        gap = kept.get("gap")
+        said = f"{gap['low']:.3g} to {gap['high']:.3g}" if gap and gap["width"] else ""
+        rows.append(
+            (
+                axis["name"],
+                f"{low:.3g} to {high:.3g} {axis['unit'].removesuffix('1')}".strip(),
+                kept["occupied"],
+                attempted["occupied"],
+                kept["expected"],
+                said,
+                gap["width"] if gap else 0.0,
+            )
+        )
+    return rows
+
+
+_DEFAULT = "waypoints"
+
+
+def clip_named(workspace: Workspace, like: str) -> tuple[str, int]:
+    """The episode and the frame of ``EPISODE`` or ``EPISODE:FRAME``.
+
+    An episode is the beginning of its id or ``BATCH:INDEX``, as for labels. A number behind the name of a batch is an
+    index, behind anything else a frame.
+
+    Raises:
+        InputError, UnknownNameError: what is written is neither, or there is no such episode.
+    """
+    head, colon, tail = like.rpartition(":")
+    if colon and not tail.isdigit():
+        raise InputError(f"--like {like}: {tail!r} is no frame. Write EPISODE or EPISODE:FRAME, such as {head}:60.")
+    batch = workspace.query("SELECT 1 FROM places WHERE batch = ? LIMIT 1", [head]).num_rows
+    name, frame = (head, int(tail)) if colon and not batch else (like, 0)
+    return resolve(workspace, [name])[0], frame
+
+
+def run_like(path: Path | None, like: str, *, most: int, embedding: str, console: Console) -> dict[str, Any]:
+    """Print the clips nearest to one.
+
+    Args:
+        path: of the workspace; None: the nearest upwards.
+        like: the clip, see `clip_named`.
+        most: how many.
+        embedding: by which encoder; its default stands for the embedding with the most clips.
+        console: where they are printed.
+
+    Raises:
+        InputError, UnknownNameError: there are no embeddings, or no such clip.
+    """
+    with Workspace.open(path) as workspace:
+        return _nearest(workspace, like, most=most, embedding=embedding, console=console)
+
+
+def _nearest(workspace: Workspace, like: str, *, most: int, embedding: str, console: Console) -> dict[str, Any]:
+    episode, frame = clip_named(workspace, like)
+    encoder_hash, encoder = usual_encoder(workspace, None if embedding == _DEFAULT else embedding)
+    clips = len(clip_index(workspace, encoder_hash))
+    began = time.perf_counter()
+    found = nearest(workspace, episode, frame, most, encoder_hash=encoder_hash)
+    took = time.perf_counter() - began
+    console.print(f"Of {clips} clips by {encoder}, in {1e3 * took:.1f} ms:")
+    rows = []
+    for row in found:
+        place = workspace.locate(row.episode_id)
+        console.print(
+            f"{row.distance:8.3g}  {row.episode_id}  frames {row.first_frame} to {row.last_frame}  (episode "
+            f"{place.index} of {place.batch})",
+            soft_wrap=True,
+        )
+        rows.append({**vars(row), "batch": place.batch, "episode_index": place.index})
+    asked = {"like": like, "episode_id": episode, "frame": frame}
+    return {"schema": 1, "verb": "coverage", **asked, "encoder": encoder, "clips": clips, "nearest": rows}
+
+
+def run_coverage_of_reality(
+    options: CoverageOptions, *, output: Path | None, fail_if: Sequence[str], console: Console
+) -> Outcome:
+    """Measure, print, and store.
+
+    Args:
+        options: what is compared.
+        output: folder for result.json and report.html.
+        fail_if: conditions on the figures.
+        console: where figures are printed.
+
+    Raises:
+        TwinloopError: the sides cannot be read or compared; says why.
+    """
+    run = MeasuredRun.begin("coverage", "reality", output, fail_if, console)
+    measured = measure(options)
+    for line in text_lines(measured):
+        console.print(line, soft_wrap=True)
+    return run.end(
+        figures_of(measured),
+        headlines(measured),
+        title="Coverage of reality by simulation",
+        subtitle=f"{measured.real.label} and {measured.sim.label}",
+        fill=lambda page: coverage_sections(page, measured),
+    )

@@ -1,0 +1,233 @@
+"""What a coverage of reality measures, in order: sides, clips, parameter space, figures, holes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from twinloop.catalog import Workspace
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.curate.coverage import ClipRows, CoverageOfReality, headlines_of, measure_coverage_of_reality
+from twinloop.curate.holes import FAILURE_WEIGHT, Hole, find_holes
+from twinloop.curate.parameters import MOST_AXES
+from twinloop.curate.projection import Projection, Whitening, fit_whitening, fitted_hash, project
+from twinloop.encoders.clips import open_clip_encoder
+from twinloop.encoders.motion import WaypointEncoder
+from twinloop.workflows.coverage.axes import Generated, ParameterSpace, generated_from, parameter_space
+from twinloop.workflows.coverage.sides import (
+    ClipSettings,
+    Side,
+    agree,
+    by_episode,
+    encode_sides,
+    folder_side,
+    stand_in,
+    workspace_side,
+)
+
+PARAMETERS = "parameters"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoverageOptions:
+    """What is compared, and how.
+
+    ``real`` and ``sim`` are logs and folders; with ``workspace`` they are chosen by conditions instead. ``embedding``
+    is an encoder of clips or ``parameters``. ``fit`` says whose clips whitening is fitted on. ``ranges`` names the twin
+    of `loop.coverage_ranges`.
+    """
+
+    real: tuple[str, ...] = ()
+    sim: tuple[str, ...] = ()
+    workspace: Path | None = None
+    real_where: str = "source = 'real'"
+    sim_where: str = "source = 'sim'"
+    embedding: str = "waypoints"
+    clip_s: float = 2.0
+    camera: str | None = None
+    ranges: str | None = None
+    real_params: Path | None = None
+    axes: tuple[str, ...] = ()
+    fit: Literal["union", "real"] = "union"
+    k: int = 5
+    level: float = 0.95
+    failure_weight: float = FAILURE_WEIGHT
+    projection: Projection = "pca"
+    seed: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Everything that a coverage found; ``space`` is None where nothing is known of how simulation was drawn."""
+
+    options: CoverageOptions
+    real: Side
+    sim: Side
+    real_rows: ClipRows
+    sim_rows: ClipRows
+    coverage: CoverageOfReality
+    holes: tuple[Hole, ...]
+    whitening: Whitening | None
+    settings: ClipSettings | None
+    encoder: dict[str, Any]
+    generated: Generated | None
+    space: ParameterSpace | None
+    notes: tuple[str, ...]
+
+
+def measure(options: CoverageOptions) -> Measured:
+    """Measure both sides, clip by clip and parameter by parameter.
+
+    Raises:
+        TwinloopError: the sides cannot be read or compared; says why.
+    """
+    if options.workspace is None:
+        return _measure(options, None)
+    with Workspace.open(options.workspace) as workspace:
+        return _measure(options, workspace)
+
+
+def _measure(options: CoverageOptions, workspace: Workspace | None) -> Measured:
+    real, sim = _sides(options, workspace)
+    _require_apart(real, sim)
+    generated, why = generated_from(sim)
+    notes = [*real.notes, *sim.notes]
+    space = None
+    if generated is None:
+        notes.append(f"Nothing is said of the parameter space: {why}.")
+    else:
+        space = parameter_space(
+            real, sim, generated, real_params=options.real_params, patterns=options.axes, seed=options.seed
+        )
+    if options.embedding == PARAMETERS:
+        real_rows, sim_rows, encoder = _parameter_rows(real, sim, space, why)
+        whitening = settings = None
+    else:
+        real_rows, sim_rows, whitening, settings, encoder, said = _clip_rows(options, real, sim, workspace)
+        notes += said
+    if len(real.members) <= options.k:
+        notes.append(
+            f"Reality is {len(real.members)} episodes, and neighbour number {options.k} of a clip among them lies as "
+            "far as another part of the motion: what is covered is overstated. More episodes tell, or a smaller --k."
+        )
+    coverage = measure_coverage_of_reality(real_rows, sim_rows, k=options.k, level=options.level, seed=options.seed)
+    return Measured(
+        options=options,
+        real=real,
+        sim=sim,
+        real_rows=real_rows,
+        sim_rows=sim_rows,
+        coverage=coverage,
+        holes=find_holes(real_rows, coverage, failure_weight=options.failure_weight),
+        whitening=whitening,
+        settings=settings,
+        encoder=encoder,
+        generated=generated,
+        space=space,
+        notes=tuple(notes),
+    )
+
+
+def headlines(measured: Measured) -> list[Headline]:
+    """The figures that conditions see."""
+    rows = headlines_of(measured.coverage)
+    largest = max((hole.mass for hole in measured.holes), default=0.0)
+    rows.append(Headline(name="largest_hole", estimate=largest, meaning="share of reality in the largest hole"))
+    return rows
+
+
+def shown_map(measured: Measured) -> tuple[Any, Any, tuple[str, str]]:
+    """Both sides in two dimensions ``(n, 2)``, and what the axes are."""
+    both = np.vstack([measured.real_rows.rows, measured.sim_rows.rows])
+    names = None
+    if measured.whitening is None and measured.space is not None:
+        names = {i: measured.space.axes[column].name for i, column in enumerate(measured.space.known)}
+    drawn = project(both, measured.options.projection, seed=measured.options.seed, names=names)
+    count = len(measured.real_rows)
+    return drawn.points[:count], drawn.points[count:], drawn.axes
+
+
+def _sides(options: CoverageOptions, workspace: Workspace | None) -> tuple[Side, Side]:
+    if workspace is None:
+        return (
+            folder_side(options.real, what="real", seed=options.seed),
+            folder_side(options.sim, what="sim", seed=options.seed),
+        )
+    if options.real or options.sim:
+        raise InputError("--workspace takes its episodes by --real-where and --sim-where. Leave --real and --sim.")
+    return (
+        workspace_side(workspace, options.real_where, what="real", seed=options.seed),
+        workspace_side(workspace, options.sim_where, what="sim", seed=options.seed),
+    )
+
+
+def _require_apart(real: Side, sim: Side) -> None:
+    """Refuse an episode on both sides: it would be its own neighbour."""
+    both = {member.episode_id for member in real.members} & {member.episode_id for member in sim.members}
+    if both:
+        shown = next(member.title for member in real.members if member.episode_id in both)
+        raise InputError(
+            f"{len(both)} episodes are on both sides, such as {shown}: they would cover themselves. Take them out of "
+            "one side."
+        )
+
+
+def _parameter_rows(
+    real: Side, sim: Side, space: ParameterSpace | None, why: str
+) -> tuple[ClipRows, ClipRows, dict[str, Any]]:
+    """Episodes as points of the parameters that reality is known in."""
+    if space is None:
+        raise InputError(f"--embedding parameters needs simulated episodes with a plan of draws, and {why}.")
+    if not space.known:
+        raise InputError(
+            "The real episodes say nothing of the parameters that were drawn for the simulated ones. Give what is "
+            "known of them: --real-params FILE.csv (a column episode and one per parameter, in SI) or the folder of "
+            "an identify run; or compare motion: --embedding waypoints."
+        )
+    if len(space.known) > MOST_AXES:
+        names = ", ".join(space.axes[i].name for i in space.known[:4])
+        raise InputError(
+            f"Reality is known in {len(space.known)} drawn parameters ({names}, …); nearest neighbours tell nothing in "
+            f"more than {MOST_AXES}. Name those that matter: --axes 'object/*/position/*'."
+        )
+    columns = list(space.known)
+    success = real.success if len(space.real) == len(real.members) else np.full(len(space.real), np.nan)
+    kept = np.isfinite(space.sim[:, columns]).all(axis=1)
+    names = [space.axes[i].name for i in columns]
+    encoder = {"name": PARAMETERS, "axes": names, "source": space.source}
+    return (
+        by_episode(space.real[:, columns], success),
+        by_episode(space.sim[kept][:, columns], sim.success[kept]),
+        encoder,
+    )
+
+
+def _clip_rows(
+    options: CoverageOptions, real: Side, sim: Side, workspace: Workspace | None
+) -> tuple[ClipRows, ClipRows, Whitening, ClipSettings, dict[str, Any], list[str]]:
+    encoder = open_clip_encoder(options.embedding)
+    ranges, calibrated = stand_in(options.ranges, workspace, [*real.examples, *sim.examples])
+    settings, said = agree(real, sim, clip_s=options.clip_s, ranges=ranges, camera=options.camera)
+    raw_real, raw_sim, figures = encode_sides(real, sim, encoder, settings, workspace)
+    both = np.vstack([raw_real.rows, raw_sim.rows])
+    fitted, rows_of = ("the real clips", raw_real.rows)
+    if options.fit == "union":
+        fitted, rows_of = "the real and simulated clips together", both
+    resolution = encoder.resolution(settings.units) if isinstance(encoder, WaypointEncoder) else None
+    whitening = fit_whitening(rows_of, fitted=fitted, resolution=resolution)
+    rows = [
+        ClipRows(rows=whitening(side.rows), episode=side.episode, first=side.first, success=side.success)
+        for side in (raw_real, raw_sim)
+    ]
+    info = {
+        "name": encoder.name,
+        **figures,
+        "settings": settings.to_json(),
+        "rate_hz": settings.rate_hz,
+        "space_hash": fitted_hash(figures["hash"], whitening),
+    }
+    return rows[0], rows[1], whitening, settings, info, [*said, *calibrated]

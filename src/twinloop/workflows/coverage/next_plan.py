@@ -1,0 +1,361 @@
+"""Holes of a coverage, the parameters that lead there, and the next generate file, with comments that say why."""
+
+from __future__ import annotations
+
+import copy
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import write_text
+from twinloop.core.yaml_documents import load_yaml
+from twinloop.curate.holes import Hole
+from twinloop.curate.parameters import Axis, places
+from twinloop.curate.plan import Target, apart, rounded, same_names, shared_out
+from twinloop.curate.scan import CELLS, Box
+from twinloop.curate.steering import steer
+from twinloop.generate.config import make_plan, resolve
+from twinloop.workflows.coverage.axes import Generated, ParameterSpace
+from twinloop.workflows.coverage.measured import PARAMETERS, CoverageOptions, Measured, measure
+from twinloop.workflows.coverage.words import FEW, box_words, failing_words, findings, hole_place, opening
+
+_WIDTH = 110  # of comments
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fill:
+    """A target with the box that is drawn from and its share of the episodes."""
+
+    target: Target
+    box: Mapping[str, tuple[float, float]]
+    episodes: int
+
+
+def next_file(generated: Generated, fills: Sequence[Fill], *, base: Path | None) -> tuple[str, list[str]]:
+    """The text of the file, and what had to be changed besides.
+
+    The plan is made once, so that what is written down is known to run.
+
+    Raises:
+        InputError: the base is not valid, or the boxes cannot be drawn under its constraints.
+    """
+    value = _base(generated, base)
+    folder = generated.folder if base is None else base.parent
+    notes = _fitted(value, fills, generated, folder)
+    if base is None:
+        notes.append("Pictures are not asked for: add a render section, or give --base the file that had one.")
+    config = resolve(value, where="the next plan", folder=folder)
+    make_plan(config, generated.plan.twin)
+    return _text(value, fills, notes), notes
+
+
+def _base(generated: Generated, base: Path | None) -> dict[str, Any]:
+    """What is gone on from, as plain values."""
+    if base is not None:
+        value = load_yaml(base)
+        if not isinstance(value, dict) or "scene" not in value:
+            raise InputError(f"{base} is no generate file: it has no scene.")
+        made = copy.deepcopy(value)
+    else:
+        made = generated.config.file.model_dump(mode="json", exclude_none=True)
+        made["scene"] = {"twin": generated.config.twin, "task": generated.config.task}
+    section = made.get("randomization", "default")
+    made["randomization"] = {"default": True} if section == "default" else dict(section)
+    made["seed"] = int(made.get("seed") or generated.config.seed) + 1
+    return made
+
+
+def _fitted(value: dict[str, Any], fills: Sequence[Fill], generated: Generated, folder: Path) -> list[str]:
+    """Put the boxes in, and take out what stands against them; returns what was taken out, and why."""
+    section, notes = value["randomization"], []
+    for key, why in (("boxes", "of the run before"), ("adaptive", "which would move the ranges")):
+        if key in section:
+            del section[key]
+            notes.append(f"Taken out: {key}, {why}.")
+    design = section.get("design")
+    if isinstance(design, dict) and design.get("kind") == "grid":
+        del section["design"]
+        notes.append("Taken out: the grid, whose levels are not those of the holes.")
+    total = sum(fill.episodes for fill in fills)
+    most = int(value.get("rollout", {}).get("parallel_envs", 64))
+    worlds = max(n for n in range(1, min(total, max(most, 1)) + 1) if total % n == 0)
+    value["rollout"] = {**value.get("rollout", {}), "parallel_envs": worlds, "episodes_per_env": total // worlds}
+    section["boxes"] = [
+        {"episodes": fill.episodes, "params": {name: list(pair) for name, pair in fill.box.items()}} for fill in fills
+    ]
+    kept = []
+    for constraint in section.get("constraints", []):
+        refused = [fill for fill in fills if not _possible(value, fill, constraint, generated, folder)]
+        if refused:
+            notes.append(
+                f"Taken out: the constraint {constraint!r}, which keeps episodes out of {refused[0].target.name} "
+                "although reality is there. Put it back if it says what cannot be."
+            )
+        else:
+            kept.append(constraint)
+    if "constraints" in section:
+        section["constraints"] = kept
+        if not kept:
+            del section["constraints"]
+    return notes
+
+
+def _possible(value: dict[str, Any], fill: Fill, constraint: str, generated: Generated, folder: Path) -> bool:
+    """Whether a constraint lets episodes into a box: a plan of that box alone is refused where it hardly does."""
+    alone = copy.deepcopy(value)
+    alone["randomization"]["constraints"] = [constraint]
+    alone["randomization"]["boxes"] = [{"episodes": 1, "params": {name: list(pair) for name, pair in fill.box.items()}}]
+    try:
+        make_plan(resolve(alone, where="the next plan", folder=folder), generated.plan.twin)
+    except InputError as error:
+        if "constraint" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _text(value: Mapping[str, Any], fills: Sequence[Fill], notes: Sequence[str]) -> str:
+    """The file with comments; the boxes stand last, each below its reason."""
+    plain = copy.deepcopy(dict(value))
+    del plain["randomization"]["boxes"]
+    section = plain.pop("randomization")
+    lines = [
+        *_comment("Made by `twinloop plan`: what reality shows and simulation does not, and where simulation fails."),
+        *(line for note in notes for line in _comment(note)),
+        yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip(),
+        "randomization:",
+        *(f"  {line}" for line in yaml.safe_dump(section, sort_keys=False, allow_unicode=True).rstrip().splitlines()),
+        "  boxes:",
+    ]
+    for fill in fills:
+        target = fill.target
+        failing = f", {failing_words(target.failure, target.judged)} failing" if target.judged else ""
+        share = f"{target.mass:.1%} of reality in {target.episodes} episodes{failing}"
+        said = f"{target.name}: {share}; {fill.episodes} episodes of the next run. {target.why}"
+        lines += ["", *_comment(said, indent="    ")]
+        lines.append(f"    - episodes: {fill.episodes}")
+        lines.append("      params:")
+        lines += [f"        {name}: [{low:.6g}, {high:.6g}]" for name, (low, high) in fill.box.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str, indent: str = "") -> list[str]:
+    return [f"{indent}# {line}" for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
+
+
+_MOST_TARGETS = 8  # holes that are steered to, the heaviest first: more would share few episodes out thinly
+
+
+def run_plan(
+    options: CoverageOptions,
+    *,
+    output: Path | None,
+    base: Path | None,
+    episodes: int,
+    holes: int,
+    console: Console,
+) -> tuple[dict[str, Any], int]:
+    """Print what is missing, what leads there, and write the next generate file.
+
+    Args:
+        options: what is compared.
+        output: the file to write; None prints it.
+        base: the generate file to go on from; by default what the first simulated dataset was generated from.
+        episodes: attempts of the next run.
+        holes: the most that are to be filled.
+        console: where it is printed.
+
+    Returns:
+        Figures, and 1 where there is a hole and nothing to be done about any.
+
+    Raises:
+        InputError: the simulated episodes were not generated here, or the file exists.
+    """
+    if output is not None and output.exists():
+        raise InputError(f"{output} exists. Choose another --output, or move that one away.")
+    if holes < 1:
+        raise InputError(f"--holes {holes}: at least one hole is to be filled.")
+    measured = measure(options)
+    if measured.generated is None or measured.space is None:
+        raise InputError(f"There is no plan to go on from. {measured.notes[-1]} Give --sim a generated dataset.")
+    targets = all_targets(measured)
+    chosen = apart(targets, most=holes)
+    for line in (*opening(measured), *measured.notes, "", *findings(measured), "", *target_lines(targets)):
+        console.print(line, soft_wrap=True)
+    figures: dict[str, Any] = {
+        "schema": 1,
+        "verb": "plan",
+        "figures": measured.coverage.to_json(),
+        "holes": [hole.to_json() for hole in measured.holes],
+        "findings": findings(measured),
+        "targets": [target.to_json() for target in targets],
+    }
+    if not chosen:
+        console.print(_NOWHERE if targets else _NOTHING, soft_wrap=True)
+        return {**figures, "output": None, "episodes": 0, "boxes": []}, int(bool(targets))
+    fills = _fills(measured, chosen, episodes)
+    text, notes = next_file(measured.generated, fills, base=base)
+    for line in notes:
+        console.print(line, soft_wrap=True)
+    if output is None:
+        console.print(text, soft_wrap=True)
+    else:
+        write_text(output, text)
+        console.print(
+            f"{output}: {episodes} episodes in {len(fills)} boxes. Next: twinloop generate {output} --output …"
+        )
+    boxes = [{"name": fill.target.name, "episodes": fill.episodes, "box": dict(fill.box)} for fill in fills]
+    plan = {"output": None if output is None else str(output), "episodes": episodes, "boxes": boxes, "notes": notes}
+    return {**figures, **plan}, 0
+
+
+_NOWHERE = (
+    "Nothing is planned: no hole has parameters that lead there. What is missing is motion: another expert or task, "
+    "another start pose, demonstrations replayed in the twin; or a parameter that was not drawn."
+)
+_NOTHING = "Nothing is planned: there is no hole of three episodes or more, and no place where simulation fails."
+
+
+def all_targets(measured: Measured) -> list[Target]:
+    """Everything that is worth filling, the heaviest first, with its box or the reason why there is none."""
+    space = measured.space
+    assert space is not None  # noqa: S101 - refused before
+    failures = [_failure_target(measured, space, box) for box in space.failures]
+    if measured.options.embedding == PARAMETERS:
+        found = [_parameter_target(measured, space, box) for box in space.holes]
+    else:
+        certain = [hole for hole in measured.holes if hole.episodes >= FEW][:_MOST_TARGETS]
+        found = [_clip_target(measured, number, hole) for number, hole in enumerate(certain, start=1)]
+    return sorted([*found, *[target for target in failures if target.mass > 0]], key=lambda target: -target.weight)
+
+
+def target_lines(targets: Sequence[Target]) -> list[str]:
+    """Every target in a sentence."""
+    return [
+        f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} episodes)"
+        + (f", {failing_words(target.failure, target.judged)} failing" if target.judged else "")
+        + f". {target.why}"
+        for number, target in enumerate(targets, start=1)
+    ]
+
+
+def _clip_target(measured: Measured, number: int, hole: Hole) -> Target:
+    """A hole in the space of clips, by the parameters that move clips toward it."""
+    generated = measured.generated
+    assert generated is not None  # noqa: S101 - refused before
+    axes = generated.axes
+    params = places(axes, [member.params for member in measured.sim.members])
+    found = steer(
+        params,
+        measured.sim_rows,
+        measured.real_rows.rows[hole.clips],
+        reach=np.array([axis.reach for axis in axes]),
+        movable=np.array([axis.movable for axis in axes]),
+        seed=measured.options.seed,
+    )
+    box = {
+        axes[column].name: _si_range(axes[column], low, high)
+        for column, low, high in zip(found.columns, found.low, found.high, strict=True)
+    }
+    told = ", ".join(f"{axes[c].name} ({t:.0%} told)" for c, t in zip(found.columns, found.told, strict=True))
+    distances = (
+        f"a map puts the box's clips {found.left:.3g} from it and the nearest drawn ones {found.now:.3g}; it errs by "
+        f"{found.error:.3g} on left-out episodes"
+    )
+    reason = {
+        "none": f"No drawn parameter moves clips toward it: {found.reason}.",
+        "toward": f"Clips move toward it, not all the way, with {told}: {distances}.",
+        "reaches": f"Clips reach it with {told}: {distances}.",
+    }[found.answer]
+    return Target(
+        kind="clips",
+        name=f"hole {number} ({hole_place(measured, hole)})",
+        box=box,
+        why=reason,
+        mass=hole.mass,
+        episodes=hole.episodes,
+        failure=hole.failure,
+        judged=hole.judged,
+        weight=hole.weight,
+    )
+
+
+def _parameter_target(measured: Measured, space: ParameterSpace, box: Box) -> Target:
+    """A hole in the parameter space: the box is the hull of the real episodes in it, as far as they reach."""
+    inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
+    success = measured.real.success if len(measured.real.success) == len(inside) else np.full(len(inside), np.nan)
+    known = success[inside][~np.isnan(success[inside])]
+    failure = float(1.0 - known.mean()) if len(known) else float("nan")
+    mass = float(inside.mean())
+    ranges = {}
+    for column, low, high in zip(box.axes, box.low, box.high, strict=True):
+        axis, points = space.axes[column], space.real[inside, column]
+        ranges[axis.name] = _si_range(
+            axis,
+            min(low / CELLS, float(points.min())) if low == 0 else low / CELLS,
+            max(high / CELLS, float(points.max())) if high == CELLS else high / CELLS,
+        )
+    counts = f"{box.cases} of {len(space.real)} real episodes and {box.controls} of {len(space.sim)} simulated ones"
+    return Target(
+        kind="parameters",
+        name=box_words(space.axes, box),
+        box=ranges,
+        why=f"{counts} lie there (p = {box.p_value:.2g}).",
+        mass=mass,
+        episodes=int(inside.sum()),
+        failure=failure,
+        judged=len(known),
+        weight=_weight(mass, failure, measured.options.failure_weight),
+    )
+
+
+def _failure_target(measured: Measured, space: ParameterSpace, box: Box) -> Target:
+    """A place where simulated episodes fail: it weighs by how much of reality is there, where that is known."""
+    judged = box.cases + box.controls
+    failure = box.cases / judged
+    if set(box.axes) <= set(space.known):
+        inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
+        mass, episodes, said = float(inside.mean()), int(inside.sum()), "of reality"
+    else:
+        mass, episodes, said = judged / len(space.sim), 0, "of simulation, because nothing is known of reality's there"
+    ranges = {
+        space.axes[column].name: _si_range(space.axes[column], low / CELLS, high / CELLS)
+        for column, low, high in zip(box.axes, box.low, box.high, strict=True)
+        if space.axes[column].movable
+    }
+    return Target(
+        kind="failures",
+        name=f"failures with {box_words(space.axes, box)}",
+        box=ranges,
+        why=f"{box.cases} of {judged} simulated episodes fail there (p = {box.p_value:.2g}); {mass:.1%} {said}.",
+        mass=mass,
+        episodes=episodes,
+        failure=failure,
+        judged=judged,
+        weight=mass * measured.options.failure_weight * failure,
+    )
+
+
+def _weight(mass: float, failure: float, failure_weight: float) -> float:
+    return mass * (1.0 + failure_weight * (0.0 if np.isnan(failure) else failure))
+
+
+def _si_range(axis: Axis, low: float, high: float) -> tuple[float, float]:
+    ends = axis.to_si(np.array([low, high]))
+    return rounded(float(ends.min()), float(ends.max()), axis.bounds)
+
+
+def _fills(measured: Measured, chosen: Sequence[Target], episodes: int) -> list[Fill]:
+    generated = measured.generated
+    assert generated is not None  # noqa: S101 - refused before
+    ranges = {axis.name: (axis.low, axis.high) for axis in generated.axes}
+    boxes = same_names([target.box for target in chosen], ranges)
+    counts = shared_out(episodes, [target.weight for target in chosen])
+    return [Fill(target=t, box=b, episodes=n) for t, b, n in zip(chosen, boxes, counts, strict=True)]

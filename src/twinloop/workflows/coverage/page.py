@@ -1,0 +1,231 @@
+"""The sections of a page on how much of reality simulation covers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import TwinloopError
+from twinloop.curate.cells import PAIR_CELLS, Cell, PairCell
+from twinloop.curate.holes import Hole
+from twinloop.report import KeyFigure, Report
+from twinloop.report.coverage_reality import clip_map, clip_traces, success_rows
+from twinloop.stats import Interval
+from twinloop.workflows.coverage.axes import ParameterSpace
+from twinloop.workflows.coverage.measured import Measured, shown_map
+from twinloop.workflows.coverage.sides import ClipSettings, clips_of
+from twinloop.workflows.coverage.words import (
+    FEW,
+    box_words,
+    failing_words,
+    findings,
+    hole_place,
+    opening,
+    parameter_lines,
+)
+
+_HOLES = 5  # that are drawn (our choice)
+_CLIPS = 6  # of a hole that are drawn
+_PICTURES = 6  # clips of a hole whose pictures are shown
+_CELL_ROWS = 10  # cells of two parameters in the table
+_CELL_PLOTS = 6  # parameters whose cells are drawn: those in which sides or success differ most
+
+
+def coverage_sections(page: Report, measured: Measured) -> None:
+    """The answer, the map, the holes one by one, the parameter space."""
+    _summary(page, measured)
+    _map(page, measured)
+    for number, hole in enumerate(measured.holes[:_HOLES], start=1):
+        if number == 1 or hole.episodes >= FEW:
+            _hole(page, measured, number, hole)
+    if measured.space is not None:
+        _parameters(page, measured)
+
+
+def _summary(page: Report, measured: Measured) -> None:
+    figures = measured.coverage.figures
+    page.section("How much of reality does simulation cover?", " ".join(findings(measured)))
+    page.figures(
+        [
+            _key("of reality covered", figures.coverage),
+            _key("recall of reality", figures.recall),
+            _key("precision of simulation", figures.precision),
+            KeyFigure(
+                label="holes", value=len(measured.holes), source=f"{int(measured.coverage.uncovered.sum())} real clips"
+            ),
+        ]
+    )
+    for line in opening(measured):
+        page.text(f"{line}.")
+    for note in measured.notes:
+        page.text(note)
+
+
+def _key(label: str, interval: Interval) -> KeyFigure:
+    ends = f"{100 * float(interval.low):.1f} to {100 * float(interval.high):.1f} %, over episodes"
+    return KeyFigure(label=label, value=round(100 * float(interval.estimate), 1), unit="%", source=ends)
+
+
+def _map(page: Report, measured: Measured) -> None:
+    real, sim, axes = shown_map(measured)
+    rows = measured.real_rows
+    hover = [
+        f"{_title(measured, int(e))}, frame {int(f)}<br>{r:.2f} × its own neighbour distance"
+        for e, f, r in zip(rows.episode, rows.first, measured.coverage.ratio, strict=True)
+    ]
+    page.section(
+        "Real and simulated clips on one map",
+        "Near on the map is not always near in the whole space: what is uncovered is measured there, and drawn here.",
+    )
+    holes = [hole.clips.tolist() for hole in measured.holes]
+    page.plot(clip_map(real, sim, axes, holes, measured.coverage.uncovered, hover))
+    page.table(
+        ["hole", "% of reality", "episodes", "distance", "failing", "in its middle"],
+        [
+            [
+                number,
+                100 * hole.mass,
+                hole.episodes,
+                hole.distance,
+                failing_words(hole.failure, hole.judged),
+                hole_place(measured, hole),
+            ]
+            for number, hole in enumerate(measured.holes[:20], start=1)
+        ],
+        caption="Holes by mass and failure; distance in units of the clips' own neighbour distance.",
+    )
+
+
+def _title(measured: Measured, episode: int) -> str:
+    members = measured.real.members
+    return members[episode].title if episode < len(members) else f"draw {episode}"
+
+
+def _hole(page: Report, measured: Measured, number: int, hole: Hole) -> None:
+    failing = f" Of its {hole.judged} judged episodes {failing_words(hole.failure, hole.judged)} failed."
+    failing = failing if hole.judged else ""
+    page.section(
+        f"Hole {number}",
+        f"{hole.mass:.1%} of reality, {len(hole.clips)} clips of {hole.episodes} episodes, {hole.distance:.3g} times "
+        f"as far from the nearest simulated clip as from their own kind.{failing} In its middle: "
+        f"{hole_place(measured, hole)}.",
+    )
+    if measured.whitening is None:
+        return
+    strip = _strip(measured, hole.clips[:_PICTURES], real=True)
+    if strip is not None:
+        page.image(strip, "The middle of clips of this hole, the most typical first, as the robot's camera saw it.")
+        theirs = _strip(measured, measured.coverage.nearest_sim[hole.clips[:_PICTURES]], real=False)
+        if theirs is not None:
+            page.image(theirs, "The middle of the simulated clip nearest to each of them.")
+        return
+    settings = measured.settings
+    assert settings is not None  # noqa: S101 - clips were cut by them
+    chosen = hole.clips[:_CLIPS]
+    real = [_clip(measured, row, settings, real=True) for row in chosen]
+    nearest = dict.fromkeys(int(row) for row in measured.coverage.nearest_sim[chosen])
+    sim = [_clip(measured, row, settings, real=False) for row in nearest]
+    time = np.arange(len(real[0])) / settings.rate_hz
+    unit = settings.units[0] if len(set(settings.units)) == 1 else "own unit"
+    page.plot(
+        clip_traces(time, settings.channels, unit, real, sim),
+        "Positions along clips of this hole, and the nearest that simulation has.",
+    )
+
+
+def _clip(measured: Measured, row: int, settings: ClipSettings, *, real: bool) -> NDArray[np.float64]:
+    """Positions of one clip ``(nframe, n)``, read again."""
+    side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
+    clips = clips_of(side.members[int(rows.episode[row])], settings)
+    assert clips is not None  # noqa: S101 - the clip was cut from it
+    place = int(np.flatnonzero(clips.first == rows.first[row])[0])
+    return clips.motion.position[place]
+
+
+def _strip(measured: Measured, clips: NDArray[np.int64], *, real: bool) -> NDArray[np.uint8] | None:
+    """Pictures of the middle of clips of one side, next to each other; None where there are none."""
+    side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
+    made = []
+    frames = round(measured.options.clip_s / 2 * measured.encoder["rate_hz"])
+    for row in clips:
+        recording = side.members[int(rows.episode[row])].recording
+        if recording is None or not recording.cameras:
+            return None
+        camera = measured.options.camera or recording.cameras[0]
+        frame = min(int(rows.first[row]) + frames, recording.frames - 1)
+        try:
+            made.append(recording.pictures(camera, [frame])[0])
+        except TwinloopError:  # pictures that are gone leave the page its plots
+            return None
+    size = made[0].shape
+    return np.hstack([picture for picture in made if picture.shape == size])
+
+
+def _parameters(page: Report, measured: Measured) -> None:
+    space = measured.space
+    assert space is not None  # noqa: S101 - asked for only where there is one
+    page.section("The parameter space", "\n\n".join(parameter_lines(measured)))
+    rows = [
+        ["reality without simulation", box_words(space.axes, b), b.cases, b.controls, b.p_value] for b in space.holes
+    ]
+    rows += [["failures", box_words(space.axes, b), b.cases, b.controls, b.p_value] for b in space.failures]
+    if rows:
+        page.table(["what", "where", "inside", "the others inside", "p"], rows)
+    if space.pairs:
+        _pairs(page, space)
+    by_name: dict[str, list[Cell]] = {}
+    for cell in space.cells:
+        by_name.setdefault(cell.name, []).append(cell)
+    held = {space.axes[i].name for box in (*space.holes, *space.failures) for i in box.axes}
+    order = sorted(
+        by_name, key=lambda name: (name not in held, -_telling(by_name[name], len(space.real), len(space.sim)))
+    )
+    for name in order[:_CELL_PLOTS]:
+        page.plot(_cell_plot(by_name[name], len(space.real) if space.known else 0, len(space.sim)))
+
+
+def _pairs(page: Report, space: ParameterSpace) -> None:
+    """The emptiest cells of two parameters, with what is known of success there."""
+
+    def span(cell: PairCell, axis: int) -> str:
+        unit = f" {cell.units[axis]}" if cell.units[axis] else ""
+        return f"{cell.names[axis]} {cell.low[axis]:.4g} to {cell.high[axis]:.4g}{unit}"
+
+    page.table(
+        ["one parameter", "the other", "real", "simulated", "% succeeding", "95 % interval"],
+        [
+            [
+                span(cell, 0),
+                span(cell, 1),
+                cell.real if space.known else None,
+                cell.sim,
+                100 * cell.rate if cell.judged else None,
+                f"{100 * cell.rate_low:.0f} to {100 * cell.rate_high:.0f}" if cell.judged else "–",
+            ]
+            for cell in space.pairs[:_CELL_ROWS]
+        ],
+        caption=f"The emptiest of {len(space.pairs)} cells of two parameters, {PAIR_CELLS} × {PAIR_CELLS} a pair; "
+        "success of the simulated episodes there with Wilson's interval.",
+    )
+
+
+def _telling(cells: list[Cell], nreal: int, nsim: int) -> float:
+    """How much sides or success differ along a parameter."""
+    shares = sum(abs(cell.real / max(nreal, 1) - cell.sim / max(nsim, 1)) for cell in cells) if nreal else 0.0
+    rates = [cell.rate for cell in cells if cell.judged]
+    return shares + (max(rates) - min(rates) if rates else 0.0)
+
+
+def _cell_plot(cells: list[Cell], nreal: int, nsim: int) -> Any:
+    return success_rows(
+        cells[0].name,
+        cells[0].unit,
+        np.array([cells[0].low, *(cell.high for cell in cells)]),
+        np.array([cell.rate for cell in cells]),
+        np.array([cell.rate_low for cell in cells]),
+        np.array([cell.rate_high for cell in cells]),
+        np.array([cell.real / nreal if nreal else np.nan for cell in cells]),
+        np.array([cell.sim / max(nsim, 1) for cell in cells]),
+    )

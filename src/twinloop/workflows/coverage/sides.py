@@ -1,0 +1,404 @@
+"""The two sides of a coverage: episodes of logs, dataset folders or a workspace, cut into clips and encoded alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.naming import MOST_ROWS
+from twinloop.core.errors import InputError, LogError
+from twinloop.core.files import read_json
+from twinloop.core.records import Episode
+from twinloop.curate.coverage import ClipRows
+from twinloop.curate.recording import Recording, open_recordings
+from twinloop.dataset import layout
+from twinloop.dataset.resample import resample
+from twinloop.encoders.clips import ClipBatch, ClipEncoder, space_hash
+from twinloop.encoders.trajectory import cut_clips
+from twinloop.gap.states_match import even, match, only_channels, select_channels
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.data.logs import open_log
+from twinloop.workflows.gap.data import in_ranges
+
+MOST_EPISODES = 20_000  # of a side: more are thinned by chance, because every pair of clips is compared
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One episode of a side.
+
+    ``episode_id`` is the name of its content, or its place; ``title`` names it for people. ``folder`` is the dataset it
+    lies in, None of a log of another kind. ``load`` reads its motion.
+    """
+
+    episode_id: str
+    title: str
+    folder: Path | None
+    success: bool | None
+    params: Mapping[str, float]
+    load: Callable[[], Episode]
+    recording: Recording | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """Episodes with the name of where they come from; ``notes`` say what was left out."""
+
+    label: str
+    members: tuple[Member, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def folders(self) -> list[Path]:
+        """The dataset folders, in order."""
+        return list(dict.fromkeys(member.folder for member in self.members if member.folder is not None))
+
+    @property
+    def examples(self) -> list[Member]:
+        """One member of each folder, and of what lies in none."""
+        return list({member.folder: member for member in reversed(self.members)}.values())
+
+    @property
+    def success(self) -> np.ndarray:
+        """Outcomes ``(n,)``: 1, 0, NaN where none is known."""
+        return np.array([np.nan if m.success is None else float(m.success) for m in self.members])
+
+
+def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> Side:
+    """The episodes of logs and dataset folders, or of public sets.
+
+    Args:
+        references: paths or names, as `loop.logs.open_log` takes them.
+        what: ``real`` or ``sim``, for messages.
+        seed: of thinning.
+
+    Raises:
+        InputError: nothing is named, or there are no episodes.
+        TwinloopError: a log cannot be read.
+    """
+    if not references:
+        raise InputError(f"No {what} episodes were named. Give --{what} LOG, or --workspace with --{what}-where.")
+    members = [member for reference in references for member in _members(reference)]
+    return _side(" and ".join(references), members, what, seed)
+
+
+def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0) -> Side:
+    """The episodes of a workspace that a condition chooses.
+
+    Args:
+        workspace: the workspace.
+        where: SQL of a condition over the view ``episodes``, such as ``source = 'real'``.
+        what: ``real`` or ``sim``, for messages.
+        seed: of thinning.
+
+    Raises:
+        InputError: the condition is wrong, or chooses nothing.
+    """
+    sql = f"SELECT episode_id, success FROM episodes WHERE {where} ORDER BY episode_id"  # noqa: S608 - a user's own, read only
+    rows = workspace.query(sql, most_rows=MOST_ROWS).to_pylist()
+    names = [str(row["episode_id"]) for row in rows]
+    success = {str(row["episode_id"]): row["success"] for row in rows if row["success"] is not None}
+    members = _located(workspace, names, success, _workspace_params(workspace, names))
+    return _side(f"{workspace.root.name}, {where}", members, what, seed)
+
+
+def _side(label: str, members: list[Member], what: str, seed: int) -> Side:
+    if not members:
+        raise InputError(f"{label} holds no episode for --{what}. In a workspace `twinloop query` shows what there is.")
+    notes: tuple[str, ...] = ()
+    if len(members) > MOST_EPISODES:
+        chosen = np.random.default_rng(seed).permutation(len(members))[:MOST_EPISODES]
+        notes = (f"Of {len(members)} {what} episodes {MOST_EPISODES} were taken by chance.",)
+        members = [members[i] for i in np.sort(chosen)]
+    return Side(label=label, members=tuple(members), notes=notes)
+
+
+def _members(reference: str) -> list[Member]:
+    path = Path(reference)
+    if (path / layout.INFO).is_file() and _current(path):
+        return [_of(recording, path) for recording in open_recordings(path)]
+    log = open_log(reference)
+    return [
+        Member(
+            episode_id=f"{log.name}#{episode.index}",
+            title=f"episode {episode.index} of {log.name}",
+            folder=None,
+            success=None,
+            params=episode.conditions,
+            load=lambda episode=episode: episode,
+        )
+        for episode in log.episodes
+    ]
+
+
+def _current(path: Path) -> bool:
+    return str(read_json(path / layout.INFO).get("codebase_version", "")).startswith("v3")
+
+
+def _of(recording: Recording, folder: Path, params: Mapping[str, float] | None = None) -> Member:
+    def load() -> Episode:
+        episode = recording.episode
+        recording.forget()
+        return episode
+
+    return Member(
+        episode_id=recording.episode_id,
+        title=recording.where,
+        folder=folder,
+        success=recording.success,
+        params=recording.params if params is None else params,
+        load=load,
+        recording=recording,
+    )
+
+
+def _located(
+    workspace: Workspace,
+    names: Sequence[str],
+    success: Mapping[str, bool],
+    params: Mapping[str, Mapping[str, float]],
+) -> list[Member]:
+    wanted = set(names)
+    places: dict[str, tuple[str, int]] = {}
+    for row in workspace.query("SELECT episode_id, batch, episode_index FROM places").to_pylist():
+        if row["episode_id"] in wanted:
+            places.setdefault(row["episode_id"], (row["batch"], row["episode_index"]))
+    readers = {batch: workspace.reader(batch) for batch in dict.fromkeys(batch for batch, _ in places.values())}
+    members = []
+    for name in names:
+        batch, index = places[name]
+        made = open_recordings(readers[batch], [index], batch=batch, episode_ids=[name], successes=success)
+        members.append(_of(made[0], readers[batch].path, params.get(name, {})))
+    return members
+
+
+def _workspace_params(workspace: Workspace, names: Sequence[str]) -> dict[str, dict[str, float]]:
+    wanted = set(names)
+    rows = workspace.query("SELECT episode_id, name, value FROM params")
+    found: dict[str, dict[str, float]] = {}
+    columns = (rows[key].to_pylist() for key in ("episode_id", "name", "value"))
+    for episode_id, name, value in zip(*columns, strict=True):
+        if episode_id in wanted:
+            found.setdefault(episode_id, {})[name] = value
+    return found
+
+
+def stand_in(
+    named: str | None, workspace: Workspace | None, examples: Sequence[Member]
+) -> tuple[Twin | None, list[str]]:
+    """The twin, and what is to be said of it; None where every log has its calibration.
+
+    Args:
+        named: by the user.
+        workspace: whose twin is taken where none is named, if it has the joints of the logs.
+        examples: an episode of every folder.
+
+    Raises:
+        TwinloopError: an episode cannot be read, or the twin cannot be loaded.
+    """
+    bare = [episode for episode in (member.load() for member in examples) if not episode.units.known]
+    if not bare:
+        return None, []
+    if named is not None:
+        twin = load_twin(named)
+        return twin, [f"Where a log has no calibration the joint ranges of {twin.name} stand in."]
+    usual = None if workspace is None else workspace.config.get("twin")
+    if not usual:
+        return None, []
+    twin = load_twin(str(usual))
+    lacking = sorted({name for episode in bare for name in episode.joints} - set(twin.robot.joints))
+    if lacking:
+        said = (
+            f"A log has no calibration, and {twin.name}, the workspace's twin, cannot stand in: it has no "
+            f"{', '.join(lacking)}. Name one that has: --ranges TWIN."
+        )
+        return None, [said]
+    said = f"Where a log has no calibration the joint ranges of {twin.name}, the workspace's twin, stand in (--ranges)."
+    return twin, [said]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClipSettings:
+    """What every clip is like: its length, and its channels, rate and units, which both sides share.
+
+    ``si`` says whether positions are in rad and m; else they are in the logs' own units. ``camera`` is that of
+    pictures, ``ranges`` a twin whose joint ranges stand in for a calibration.
+    """
+
+    clip_s: float
+    rate_hz: float
+    channels: tuple[str, ...]
+    units: tuple[str, ...]
+    command: str
+    si: bool
+    camera: str | None = None
+    ranges: Twin | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """What the numbers depend on, for a hash."""
+        plain = {key: value for key, value in vars(self).items() if key not in ("ranges", "si")}
+        return plain | {"ranges": "" if self.ranges is None else self.ranges.hash}
+
+
+def agree(
+    real: Side, sim: Side, *, clip_s: float, ranges: Twin | None, camera: str | None
+) -> tuple[ClipSettings, tuple[str, ...]]:
+    """The settings under which clips of both sides can be compared, and what had to be done for it.
+
+    One episode of every folder is looked at.
+
+    Raises:
+        LogError, UnitsError: they cannot be compared; says why.
+    """
+    shown = [[_calibrated(member.load(), ranges) for member in side.examples] for side in (real, sim)]
+    matched = match(shown[0], shown[1], clip_s=clip_s)
+    clips = matched.real
+    settings = ClipSettings(
+        clip_s=clip_s,
+        rate_hz=clips.rate_hz,
+        channels=clips.channels,
+        units=clips.units,
+        command=clips.command,
+        si=all(unit != "u" for unit in clips.units),
+        camera=camera,
+        ranges=ranges,
+    )
+    return settings, matched.notes
+
+
+def clips_of(member: Member, settings: ClipSettings) -> ClipBatch | None:
+    """The clips of one episode; None where it is shorter than one.
+
+    Raises:
+        LogError, UnitsError: it lacks a channel, or cannot be read in these units.
+    """
+    episode = _calibrated(member.load(), settings.ranges)
+    missing = [name for name in settings.channels if name not in episode.joints]
+    if missing:
+        raise LogError(f"{member.title} lacks {', '.join(missing)}, which the other episodes have. Leave it out.")
+    pieces = [episode] if even(episode, settings.rate_hz) else resample(episode, settings.rate_hz)
+    nframe = round(settings.clip_s * settings.rate_hz)
+    chosen = [select_channels(piece, settings.channels) for piece in pieces if len(piece) >= nframe]
+    if not chosen:
+        return None
+    maps = [only_channels(piece.units, settings.channels) if settings.si else None for piece in chosen]
+    motion = cut_clips(chosen, maps, rate_hz=settings.rate_hz, clip_s=settings.clip_s, names=settings.channels)
+    begins = [
+        piece.time[k : k + nframe : nframe - 1] for piece in chosen for k in range(0, len(piece) - nframe + 1, nframe)
+    ]
+    frames = np.clip(np.searchsorted(episode.time, np.array(begins) - 1e-9), 0, len(episode) - 1)
+    return ClipBatch(motion=motion, first=frames[:, 0], last=frames[:, 1], pictures=_pictures(member, settings.camera))
+
+
+def _pictures(member: Member, camera: str | None) -> Any:
+    recording = member.recording
+    if recording is None or not recording.cameras:
+        return None
+    name = camera or recording.cameras[0]
+    return lambda frames: recording.pictures(name, frames)
+
+
+def encode_sides(
+    real: Side, sim: Side, encoder: ClipEncoder, settings: ClipSettings, workspace: Workspace | None
+) -> tuple[ClipRows, ClipRows, dict[str, Any]]:
+    """Raw rows of both sides, and what was encoded anew.
+
+    Raises:
+        InputError: no episode of a side is as long as a clip.
+        TwinloopError: an episode cannot be encoded.
+    """
+    name = space_hash(encoder, settings.to_json())
+    members = {member.episode_id: member for side in (real, sim) for member in side.members}
+    known = {} if workspace is None else _stored(workspace, name, members)
+    made = {key: _encoded(member, encoder, settings) for key, member in members.items() if key not in known}
+    if workspace is not None and any(len(rows) for _, _, rows in made.values()):
+        _store(workspace, encoder.name, name, made)
+    rows = known | made
+    sides = [_rows(side, rows, settings.clip_s) for side in (real, sim)]
+    return sides[0], sides[1], {"hash": name, "encoded": len(made), "known": len(known)}
+
+
+Encoded = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
+
+
+def _encoded(member: Member, encoder: ClipEncoder, settings: ClipSettings) -> Encoded:
+    clips = clips_of(member, settings)
+    if clips is None:
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.float32)
+    return clips.first, clips.last, encoder.encode(clips).astype(np.float32)
+
+
+def _rows(side: Side, encoded: Mapping[str, Encoded], clip_s: float) -> ClipRows:
+    parts = [encoded[member.episode_id] for member in side.members]
+    counts = [len(rows) for _, _, rows in parts]
+    if not sum(counts):
+        raise InputError(f"No episode of {side.label} is {clip_s:g} s long. Ask for shorter clips (--clip).")
+    return ClipRows(
+        rows=np.concatenate([rows for _, _, rows in parts if len(rows)]).astype(np.float64),
+        episode=np.repeat(np.arange(len(parts)), counts),
+        first=np.concatenate([first for first, _, _ in parts]),
+        success=side.success,
+    )
+
+
+def _stored(workspace: Workspace, encoder_hash: str, wanted: Mapping[str, Member]) -> dict[str, Encoded]:
+    table = workspace.query(
+        "SELECT episode_id, first_frame, last_frame, vector FROM embeddings WHERE encoder_hash = ? "
+        "ORDER BY episode_id, first_frame",
+        [encoder_hash],
+    )
+    if not table.num_rows:
+        return {}
+    names = np.array(table["episode_id"].to_pylist())
+    first, last = (table[key].to_numpy() for key in ("first_frame", "last_frame"))
+    vectors = table["vector"].combine_chunks()
+    rows = vectors.flatten().to_numpy().reshape(len(names), -1)
+    starts = np.flatnonzero(np.append(True, names[1:] != names[:-1]))
+    found = {}
+    for begin, end in zip(starts, np.append(starts[1:], len(names)), strict=True):
+        if names[begin] in wanted:
+            found[str(names[begin])] = (first[begin:end], last[begin:end], rows[begin:end])
+    return found
+
+
+def _store(workspace: Workspace, name: str, encoder_hash: str, made: Mapping[str, Encoded]) -> None:
+    started = datetime.now(UTC)
+    kept = [(key, *part) for key, part in made.items() if len(part[2])]
+    counts = [len(rows) for *_, rows in kept]
+    vectors = [row for *_, rows in kept for row in rows]
+    table = pa.table(
+        {
+            "episode_id": np.repeat([key for key, *_ in kept], counts).tolist(),
+            "encoder": [name] * sum(counts),
+            "encoder_hash": [encoder_hash] * sum(counts),
+            "first_frame": np.concatenate([first for _, first, _, _ in kept]),
+            "last_frame": np.concatenate([last for _, _, last, _ in kept]),
+            "vector": pa.array(vectors, type=pa.list_(pa.float32())),
+        }
+    )
+    figures = {"encoder": name, "encoder_hash": encoder_hash, "episodes": len(kept), "clips": sum(counts)}
+    run_id = workspace.record_run("embed", None, figures, started, datetime.now(UTC), [])
+    workspace.append("embeddings", table, run_id=run_id)
+
+
+def _calibrated(episode: Episode, ranges: Twin | None) -> Episode:
+    return episode if ranges is None else in_ranges(episode, ranges)
+
+
+def by_episode(points: NDArray[np.float64], success: Sequence[float] | NDArray[np.float64]) -> ClipRows:
+    """Points of the parameter space as rows: an episode each."""
+    count = len(points)
+    return ClipRows(
+        rows=points,
+        episode=np.arange(count),
+        first=np.zeros(count, dtype=np.int64),
+        success=np.asarray(success, dtype=np.float64),
+    )

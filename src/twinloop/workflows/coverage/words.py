@@ -1,0 +1,248 @@
+"""What a coverage of reality says: in sentences for people, in a plain form for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from twinloop.curate.cells import Cell
+from twinloop.curate.holes import Hole
+from twinloop.curate.parameters import Axis
+from twinloop.curate.scan import CELLS, Box
+from twinloop.stats import Interval, wilson
+from twinloop.workflows.coverage.measured import PARAMETERS, Measured
+
+_HOLES = 5  # that are told in the terminal; the page and result.json have all
+FEW = 3  # episodes of a hole below which it may be chance
+
+
+def text_lines(measured: Measured) -> list[str]:
+    """The result for a terminal."""
+    lines = [*opening(measured), *measured.notes, "", *findings(measured)]
+    if measured.holes:
+        lines += ["", f"{'hole':<6}{'of reality':>11}{'episodes':>10}{'distance':>10}{'fails':>17}  in its middle"]
+        lines += [_hole_line(measured, number, hole) for number, hole in enumerate(measured.holes[:_HOLES], start=1)]
+        if len(measured.holes) > _HOLES:
+            lines.append(
+                f"{len(measured.holes) - _HOLES} more, of {_rest(measured.holes[_HOLES:])} of reality together."
+            )
+    space = measured.space
+    if space is not None:
+        lines += ["", *parameter_lines(measured)]
+    return lines
+
+
+def opening(measured: Measured) -> list[str]:
+    """What was compared, in which space."""
+    unit = "episodes" if measured.options.embedding == PARAMETERS else f"clips of {measured.options.clip_s:g} s"
+    lines = [
+        f"{side.label}: {len(side.members)} episodes, {len(rows)} {unit} ({what})"
+        for what, side, rows in (
+            ("real", measured.real, measured.real_rows),
+            ("simulated", measured.sim, measured.sim_rows),
+        )
+    ]
+    if measured.whitening is None:
+        axes = ", ".join(measured.encoder["axes"])
+        return [*lines, f"Compared in the drawn parameters {axes}; of reality they are {measured.encoder['source']}"]
+    white = measured.whitening
+    again = f", {measured.encoder['known']} episodes of them known already" if measured.encoder["known"] else ""
+    return [
+        *lines,
+        (
+            f"Compared by {measured.encoder['name']} ({measured.encoder['hash'][:12]}{again}) in "
+            f"{white.axes.shape[1]} whitened components, {white.share:.0%} of the variance of {white.fitted}"
+        ),
+    ]
+
+
+def findings(measured: Measured) -> list[str]:
+    """The answer in sentences, every share with its interval and what it is where there is no gap."""
+    figures = measured.coverage.figures
+    floor = figures.floor
+    return [
+        (
+            f"Simulation covers {_share(figures.coverage)} of reality: so much of it has a simulated clip within the "
+            f"distance of its own neighbour number {measured.coverage.k}{_floor(floor['coverage'])}."
+        ),
+        (
+            f"Recall of reality {_share(figures.recall)}{_floor(floor['recall'])}; precision of simulation "
+            f"{_share(figures.precision)}{_floor(floor['precision'])}; density {_plain(figures.density)}."
+        ),
+        _holes_sentence(measured),
+    ]
+
+
+def _holes_sentence(measured: Measured) -> str:
+    holes = measured.holes
+    if not holes:
+        return "There is no hole: every real clip has a simulated one near."
+    certain = [hole for hole in holes if hole.episodes >= FEW]
+    return (
+        f"{int(measured.coverage.uncovered.sum())} of {len(measured.real_rows)} real clips are uncovered, in "
+        f"{len(holes)} holes; {len(certain)} of them hold clips of {FEW} episodes or more. The largest is "
+        f"{holes[0].mass:.1%} of reality, {holes[0].distance:.3g} times as far from simulation as from its own kind."
+    )
+
+
+def parameter_lines(measured: Measured) -> list[str]:
+    """What the parameter space shows: where reality is and simulation is not, and where simulation fails."""
+    space = measured.space
+    assert space is not None  # noqa: S101 - asked for only where there is one
+    lines = []
+    if space.known:
+        drawn = len(space.real) != len(measured.real.members)
+        what = f"{len(space.real)} {'draws of what reality may be' if drawn else 'real episodes'}"
+        lines += [
+            f"Of {what} {box.cases} and of {len(space.sim)} simulated ones {box.controls} have "
+            f"{box_words(space.axes, box)} (p = {box.p_value:.2g})."
+            for box in space.holes
+        ]
+        if not space.holes:
+            lines.append("In no box of the parameters is reality more frequent than simulation, beyond chance.")
+    else:
+        lines.append("Nothing is known of the real episodes' parameters (--real-params); cells show simulation alone.")
+    empty = [cell for cell in space.cells if not cell.sim]
+    lines.append(
+        f"{len(empty)} of {len(space.cells)} cells of single parameters and "
+        f"{sum(not cell.sim for cell in space.pairs)} of {len(space.pairs)} cells of two hold no simulated episode."
+    )
+    judged = space.sim[~np.isnan(measured.sim.success)]
+    if len(judged):
+        rate = wilson(int(np.nansum(measured.sim.success)), len(judged))
+        worst = _worst(space.cells, float(rate.estimate))
+        lines.append(f"Of {len(judged)} simulated episodes {rate.percent(1)} succeed.{worst}")
+        lines += [
+            f"They fail more often where {box_words(space.axes, box)}: {box.cases} of {box.cases + box.controls} "
+            f"(p = {box.p_value:.2g})."
+            for box in space.failures
+        ]
+    return lines
+
+
+def box_words(axes: Sequence[Axis], box: Box) -> str:
+    """A box in words, in SI."""
+    spans = []
+    for column, low, high in zip(box.axes, box.low, box.high, strict=True):
+        axis = axes[column]
+        first, last = axis.to_si(np.array([low / CELLS, high / CELLS]))
+        unit = f" {axis.unit}" if axis.unit else ""
+        if low == 0:
+            spans.append(f"{axis.name} below {last:.4g}{unit}")
+        elif high == CELLS:
+            spans.append(f"{axis.name} above {first:.4g}{unit}")
+        else:
+            spans.append(f"{axis.name} from {first:.4g} to {last:.4g}{unit}")
+    return " and ".join(spans)
+
+
+def _worst(cells: Sequence[Cell], rate: float) -> str:
+    """The cell that is surest to be worse than all together; nothing where none is."""
+    worse = [cell for cell in cells if cell.judged and cell.rate_high < rate]
+    if not worse:
+        return ""
+    worst = min(worse, key=lambda cell: (cell.rate_high, cell.rate))
+    return (
+        f" Least of all with {worst.name} from {worst.low:.4g} to {worst.high:.4g} {worst.unit}: {worst.rate:.0%} "
+        f"[{worst.rate_low:.0%}, {worst.rate_high:.0%}], one of {len(cells)} cells."
+    )
+
+
+def hole_place(measured: Measured, hole: Hole) -> str:
+    """The clip in the middle of a hole, in words."""
+    row = int(hole.clips[0])
+    if measured.whitening is None:
+        space = measured.space
+        assert space is not None  # noqa: S101 - the parameter space is what was measured
+        point = measured.real_rows.rows[row]
+        values = [space.axes[c].to_si(np.array([u]))[0] for c, u in zip(space.known, point, strict=True)]
+        return ", ".join(f"{space.axes[c].name} {v:.4g}" for c, v in zip(space.known, values, strict=True))
+    member = measured.real.members[int(measured.real_rows.episode[row])]
+    return f"{member.title}, from frame {int(measured.real_rows.first[row])}"
+
+
+def _hole_line(measured: Measured, number: int, hole: Hole) -> str:
+    figures = (
+        f"{hole.mass:>11.1%}{hole.episodes:>10}{hole.distance:>10.2f}{failing_words(hole.failure, hole.judged):>17}"
+    )
+    return f"{number:<6}{figures}  {hole_place(measured, hole)}"
+
+
+def failing_words(failure: float, judged: int) -> str:
+    """The share of judged episodes that failed, with its interval."""
+    return wilson(round(failure * judged), judged).percent() if judged else "–"
+
+
+def _rest(holes: Sequence[Hole]) -> str:
+    return f"{sum(hole.mass for hole in holes):.1%}"
+
+
+def figures_of(measured: Measured) -> dict[str, Any]:
+    """The plain form for files (schema 1)."""
+    space = measured.space
+    clips = measured.real_rows
+    order = np.argsort(-measured.coverage.ratio, kind="stable")
+    left = [int(row) for row in order if measured.coverage.uncovered[row]]
+    return {
+        "schema": 1,
+        "real": {"label": measured.real.label, "episodes": len(measured.real.members), "clips": len(clips)},
+        "sim": {
+            "label": measured.sim.label,
+            "episodes": len(measured.sim.members),
+            "clips": len(measured.sim_rows),
+        },
+        "encoder": measured.encoder,
+        "whitening": None if measured.whitening is None else measured.whitening.to_json(),
+        "figures": measured.coverage.to_json(),
+        "uncovered": [
+            {
+                "episode": measured.real.members[int(clips.episode[row])].episode_id
+                if len(measured.real.members) > int(clips.episode[row])
+                else str(row),
+                "first_frame": int(clips.first[row]),
+                "distance": float(measured.coverage.ratio[row]),
+            }
+            for row in left
+        ],
+        "holes": [hole.to_json() | {"middle": hole_place(measured, hole)} for hole in measured.holes],
+        "parameters": None
+        if space is None
+        else {
+            "axes": [axis.name for axis in space.axes],
+            "known": [space.axes[i].name for i in space.known],
+            "source": space.source,
+            "cells": [cell.to_json() for cell in space.cells],
+            "pairs": [cell.to_json() for cell in space.pairs],
+            "holes": [_box_json(space.axes, box) for box in space.holes],
+            "failures": [_box_json(space.axes, box) for box in space.failures],
+        },
+        "notes": list(measured.notes),
+        "findings": findings(measured),
+    }
+
+
+def _box_json(axes: Sequence[Axis], box: Box) -> dict[str, Any]:
+    ends = [
+        axes[c].to_si(np.array([low / CELLS, high / CELLS])).tolist()
+        for c, low, high in zip(box.axes, box.low, box.high, strict=True)
+    ]
+    return {
+        "box": {axes[c].name: pair for c, pair in zip(box.axes, ends, strict=True)},
+        "inside": box.cases,
+        "others_inside": box.controls,
+        "p_value": box.p_value,
+    }
+
+
+def _share(interval: Interval) -> str:
+    return interval.percent(1)
+
+
+def _plain(interval: Interval) -> str:
+    return f"{float(interval.estimate):.2f} [{float(interval.low):.2f}, {float(interval.high):.2f}]"
+
+
+def _floor(value: float) -> str:
+    return "" if np.isnan(value) else f" ({value:.0%} where there is no gap)"

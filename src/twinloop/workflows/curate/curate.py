@@ -1,0 +1,205 @@
+"""Scores of episodes: of a dataset folder, or of what a workspace holds; stored, shown, and made into a selection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from rich.console import Console
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.label_checks import YES
+from twinloop.catalog.naming import MOST_ROWS, resolve
+from twinloop.catalog.schema import SCORES
+from twinloop.core.errors import InputError
+from twinloop.core.pool import LocalProcesses, cores
+from twinloop.core.progress import counted
+from twinloop.curate.check import VERDICTS, Check, Score
+from twinloop.curate.recording import Recording, open_recordings
+from twinloop.curate.registry import open_checks, with_readable
+from twinloop.curate.run import score_all
+from twinloop.curate.score_rows import scores_table
+from twinloop.report import Report
+from twinloop.workflows.curate.report import curate_section, print_curated, print_scores
+from twinloop.workflows.curate.scores import Curated, TwinsOfEpisodes, figure_names, require_fit
+from twinloop.workflows.run.results import check_names, claim_output, judge, parse_conditions, write_run
+
+_FEW = 32  # recordings from which on another process is worth its start
+
+
+def run_curate(
+    dataset: Path | None,
+    *,
+    workspace: Path | None,
+    where: str,
+    twin: str | None,
+    only: Sequence[str],
+    output: Path | None,
+    fail_if: Sequence[str],
+    workers: int,
+    console: Console,
+) -> tuple[dict[str, Any], int]:
+    """Score episodes, print what is wrong, store the scores.
+
+    Args:
+        dataset: a LeRobot v3.0 folder; None for what the workspace holds.
+        workspace: folder of the workspace; None for the nearest one upwards, or none where a dataset is given.
+        where: SQL of a condition over the view ``episodes``.
+        twin: what episodes without a twin of their own are held against; by default the workspace's.
+        only: checks or families; none for all.
+        output: folder for result.json and report.html.
+        fail_if: conditions on which to exit with 1.
+        workers: processes; 0 for every core.
+        console: for people.
+
+    Raises:
+        InputError: neither a dataset nor a workspace, nothing to score, or a twin of another robot.
+        UnknownNameError: no such check or twin.
+    """
+    started = datetime.now(UTC)
+    conditions = parse_conditions(fail_if)
+    if output is not None:
+        claim_output(output)
+    if dataset is not None and where:
+        raise InputError("--where chooses among the episodes of a workspace. Leave DATASET out, or `twinloop add` it.")
+    held = None if dataset is not None and workspace is None else Workspace.open(workspace)
+    try:
+        named = twin or (str(held.config.get("twin") or "") if held is not None else "")
+        twins = TwinsOfEpisodes(named=named)
+        checks = with_readable(open_checks(only, twins), twins)
+        check_names(conditions, figure_names(checks))
+        recordings = open_recordings(dataset) if dataset is not None else []
+        if held is not None:
+            recordings = _chosen(held, recordings, where)
+        if not recordings:
+            raise InputError(f"There is no episode to score in {dataset or workspace or 'the workspace'}.")
+        for line in require_fit(twin, recordings) if twin else ():
+            console.print(line, soft_wrap=True)
+        scores = _scored(recordings, checks, workers)
+        curated = Curated(
+            label=str(dataset or (held.root if held else "")), recordings=recordings, checks=checks, scores=scores,
+            where=where,
+        )  # fmt: skip
+        figures = _figures(curated)
+        if held is not None:
+            _remember(held, curated, output, figures, started)
+    finally:
+        if held is not None:
+            held.close()
+    print_curated(console, curated, stored=held is not None)
+    return _end(curated, figures, output, conditions, console)
+
+
+def show_scores(
+    episode: str, *, workspace: Path | None, only: Sequence[str], console: Console
+) -> tuple[dict[str, Any], int]:
+    """Print what the checks said of one episode when it was last scored.
+
+    Args:
+        episode: its id, the beginning of it, or ``BATCH:INDEX``.
+        workspace: folder of the workspace; None for the nearest one upwards.
+        only: checks or families; none for all.
+        console: for people.
+
+    Raises:
+        UnknownNameError: no such episode.
+        InputError: no such workspace, or the episode was never scored.
+    """
+    with Workspace.open(workspace) as held:
+        (name,) = resolve(held, [episode])
+        rows = held.query("SELECT * FROM scores WHERE episode_id = ?", [name]).to_pylist()
+    chosen = [row for row in rows if not only or row["check"] in only or row["check"].partition("/")[0] in only]
+    if not chosen:
+        raise InputError(f"No score of {episode} is kept{' by these checks' if rows else ''}. Run `twinloop curate`.")
+    chosen.sort(key=lambda row: (VERDICTS.index(row["verdict"]), row["check"], row["channel"]))
+    print_scores(console, name, chosen)
+    return {"schema": 1, "verb": "curate", "episode": name, "scores": chosen}, 0
+
+
+def _chosen(held: Workspace, given: Sequence[Recording], where: str) -> list[Recording]:
+    """The workspace's episodes, those of a folder that it knows, or those that a condition chooses."""
+    # A person's own condition; the statement can only read.
+    sql = f"SELECT episode_id, batch, episode_index FROM episodes WHERE {where or 'TRUE'}"  # noqa: S608
+    rows = held.query(f"{sql} ORDER BY batch, episode_index", most_rows=MOST_ROWS).to_pylist()
+    labels = held.query(
+        "SELECT episode_id, value FROM consensus WHERE kind = 'success' AND value IS NOT NULL"
+    ).to_pylist()
+    successes = {str(row["episode_id"]): row["value"] == YES for row in labels}
+    if given:
+        wanted = {recording.episode_id for recording in given}
+        rows = [row for row in rows if str(row["episode_id"]) in wanted]
+    made = []
+    for batch in dict.fromkeys(str(row["batch"]) for row in rows):
+        mine = [row for row in rows if row["batch"] == batch]
+        made += open_recordings(
+            held.reader(batch), [int(row["episode_index"]) for row in mine], batch=batch,
+            episode_ids=[str(row["episode_id"]) for row in mine], successes=successes,
+        )  # fmt: skip
+    return made
+
+
+def _scored(recordings: Sequence[Recording], checks: Sequence[Check], workers: int) -> list[Score]:
+    count = workers or (cores() if len(recordings) >= _FEW else 1)
+    with LocalProcesses(count) as engine, counted(label="episodes", total=len(recordings)) as done:
+        return score_all(recordings, checks, engine, done=done)
+
+
+def _figures(curated: Curated) -> dict[str, Any]:
+    names = {recording.episode_id: recording for recording in curated.recordings}
+    return {
+        "schema": 1,
+        "verb": "curate",
+        "data": curated.label,
+        "where": curated.where,
+        "episodes": len(curated.recordings),
+        "verdicts": curated.by_verdict,
+        "checks": {check.name: {"hash": check.hash, "meaning": check.meaning} for check in curated.checks},
+        "scores": [
+            {**score.to_json(), "batch": names[score.episode_id].batch, "episode_index": names[score.episode_id].index}
+            for score in curated.scores
+        ],
+        "selection": curated.selection,
+        "headline": [figure.to_json() for figure in curated.headline()],
+    }
+
+
+def _remember(
+    held: Workspace, curated: Curated, output: Path | None, figures: Mapping[str, Any], started: datetime
+) -> None:
+    short = {key: value for key, value in figures.items() if key not in ("scores", "headline")}
+    arguments = ["--checks", *(check.name for check in curated.checks), "--where", curated.where]
+    run_id = held.record_run("curate", output, short, started, datetime.now(UTC), arguments)
+    scores = scores_table(curated.scores, curated.checks, run_id)
+    held.append("scores", pa.concat_tables([scores, _of_other_checks(held, curated, run_id)]), run_id=run_id)
+
+
+def _of_other_checks(held: Workspace, curated: Curated, run_id: str) -> pa.Table:
+    """Return rows for checks that did not run now: what they found before is of an episode that can be read."""
+    reasons = {recording.episode_id: reason for recording, reason in curated.unreadable}
+    names = ", ".join("?" * len(reasons))
+    sql = f'SELECT DISTINCT episode_id, "check", check_hash FROM scores WHERE episode_id IN ({names})'  # noqa: S608
+    found = held.query(sql, list(reasons)).to_pylist() if reasons else []
+    asked = {check.name for check in curated.checks}
+    rows = [
+        {**Score(episode_id=row["episode_id"], check=row["check"], verdict="unreadable",
+                 reason=reasons[row["episode_id"]]).to_json(),
+         "check_hash": row["check_hash"], "run_id": run_id}
+        for row in found
+        if row["check"] not in asked
+    ]  # fmt: skip
+    return pa.Table.from_pylist(rows, schema=SCORES.schema)
+
+
+def _end(
+    curated: Curated, figures: dict[str, Any], output: Path | None, conditions: Sequence[Any], console: Console
+) -> tuple[dict[str, Any], int]:
+    if output is not None:
+        page = Report("Quality of episodes", f"{curated.label}; {len(curated.recordings)} episodes")
+        figures = write_run(output, figures, page, lambda made: curate_section(made, curated), console)
+    verdict = judge(conditions, {figure.name: figure for figure in curated.headline()})
+    for line in verdict.lines():
+        console.print(line, soft_wrap=True)
+    return {**figures, "failed": verdict.to_json()}, verdict.code

@@ -1,0 +1,271 @@
+"""The quality of episodes, in a terminal and as a page: what is wrong, how far, and what it looks like."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from twinloop.core.console import visible
+from twinloop.core.errors import TwinloopError
+from twinloop.curate.check import VERDICTS, Check, Score, worst
+from twinloop.curate.recording import Recording
+from twinloop.report import KeyFigure, Report
+from twinloop.report.quality import score_strips
+from twinloop.workflows.curate.scores import WRONG, Curated, counted_verdicts
+
+_SHOWN = 8  # episodes
+_REASON = 160  # characters
+_TONES = {"unreadable": "red", "bad": "red", "suspect": "yellow"}
+
+
+def print_curated(console: Console, curated: Curated, *, stored: bool) -> None:
+    """Print what was found, the worst episodes, what could not be told, and where the rest is.
+
+    Args:
+        console: for people.
+        curated: what was scored.
+        stored: a workspace keeps the scores.
+    """
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in curated.by_verdict.items() if count)
+    console.print(f"{len(curated.recordings)} episodes of {curated.label}, {len(curated.checks)} checks: {counts}")
+    _print_unreadable(console, curated)
+    _print_found(console, curated)
+    _print_worst(console, curated)
+    _print_unknown(console, curated)
+    if stored:
+        console.print("\nAll that is said of an episode: `twinloop curate --show BATCH:INDEX`, or SQL over `scores`.")
+        console.print("What can be read and is not bad, as a selection; nothing was deleted:")
+        console.print(f'  twinloop datasets freeze good --sql "{curated.selection}"', soft_wrap=True)
+    elif curated.ranked:
+        console.print("\nAll of it: --output FOLDER, which gets report.html and result.json.")
+
+
+def print_scores(console: Console, episode_id: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print every score of one episode, as rows of the view ``scores``, with whole reasons."""
+    told = [row for row in rows if row["verdict"] != "unknown"]
+    wrong = sum(row["verdict"] in WRONG for row in rows)
+    console.print(f"{episode_id}: {len(rows)} scores, {wrong} suspect or bad, {len(rows) - len(told)} unknown")
+    table = Table(Column("verdict", no_wrap=True), Column("check", overflow="fold"), "of", "frames", "why")
+    for row in rows:
+        first, last = row["first_frame"], row["last_frame"]
+        frames = "" if first is None else str(first) if last in (None, first) else f"{first}–{last}"
+        tone = _TONES.get(row["verdict"], "")
+        table.add_row(row["verdict"], row["check"], row["channel"], frames, row["reason"], style=tone)
+    console.print(table)
+
+
+def short(reason: str) -> str:
+    """A reason for one line: whole clauses of it, at most 160 characters."""
+    if len(reason) <= _REASON:
+        return reason
+    cut = reason[:_REASON]
+    end = max(cut.rfind(mark) for mark in ("; ", ". ", " ("))
+    if end < _REASON // 3:
+        end = cut.rfind(" ")
+    return f"{cut[:end].rstrip(' ;,.:(')} …"
+
+
+def name_of(recording: Recording) -> str:
+    """An episode as ``--show`` takes it."""
+    return f"{recording.batch}:{recording.index}"
+
+
+def _print_unreadable(console: Console, curated: Curated) -> None:
+    for recording, reason in curated.unreadable[:_SHOWN]:
+        console.print(f"{name_of(recording)} cannot be read: {reason}", style="red", soft_wrap=True)
+    if len(curated.unreadable) > _SHOWN:
+        console.print(f"  … and {len(curated.unreadable) - _SHOWN} more")
+
+
+def _print_found(console: Console, curated: Curated) -> None:
+    wrong = {
+        name: [score for score in said.values() if score.verdict in WRONG] for name, said in curated.by_check.items()
+    }
+    found = {name: scores for name, scores in wrong.items() if scores}
+    if not found:
+        console.print("No check found anything.")
+        return
+    names = {recording.episode_id: name_of(recording) for recording in curated.recordings}
+    rows: list[tuple[str, str, str, str]] = []
+    for name, scores in sorted(found.items(), key=lambda item: -sum(s.verdict == "bad" for s in item[1])):
+        counts = counted_verdicts(scores)
+        said = ", ".join(f"{counts[verdict]} {verdict}" for verdict in WRONG if counts[verdict])
+        top = max(scores, key=Score.badness)
+        worst = f"{names[top.episode_id]} {_of(top)}{short(top.reason)}"
+        rows.append((name, said, worst, _TONES[top.verdict]))
+    _print_lines(console, ("found by", "episodes", "the worst of them"), rows)
+
+
+def _print_worst(console: Console, curated: Curated) -> None:
+    if not curated.ranked:
+        return
+    rows: list[tuple[str, str, str, str]] = []
+    for recording, scores in curated.ranked[:_SHOWN]:
+        top, more = scores[0], len(scores) - 1
+        said = f"{top.check} {_of(top)}{short(top.reason)}"
+        rows.append((name_of(recording), f"{top.verdict}{f', {more} more' * bool(more)}", said, _TONES[top.verdict]))
+    _print_lines(console, ("worst episodes", "verdict", "worst of it"), rows)
+    if len(curated.ranked) > _SHOWN:
+        console.print(f"  … and {len(curated.ranked) - _SHOWN} more")
+
+
+def _print_unknown(console: Console, curated: Curated) -> None:
+    rows: list[tuple[str, str, str, str]] = []
+    for name, said in curated.by_check.items():
+        why = Counter(score.reason for score in said.values() if score.verdict == "unknown")
+        if why:
+            rows.append((name, str(why.total()), short(why.most_common(1)[0][0]), ""))
+    if rows:
+        _print_lines(console, ("not told", "episodes", "because"), rows)
+
+
+def _print_lines(console: Console, head: tuple[str, str, str], rows: Sequence[tuple[str, str, str, str]]) -> None:
+    """Rows of a line each, with their tone last: what does not fit on a line is left to the page."""
+    widths = [max(len(row[place]) for row in (head, *rows)) for place in range(2)]
+    console.print()
+    for one, two, three, tone in ((*head, "bold"), *rows):
+        line = Text(visible(f"{one:<{widths[0]}}  {two:<{widths[1]}}  {three}"), style=tone)
+        console.print(line, no_wrap=True, overflow="ellipsis")
+
+
+def _of(score: Score) -> str:
+    return f"{score.channel}: " if score.channel else ""
+
+
+_PICTURED, _MOMENTS = 12, 5  # episodes that are shown, and frames of each
+_LISTED = 20
+_HEIGHT = 160  # px of a shown frame
+
+Wrong = Sequence[tuple[Recording, Sequence[Score]]]
+
+
+def curate_section(page: Report, curated: Curated) -> None:
+    """Write all of the page."""
+    checks, scores, verdicts, wrong = curated.checks, curated.scores, curated.by_verdict, curated.ranked
+    page.figures(
+        KeyFigure(
+            label=verdict,
+            value=verdicts[verdict],
+            unit="episodes",
+            tone="bad" if verdict in ("bad", "unreadable") else None,
+        )
+        for verdict in VERDICTS
+        if verdicts[verdict]
+    )
+    page.text("An episode is as good as the worst that any check says of it. Nothing was deleted or changed.")
+    if curated.unreadable:
+        _unreadable(page, curated)
+    if wrong:
+        _found(page, checks, scores)
+        _distributions(page, scores)
+        _episodes(page, wrong)
+        _pictures(page, wrong)
+    else:
+        page.text("No episode is suspect or bad.")
+        _distributions(page, scores)
+    _checks(page, checks, scores)
+
+
+def _found(page: Report, checks: Sequence[Check], scores: Sequence[Score]) -> None:
+    """The checks that found something, each with the worst of it."""
+    rows = []
+    for check in checks:
+        mine = worst(score for score in scores if score.check == check.name)
+        wrong = [score for score in mine.values() if score.verdict in WRONG]
+        if wrong:
+            counts = Counter(score.verdict for score in wrong)
+            rows.append((check.name, counts["bad"], counts["suspect"], max(wrong, key=Score.badness).reason))
+    page.section("What was found", "Episodes by check, and the worst that it says of one.")
+    page.table(("check", "bad", "suspect", "the worst of them"), rows)
+
+
+def _unreadable(page: Report, curated: Curated) -> None:
+    page.section("What cannot be read", "These episodes are in no selection, and no check judged them.")
+    rows = [(recording.where, reason) for recording, reason in curated.unreadable[:_LISTED]]
+    page.table(("episode", "why"), rows)
+    if len(curated.unreadable) > _LISTED:
+        page.text(f"And {len(curated.unreadable) - _LISTED} further episodes, in result.json.")
+
+
+def _episodes(page: Report, wrong: Wrong) -> None:
+    page.section("Worst episodes first", "The worst finding of each, and which other checks have something to say.")
+    rows = []
+    for recording, (top, *others) in wrong[:_LISTED]:
+        also = ", ".join(dict.fromkeys(score.check for score in others if score.check != top.check))
+        rows.append((recording.where, top.verdict, top.check, top.channel, _frames(top), top.reason, also))
+    page.table(("episode", "verdict", "check", "of", "frames", "why", "also"), rows)
+    if len(wrong) > _LISTED:
+        page.text(f"And {len(wrong) - _LISTED} further episodes, in result.json.")
+
+
+def _frames(score: Score) -> str:
+    if score.first_frame is None:
+        return "all"
+    if score.last_frame in (None, score.first_frame):
+        return str(score.first_frame)
+    return f"{score.first_frame}–{score.last_frame}"
+
+
+def _pictures(page: Report, wrong: Wrong) -> None:
+    shown = [(recording, scores) for recording, scores in wrong if recording.cameras][:_PICTURED]
+    if not shown:
+        return
+    page.section("What they look like", "Frames around what is concerned, from the episode's cameras.")
+    for recording, scores in shown:
+        score = next((score for score in scores if score.channel.partition("/")[0] in recording.cameras), scores[0])
+        camera = score.channel.partition("/")[0]
+        camera = camera if camera in recording.cameras else recording.cameras[0]
+        try:
+            strip, rows = _strip(recording, camera, score)
+        except TwinloopError as error:
+            page.text(f"{recording.where}: {error}")
+            continue
+        numbers = ", ".join(map(str, rows))
+        page.image(strip, f"{recording.where}, {camera}, frames {numbers}. {score.check}: {score.reason}")
+        recording.forget()
+
+
+def _strip(recording: Recording, camera: str, score: Score) -> tuple[NDArray[np.uint8], list[int]]:
+    """Frames side by side, from a little before what is concerned to a little after."""
+    from twinloop.dataset.pictures import resized
+
+    last = recording.frames - 1
+    first = 0 if score.first_frame is None else score.first_frame
+    stop = last if score.first_frame is None else max(score.last_frame or first, first)
+    around = max(3, (stop - first) // 4)
+    rows = sorted({int(row) for row in np.linspace(max(first - around, 0), min(stop + around, last), _MOMENTS)})
+    pictures = recording.pictures(camera, rows)
+    height, width = pictures.shape[1:3]
+    pictures = resized(pictures, (_HEIGHT, max(1, round(width * _HEIGHT / height))))
+    gap = np.full((_HEIGHT, 4, 3), 255, dtype=np.uint8)
+    parts: list[NDArray[np.uint8]] = [part for picture in pictures for part in (picture, gap)]
+    return np.concatenate(parts[:-1], axis=1), rows
+
+
+def _distributions(page: Report, scores: Sequence[Score]) -> None:
+    rows: dict[str, list[tuple[float, str, str]]] = defaultdict(list)
+    for score in scores:
+        if score.value is not None and score.limit:
+            said = f"{score.episode_id[:12]} {score.channel}: {score.value:.4g} {score.unit}, limit {score.limit:.4g}"
+            rows[score.check].append((score.value / score.limit, score.verdict, said))
+    if rows:
+        page.section("How far each figure is from its limit", "One point for each score that has a limit.")
+        page.plot(score_strips(rows), "What lies to the right of the line is suspect or bad.")
+
+
+def _checks(page: Report, checks: Sequence[Check], scores: Sequence[Score]) -> None:
+    rows = []
+    for check in checks:
+        mine = worst(score for score in scores if score.check == check.name)
+        counts = Counter(score.verdict for score in mine.values())
+        why = next((score.reason for score in mine.values() if score.verdict == "unknown"), "")
+        rows.append((check.name, *(counts[verdict] for verdict in VERDICTS), check.meaning, why))
+    page.section("Checks")
+    page.table(("check", *VERDICTS, "looks for", "why unknown"), rows)

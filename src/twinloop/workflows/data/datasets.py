@@ -1,0 +1,298 @@
+"""Frozen datasets of a workspace: frozen, listed, shown, compared, traced to policies, and written out as folders."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.frozen import Frozen, difference
+from twinloop.catalog.naming import LEAST, resolve
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.dataset.edit.writing import Edited, write_selection
+
+_SHOWN = 20
+# What a dataset is made of, as the catalog knows its episodes today; those it no longer has an index of count too.
+_OF_DATASET = """
+    FROM (SELECT unnest($ids) AS episode_id) l LEFT JOIN (
+        SELECT *, row_number() OVER (PARTITION BY episode_id ORDER BY batch, episode_index) AS copy FROM places
+    ) p ON p.episode_id = l.episode_id AND p.copy = 1
+"""
+_PARTS = {
+    "source": "coalesce(source, 'not in the catalog')",
+    "batch": "coalesce(batch, 'not in the catalog')",
+    "task": "task",
+    "robot": "robot_type",
+    "twin": "coalesce(twin || ' ' || left(twin_hash, 12), 'none')",
+    "success": "CASE WHEN success THEN 'yes' WHEN NOT success THEN 'no' ELSE 'not said' END",
+}
+
+
+def freeze(ws: Workspace, name: str, sql: str, note: str, console: Console) -> dict[str, Any]:
+    """Freeze a selection and say what it holds."""
+    found = ws.freeze(name, sql, note)
+    state = "frozen" if found.new else "is this list already"
+    console.print(f"{found.reference} {state}: {len(found)} episodes, hash {found.hash[:16]}")
+    return {"schema": 1, "verb": "datasets freeze", **found.to_json()}
+
+
+def overview(ws: Workspace, console: Console) -> dict[str, Any]:
+    """Every frozen dataset, and how many policies it trained."""
+    rows = ws.query(
+        "SELECT d.name, d.version, d.hash, d.episodes, d.created, d.note, count(p.policy) AS policies FROM datasets d "
+        "LEFT JOIN policy_datasets p ON p.dataset = d.hash GROUP BY ALL ORDER BY d.name, d.version"
+    ).to_pylist()
+    table = Table("dataset", "episodes", "hash", "frozen", "policies", "note", box=None, pad_edge=False)
+    for row in rows:
+        cells = (f"{row['name']}@{row['version']}", row["episodes"], row["hash"][:16], row["created"][:16])
+        table.add_row(*map(str, (*cells, row["policies"], row["note"] or "")))
+    console.print(table if rows else "No dataset is frozen. `twinloop datasets freeze NAME --sql …`")
+    return {"schema": 1, "verb": "datasets list", "datasets": rows}
+
+
+def show(ws: Workspace, reference: str, console: Console) -> dict[str, Any]:
+    """What a dataset is made of, how it was selected, and which policies it trained."""
+    found = ws.frozen(reference)
+    parts = {name: _counts(ws, found, expression) for name, expression in _PARTS.items()}
+    totals = _totals(ws, found)
+    policies = ws.query(
+        "SELECT p.policy, p.name FROM policy_datasets d JOIN policies p ON p.policy = d.policy WHERE d.dataset = ?",
+        [found.hash],
+    ).to_pylist()
+    console.print(f"{found.reference}: {len(found)} episodes, {totals['frames']} frames, {totals['duration_s']:.0f} s")
+    console.print(f"hash {found.hash}\nfrozen {found.created}{'; ' + found.note if found.note else ''}\n{found.sql}")
+    for name, counts in parts.items():
+        console.print(f"{name}: " + ", ".join(f"{row['value']} {row['episodes']}" for row in counts[:_SHOWN]))
+    if totals["buried"]:
+        console.print(f"{totals['buried']} of its episodes were buried since.")
+    console.print("policies: " + (", ".join(f"{row['name']} ({row['policy'][:12]})" for row in policies) or "none"))
+    return {
+        "schema": 1,
+        "verb": "datasets show",
+        **found.to_json(),
+        **totals,
+        "composition": {name: {row["value"]: row["episodes"] for row in counts} for name, counts in parts.items()},
+        "policies": policies,
+    }
+
+
+def compare(ws: Workspace, first: str, second: str, console: Console) -> dict[str, Any]:
+    """What two datasets do not have in common."""
+    found = difference(ws, first, second)
+    sides = ((found.first, found.only_first), (found.second, found.only_second))
+    console.print(f"{found.both} episodes in both")
+    for dataset, only in sides:
+        console.print(f"{len(only)} only in {dataset.reference}" + (": " if only else ""))
+        for name in only[:_SHOWN]:
+            console.print(f"  {name[:16]}")
+    return {
+        "schema": 1,
+        "verb": "datasets diff",
+        "first": found.first.reference,
+        "second": found.second.reference,
+        "both": found.both,
+        "only_first": list(found.only_first),
+        "only_second": list(found.only_second),
+    }
+
+
+def trace(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
+    """Which episodes trained a policy; which policies a dataset trained; which policies saw an episode.
+
+    Raises:
+        UnknownNameError: neither a policy nor a dataset nor an episode.
+    """
+    policy = ws.query(
+        "SELECT policy, name FROM policies WHERE policy = $word OR name = $word OR "
+        "(len($word) >= 6 AND starts_with(policy, $word)) OR "
+        "policy IN (SELECT v.policy FROM policy_versions v LEFT JOIN policy_aliases a "
+        "ON a.policy = concat(v.name, '@', v.version) WHERE concat(v.name, '@', v.version) = $word "
+        "OR concat(a.deployment, '/', a.alias) IN ($word, concat('main/', $word))) ORDER BY created DESC",
+        {"word": word},
+    ).to_pylist()
+    if policy:
+        return _of_policy(ws, policy, word, console)
+    try:
+        dataset = ws.frozen(word)
+    except UnknownNameError:
+        return _of_episode(ws, _episode(ws, word), console)
+    rows = ws.query(
+        "SELECT b.policy, p.name, nullif(b.base, b.policy) AS base FROM policy_datasets d JOIN policy_bases b ON "
+        "b.base = d.policy JOIN policies p ON p.policy = b.policy WHERE d.dataset = ? ORDER BY ALL",
+        [dataset.hash],
+    ).to_pylist()
+    console.print(f"{dataset.reference} trained {len(rows)} policies")
+    for row in rows:
+        console.print(
+            f"  {row['name']} ({row['policy'][:12]})" + (f" by its base {row['base'][:12]}" if row["base"] else "")
+        )
+    return {"schema": 1, "verb": "datasets lineage", "dataset": dataset.to_json(), "policies": rows}
+
+
+def materialize(
+    ws: Workspace,
+    reference: str,
+    output: Path,
+    *,
+    codec: str | None,
+    same_units: bool,
+    common: bool,
+    console: Console,
+) -> dict[str, Any]:
+    """Write exactly the episodes of a dataset as one LeRobot v3.0 folder.
+
+    Raises:
+        DatasetError: an episode lies nowhere any more; or see `dataset.edit.writing.write_selection`.
+    """
+    found = ws.frozen(reference)
+    made = write_selection(_places(ws, found), output, codec=codec, same_units=same_units, common=common)
+    console.print(f"{found.reference}: {made.episodes} episodes, {made.frames} frames: {output}")
+    for note in made.notes:
+        console.print(f"  {note}")
+    return {
+        "schema": 1,
+        "verb": "datasets materialize",
+        "dataset": found.reference,
+        "hash": found.hash,
+    } | made.to_json()
+
+
+def _counts(ws: Workspace, found: Frozen, expression: str) -> list[dict[str, Any]]:
+    sql = f"SELECT {expression} AS value, count(*) AS episodes {_OF_DATASET} GROUP BY 1 ORDER BY 2 DESC, 1"
+    return ws.query(sql, {"ids": list(found.episode_ids)}).to_pylist()
+
+
+def _totals(ws: Workspace, found: Frozen) -> dict[str, Any]:
+    sql = f"""
+        SELECT CAST(coalesce(sum(frames), 0) AS BIGINT) AS frames, coalesce(sum(duration_s), 0.0) AS duration_s,
+            (SELECT count(*) FROM tombstones WHERE episode_id IN (SELECT unnest($ids))) AS buried {_OF_DATASET}
+    """  # noqa: S608
+    return ws.query(sql, {"ids": list(found.episode_ids)}).to_pylist()[0]
+
+
+def _of_policy(ws: Workspace, rows: Sequence[Mapping[str, Any]], word: str, console: Console) -> dict[str, Any]:
+    hashes = {row["policy"] for row in rows}
+    if len(hashes) > 1:
+        raise InputError(
+            f"{word} names {len(hashes)} policies: {', '.join(sorted(h[:16] for h in hashes))}. Give the hash."
+        )
+    policy, name = rows[0]["policy"], rows[0]["name"]
+    seen = ws.query(
+        "SELECT dataset, base, via IS NOT NULL AS through_child, count(DISTINCT episode_id) AS episodes "
+        "FROM policy_episodes WHERE policy = ? GROUP BY ALL ORDER BY ALL",
+        [policy],
+    ).to_pylist()
+    total = ws.query("SELECT count(DISTINCT episode_id) AS n FROM policy_episodes WHERE policy = ?", [policy])
+    count = total["n"][0].as_py()
+    console.print(f"{name} ({policy[:12]}) has seen {count} episodes")
+    for row in seen:
+        how = "that its episodes were made from" if row["through_child"] else "of the dataset"
+        base = f", by its base {row['base'][:12]}" if row["base"] else ""
+        console.print(f"  {row['episodes']} {how} {row['dataset'][:16]}{base}")
+    console.print("Which ones: the view policy_episodes, by `twinloop query`.")
+    return {"schema": 1, "verb": "datasets lineage", "policy": policy, "name": name, "episodes": count, "seen": seen}
+
+
+def _episode(ws: Workspace, word: str) -> str:
+    """The episode that a word names; where it names none and is no place, the error lists what else it may be."""
+    try:
+        return resolve(ws, [word], buried=True)[0]
+    except InputError as error:
+        if ":" in word or not (isinstance(error, UnknownNameError) or len(word) < LEAST):
+            raise
+    rows = ws.query("SELECT name FROM policies UNION SELECT name FROM datasets").to_pylist()
+    what = "policy, frozen dataset or episode"
+    raise UnknownNameError(what, word, {row["name"] for row in rows}, where=str(ws.root))
+
+
+def _of_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]:
+    rows = ws.query(
+        "SELECT policy, name, dataset, via, base FROM policy_episodes WHERE episode_id = ? ORDER BY ALL", [episode]
+    ).to_pylist()
+    datasets = ws.query(
+        "SELECT name, version, hash FROM dataset_episodes WHERE episode_id = ? ORDER BY ALL", [episode]
+    ).to_pylist()
+    console.print(f"Episode {episode[:16]} is in {len(datasets)} frozen datasets")
+    console.print("  " + (", ".join(f"{row['name']}@{row['version']}" for row in datasets) or "none"))
+    console.print(f"{len({row['policy'] for row in rows})} policies saw it")
+    for row in rows:
+        via = f" through {row['via'][:16]}, made from it" if row["via"] else ""
+        base = f", by its base {row['base'][:12]}" if row["base"] else ""
+        console.print(f"  {row['name']} ({row['policy'][:12]}){via}{base}")
+    return {
+        "schema": 1,
+        "verb": "datasets lineage",
+        "episode_id": episode,
+        "datasets": datasets,
+        "policies": rows,
+    }
+
+
+def _places(ws: Workspace, found: Frozen) -> list[tuple[Path, int]]:
+    """Where each episode lies, in the order of the list: its first place whose folder is still as it was."""
+    rows = ws.query(
+        "SELECT p.episode_id, p.batch, p.episode_index FROM places p JOIN (SELECT unnest($ids) AS episode_id) l "
+        "ON l.episode_id = p.episode_id ORDER BY p.batch, p.episode_index",
+        {"ids": list(found.episode_ids)},
+    ).to_pylist()
+    folders: dict[str, Path | DatasetError] = {}
+    for batch in dict.fromkeys(row["batch"] for row in rows):
+        try:
+            folders[batch] = ws.folder(batch)
+        except DatasetError as error:
+            folders[batch] = error
+    places, problem = dict[str, tuple[Path, int]](), dict[str, DatasetError]()
+    for row in rows:
+        folder = folders[row["batch"]]
+        if isinstance(folder, DatasetError):
+            problem[row["episode_id"]] = folder
+        else:
+            places.setdefault(row["episode_id"], (folder, row["episode_index"]))
+    for name in found.episode_ids:
+        if name not in places:
+            nowhere = DatasetError(
+                f"Episode {name[:16]} of {found.reference} lies nowhere. `twinloop add` its dataset."
+            )
+            raise problem.get(name, nowhere)
+    return [places[name] for name in found.episode_ids]
+
+
+def run_edit(verb: str, work: Callable[[], Edited | dict[str, Edited]], *, console: Console) -> dict[str, Any]:
+    """Do an edit and say what was written; returns its figures.
+
+    Raises:
+        TwinloopError: see `dataset.edit.operations`.
+    """
+    start = time.perf_counter()
+    made = work()
+    seconds = time.perf_counter() - start
+    figures: dict[str, Any] = {"schema": 1, "verb": f"edit {verb}", "seconds": seconds}
+    if isinstance(made, Edited):
+        _tell(made, console)
+        return {**figures, **made.to_json()}
+    for part in made.values():
+        _tell(part, console)
+    return {**figures, "parts": {name: part.to_json() for name, part in made.items()}}
+
+
+def _tell(made: Edited, console: Console) -> None:
+    console.print(f"{made.output}: {made.episodes} episodes, {made.frames} frames.")
+    for key, row in made.videos.items():
+        ways = [f"{count} {way}" for way, count in row.items() if count]
+        console.print(f"  {key}: {', '.join(ways)}")
+    for kind, row in _groups(made.details):
+        console.print(f"  {kind}: {row['before']} before, {row['after']} now")
+    left = made.details.get("left_out") or ()
+    if left:
+        console.print(f"  left out: {len(left)} episodes, listed by --json")
+    for note in made.notes:
+        console.print(f"  {note}", style="dim")
+
+
+def _groups(details: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
+    return list(details.get("groups", {}).items())

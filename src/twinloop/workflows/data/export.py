@@ -1,0 +1,387 @@
+"""Export datasets, with what their twins, labels and workspace know of their episodes, and compare with the source."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import mujoco
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.catalog import Workspace
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.files import write_text
+from twinloop.core.params import ParamTable
+from twinloop.core.records import Provenance, StoredSimulation
+from twinloop.dataset import layout
+from twinloop.dataset.exporters.formats import exporter
+from twinloop.dataset.exporters.mcap import export_mcap
+from twinloop.dataset.exporters.played import PlayedFolder
+from twinloop.dataset.exporters.protocol import Exporter, ExportOptions
+from twinloop.dataset.exporters.rerun import export_rerun
+from twinloop.dataset.exporters.robomimic import export_robomimic
+from twinloop.dataset.exporters.source import open_source
+from twinloop.dataset.exporters.streams import EpisodeStreams, open_reader
+from twinloop.dataset.exporters.truth import NOTHING, Bodies, Event, Shape, Truth
+from twinloop.dataset.exporters.verify import verify_export
+from twinloop.dataset.folder_card import Rows, folder_card
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.simulation_table import TABLE, stored_simulation
+from twinloop.generate.config import GenerateConfig, load_plan
+from twinloop.generate.replay import root_config
+from twinloop.rollout.episodes import INITIAL_COMMAND
+from twinloop.rollout.replay import recorded_params
+from twinloop.rollout.step_inputs import step_inputs
+from twinloop.simulate.drives import Drives
+from twinloop.simulate.protocol import STATE_SPEC, state_poses
+from twinloop.twin import Twin
+from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_text
+from twinloop.twin.model_text import model_text, world_model_inplace
+
+_LABELS = """
+    SELECT places.episode_index, kind, value, first_frame, last_frame, labels.source, author
+    FROM labels JOIN places USING (episode_id) WHERE batch = ? ORDER BY labels.seq
+"""
+
+
+def label_events(reader: DatasetReader) -> Callable[[int], Sequence[Event]] | None:
+    """The labels of a dataset that the workspace around it, or the one that work goes on in, has indexed.
+
+    Returns:
+        Events by episode, or None where no workspace knows the dataset.
+    """
+    for start in (reader.path, Path.cwd()):
+        if (root := Workspace.find(start)) is None:
+            continue
+        workspace = Workspace.open(root)
+        try:
+            rows = _rows(workspace, reader.path)
+        finally:
+            workspace.close()
+        if rows is not None:
+            return lambda index, rows=rows: [_event(EpisodeStreams(reader, index), row) for row in rows[index]]
+    return None
+
+
+def _rows(workspace: Workspace, folder: Path) -> Mapping[int, Sequence[Mapping[str, Any]]] | None:
+    batches = workspace.query("SELECT batch, path FROM batches").to_pylist()
+    known = [row["batch"] for row in batches if (workspace.root / row["path"]).resolve() == folder.resolve()]
+    if not known:
+        return None
+    found: dict[int, list[Mapping[str, Any]]] = defaultdict(list)
+    for row in workspace.query(_LABELS, [known[0]]).to_pylist():
+        found[row["episode_index"]].append(row)
+    return found
+
+
+def _event(streams: EpisodeStreams, row: Mapping[str, Any]) -> Event:
+    first, last = row["first_frame"], row["last_frame"]
+    span = "" if first is None else f", frames {first} to {last}"
+    at = float(streams.time[min(first or 0, streams.length - 1)])
+    return Event(time=at, text=f"{row['kind']}: {row['value']} ({row['source']} {row['author']}{span})")
+
+
+_GEOM = mujoco.mjtGeom
+_KINDS = {
+    int(_GEOM.mjGEOM_BOX): "box",
+    int(_GEOM.mjGEOM_SPHERE): "sphere",
+    int(_GEOM.mjGEOM_ELLIPSOID): "ellipsoid",
+    int(_GEOM.mjGEOM_CAPSULE): "capsule",
+    int(_GEOM.mjGEOM_CYLINDER): "cylinder",
+    int(_GEOM.mjGEOM_MESH): "mesh",
+}
+_HIDDEN = 3  # MuJoCo's viewer shows the geom groups 0 to 2
+_WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap, "rerun": export_rerun}
+
+
+def with_truth(exporter: Exporter, source: Path) -> Exporter:
+    """The exporter with what the dataset's twin and the workspace's labels know, where the format shows it."""
+    writer = _WRITERS.get(exporter.name)
+    if writer is None:
+        return exporter
+    reader = open_reader(source)
+    truth, events = truth_of(reader) or NOTHING, label_events(reader)
+    truth = truth if events is None else replace(truth, events=events)
+    return replace(exporter, write=partial(writer, truth=truth))
+
+
+def truth_of(reader: DatasetReader) -> Truth | None:
+    """What is known of a dataset that a simulator made, or that came with one's models; None of any other."""
+    if not reader.ours:
+        return None
+    if TABLE in reader.side_tables:
+        return Truth(simulation=partial(stored_simulation, reader), bodies=partial(_imported_bodies, reader))
+    if "generate" not in root_config(reader):
+        return None
+    try:
+        twin = load_plan(GenerateConfig.model_validate(root_config(reader)["generate"])).twin
+    except TwinloopError as error:
+        return Truth(notes=(f"without the twin, so without models and poses: {error}",))
+    if twin.hash != reader.spec.twin_hash:
+        was = f"{twin.name} is {twin.hash[:12]} now and was {reader.spec.twin_hash[:12]}"
+        return Truth(notes=(f"the twin has changed since ({was}), so without models and poses",))
+    known = _Generated(reader, twin)
+    return Truth(simulation=known.simulation, bodies=known.bodies, command=twin.robot.control)
+
+
+class _Generated:
+    """A generated dataset and the twin that made it."""
+
+    def __init__(self, reader: DatasetReader, twin: Twin) -> None:
+        self._reader, self.twin = reader, twin
+
+    def simulation(self, index: int) -> StoredSimulation | None:
+        """The episode's model with its parameters, its states, and what its actuators were given."""
+        if self._reader.appended(index):
+            return None
+        provenance = self._reader.provenance(index)
+        params = recorded_params(self.twin, provenance)
+        text = model_text(self.twin, params)
+        controls, notes = self._controls(index, params, provenance)
+        return StoredSimulation(
+            model=text.xml,
+            assets=text.assets,
+            states=self._reader.states(index),
+            spec=STATE_SPEC,
+            controls=controls,
+            notes=notes,
+        )
+
+    def bodies(self, index: int) -> Bodies | None:
+        """Where the episode's bodies are at each frame, and what they look like."""
+        if self._reader.appended(index):
+            return None
+        model = copy.copy(self.twin.model)
+        params = recorded_params(self.twin, self._reader.provenance(index))
+        world_model_inplace(self.twin, params, model)
+        return _bodies(model, self._reader.states(index)[:-1])
+
+    def _controls(
+        self, index: int, params: ParamTable, provenance: Provenance
+    ) -> tuple[NDArray[np.float64] | None, tuple[str, ...]]:
+        """What the actuators were given in every physics step, or why that alone does not make the episode again."""
+        initial = np.atleast_2d(np.asarray(provenance.extra[INITIAL_COMMAND], dtype=np.float64))
+        inputs = list(step_inputs(self.twin, params, initial, self._reader.commands(index)))
+        said = {
+            "drives change the model between physics steps": Drives(self.twin, params).active,
+            "parameters change at control steps": self.twin.stepped_fields(params, [0]) is not None,
+            "the physics step varies": any(step.timestep is not None for step in inputs),
+            "bodies are pushed from outside": any(
+                step.wrenches is not None and np.any(step.wrenches) for step in inputs
+            ),
+        }
+        notes = tuple(f"controls left out, they do not suffice: {reason}" for reason, holds in said.items() if holds)
+        return (None if notes else np.stack([step.controls for step in inputs])), notes
+
+
+def _imported_bodies(reader: DatasetReader, index: int) -> Bodies | None:
+    """Those of an episode whose model and states came in with its log."""
+    kept = stored_simulation(reader, index)
+    if kept is None or kept.spec != STATE_SPEC:
+        return None
+    where = f"The model of episode {index} in {reader.path}"
+    check_model_text(kept.model, kept.assets, where=where)
+    try:
+        model = mujoco.MjModel.from_xml_string(kept.model, dict(kept.assets))
+    except ENGINE_ERRORS as error:
+        raise InputError(f"{where} is not one that MuJoCo reads: {' '.join(str(error).split())}") from error
+    return _bodies(model, kept.states[: int(reader.lengths[index])])
+
+
+def _bodies(model: mujoco.MjModel, states: NDArray[np.float64]) -> Bodies:
+    position, quaternion = body_poses(model, states)
+    names = tuple(model.body(i).name or f"body_{i}" for i in range(1, model.nbody))
+    return Bodies(names=names, position=position, quaternion=quaternion, shapes=tuple(_shapes(model)))
+
+
+def body_poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Positions ``(T, nbody - 1, 3)`` and quaternions wxyz of all bodies but the world, from recorded states."""
+    data = mujoco.MjData(model)
+    poses = state_poses(model, states)
+    position, quaternion = (np.empty((len(states), model.nbody - 1, width)) for width in (3, 4))
+    for frame in range(len(states)):
+        data.qpos[:] = poses["qpos"][frame]
+        data.mocap_pos.flat[:], data.mocap_quat.flat[:] = poses["mocap_pos"][frame], poses["mocap_quat"][frame]
+        mujoco.mj_kinematics(model, data)
+        position[frame], quaternion[frame] = data.xpos[1:], data.xquat[1:]
+    return position, quaternion
+
+
+def _shapes(model: mujoco.MjModel) -> Sequence[Shape]:
+    """The geoms that MuJoCo's viewer shows, as shapes of their bodies; those of the world are named after it."""
+    return [shape for geom in range(model.ngeom) if (shape := _shape(model, geom)) is not None]
+
+
+def _shape(model: mujoco.MjModel, geom: int) -> Shape | None:
+    kind, rgba = _KINDS.get(int(model.geom_type[geom])), model.geom_rgba[geom]
+    if kind is None or model.geom_group[geom] >= _HIDDEN or not rgba[3] or not model.geom_size[geom].any():
+        return None
+    if (material := int(model.geom_matid[geom])) >= 0:
+        rgba = model.mat_rgba[material]
+    body = int(model.geom_bodyid[geom])
+    vertices, faces = _mesh(model, int(model.geom_dataid[geom])) if kind == "mesh" else (None, None)
+    return Shape(
+        body=(model.body(body).name or f"body_{body}") if body else "world",
+        kind=kind,  # pyright: ignore[reportArgumentType]
+        size=tuple(model.geom_size[geom].tolist()),
+        position=tuple(model.geom_pos[geom].tolist()),
+        quaternion=tuple(model.geom_quat[geom].tolist()),
+        rgba=tuple(rgba.tolist()),
+        vertices=vertices,
+        faces=faces,
+    )
+
+
+def _mesh(model: mujoco.MjModel, mesh: int) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
+    first, count = model.mesh_vertadr[mesh], model.mesh_vertnum[mesh]
+    start, faces = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
+    return model.mesh_vert[first : first + count].copy(), model.mesh_face[start : start + faces].copy()
+
+
+SETTINGS = {
+    "repo_id": "USER/NAME on the Hub, for the lines that load it",
+    "name": "the title; by default the dataset's own name or the folder's",
+    "licence": "an identifier that the Hub knows or a sentence, in place of what the folder states",
+}
+_SCORES = """
+    SELECT "check", s.verdict, count(DISTINCT s.episode_id) AS episodes
+    FROM scores s JOIN places p USING (episode_id) WHERE p.batch = ?
+    GROUP BY ALL ORDER BY ALL
+"""
+_LABELS_OF_BATCH = """
+    SELECT l.kind AS label, l.source, l.value, count(DISTINCT l.episode_id) AS episodes
+    FROM labels l JOIN places p USING (episode_id) WHERE p.batch = ?
+    GROUP BY ALL ORDER BY ALL LIMIT 40
+"""
+
+
+def run_card(
+    dataset: Path, output: Path | None, settings: Mapping[str, str], *, workspace: Path | None = None
+) -> dict[str, Any]:
+    """Write the card of a dataset folder; returns the figures.
+
+    Args:
+        dataset: a v3.0 folder.
+        output: the file; by default ``README.md`` in the folder.
+        settings: as `SETTINGS` names them.
+        workspace: whose labels and scores to count; by default the nearest one above the dataset that knows it.
+
+    Raises:
+        InputError: see the message.
+    """
+    if unknown := sorted(set(settings) - set(SETTINGS)):
+        raise InputError(f"A card has no setting {unknown[0]}. It has: {', '.join(SETTINGS)}.")
+    target = output or dataset / layout.CARD
+    tables = known_tables(dataset, workspace)
+    text = folder_card(dataset, tables=tables, **settings)
+    write_text(target, text)
+    if output is None:
+        _add_again(dataset, workspace)
+    return {"schema": 1, "verb": "export", "format": "card", "dataset": str(dataset), "output": str(target)} | {
+        "sections": [line[3:] for line in text.splitlines() if line.startswith("## ")]
+    }
+
+
+def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows]:
+    """Tables of a card out of the workspace: verdicts of checks and labels, counted over the dataset's episodes.
+
+    Raises:
+        InputError: no workspace at ``workspace``.
+    """
+    root = workspace or Workspace.find(dataset.absolute().parent)
+    if root is None:
+        return {}
+    with Workspace.open(root) as known:
+        batch = _batch(known, dataset)
+        if batch is None:
+            return {}
+        found: dict[str, Sequence[Mapping[str, Any]]] = {
+            "Quality": known.query(_SCORES, [batch]).to_pylist(),
+            "Labels": known.query(_LABELS_OF_BATCH, [batch]).to_pylist(),
+        }
+    return {title: table for title, table in found.items() if table}
+
+
+def _batch(known: Workspace, dataset: Path) -> str | None:
+    """Return the batch that a dataset is in a workspace, if it is one."""
+    rows = known.query("SELECT batch, path FROM batches").to_pylist()
+    return next((row["batch"] for row in rows if (known.root / row["path"]).resolve() == dataset.resolve()), None)
+
+
+def _add_again(dataset: Path, workspace: Path | None) -> None:
+    """Let the workspace of a dataset know its new card, which `fsck` would else report as changed."""
+    root = workspace or Workspace.find(dataset.absolute().parent)
+    if root is not None:
+        with Workspace.open(root) as known:
+            if _batch(known, dataset) is not None:
+                known.add(dataset)
+
+
+def run_export(
+    name: str,
+    dataset: Path,
+    output: Path,
+    *,
+    episodes: str | None = None,
+    settings: Sequence[str] = (),
+    verify: bool = False,
+) -> dict[str, Any]:
+    """Export a dataset folder; returns the figures, with the comparison under ``verification`` where it was asked for.
+
+    Raises:
+        InputError: see the message.
+    """
+    chosen = with_truth(exporter(name), dataset)
+    options = ExportOptions(episodes=episode_list(episodes), settings=parsed_settings(settings))
+    done = chosen.export(dataset, output, options)
+    figures: dict[str, Any] = {
+        "schema": 1,
+        "verb": "export",
+        "format": name,
+        "dataset": str(dataset),
+        **done.to_json(),
+        "lost": chosen.lost,
+    }
+    if verify:
+        pictures = options.settings.get("pictures") != "none"
+        order = {episode: place for place, episode in enumerate(open_source(dataset, pictures=pictures).episodes)}
+        places = [order[episode] for episode in done.episodes]
+        found = verify_export(PlayedFolder(dataset, pictures=pictures), chosen.play(output), places)
+        figures["verification"] = {**found.to_json(), "text": str(found)}
+    return figures
+
+
+def episode_list(text: str | None) -> tuple[int, ...] | None:
+    """Episodes from ``0,2-5,9``; None means all.
+
+    Raises:
+        InputError: not of that form.
+    """
+    if text is None:
+        return None
+    found: list[int] = []
+    for word in text.split(","):
+        low, dash, high = word.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()):
+            raise InputError(f"--episodes {text}: give numbers and spans, such as 0,2-5,9.")
+        found += range(int(low), int(high) + 1) if dash else [int(low)]
+    return tuple(found)
+
+
+def parsed_settings(words: Sequence[str]) -> dict[str, str]:
+    """Settings from words ``NAME=VALUE``.
+
+    Raises:
+        InputError: not of that form.
+    """
+    pairs = [word.partition("=") for word in words]
+    for name, sign, value in pairs:
+        if not (name and sign):
+            raise InputError(f"--set {name}{sign}{value}: write NAME=VALUE.")
+    return {name: value for name, _, value in pairs}

@@ -1,0 +1,392 @@
+"""Labels of a workspace: said by hand, from a file, by rule; shown, exported, and held against each other."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.label_checks import Label, Source
+from twinloop.catalog.labels import Survey, Written, retract
+from twinloop.catalog.naming import resolve, select
+from twinloop.catalog.vocabulary import SUBTASKS, Vocabulary
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.extension import raised
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate.replay import root_config
+from twinloop.label.agreement import Agreement, Pair, agreement
+from twinloop.label.boundaries import BoundaryPair, boundary_agreement
+from twinloop.label.exchange import read_labels, write_labels
+from twinloop.label.rule import UNKNOWN, Finding, Material, Rule
+from twinloop.label.rules import open_rule, rule_names
+from twinloop.label.rules_sql import SqlRule
+from twinloop.stats import Interval
+from twinloop.tasks import Task, open_task
+from twinloop.twin import load_twin
+
+
+def world_of(reader: DatasetReader, index: int) -> tuple[Task | None, str]:
+    """The task of an episode on its twin; or None, and why there is none."""
+    if not reader.ours or reader.appended(index) or reader.has_log(index):
+        return None, "it was not simulated by twinloop"
+    try:
+        config = root_config(reader).get("generate")
+        if not isinstance(config, dict) or "twin" not in config or "task" not in config:
+            return None, "its dataset does not say which twin and task made it"
+        record = reader.provenance(index)
+        task, made = _opened(str(config["twin"]), str(config["task"]))
+    except TwinloopError as error:
+        return None, f"its twin or task cannot be opened: {error}"
+    if record.twin_hash != made:
+        return None, f"it was made with {record.twin} {record.twin_hash[:12]}, and the twin is {made[:12]} now"
+    return task, ""
+
+
+@functools.lru_cache(maxsize=4)
+def _opened(twin: str, task: str) -> tuple[Task, str]:
+    loaded = load_twin(twin)
+    return open_task(task, loaded), loaded.hash
+
+
+def list_words(workspace: Path | None, console: Console) -> dict[str, Any]:
+    """Print the rules with what they mean, the failure classes, and the subtasks that rules write."""
+    root = Workspace.find(Path.cwd())
+    if workspace is not None:
+        with Workspace.open(workspace) as opened:
+            root = opened.root
+    words = Vocabulary() if root is None else Vocabulary.of(root)
+    rules = {name: open_rule(name).meaning for name in rule_names()}
+    subtasks = words.subtasks or SUBTASKS
+    for title, rows in (("rule", rules), ("failure class", words.failures), ("subtask", subtasks)):
+        table = Table(title, "", box=None, header_style="bold", pad_edge=False)
+        for name, meaning in rows.items():
+            table.add_row(name, meaning)
+        console.print(table)
+    return {
+        "schema": 1,
+        "verb": "label rules",
+        "rules": rules,
+        "failures": dict(words.failures),
+        "subtasks": dict(subtasks),
+        "tags": None if words.tags is None else dict(words.tags),
+    }
+
+
+_ROWS = 10
+
+
+def run_agreement(
+    ws: Workspace, kind: str, *, where: str | None, tolerance_s: float, console: Console
+) -> dict[str, Any]:
+    """Measure and print.
+
+    Raises:
+        InputError: fewer than two who speak of the kind, or of the same episodes.
+        UnknownNameError: agreement is not measured of that kind.
+    """
+    rows = ws.query(
+        "SELECT l.*, e.fps FROM labels l JOIN episodes e ON e.episode_id = l.episode_id WHERE l.kind = ? ORDER BY seq",
+        [kind],
+    ).to_pylist()
+    if where is not None:
+        chosen = set(select(ws, where))
+        rows = [row for row in rows if row["episode_id"] in chosen]
+    if kind == "subtask":
+        fps = {row["episode_id"]: row["fps"] for row in rows}
+        pairs, worst = boundary_agreement(rows, fps, tolerance_s=tolerance_s)
+        _print_boundaries(pairs, worst, console)
+        figures: dict[str, Any] = {"pairs": [pair.to_json() for pair in pairs], "disagreements": worst}
+    else:
+        found = agreement(rows, kind)
+        _print(found, console)
+        figures = found.to_json()
+    return {"schema": 1, "verb": "label agreement", **figures, "kind": kind}
+
+
+def _print(found: Agreement, console: Console) -> None:
+    console.print(
+        f"{found.kind}: {len(found.observers)} observers, {found.episodes} episodes with two or more. "
+        f"Krippendorff's alpha {_said(found.alpha)}"
+        + ("" if math.isnan(found.alpha.estimate) else f", {found.alpha.method}")
+    )
+    table = Table("first", "second", "episodes", "same", "kappa", box=None, header_style="bold", pad_edge=False)
+    for pair in found.pairs:
+        beyond = "" if pair.kappa is None else _said(pair.kappa)
+        beyond = f"median {pair.apart:+.3g} apart" if pair.apart is not None else beyond
+        table.add_row(pair.first, pair.second, str(pair.episodes), _said(pair.raw, share=True), beyond)
+    console.print(table)
+    for pair in found.pairs:
+        if pair.confusion:
+            console.print(_confusion(pair))
+    for row in found.disagreements[:_ROWS]:
+        said = ", ".join(f"{who}={value}" for who, value in row["said"].items())
+        console.print(f"  {row['episode_id'][:12]}  {said}")
+    if len(found.disagreements) > _ROWS:
+        console.print(f"  … {len(found.disagreements) - _SHOWN} more episodes with unlike answers")
+
+
+def _confusion(pair: Pair) -> Table:
+    words = sorted({word for key in pair.confusion for word in key})
+    table = Table(f"{pair.first} \\ {pair.second}", *words, box=None, header_style="bold", pad_edge=False)
+    for one in words:
+        table.add_row(one, *(str(pair.confusion.get((one, other), 0)) for other in words))
+    return table
+
+
+def _print_boundaries(pairs: Sequence[BoundaryPair], worst: Sequence[dict[str, Any]], console: Console) -> None:
+    table = Table(
+        "first", "second", "episodes", f"F1 within {pairs[0].tolerance_s:g} s", "second is later", "frames alike",
+        box=None, header_style="bold", pad_edge=False,
+    )  # fmt: skip
+    for pair in pairs:
+        table.add_row(
+            pair.first,
+            pair.second,
+            str(pair.episodes),
+            _said(pair.f1),
+            f"{pair.offset_s:+.3f} s",
+            _said(pair.alike, share=True),
+        )
+    console.print(table)
+    for row in worst[:_ROWS]:
+        console.print(f"  {row['episode_id'][:12]}  F1 {row['f1']:.2f} between {' and '.join(row['between'])}")
+
+
+def _said(interval: Interval, *, share: bool = False) -> str:
+    ends = [float(part) for part in (interval.estimate, interval.low, interval.high)]
+    if math.isnan(ends[0]):
+        return f"undefined, as {interval.method}"
+    if share:
+        return "{:.0%} ({:.0%} to {:.0%})".format(*ends)
+    return "{:.2f} ({:.2f} to {:.2f})".format(*ends)
+
+
+_SHOWN = 20
+_MOST_REASONS = 5
+MOST_FINDINGS = 2_000_000  # rows of a rule in SQL: each becomes an object of some 700 bytes
+
+
+def episodes_of(ws: Workspace, words: Sequence[str], where: str | None) -> list[str]:
+    """The episodes that a person names, by id or by a condition.
+
+    Raises:
+        InputError: nothing is named, or the condition holds for none.
+    """
+    named = resolve(ws, words)
+    if where is not None:
+        found = select(ws, where)
+        if not found and not named:
+            raise InputError(f"--where {where} holds for no episode. Nothing was said.")
+        named += found
+    if not named:
+        raise InputError("No episode is named. Give ids, BATCH:INDEX, or --where SQL.")
+    return list(dict.fromkeys(named))
+
+
+def say(
+    ws: Workspace,
+    episodes: Sequence[str],
+    said: Sequence[Mapping[str, Any]],
+    *,
+    author: str,
+    source: Source,
+    add: bool,
+    console: Console,
+) -> dict[str, Any]:
+    """Say the same of every episode: ``said`` holds the fields of a `Label` but its episode and author."""
+    labels = [Label(episode_id=name, source=source, author=author, **fields) for name in episodes for fields in said]
+    return _told(ws.label(labels, add=add), len(episodes), f"{source}:{author}", console)
+
+
+def take_back(
+    ws: Workspace,
+    episodes: Sequence[str],
+    kinds: Mapping[str, str | None],
+    *,
+    author: str,
+    source: Source,
+    console: Console,
+) -> dict[str, Any]:
+    """Take back what an author says of episodes: kinds with a value, or None for whatever is said."""
+    if not kinds:
+        raise InputError(
+            "--retract what? Add --success, --failure, --subtask, --language, --tag WORD or --number NAME."
+        )
+    taken = sum(retract(ws, episodes, kind, source=source, author=author, value=value) for kind, value in kinds.items())
+    console.print(f"{taken} labels of {source}:{author} taken back; the history keeps them.")
+    return {"schema": 1, "verb": "label", "retracted": taken}
+
+
+def read_file(
+    ws: Workspace, path: Path, given: Mapping[str, str | None], *, default: str, console: Console
+) -> dict[str, Any]:
+    """Every label of a file, or none of them.
+
+    Args:
+        ws: the workspace.
+        path: the file.
+        given: ``source``, ``author`` and ``author_hash`` as the command says them, None where it does not; a line that
+            says another is refused, so that a model's file cannot speak for a person.
+        default: author of lines for which nobody says one.
+        console: for people.
+    """
+    lines = read_labels(path)
+    for number, line in enumerate(lines, start=1):
+        for name, value in given.items():
+            if value is not None and getattr(line, name) not in (None, value):
+                raise InputError(
+                    f"{path}: label {number} says the {name} {getattr(line, name)!r} and the command says {value!r}. "
+                    "Nothing was written."
+                )
+    names = list(dict.fromkeys(line.episode_id for line in lines))
+    known = dict(zip(names, resolve(ws, names), strict=True))
+    source: Source = "model" if given["source"] == "model" else "hand"
+    author, author_hash = given["author"] or default, given["author_hash"]
+    labels = [
+        replace(line.label(source=source, author=author, author_hash=author_hash), episode_id=known[line.episode_id])
+        for line in lines
+    ]
+    return _told(ws.label(labels), len(names), f"{path}", console)
+
+
+def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: Console) -> dict[str, Any]:
+    """What a rule says of episodes (all of the workspace by default), written down.
+
+    Raises:
+        InputError: the rule cannot be opened, or raises.
+    """
+    rule = open_rule(word)
+    pairs = list(_of_sql(ws, rule, episodes) if isinstance(rule, SqlRule) else _of_rule(ws, rule, episodes))
+    looked_at = episodes if episodes is not None else ws.query("SELECT episode_id FROM episodes")[0].to_pylist()
+    survey = Survey(source="rule", author=rule.name, episode_ids=frozenset(looked_at))
+    unknown = Counter(finding.reason for _, finding in pairs if finding.value == UNKNOWN)
+    labels = [_label(name, finding, rule) for name, finding in pairs]
+    written = ws.label(labels, survey=survey)
+    figures = _told(written, len({name for name, _ in pairs}), f"rule:{rule.name}", console)
+    for reason, count in unknown.most_common(_MOST_REASONS):
+        console.print(f"  cannot tell of {count}: {reason}")
+    values = Counter(f"{finding.kind}={finding.value}" for _, finding in pairs)
+    return figures | {
+        "rule": rule.name,
+        "hash": rule.hash,
+        "values": dict(sorted(values.items())),
+        "unknown": dict(unknown),
+    }
+
+
+def show(ws: Workspace, word: str, console: Console) -> dict[str, Any]:
+    """Everything that was ever said of an episode, what holds first, and the answer where several speak."""
+    episode = resolve(ws, [word])[0]
+    held = ws.query("SELECT * FROM labels WHERE episode_id = ? ORDER BY kind, first_frame, source, author", [episode])
+    history = ws.query("SELECT * FROM label_history WHERE episode_id = ? ORDER BY seq", [episode])
+    consensus = ws.query("SELECT * FROM consensus WHERE episode_id = ? ORDER BY kind", [episode])
+    names = ("kind", "value", "first_frame", "last_frame", "source", "author", "confidence", "said_at", "reason")
+    console.print(f"Episode {episode}")
+    console.print(_table([row | {"said_at": row["said_at"][:16]} for row in held.to_pylist()], names, most=len(held)))
+    for row in consensus.to_pylist():
+        conflict = f"; {row['conflict']}" if row["conflict"] else ""
+        console.print(f"{row['kind']}: {row['value']} ({row['decided']} of {row['source']}{conflict})")
+    console.print(f"{len(history) - len(held)} more in `label_history`.")
+    return {
+        "schema": 1,
+        "verb": "label show",
+        "episode_id": episode,
+        "labels": held.to_pylist(),
+        "consensus": consensus.to_pylist(),
+        "history": history.to_pylist(),
+    }
+
+
+def overview(ws: Workspace, console: Console) -> dict[str, Any]:
+    """How often each author says what."""
+    rows = ws.query(
+        "SELECT kind, source, author, CASE WHEN kind IN ('language') OR number IS NOT NULL THEN '' ELSE value END AS "
+        "value, count(*) AS labels, count(DISTINCT episode_id) AS episodes FROM labels "
+        "GROUP BY ALL ORDER BY kind, source, author, labels DESC"
+    ).to_pylist()
+    console.print(_table(rows, ("kind", "source", "author", "value", "labels", "episodes")) if rows else "No labels.")
+    return {"schema": 1, "verb": "label list", "labels": rows}
+
+
+def export(ws: Workspace, path: Path, where: str | None, console: Console) -> dict[str, Any]:
+    """The labels that hold, as a file that `read_file` reads."""
+    chosen = None if where is None else set(select(ws, where))
+    rows = ws.query("SELECT * FROM labels ORDER BY seq").to_pylist()
+    kept = [row for row in rows if chosen is None or row["episode_id"] in chosen]
+    write_labels(path, kept)
+    console.print(f"{len(kept)} labels: {path}")
+    return {"schema": 1, "verb": "label export", "labels": len(kept), "file": str(path)}
+
+
+def _of_sql(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, Finding]]:
+    found = rule.findings(ws.query(rule.sql, most_rows=MOST_FINDINGS))
+    if episodes is None:
+        return found
+    chosen = set(episodes)
+    return [(name, finding) for name, finding in found if name in chosen]
+
+
+def _of_rule(ws: Workspace, rule: Rule, episodes: Sequence[str] | None) -> Iterator[tuple[str, Finding]]:
+    for material in materials(ws, episodes):
+        try:
+            found = list(rule.label(material))
+        except TwinloopError:
+            raise
+        except Exception as error:  # whatever a user's rule raises, it is the rule that is wrong
+            which = f"The rule {rule.name} fails on episode {material.episode_id[:12]}"
+            raise InputError(f"{which}: {raised(error)}. Nothing was written.") from error
+        yield from ((material.episode_id, finding) for finding in found)
+
+
+def materials(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[Material]:
+    """Episodes as rules see them, batch by batch; all that are not buried by default."""
+    table = ws.query("SELECT episode_id, batch, episode_index FROM episodes ORDER BY batch, episode_index")
+    chosen = None if episodes is None else set(episodes)
+    reader = functools.lru_cache(maxsize=4)(ws.reader)
+    for row in table.to_pylist():
+        if chosen is None or row["episode_id"] in chosen:
+            opened: DatasetReader = reader(row["batch"])
+            world, missing = world_of(opened, row["episode_index"])
+            yield Material(
+                episode_id=row["episode_id"], reader=opened, index=row["episode_index"], world=world, missing=missing
+            )
+
+
+def _label(episode: str, finding: Finding, rule: Rule | SqlRule) -> Label:
+    return Label(
+        episode_id=episode,
+        kind=finding.kind,
+        value=finding.value,
+        source="rule",
+        author=rule.name,
+        author_hash=rule.hash,
+        first_frame=finding.first_frame,
+        last_frame=finding.last_frame,
+        confidence=finding.confidence,
+        reason=finding.reason,
+    )
+
+
+def _told(written: Written, episodes: int, who: str, console: Console) -> dict[str, Any]:
+    replaced = f", in place of {written.replaced}" if written.replaced else ""
+    unchanged = f"; {written.unchanged} statements were the same before" if written.unchanged else ""
+    retracted = f"; {written.retracted} of before no longer hold" if written.retracted else ""
+    console.print(f"{written.labels} labels of {episodes} episodes by {who}{replaced}{unchanged}{retracted}")
+    return {"schema": 1, "verb": "label", "episodes": episodes, "author": who, **written.to_json()}
+
+
+def _table(rows: Sequence[Mapping[str, Any]], names: Sequence[str], *, most: int = _SHOWN) -> Table:
+    table = Table(*names, box=None, header_style="bold", pad_edge=False)
+    for row in rows[:most]:
+        table.add_row(*("" if row[name] is None else str(row[name]) for name in names))
+    if len(rows) > most:
+        table.add_row(f"… {len(rows) - most} more")
+    return table

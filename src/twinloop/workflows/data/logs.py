@@ -1,0 +1,324 @@
+"""Logs as commands name them, always labelled with where they come from; and their check before anything is fitted."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import mujoco
+import numpy as np
+from rich.console import Console
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import sha256_bytes, sha256_tree
+from twinloop.core.records import Episode
+from twinloop.dataset import registry
+from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.log_checks import Expectations, LogReport, check_log
+from twinloop.dataset.log_checks.mending import Mending
+from twinloop.dataset.logs import read_raw
+from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.recorded_signals import shared_signals
+from twinloop.dataset.spec import ReadingSpec
+from twinloop.simulate.inverse_dynamics import InverseDynamics
+from twinloop.twin import Twin, load_twin
+
+_SAME_RATE = 0.02  # episodes whose rates differ by less are of one rate, as for a replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Log:
+    """Episodes and where they come from.
+
+    ``label`` is printed beside every figure made from them; ``notes`` say how they were read where there was a choice.
+    """
+
+    name: str
+    label: str
+    hash: str
+    episodes: tuple[Episode, ...]
+    licence: str = ""
+    notes: tuple[str, ...] = ()
+
+    def describe(self) -> dict[str, Any]:
+        """A plain form for results."""
+        return {
+            "name": self.name,
+            "label": self.label,
+            "hash": self.hash,
+            "episodes": len(self.episodes),
+            "source": self.episodes[0].source,
+            "origin": self.episodes[0].origin,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class RawLog:
+    """A `Log` whose episodes are as their files have them, whatever their defects."""
+
+    name: str
+    label: str
+    hash: str
+    episodes: tuple[RawEpisode, ...]
+    licence: str = ""
+
+    def checked(self, mending: Mending | None = None) -> Log:
+        """The log that other rooms work with, mended on request.
+
+        Raises:
+            LogError: what is wrong with an episode.
+        """
+        episodes = (mending or Mending()).episodes(self.episodes)
+        notes = tuple(dict.fromkeys(note for episode in self.episodes for note in episode.notes))
+        return Log(
+            name=self.name,
+            label=self.label,
+            hash=self.hash,
+            episodes=tuple(episodes),
+            licence=self.licence,
+            notes=notes,
+        )
+
+
+class Words(TypedDict, total=False):
+    """What a person says about a log on the command line.
+
+    ``units``, ``joints``: one, or several with commas. ``topics``: ``ROLE=TOPIC`` with commas. ``describe``: a YAML
+    file that says what a table's columns are. ``layout``: the public set that a folder is laid out like.
+    """
+
+    units: str | None
+    joints: str | None
+    calibration: Path | None
+    topics: str | None
+    describe: Path | None
+    layout: str | None
+    task: str
+
+
+def open_log(reference: str, **words: Unpack[Words]) -> Log:
+    """The log that ``reference`` names: a path first, else a public set of the registry.
+
+    Raises:
+        UnknownNameError, LogError, UnitsError, DatasetError: see the message.
+    """
+    return open_raw(reference, **words).checked()
+
+
+def open_logs(references: Sequence[str], **words: Unpack[Words]) -> Log:
+    """Several logs as one, such as a robot at work and the same robot excited; their episodes are counted through.
+
+    Raises:
+        InputError: no log is named.
+        UnknownNameError, LogError, UnitsError, DatasetError: see the message.
+    """
+    if not references:
+        raise InputError("No log was given. Name a log or dataset, or a public set.")
+    logs = [open_log(reference, **words) for reference in references]
+    if len(logs) == 1:
+        return logs[0]
+    episodes = [episode for log in logs for episode in log.episodes]
+    ends = itertools.accumulate(len(log.episodes) for log in logs)
+    counted = [
+        f"Episodes {end - len(log.episodes)} to {end - 1} are those of {log.name}."
+        for log, end in zip(logs, ends, strict=True)
+    ]
+    return Log(
+        name=" and ".join(log.name for log in logs),
+        label="; ".join(log.label for log in logs),
+        hash=sha256_bytes(*(log.hash.encode() for log in logs)),
+        episodes=tuple(replace(episode, index=number) for number, episode in enumerate(episodes)),
+        licence="; ".join(dict.fromkeys(log.licence for log in logs if log.licence)),
+        notes=(*counted, *dict.fromkeys(note for log in logs for note in log.notes)),
+    )
+
+
+def open_raw(reference: str, **words: Unpack[Words]) -> RawLog:
+    """As `open_log`, with whatever is wrong left as it is.
+
+    Raises:
+        UnknownNameError, UnitsError, DatasetError: see the message.
+    """
+    path, task = Path(reference), words.get("task", "")
+    given = [f"--{name}" for name, value in words.items() if value and name != "task"]
+    if path.exists():
+        layout = words.get("layout")
+        return _from_path(path, words) if layout is None else _like(layout, path, task, given)
+    if "/" in reference or path.suffix:
+        raise InputError(f"{reference} does not exist. Check the path, or name one of: {', '.join(registry.SETS)}.")
+    if reference not in registry.SETS:
+        raise UnknownNameError("log", reference, registry.SETS, where="the public sets, and no file of that name")
+    if given:
+        raise InputError(f"{reference} is a public set, of which everything is known. Leave {', '.join(given)}.")
+    return _with_task(_public(reference), task)
+
+
+def open_public(name: str) -> Log:
+    """A public set by name.
+
+    Raises:
+        UnknownNameError: no such set.
+        RealDataUnavailableError: it is neither in the data folder nor to be downloaded.
+    """
+    return _public(name).checked()
+
+
+def _public(name: str) -> RawLog:
+    episodes, located = registry.load_raw(name)
+    checked = "SHA-256 verified" if located.verified else "hash recorded, not verified"
+    return RawLog(
+        name=name,
+        label=f"real log {name}, {located.origin} ({checked})",
+        hash=located.hash,
+        episodes=tuple(episodes),
+        licence=located.entry.licence,
+    )
+
+
+def _with_task(log: RawLog, task: str) -> RawLog:
+    return log if not task else replace(log, episodes=tuple(replace(episode, task=task) for episode in log.episodes))
+
+
+def _like(layout: str, path: Path, task: str, given: list[str]) -> RawLog:
+    """A folder laid out like a public set."""
+    if others := [word for word in given if word != "--layout"]:
+        raise InputError(f"With --layout {layout} everything is known of the log. Leave {', '.join(others)}.")
+    episodes = registry.read_set(layout, path, label=f"{layout} ({path.name})")
+    label = f"real log {path}, laid out like {layout}"
+    return _with_task(RawLog(name=path.name, label=label, hash=sha256_tree(path), episodes=tuple(episodes)), task)
+
+
+def _from_path(path: Path, words: Words) -> RawLog:
+    units, joints = words.get("units"), words.get("joints")
+    episodes = read_raw(
+        path,
+        units=units.split(",") if units and "," in units else units,
+        joints=joints.split(",") if joints else None,
+        calibration=words.get("calibration"),
+        topics=_topics(words.get("topics") or ""),
+        description=words.get("describe"),
+        task=words.get("task", ""),
+    )
+    kind = {"real": "real log", "sim": "simulated log"}.get(episodes[0].source, f"{episodes[0].source} log")
+    return RawLog(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
+
+
+def _topics(words: str) -> dict[str, str]:
+    """Topics by role from ``ROLE=TOPIC,…``."""
+    pairs = [word.partition("=") for word in words.split(",") if word]
+    for role, sign, topic in pairs:
+        if not (role and sign and topic):
+            raise InputError(f"--topics {role}{sign}{topic}: write ROLE=TOPIC, such as command=/arm/commands.")
+    return {role: topic for role, _, topic in pairs}
+
+
+def import_log(
+    reference: str, output: Path, *, mending: Mending | None = None, **words: Unpack[Words]
+) -> dict[str, Any]:
+    """Write a log as a LeRobot v3.0 dataset, mended on request; returns its figures."""
+    log = open_raw(reference, **words)
+    return import_episodes(log.checked(mending), output)
+
+
+def import_episodes(log: Log, output: Path) -> dict[str, Any]:
+    """Write the episodes of a log as a LeRobot v3.0 dataset; returns its figures."""
+    write_log_dataset(log.episodes, output, data_hash=log.hash, licence=log.licence)
+    first, shared = log.episodes[0], shared_signals(log.episodes)
+    rates = sorted((len(e) - 1) / (e.time[-1] - e.time[0]) for e in log.episodes if len(e) > 1)
+    return {
+        "schema": 1,
+        "verb": "import",
+        "data": log.describe(),
+        "output": str(output),
+        "episodes": len(log.episodes),
+        "frames": sum(map(len, log.episodes)),
+        "fps": round(rates[len(rates) // 2], 3) if rates else None,
+        "joints": list(first.joints),
+        "units": ", ".join(f"{unit} ×{n}" for unit, n in Counter(u.unit for u in first.units.joints).items()),
+        "radians_known": first.units.known,
+        "command": first.command,
+        "features": [spec.key for spec in shared.values()],
+        "notes": [*log.notes, *_beside(log.episodes, shared), *_unsteady(rates)],
+    }
+
+
+def _beside(episodes: Sequence[Episode], shared: Mapping[str, ReadingSpec]) -> list[str]:
+    """What the LeRobot part of a dataset does not show of its episodes."""
+    actions = {"torque": ["actions are torques in N·m"], "none": ["nothing was commanded: actions are 0"]}
+    notes = actions.get(episodes[0].command, [])
+    if alone := sorted({name for episode in episodes for name in episode.signals} - set(shared)):
+        notes.append(f"not in every episode, so kept beside the features only: {', '.join(alone)}")
+    if any(episode.conditions for episode in episodes):
+        notes.append("conditions are kept in the provenance")
+    return notes
+
+
+def _unsteady(rates: Sequence[float]) -> list[str]:
+    """A note where episodes of unlike rates share one nominal one; ``rates`` in Hz, sorted."""
+    if not rates or rates[-1] / rates[0] - 1.0 < _SAME_RATE:
+        return []
+    span = f"{rates[0]:.4g} to {rates[-1]:.4g} Hz"
+    return [
+        f"episodes run at {span} under one nominal rate, their own times in twinloop/log; --resample HZ makes it one"
+    ]
+
+
+_TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
+
+
+def expectations_of(twin: Twin) -> Expectations:
+    """What a log of a twin's robot should look like.
+
+    Raises:
+        InputError: the twin has no robot.
+    """
+    joints = [twin.model.joint(name) for name in twin.robot.joints]
+    limited = np.array([bool(joint.limited[0]) for joint in joints])
+    return Expectations(
+        name=twin.name,
+        joints=tuple(twin.robot.joints),
+        ranges=np.where(limited[:, None], twin.joint_ranges, [-np.inf, np.inf]),
+        slides=np.array([joint.type[0] == mujoco.mjtJoint.mjJNT_SLIDE for joint in joints]),
+        control=twin.robot.control,
+        inverse_dynamics=None if twin.robot.gears is not None else InverseDynamics(twin),
+    )
+
+
+def run_import_check(
+    reference: str,
+    *,
+    twin: str | None,
+    output: Path | None,
+    mending: Mending,
+    console: Console,
+    **reading: Any,
+) -> dict[str, Any]:
+    """Check a log as it is after mending; where there are no errors and ``output`` is given, import it.
+
+    Args:
+        reference: see `loop.logs.open_log`, as is ``reading``.
+        twin: the twin that the log is meant for; without one it is judged by itself.
+        output: folder of the dataset.
+        mending: what is to be changed before.
+        console: where the findings are printed.
+        **reading: what the log does not say of itself.
+    """
+    log = open_raw(reference, **reading)
+    expectations = None if twin is None else expectations_of(load_twin(twin))
+    report = check_log([mending.mended(episode) for episode in log.episodes], expectations)
+    console.print(f"Data: {log.label}")
+    show(report, console)
+    figures: dict[str, Any] = {"schema": 1, "verb": "import", "check": report.to_json(), "twin": twin, "log": log.label}
+    if output is not None and not report.errors:
+        figures |= import_episodes(log.checked(mending), output)
+    return figures
+
+
+def show(report: LogReport, console: Console) -> None:
+    """Print a report, errors in red."""
+    for line in report.text().splitlines():
+        console.print(line, style=_TONES.get(line.partition(":")[0]), soft_wrap=True)

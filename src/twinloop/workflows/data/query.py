@@ -1,0 +1,191 @@
+"""A question to the workspace, and its answer as a table for people or as a file for programs."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import pyarrow as pa
+import pyarrow.csv as pc
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.answers import plain
+from twinloop.catalog.questions import QUESTIONS
+from twinloop.catalog.workspace import FILE
+from twinloop.core.console import SafeConsole, visible
+from twinloop.core.documents import DocumentError
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.files import atomic_open, dumps
+from twinloop.core.yaml_documents import parse_yaml
+from twinloop.workflows.run.results import finite
+
+Format = Literal["table", "json", "parquet", "arrow", "csv"]
+
+_BY_SUFFIX: Mapping[str, Format] = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".json": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+}
+_KEPT = ("catalog", "data", "twins")  # folders of a workspace whose files its own commands alone write
+
+_SHOWN = 50  # rows of a table for people; files hold all
+_WIDTH = 40  # characters of a cell for people
+_PAGE = 200  # columns of a table that goes to a file
+_MOST_IN_LINE = 64_000_000  # bytes of an answer that --json holds as objects and as one line
+
+
+def run_query(
+    sql: str,
+    *,
+    params: Sequence[str],
+    format: Format | None,  # noqa: A002 - as the option is called
+    output: Path | None,
+    workspace: Path | None,
+    console: Console,
+    quiet: bool,
+) -> dict[str, Any]:
+    """Ask, and show or write the answer.
+
+    Args:
+        sql: a statement, or the name of one of the written questions.
+        params: ``NAME=VALUE`` for each ``$NAME`` in it, values as YAML.
+        format: of the answer; None takes what the output's name ends in, else a table.
+        output: file for it; else standard output.
+        workspace: folder of the workspace; by default the nearest upwards.
+        console: for people.
+        quiet: print no rows, because standard output is kept for the figures.
+
+    Raises:
+        UnknownNameError: no such table, column or question.
+        InputError: what cannot be asked, a binary answer without a file to go to, or an output over the workspace's
+            own files.
+    """
+    format = format or (_BY_SUFFIX.get(output.suffix, "table") if output else "table")  # noqa: A001
+    if format in ("parquet", "arrow") and output is None and (quiet or sys.stdout.isatty()):
+        raise InputError(f"--format {format} is not for reading. Name a file with --output.")
+    with Workspace.open(workspace) as opened:
+        _require_outside(output, opened.root)
+        answer = opened.query(statement(sql), given(params))
+    figures = {"schema": 1, "verb": "query", "rows": len(answer), "columns": answer.column_names}
+    if output is not None:
+        with atomic_open(output) as file:
+            _write(answer, format, file)
+        console.print(f"{len(answer)} rows: {output}")
+        return {**figures, "output": str(output)}
+    if quiet:
+        if answer.nbytes > _MOST_IN_LINE:
+            raise InputError(
+                f"The answer takes {answer.nbytes / 1e6:,.0f} MB, and --json prints at most {_MOST_IN_LINE / 1e6:.0f} "
+                "in its line. Write it to a file: --output FILE."
+            )
+        return {**figures, "answer": finite(plain(answer.to_pylist()))}
+    if format == "table":
+        console.print(_table(answer))
+        more = f" (the first {_SHOWN} shown; --format json or parquet gives all)" if len(answer) > _SHOWN else ""
+        console.print(f"{len(answer)} rows{more}")
+    elif sys.stdout.isatty():  # for a person: a terminal would obey what data hold
+        text = io.BytesIO()
+        _write(answer, format, text)
+        sys.stdout.write(visible(text.getvalue().decode()))
+    else:
+        _write(answer, format, sys.stdout.buffer)
+    return figures
+
+
+def statement(text: str) -> str:
+    """The statement that a text is or names.
+
+    Raises:
+        UnknownNameError: one word that names no written question.
+    """
+    word = text.strip()
+    if not word or any(letter.isspace() for letter in word):
+        return text
+    named = {question.name: question.sql for question in QUESTIONS}
+    if word not in named:
+        raise UnknownNameError("question", word, named, where="the written questions; or give a SELECT in quotes")
+    return named[word]
+
+
+def given(params: Sequence[str]) -> dict[str, Any]:
+    """Values by name, from ``NAME=VALUE`` each.
+
+    Raises:
+        InputError: something else.
+    """
+    values: dict[str, Any] = {}
+    for text in params:
+        name, sign, value = text.partition("=")
+        if not sign or not name.isidentifier():
+            raise InputError(f"--params {text}: write NAME=VALUE for $NAME in the statement, such as low=0.2.")
+        try:
+            values[name] = parse_yaml(value, where=f"--params {name}") if value else ""
+        except DocumentError:
+            values[name] = value
+    return values
+
+
+def _require_outside(output: Path | None, root: Path) -> None:
+    """Refuse to write over what the workspace is made of."""
+    if output is None:
+        return
+    place = output.resolve()
+    for kept in (root / FILE, *(root / name for name in _KEPT)):
+        if place.is_relative_to(kept.resolve()):
+            raise InputError(f"{output} lies in {kept}, which the workspace keeps itself. Choose a file elsewhere.")
+
+
+def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A002 - as the option is called
+    if format == "parquet":
+        pq.write_table(answer, file, compression="zstd")
+    elif format == "arrow":
+        with pa.ipc.new_stream(file, answer.schema) as writer:
+            writer.write_table(answer)
+    elif format == "json":
+        for batch in answer.to_batches():
+            file.writelines((visible(dumps(finite(plain(row)))) + "\n").encode() for row in batch.to_pylist())
+    elif format == "csv":
+        pc.write_csv(_flat(answer), file)
+    else:
+        text = io.StringIO()
+        SafeConsole(file=text, width=_PAGE, markup=False, highlight=False, emoji=False).print(_table(answer))
+        file.write(text.getvalue().encode())
+
+
+def _flat(answer: pa.Table) -> pa.Table:
+    """The answer with lists, structs and maps as JSON text, for a format that has cells only."""
+    for at, field in enumerate(answer.schema):
+        if pa.types.is_nested(field.type):
+            pieces = [_json_texts(chunk) for chunk in answer.column(at).chunks]
+            answer = answer.set_column(at, field.name, pa.chunked_array(pieces, pa.string()))
+    return answer
+
+
+def _json_texts(values: pa.Array) -> pa.Array:
+    return pa.array(
+        [None if value is None else dumps(finite(plain(value))) for value in values.to_pylist()], pa.string()
+    )
+
+
+def _table(answer: pa.Table) -> Table:
+    table = Table(*answer.column_names)
+    for row in answer.slice(0, _SHOWN).to_pylist():
+        table.add_row(*(_cell(value) for value in row.values()))
+    return table
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    text = str(value)
+    return text if len(text) <= _WIDTH else text[: _WIDTH - 1] + "…"

@@ -1,0 +1,166 @@
+"""`record`: a robot through an excitation, and its log as a dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import write_json
+from twinloop.dataset.recorded import write_log_dataset
+from twinloop.hardware import open_robot
+from twinloop.hardware.driver import RobotDriver, RobotLostError
+from twinloop.hardware.excite import ExcitationPlan, load_excitation
+from twinloop.hardware.excite_drive import Excited, OnAbort, excite, refuse_misfit
+from twinloop.hardware.excite_guard import GuardOptions, Vitals
+from twinloop.hardware.limits import Clearance
+from twinloop.hardware.protocol import Robot
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.run.results import claim_output
+
+_RECORD = "twinloop/recording.json"
+_PATIENCE_S = 2.0  # for an answer; a servo bus gives one in milliseconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordRequest:
+    """How a plan is recorded: how often, whether at all, what counts as trouble, and what then."""
+
+    repeat: int | None = None
+    dry_run: bool = False
+    on_abort: OnAbort = "hold"
+    following: float = GuardOptions.following
+    temperature: float = GuardOptions.temperature
+    anyway: bool = False
+
+
+def run_record(
+    address: str, path: Path, output: Path | None, request: RecordRequest, *, console: Console
+) -> tuple[dict[str, Any], int]:
+    """Drive a robot through a plan and write what it did; returns figures, and 1 where it was cut short."""
+    plan = load_excitation(path)
+    robot = RobotDriver(open_robot(address), patience_s=_PATIENCE_S)
+    try:
+        return _recorded(robot, plan, output, request, console)
+    finally:
+        robot.close()
+
+
+def _recorded(
+    robot: RobotDriver, plan: ExcitationPlan, output: Path | None, request: RecordRequest, console: Console
+) -> tuple[dict[str, Any], int]:
+    twin = _twin(plan, request)
+    refuse_misfit(robot, plan)
+    if twin.robot.type != robot.name and not request.anyway:
+        raise InputError(
+            f"This plan was made for a {twin.robot.type}; {robot.origin} is a {robot.name}. Are they alike in range, "
+            "strength and what stands around them? If so, add --anyway; else make a plan with this robot's twin."
+        )
+    repeat = plan.repeat if request.repeat is None else request.repeat
+    if repeat < 1:
+        raise InputError(f"--repeat {repeat} records nothing. Give at least 1.")
+    console.print(_described(plan, robot, repeat), soft_wrap=True)
+    if request.dry_run:
+        return {"schema": 1, "verb": "record", "dry_run": True, **_figures(plan, repeat)}, 0
+    output = _claimed(output)
+    driven = _drive(robot, plan, twin, repeat, request, console)
+    if not driven.episodes:
+        raise InputError(f"Nothing was recorded: {driven.reason}.")
+    write_log_dataset(driven.episodes, output, name=output.name)
+    figures = {
+        "schema": 1,
+        "verb": "record",
+        "dry_run": False,
+        "robot": robot.origin,
+        "output": str(output),
+        "episodes": len(driven.episodes),
+        "frames": sum(map(len, driven.episodes)),
+        "completed": driven.completed,
+        "stopped": driven.reason,
+        **_figures(plan, repeat),
+    }
+    write_json(output / _RECORD, {**figures, "excitation": dict(plan.made), "expected": dict(plan.expected)})
+    if driven.reason:
+        console.print(f"Stopped: {driven.reason}. What was recorded before is kept and marked.", soft_wrap=True)
+    console.print(f"{figures['episodes']} episodes, {figures['frames']} frames: {output}", soft_wrap=True)
+    return figures, 0 if driven.completed else 1
+
+
+def _drive(
+    robot: RobotDriver, plan: ExcitationPlan, twin: Twin, repeat: int, request: RecordRequest, console: Console
+) -> Excited:
+    driven = None
+    try:
+        robot.connect()
+        driven = excite(
+            robot,
+            plan,
+            repeat=repeat,
+            guard=GuardOptions(following=request.following, temperature=request.temperature),
+            on_abort=request.on_abort,
+            clearance=Clearance(twin, plan.limits.clearance) if plan.control == "position" else None,
+            progress=lambda text: console.print(text, soft_wrap=True),
+        )
+    finally:
+        lost = _disconnected(robot)
+        if lost:
+            console.print(lost, soft_wrap=True)
+    return replace(driven, reason=f"{driven.reason}; {lost}" if driven.reason else lost) if lost else driven
+
+
+def _disconnected(robot: RobotDriver) -> str:
+    """Disconnect a robot; returns why it is not, or ""."""
+    try:
+        robot.disconnect()
+    except RobotLostError as error:
+        return f"the robot is not disconnected, switch it off by hand: {error}"
+    return ""
+
+
+def _twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:
+    """The twin that the plan was made with.
+
+    Raises:
+        InputError: it is another by now; asks whether that matters.
+    """
+    twin = load_twin(plan.twin)
+    if twin.hash != plan.twin_hash and not request.anyway:
+        raise InputError(
+            f"The twin {plan.twin} is no longer the one that this plan was made with ({twin.hash[:12]} instead of "
+            f"{plan.twin_hash[:12]}). Is the robot, and what stands around it, still as it was? If so, add --anyway; "
+            "else make the plan again."
+        )
+    return twin
+
+
+def _claimed(output: Path | None) -> Path:
+    """Refuse a folder before anything moves where the log could not be written afterwards."""
+    if output is None:
+        raise InputError("Say where the log goes: --output DIR. Only --dry-run needs none.")
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output} is not an empty folder. Choose another --output.")
+    claim_output(output)
+    return output
+
+
+def _figures(plan: ExcitationPlan, repeat: int) -> Mapping[str, Any]:
+    return {"seconds": plan.seconds, "repeat": repeat, "hz": plan.hz, "peaks": plan.peaks()}
+
+
+def _described(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
+    """Duration, range and peak speed per joint, and what is watched."""
+    lines = [
+        f"{repeat} × {plan.seconds:.1f} s at {plan.hz:g} Hz on {robot.origin}, each from rest at the plan's start",
+        f"{'joint':<20}{'from':>9}{'to':>9}{'limits':>18}{'peak speed':>12}{'limit':>8}",
+    ]
+    for j, (joint, peak) in enumerate(plan.peaks().items()):
+        limits = f"{plan.limits.low[j]:.2f} to {plan.limits.high[j]:.2f}"
+        speed = f"{peak['speed']:>12.2f}{plan.limits.speed[j]:>8.2f}"
+        lines.append(f"{joint:<20}{peak['low']:>9.2f}{peak['high']:>9.2f}{limits:>18}{speed}")
+    unit = "rad and rad/s, of slides m and m/s" if plan.control == "position" else "N·m and N·m/s, of slides N and N/s"
+    watched = "following error, temperature and torque" if isinstance(robot, Vitals) else "following error only"
+    return "\n".join([*lines, f"{unit}; watched: {watched}"])

@@ -1,0 +1,205 @@
+"""A workspace: made with a plan to begin with, told of datasets, checked, and put right."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.catalog import Added
+from twinloop.catalog.compaction import compact
+from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts
+from twinloop.catalog.fsck_frozen import check_frozen
+from twinloop.catalog.fsck_release import check_release
+from twinloop.catalog.fsck_runs import check_order, check_secrets
+from twinloop.catalog.fsck_state import check_rows, check_state
+from twinloop.catalog.parts import Parts
+from twinloop.catalog.repair import repair, repair_state
+from twinloop.catalog.run_files import accept, check_run_files
+from twinloop.catalog.seals import readable
+from twinloop.catalog.state import State
+from twinloop.catalog.workspace import STATE, Workspace
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.generate.config import ROBOTS
+from twinloop.twin import load_twin
+
+_SHOWN = 5  # files that a line names
+_GITIGNORE = "data/\ncatalog/\nruns/\npolicies/\n"
+_PLAN = """\
+# The first dataset of this workspace:  twinloop generate generate.yaml --output data/first --episodes 100
+scene:
+  {scene}
+  task: pick_and_place
+randomization: default        # the twin's own ranges; see `twinloop twin show {twin}`
+rollout:
+  parallel_envs: 64
+seed: 0
+"""
+
+
+def run_init(
+    folder: Path, *, robot: str | None, twin: str | None, name: str | None, console: Console
+) -> dict[str, Any]:
+    """Make a workspace; where its robot is known, with a first `generate.yaml`.
+
+    Raises:
+        InputError: robot and twin are both given, or a workspace is there already.
+        UnknownNameError: no such robot or twin.
+    """
+    if robot and twin:
+        raise InputError("--robot and --twin both say what the twin is. Give one of them.")
+    if robot and robot not in ROBOTS:
+        raise UnknownNameError("robot", robot, ROBOTS, where="the built-in twins; --twin takes a twin of your own")
+    reference = ROBOTS[robot] if robot else twin
+    if reference is not None:
+        load_twin(reference)  # a twin that does not load is refused before anything is made
+        at = Path(reference)
+        reference = str(at.resolve()) if at.is_file() else reference
+    files = {".gitignore": _GITIGNORE}
+    if robot:
+        files["generate.yaml"] = _PLAN.format(scene=f"robot: {robot}", twin=reference)
+    made = Workspace.create(folder, name=name or folder.resolve().name, twin=reference, files=files)
+    made.close()
+    console.print(f"Workspace {made.root}")
+    if robot:
+        console.print("Next, in that folder: twinloop generate generate.yaml --output data/first --episodes 100")
+    console.print("A robot's own data: twinloop import LOG --output data/NAME, or twinloop add DATASET")
+    return {"schema": 1, "verb": "init", "workspace": str(made.root), "twin": reference}
+
+
+def run_add(datasets: Sequence[Path], *, batch: str | None, workspace: Path | None, console: Console) -> dict[str, Any]:
+    """Add dataset folders to a workspace, each whole or not at all.
+
+    Raises:
+        InputError: no folder, or one name for several.
+        DatasetError: a folder is no LeRobot v3.0 dataset; those before it stay added.
+    """
+    if not datasets:
+        raise InputError("Nothing to add. Name folders of datasets, such as data/real.")
+    if batch and len(datasets) > 1:
+        raise InputError(f"--batch {batch} names one dataset, and {len(datasets)} were given. Add them one by one.")
+    with Workspace.open(workspace) as opened:
+        rows = [_added(opened, folder, batch, console) for folder in datasets]
+    return {"schema": 1, "verb": "add", "workspace": str(opened.root), "batches": rows}
+
+
+def _added(opened: Workspace, folder: Path, batch: str | None, console: Console) -> dict[str, Any]:
+    """Add one folder, and print what came of it."""
+    added = opened.add(folder, batch=batch)
+    console.print(_line(added))
+    if added.resealed:
+        files = ", ".join(readable(path) for path in added.resealed[:_SHOWN])
+        more = f" and {len(added.resealed) - _SHOWN} more" if len(added.resealed) > _SHOWN else ""
+        console.print(f"  changed since it was added, and known as it is now: {files}{more}")
+    if added.first_sealed:
+        console.print(f"  {added.first_sealed} files got a hash that an earlier version had left without one")
+    for sentence in added.unreadable[:_SHOWN]:
+        console.print(f"  cannot be read: {readable(sentence)}", soft_wrap=True)
+    if len(added.unreadable) > _SHOWN:
+        console.print(f"  and {len(added.unreadable) - _SHOWN} more that cannot be read: see --json")
+    if added.unreadable:
+        console.print("  These episodes are listed. `twinloop curate` gives them the verdict unreadable.")
+    return _figures(added, folder)
+
+
+def _line(added: Added) -> str:
+    of = f", {added.known} known already" if added.known else ""
+    return f"Batch {added.batch}: {added.episodes} episodes, {added.new} new{of}"
+
+
+def _figures(added: Added, folder: Path) -> dict[str, Any]:
+    return {
+        "batch": added.batch,
+        "folder": str(folder),
+        "episodes": added.episodes,
+        "new": added.new,
+        "known": added.known,
+        "resealed": list(added.resealed),
+        "first_sealed": added.first_sealed,
+        "unreadable": list(added.unreadable),
+    }
+
+
+def run_fsck(
+    workspace: Path | None, *, deep: bool, mend: bool, join: bool, console: Console, meant: Sequence[Path] = ()
+) -> tuple[dict[str, Any], int]:
+    """Check everything, put right what can be, and tell.
+
+    Args:
+        workspace: its folder; by default the nearest upwards.
+        deep: read every file whole and decode videos.
+        mend: repair what loses nothing.
+        join: join small parts into large ones afterwards.
+        console: for people.
+        meant: files and folders of recorded runs that were changed on purpose: they are known as they are now.
+
+    Returns:
+        The figures, and 1 where something is wrong still.
+
+    Raises:
+        InputError: there is no workspace, or one of ``meant`` is of no recorded run.
+    """
+    root = Workspace.find(workspace or Path.cwd())
+    if root is None or (workspace is not None and root != workspace.absolute()):
+        raise InputError(f"{workspace or 'Here'} is no workspace. Make one: `twinloop init FOLDER`.")
+    at = root / "catalog" / STATE
+    found, done = _of_state(root, at, mend=mend)
+    notes = list[str]()
+    if not any(finding.kind == "state" and finding not in done for finding in found):
+        with contextlib.closing(State(at)) as state:
+            parts = Parts(root / "catalog", state)
+            said = (*check_frozen(parts.folder, state), *check_release(root, state))
+            said += (*check_order(parts), *check_secrets(state))
+            more = [*check_rows(state), *check_parts(parts), *check_kept(parts), *check_index(parts)]
+            notes += accept(root, state, meant)
+            more += check_run_files(root, state, notes.append, deep=deep)
+            more += [*check_batches(parts, deep=deep, note=notes.append), *said]
+            found += more
+            if mend:
+                done |= _mended(root, parts, more)
+            if join:
+                for table, count in compact(parts).items():
+                    console.print(f"{count} parts of {table} became fewer.")
+    for note in notes:
+        console.print(note)
+    _tell(found, done, console)
+    left = [finding for finding in found if finding not in done or done[finding].startswith("Not ")]
+    figures = {
+        "schema": 1,
+        "verb": "fsck",
+        "workspace": str(root),
+        "deep": deep,
+        "findings": [{**vars(finding), "repaired": done.get(finding)} for finding in found],
+        "notes": notes,
+        "wrong": len(left),
+    }
+    return figures, 1 if left else 0
+
+
+def _of_state(root: Path, at: Path, *, mend: bool) -> tuple[list[Finding], dict[Finding, str]]:
+    """What is wrong with SQLite's file; made again where asked, since nothing can be checked without it."""
+    found = check_state(at)
+    if not found or not mend:
+        return found, {}
+    catalog = root / "catalog"
+    return found, {found[0]: repair_state(catalog, at)}
+
+
+def _mended(root: Path, parts: Parts, found: Sequence[Finding]) -> dict[Finding, str]:
+    done = repair(parts, [finding for finding in found if finding.repair != "rebuild"])
+    wrong = [finding for finding in found if finding.repair == "rebuild"]
+    if wrong:
+        parts.state.close()
+        said = repair_state(root / "catalog", parts.state.path)
+        done |= dict.fromkeys(wrong, said)
+    return done
+
+
+def _tell(found: Sequence[Finding], done: dict[Finding, str], console: Console) -> None:
+    for finding in found:
+        console.print(finding.what)
+        console.print(f"  {done.get(finding) or finding.remedy}")
+    console.print(f"{len(found)} findings." if found else "Everything is whole.")

@@ -1,0 +1,235 @@
+"""Policies of several training worlds, compared on virtual robots: parts are planned, made, and summed up."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from scipy import stats as distributions
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import read_json, write_json
+from twinloop.core.pool import LocalProcesses, cores
+from twinloop.core.progress import track
+from twinloop.policies.door import require_torch
+from twinloop.workflows.demo.virtual_robots.parts import Part, demos_of, make, policy_of, successes
+from twinloop.workflows.demo.virtual_robots.settings import NUMBERS, TransferSettings
+
+_ASKED = "study.json"
+DIFFERENCES = ((4, 1), (5, 6), (2, 1), (3, 1), (4, 2), (4, 3), (5, 4))
+WANTED = {(4, 1): 0.25, (5, 6): 0.25}  # what was asked for before anything was measured
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverRobots:
+    """A mean over robots, with Student's interval: robots are the units, drawn alike and apart.
+
+    Attributes:
+        each: of every robot, the mean of its training runs and trials, ``(nrobot,)``.
+        between_seeds: standard deviation between training runs on one robot, root mean square over robots.
+        level: of the interval.
+    """
+
+    each: NDArray[np.float64]
+    between_seeds: float
+    level: float = 0.95
+
+    @property
+    def mean(self) -> float:
+        """Over robots."""
+        return float(self.each.mean())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Of the mean over all robots of this kind; not a number with a single one."""
+        n = len(self.each)
+        if n < 2:
+            return float("nan"), float("nan")
+        half = float(distributions.t.ppf((1 + self.level) / 2, n - 1) * self.each.std(ddof=1) / np.sqrt(n))
+        return self.mean - half, self.mean + half
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain figures."""
+        return {
+            "mean": self.mean,
+            "interval": list(self.interval),
+            "level": self.level,
+            "each": self.each.tolist(),
+            "between_seeds": self.between_seeds,
+        }
+
+
+def over_robots(success: NDArray[np.float64]) -> OverRobots:
+    """The figures of shares ``(nrobot, nseed)``."""
+    spread = success.var(axis=1, ddof=1).mean() if success.shape[1] > 1 else np.nan
+    return OverRobots(each=success.mean(axis=1), between_seeds=float(np.sqrt(spread)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TransferResult:
+    """What a study came to.
+
+    ``success`` ``(nrobot, nseed)`` is the share of trials by condition, ``script`` ``(nrobot,)`` that of the script.
+    ``seconds`` are what parts of each kind took, ``wall_s`` and ``processor_s``, added up.
+    """
+
+    robots: tuple[int, ...]
+    trials: int
+    success: Mapping[int, NDArray[np.float64]]
+    script: NDArray[np.float64]
+    seconds: Mapping[str, Mapping[str, float]]
+    made_of: Mapping[str, Any]
+
+    def condition(self, number: int) -> OverRobots:
+        """One condition's success."""
+        return over_robots(self.success[number])
+
+    def differences(self) -> dict[tuple[int, int], OverRobots]:
+        """Those of `DIFFERENCES` whose conditions there are: same robots, same places, training runs in pairs."""
+        there = [pair for pair in DIFFERENCES if pair[0] in self.success and pair[1] in self.success]
+        return {(one, other): over_robots(self.success[one] - self.success[other]) for one, other in there}
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain figures."""
+        conditions = [
+            {"number": n, "name": NUMBERS[n].name, "words": NUMBERS[n].words, **self.condition(n).to_json()}
+            | {"success": self.success[n].tolist()}
+            for n in self.success
+        ]
+        differences = [
+            {"of": one, "over": other, "wanted": WANTED.get((one, other)), **found.to_json()}
+            for (one, other), found in self.differences().items()
+        ]
+        return {
+            "schema": 1,
+            "verb": "bench transfer",
+            "robots": list(self.robots),
+            "trials": self.trials,
+            "conditions": conditions,
+            "differences": differences,
+            "script": over_robots(self.script[:, None]).to_json(),
+            "seconds": {kind: dict(took) for kind, took in self.seconds.items()},
+            "made_of": dict(self.made_of),
+        }
+
+
+def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int, console: Console) -> TransferResult:
+    """Make whatever is missing of a comparison, with the logs, demonstrations, policies and trials in ``output``.
+
+    A comparison that was interrupted goes on where it was: whatever is whole is kept.
+
+    Args:
+        settings: what is compared, and how large.
+        output: the comparison's folder.
+        workers: processes; 0 takes every core.
+        console: gets a line for each stage.
+
+    Raises:
+        InputError: the folder holds a comparison of other settings.
+        MissingDependencyError: torch is not installed.
+    """
+    require_torch()
+    _claim(output, settings)
+    trials, scripts = _wanted(settings, output)
+    seconds = _make_all([*trials, *scripts], console, workers or cores())
+    return _result(settings, trials, scripts, seconds)
+
+
+def _claim(output: Path, settings: TransferSettings) -> None:
+    """Refuse a folder of another study."""
+    asked, file = settings.made_of(), output / _ASKED
+    if file.is_file():
+        before = read_json(file)
+        unlike = sorted(key for key in asked if key != "hash" and before.get(key) != _as_stored(asked[key]))
+        if unlike:
+            raise InputError(
+                f"{output} holds a study with another {', '.join(unlike)}. Give the same, or choose another --output."
+            )
+        return
+    output.mkdir(parents=True, exist_ok=True)
+    write_json(file, asked)
+
+
+def _as_stored(value: Any) -> Any:
+    """A plain value as it comes back from a file."""
+    return json.loads(json.dumps(value))
+
+
+def _wanted(settings: TransferSettings, output: Path) -> tuple[list[Part], list[Part]]:
+    """The trials of all policies, and those of the script."""
+    folder = str(output)
+    trials = [
+        Part(kind="trials", folder=folder, settings=settings, robot=robot, seed=seed, condition=condition.number)
+        for robot, seed, condition in itertools.product(settings.robot_seeds, range(settings.seeds), settings.chosen)
+    ]
+    scripts = [Part(kind="script", folder=folder, settings=settings, robot=robot) for robot in settings.robot_seeds]
+    return trials, scripts
+
+
+def _needs(part: Part) -> list[Part]:
+    """What must be there before a part can be made."""
+    if part.kind == "trials":
+        return [policy_of(part)]
+    if part.kind == "policy":
+        condition = NUMBERS[part.condition]
+        kinds = [*([condition.worlds] if condition.worlds else []), *(["real"] if condition.real else [])]
+        return [demos_of(part, kind) for kind in kinds]
+    if part.kind == "demos" and part.worlds in ("point", "posterior"):
+        return [Part(kind="log", folder=part.folder, settings=part.settings, robot=part.robot)]
+    return []
+
+
+def _make_all(wanted: Sequence[Part], console: Console, workers: int) -> dict[str, dict[str, float]]:
+    """Make parts and what they need, stage by stage, on some processes; returns what each kind took."""
+    ordered = stages(wanted)
+    took: dict[str, dict[str, float]] = {}
+    with LocalProcesses(workers) as engine:
+        for stage in ordered:
+            kinds = ", ".join(sorted({part.kind for part in stage}))
+            console.print(f"{kinds}: {sum(not part.done for part in stage)} of {len(stage)} to make")
+            for part, seconds in track(engine.map(make, stage), label=kinds, total=len(stage)):
+                sums = took.setdefault(part.kind, {})
+                for clock, value in seconds.items():
+                    sums[clock] = sums.get(clock, 0.0) + value
+    return dict(sorted(took.items()))
+
+
+def stages(wanted: Iterable[Part]) -> list[list[Part]]:
+    """Parts in an order in which each finds what it needs: what is needed first, first."""
+    ordered = [_by_path(wanted)]
+    while True:
+        needed = _by_path(itertools.chain.from_iterable(map(_needs, ordered[0])))
+        if not needed:
+            return ordered
+        ordered.insert(0, needed)
+
+
+def _by_path(parts: Iterable[Part]) -> list[Part]:
+    return list({part.path: part for part in parts}.values())
+
+
+def _result(
+    settings: TransferSettings, trials: Sequence[Part], scripts: Sequence[Part], seconds: dict[str, dict[str, float]]
+) -> TransferResult:
+    share = {(part.condition, part.robot, part.seed): float(np.mean(successes(part))) for part in trials}
+    robots = settings.robot_seeds
+    return TransferResult(
+        robots=tuple(robots),
+        trials=settings.episodes,
+        success={
+            condition.number: np.array(
+                [[share[condition.number, robot, seed] for seed in range(settings.seeds)] for robot in robots]
+            )
+            for condition in settings.chosen
+        },
+        script=np.array([float(np.mean(successes(part))) for part in scripts]),
+        seconds=seconds,
+        made_of=settings.made_of(),
+    )

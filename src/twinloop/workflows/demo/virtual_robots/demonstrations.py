@@ -1,0 +1,265 @@
+"""Demonstrations for training: the worlds they are given in, and a task's script whose commands are shaken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import CheckFailedError
+from twinloop.core.files import read_json, write_json
+from twinloop.core.params import ParamTable
+from twinloop.core.records import SimEpisode
+from twinloop.core.seeds import uniforms
+from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
+from twinloop.generate.readings import environment_spec
+from twinloop.hardware import hidden_cell, virtual_log
+from twinloop.identify import FitConfig, HoldoutSpec, identify
+from twinloop.randomize import Draw, JointDraw, Plan, default_draws, identified_draws
+from twinloop.rollout import Beginning, Observation, Observer, Tracker, run_batch
+from twinloop.rollout.observing import PERFECT, Photograph
+from twinloop.rollout.photographer import Photographer
+from twinloop.simulate import Controller, Simulation, open_backend
+from twinloop.simulate.replay_logs import ReplayOptions
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin
+from twinloop.workflows.demo.virtual_robots.settings import DEMONSTRATIONS, PICTURES, TASK, TWIN, Recipe
+
+_BATCH, _BATCH_PICTURES = 64, 16  # worlds at a time; pictures of 16 episodes take 60 MB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worlds:
+    """Where demonstrations are given: a twin, a plan, what its draws become, and a tracker."""
+
+    twin: Twin
+    plan: Plan
+    tracker: Tracker = PERFECT
+    become: Callable[[ParamTable], ParamTable] | None = None
+
+    def draw(self, numbers: Sequence[int]) -> ParamTable:
+        """The worlds of these episodes."""
+        table = self.plan.draw(numbers)
+        return table if self.become is None else self.become(table)
+
+
+@dataclass(kw_only=True)
+class ShakenExpert:
+    """An `Actor`: the task's script, its commands of the arm shaken by noise that lasts.
+
+    ``meant`` and ``seen`` are of the last batch, a list of arrays by step: what the script commanded, in SI, and what a
+    policy would have observed.
+    """
+
+    task: Task
+    recipe: Recipe
+    tracker: Tracker = PERFECT
+    photograph: Photograph | None = None
+    meant: list[NDArray[np.float64]] = field(default_factory=list)
+    seen: list[Observation] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """The script and how it is shaken."""
+        return f"{self.task.expert_version}, shaken by {self.recipe.shake:g} rad"
+
+    def begin(self, worlds: Beginning) -> Controller:
+        """See `rollout.Actor`."""
+        script = self.task.expert(worlds.initial)
+        observer = Observer(self.task.twin, self.task, worlds, tracker=self.tracker, photograph=self.photograph)
+        self.meant, self.seen = [], []
+        shake = np.zeros_like(worlds.initial.command)
+        weight = np.array([float(joint != _gripper(self.task.twin)) for joint in self.task.twin.robot.joints])
+
+        def act(simulation: Simulation) -> NDArray[np.float64]:
+            step = simulation.step_index
+            self.seen.append(observer.look(simulation.state, step))
+            command = np.array(script(simulation))
+            self.meant.append(command)
+            where = {"size": command.shape[1], "attempt": worlds.attempt, "step": step}
+            chance = ndtri(uniforms(worlds.run_seed, "transfer/shake", worlds.numbers, **where))
+            shake[...] = self.recipe.memory * shake + np.sqrt(1 - self.recipe.memory**2) * chance
+            return command + self.recipe.shake * weight * shake
+
+        return act
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shown:
+    """An episode, and its pictures ``(T, h, w, 3)`` by camera."""
+
+    episode: SimEpisode
+    pictures: Mapping[str, NDArray[np.uint8]]
+
+
+def write_demonstrations(
+    worlds: Worlds, folder: Path, *, count: int, recipe: Recipe, wanted: int | None = None, pictures: bool = False
+) -> int:
+    """Write demonstrations as a LeRobotDataset; failures are left out.
+
+    Args:
+        worlds: where they are given.
+        folder: where to; an absent one.
+        count: attempts.
+        recipe: how the script is shaken.
+        wanted: how many successes are enough.
+        pictures: whether they hold pictures of `settings.PICTURES`.
+
+    Returns:
+        How many were written.
+
+    Raises:
+        CheckFailedError: none succeeded.
+    """
+    camera, height, width = PICTURES
+    photographer = Photographer(worlds.twin, [camera], height=height, width=width) if pictures else None
+    kept, most = list[_Shown](), _BATCH_PICTURES if pictures else _BATCH
+    at_once = most if wanted is None else min(most, wanted)
+    try:
+        for first in range(0, count, at_once):
+            numbers = range(first, min(first + at_once, count))
+            kept += _shown(worlds, numbers, recipe, photographer.pictures if photographer else None)
+            if wanted is not None and len(kept) >= wanted:
+                kept = kept[:wanted]
+                break
+    finally:
+        if photographer:
+            photographer.close()
+    if not kept:
+        raise CheckFailedError(f"The script of {TASK} succeeded in none of {count} worlds of {worlds.twin.name}.")
+    _write(worlds.twin, kept, folder, recipe)
+    return len(kept)
+
+
+def _told(task: Task, recipe: Recipe) -> ReadingSpec:
+    """What of the tracker's columns demonstrations hold."""
+    whole = environment_spec(task)
+    if recipe.sees == "tool":
+        return whole
+    rows = [i for i, name in enumerate(whole.columns) if not name.startswith("tool.")]
+    return replace(whole, columns=tuple(whole.columns[i] for i in rows), units=tuple(whole.units[i] for i in rows))
+
+
+def _gripper(twin: Twin) -> str:
+    hand = twin.robot.gripper
+    return "" if hand is None else hand.joint
+
+
+def _shown(worlds: Worlds, numbers: Sequence[int], recipe: Recipe, photograph: Photograph | None) -> list[_Shown]:
+    """The successes among some episodes, with what was meant as their action.
+
+    They are there to be learned, and go without states.
+    """
+    task = open_task(TASK, worlds.twin)
+    actor = ShakenExpert(task=task, recipe=recipe, tracker=worlds.tracker, photograph=photograph)
+    params, backend = worlds.draw(numbers), open_backend("threads", nthread=1)
+    batch = run_batch(
+        worlds.twin, task, params, run_seed=DEMONSTRATIONS, episodes=numbers, actor=actor, backend=backend
+    )
+    meant = batch.units.from_si(np.stack(actor.meant, axis=1))
+    seen = {key: np.stack([step[key] for step in actor.seen], axis=1) for key in actor.seen[0]}
+    names = list(environment_spec(task).columns)
+    told = [names.index(name) for name in _told(task, recipe).columns]
+    none = np.empty((0, 0))
+    return [
+        _Shown(
+            episode=replace(
+                batch.episode(int(world)),
+                action=meant[world],
+                observation=seen[STATE][world],
+                readings={ENVIRONMENT: seen[ENVIRONMENT][world][:, told]},
+                commands=none,
+                states=none,
+            ),
+            pictures={key.removeprefix(IMAGES): seen[key][world] for key in seen if key.startswith(IMAGES)},
+        )
+        for world in np.flatnonzero(batch.success)
+    ]
+
+
+def _write(twin: Twin, shown: Sequence[_Shown], folder: Path, recipe: Recipe) -> None:
+    task, first = open_task(TASK, twin), shown[0]
+    spec = DatasetSpec(
+        name=f"{twin.name} {task.name}",
+        robot_type=twin.robot.type,
+        fps=round(twin.control_hz),
+        joints=tuple(twin.robot.joints),
+        units=twin.units,
+        cameras=tuple(
+            CameraSpec(name=name, height=taken.shape[1], width=taken.shape[2]) for name, taken in first.pictures.items()
+        ),
+        twin_hash=twin.hash,
+        block_size=max(one.episode.number for one in shown) + 1,
+        readings=(_told(task, recipe),),
+    )
+    frames = [one.pictures for one in shown] if first.pictures else None
+    with DatasetWriter.open(folder, spec) as writer:
+        writer.commit_block(0, [one.episode for one in shown], frames=frames, outcome={"kept": len(shown)})
+        writer.finish()
+
+
+_SECONDS = 8.0  # of each episode of a log
+_REPLAY = ReplayOptions(compare=("position", "place/tcp"))  # the tool site of the twin
+_ITERATIONS = 8  # of the fit: from the ninth on estimates move by less than a tenth of their error
+
+
+def placement_draws(twin: Twin) -> list[Draw]:
+    """The draws of where things lie."""
+    return [draw for draw in default_draws(twin) if twin.params[draw.names[0]].quantity.stage == "reset"]
+
+
+def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
+    """Let a virtual robot be teleoperated, fit the twin to its log, and store what was found.
+
+    The tracker that will tell policies where things lie watches the tool meanwhile: joint readings alone do not say
+    where the zeros of the joints are, and a centimetre at the tool is a grasp.
+    """
+    tracker = hidden_cell(twin, robot).tracker
+    log = virtual_log(robot, twin=TWIN, episodes=episodes, seconds=_SECONDS, nthread=1, tracker=tracker)
+    config = FitConfig(iterations=_ITERATIONS, polish=0, replay=_REPLAY)
+    backend = open_backend("threads", nthread=1)
+    found = identify(twin, log, backend=backend, holdout=HoldoutSpec(kind="none"), config=config)
+    write_json(file, found.distribution.to_json())
+
+
+def training_worlds(kind: str, twin: Twin, recipe: Recipe, identified: Path | None = None) -> Worlds:
+    """The worlds of a condition.
+
+    Args:
+        kind: see `conditions.Condition.worlds`.
+        twin: the nominal one.
+        recipe: says how the tracker of randomized worlds errs.
+        identified: what `log_and_identify` stored of the robot, for ``point`` and ``posterior``.
+    """
+    noisy = Tracker(noise=recipe.tracker_noise)
+    if kind == "nominal":
+        return Worlds(twin=twin, plan=_plan(twin, placement_draws(twin)))
+    if kind == "ranges":
+        return Worlds(twin=twin, plan=_plan(twin, default_draws(twin)), tracker=noisy)
+    assert identified is not None  # noqa: S101 - given to both
+    distribution = ParamDistribution.from_json(read_json(identified))
+    if kind == "posterior":
+        return Worlds(twin=twin, plan=_plan(twin, identified_draws(twin, distribution)), tracker=noisy)
+    estimate = {name: value for name, value in distribution.estimate.items() if name in _determined(distribution)}
+
+    def as_estimated(table: ParamTable) -> ParamTable:
+        own = {name: table[name] for draw in placement_draws(twin) for name in draw.names}
+        return replace(twin.table(table.nworld, {**estimate, **own}), seeds=table.seeds)
+
+    return Worlds(twin=twin, plan=_plan(twin, placement_draws(twin)), become=as_estimated)
+
+
+def _determined(distribution: ParamDistribution) -> set[str]:
+    pairs = zip(distribution.names, distribution.determined, strict=True)
+    return {name for name, determined in pairs if determined}
+
+
+def _plan(twin: Twin, draws: list[Draw] | list[Draw | JointDraw]) -> Plan:
+    return Plan(twin=twin, run_seed=DEMONSTRATIONS, draws=tuple(draws))

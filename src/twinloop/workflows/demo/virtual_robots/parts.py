@@ -1,0 +1,208 @@
+"""The parts of a study, each a folder or file that is made once: logs, demonstrations, policies, trials."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from twinloop.core.files import read_json, write_json
+from twinloop.hardware import HiddenCell, hidden_cell
+from twinloop.rollout import BatchResult, ExpertActor
+from twinloop.rollout.photographer import Photographer
+from twinloop.tasks import open_task
+from twinloop.train import SourceConfig, TrainConfig, train
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.demo.virtual_robots.demonstrations import (
+    Worlds,
+    log_and_identify,
+    training_worlds,
+    write_demonstrations,
+)
+from twinloop.workflows.demo.virtual_robots.settings import NUMBERS, PICTURES, TASK, TWIN, Condition, TransferSettings
+from twinloop.workflows.demo.virtual_robots.trials import policy_actor, run_trials
+
+_DONE = "seconds.json"  # beside or in a part: how long it took, and that it is whole
+_ATTEMPTS = 3  # per wanted demonstration on a robot; scripts succeed in most
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One thing to make: ``kind`` is ``log``, ``demos``, ``policy``, ``trials`` or ``script``."""
+
+    kind: str
+    folder: str
+    settings: TransferSettings
+    robot: int = -1
+    seed: int = 0
+    condition: int = 0
+    worlds: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Its folder, named by what it is of."""
+        return Path(self.folder) / self.kind / self._name
+
+    @property
+    def done(self) -> bool:
+        """Whether it was made already."""
+        return (self.path / _DONE).is_file()
+
+    @property
+    def _name(self) -> str:
+        robot = f"robot{self.robot}" if self.robot >= 0 else "any"
+        names = {
+            "log": robot,
+            "script": robot,
+            "demos": f"{robot}-{self.worlds}",
+            "policy": f"{robot}-{self._condition}-seed{self.seed}",
+            "trials": f"robot{self.robot}-{self._condition}-seed{self.seed}",
+        }
+        return names[self.kind]
+
+    @property
+    def _condition(self) -> str:
+        return NUMBERS[self.condition].name if self.condition else ""
+
+
+def make(part: Part) -> dict[str, float]:
+    """Make a part, unless it is there, and say how many seconds of wall clock and of processor it took.
+
+    Half a part of an interrupted study is thrown away.
+    """
+    if part.done:
+        return read_json(part.path / _DONE)
+    shutil.rmtree(part.path, ignore_errors=True)
+    part.path.parent.mkdir(parents=True, exist_ok=True)
+    wall, processor = time.perf_counter(), time.process_time()
+    _MAKERS[part.kind](part)
+    took = {"wall_s": time.perf_counter() - wall, "processor_s": time.process_time() - processor}
+    part.path.mkdir(parents=True, exist_ok=True)
+    write_json(part.path / _DONE, took)
+    return took
+
+
+@cache
+def _twin() -> Twin:
+    return load_twin(TWIN)
+
+
+@cache
+def _cell(robot: int) -> HiddenCell:
+    return hidden_cell(_twin(), robot)
+
+
+def _log(part: Part) -> None:
+    part.path.mkdir(parents=True)
+    log_and_identify(_twin(), part.robot, part.settings.log, part.path / "distribution.json")
+
+
+def _demos(part: Part) -> None:
+    settings = part.settings
+    how = {"recipe": settings.recipe, "pictures": settings.images}
+    if part.worlds == "real":
+        cell = _cell(part.robot)
+        worlds = Worlds(twin=cell.twin, plan=cell.plan(part.robot), tracker=cell.tracker, become=cell.table)
+        write_demonstrations(worlds, part.path, count=_ATTEMPTS * settings.real, wanted=settings.real, **how)
+        return
+    log = _other(part, "log").path / "distribution.json"
+    write_demonstrations(
+        training_worlds(part.worlds, _twin(), settings.recipe, log), part.path, count=settings.demos, **how
+    )
+
+
+def _policy(part: Part) -> None:
+    settings, condition = part.settings, NUMBERS[part.condition]
+    config = TrainConfig(
+        policy=settings.recipe.policy,
+        settings=settings.recipe.settings,
+        sources=_sources(part, condition),
+        inputs=("state", PICTURES[0]) if settings.images else None,
+        steps=settings.steps,
+        batch=settings.recipe.batch,
+        lr=settings.recipe.lr,
+        seed=part.seed,
+        threads=1,
+        holdout=0.0,
+        evaluations=1,
+    )
+    train(config, part.path)
+
+
+def _sources(part: Part, condition: Condition) -> tuple[SourceConfig, ...]:
+    share = part.settings.recipe.real_share
+    found = []
+    if condition.worlds:
+        weight = 1.0 - share if condition.real else None
+        found.append(
+            SourceConfig(data=str(demos_of(part, condition.worlds).path), name="sim", weight=weight, kind="sim")
+        )
+    if condition.real:
+        weight = share if condition.worlds else None
+        found.append(SourceConfig(data=str(demos_of(part, "real").path), name="robot", weight=weight))
+    return tuple(found)
+
+
+def _trials(part: Part) -> None:
+    cell, owner = _cell(part.robot), policy_of(part)
+    camera, height, width = PICTURES
+    photographer = Photographer(cell.twin, [camera], height=height, width=width)
+    actor = policy_actor(cell, owner.path, photographer.pictures if part.settings.images else None)
+    try:
+        _keep(part, run_trials(cell, range(part.settings.episodes), actor))
+    finally:
+        photographer.close()
+
+
+def _script(part: Part) -> None:
+    """What the script that demonstrates comes to where policies are tried: about as much as one can ask for."""
+    cell = _cell(part.robot)
+    _keep(part, run_trials(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
+
+
+def _keep(part: Part, batch: BatchResult) -> None:
+    part.path.mkdir(parents=True)
+    write_json(part.path / "trials.json", {"success": [bool(done) for done in batch.success]})
+
+
+def successes(part: Part) -> list[bool]:
+    """How the trials of a part ended, in the order of their numbers."""
+    return read_json(part.path / "trials.json")["success"]
+
+
+def demos_of(part: Part, worlds: str) -> Part:
+    """The demonstrations of those worlds that a part's policy sees."""
+    shared = worlds in ("nominal", "ranges")
+    return _other(part, "demos", worlds=worlds, robot=-1 if shared else part.robot)
+
+
+def policy_of(part: Part) -> Part:
+    """The policy that a part tries."""
+    own = NUMBERS[part.condition].per_robot
+    return _other(part, "policy", robot=part.robot if own else -1, seed=part.seed, condition=part.condition)
+
+
+def _other(
+    part: Part, kind: str, *, robot: int | None = None, seed: int = 0, condition: int = 0, worlds: str = ""
+) -> Part:
+    return Part(
+        kind=kind,
+        folder=part.folder,
+        settings=part.settings,
+        robot=part.robot if robot is None else robot,
+        seed=seed,
+        condition=condition,
+        worlds=worlds,
+    )
+
+
+_MAKERS: dict[str, Callable[[Part], None]] = {
+    "log": _log,
+    "demos": _demos,
+    "policy": _policy,
+    "trials": _trials,
+    "script": _script,
+}

@@ -1,0 +1,77 @@
+"""Trials of a policy on a virtual robot, at the places where all policies of a comparison are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.evaluation import Evaluation
+from twinloop.evaluate.acting import Candidate
+from twinloop.evaluate.real import SUITE
+from twinloop.evaluate.run import evaluate
+from twinloop.evaluate.suite import SliceSpec, SuiteSpec
+from twinloop.evaluate.worlds import Slice, Suite, Worlds
+from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
+from twinloop.policies import open_policy
+from twinloop.rollout import BatchResult, run_batch
+from twinloop.rollout.actor import Actor
+from twinloop.rollout.observing import Photograph
+from twinloop.rollout.policy_actor import PolicyActor
+from twinloop.simulate import open_backend
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.demo.virtual_robots.settings import FIRST_ROBOT, PLACES, TASK, TWIN
+
+
+def run_trials(cell: HiddenCell, numbers: Sequence[int], actor: Actor, *, nthread: int = 1) -> BatchResult:
+    """What an actor does at the places of these numbers on one virtual robot; ``nthread`` worlds at once, 0 for all."""
+    task, params = open_task(TASK, cell.twin), cell.table(cell.plan(PLACES).draw(numbers))
+    backend = open_backend("threads", nthread=nthread)
+    return run_batch(cell.twin, task, params, run_seed=PLACES, episodes=numbers, actor=actor, backend=backend)
+
+
+def policy_actor(cell: HiddenCell, policy: Path, photograph: Photograph | None = None) -> PolicyActor:
+    """A saved policy that sees what the tracker of a virtual robot sees, and pictures where it is given them."""
+    return PolicyActor(
+        policy=open_policy(policy),
+        task=open_task(TASK, cell.twin),
+        twin=cell.twin,
+        tracker=cell.tracker,
+        photograph=photograph,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _CellSuite(Suite):
+    """One virtual robot at the places where all policies of a comparison are tried."""
+
+    cell: HiddenCell
+
+    def beginning(self, item: Slice, trials: NDArray[np.int64], *, twin: Twin, task: Task, run_seed: int) -> Worlds:  # noqa: ARG002
+        """Places by the number of the trial; everything else is the robot's own."""
+        params = self.cell.table(self.cell.plan(PLACES).draw(trials.tolist()))
+        return Worlds(params=params, numbers=trials, run_seed=PLACES)
+
+
+def robot_trials(policy: Path, episodes: int, output: Path) -> Evaluation:
+    """Try a policy on the virtual robot, score it as `twinloop evaluate` does, and store that in ``output``."""
+    cell, opened = hidden_cell(load_twin(TWIN), FIRST_ROBOT), open_policy(policy)
+    spec = SliceSpec(name=f"robot{FIRST_ROBOT}")
+    suite = _CellSuite(
+        spec=SuiteSpec(name=SUITE, base="none", episodes=episodes, slices=[spec]),
+        twin=cell.twin,
+        slices=(Slice(name=spec.name, spec=spec, episodes=episodes, values={}),),
+        cell=cell,
+    )
+
+    def make(twin: Twin, task: Task) -> PolicyActor:
+        return PolicyActor(policy=opened, task=task, twin=twin, tracker=cell.tracker)
+
+    who = Candidate(name=policy.name, hash=opened.hash, make=make)
+    made = evaluate(who, cell.twin, TASK, suite, run_seed=PLACES)
+    made.write(output)
+    return made

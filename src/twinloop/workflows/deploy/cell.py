@@ -1,0 +1,195 @@
+"""What a run is made of, opened and checked before anything moves; and a policy served to other computers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+
+from twinloop.catalog import Workspace
+from twinloop.core.contract import Contract
+from twinloop.core.errors import InputError
+from twinloop.hardware import open_robot
+from twinloop.hardware.driver import RobotDriver
+from twinloop.release.client import is_address
+from twinloop.release.envelope import Envelope
+from twinloop.release.envelope_settings import EnvelopeSettings
+from twinloop.release.registry import Registry
+from twinloop.release.running_monitor import MonitorWatcher, OnAlarm, open_watcher
+from twinloop.release.running_policy import Decider, open_decider, open_saved
+from twinloop.release.running_robot import Spoken, offered_contract
+from twinloop.release.serve import PolicyServer, ServeOptions
+from twinloop.release.stages import Stages
+from twinloop.twin import Twin, load_twin
+
+OnTrip = Literal["stop", "go-on", "rollback"]
+PATIENCE_S = 30.0  # for answers while a virtual robot's time stands still
+_VIRTUAL = "virtual:"
+_SECONDS = 20.0  # of an episode where no task says; about what teleoperated tabletop episodes last
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRequest:
+    """How a policy is run; see `cli.run.Run` for what each means."""
+
+    robot: str
+    policy: str
+    output: Path
+    episodes: int = 1
+    first: int = 0
+    seconds: float | None = None
+    hz: float | None = None
+    twin: str | None = None
+    envelope: Path | None = None
+    instruction: str = ""
+    outcome: Path | None = None
+    ask: bool = False
+    home: bool = True
+    realtime: bool = False
+    stop_on_success: bool = False
+    on_trip: OnTrip = "stop"
+    monitor: Path | None = None
+    on_alarm: OnAlarm = "stop"
+    run_seed: int = 0
+    token: str | None = None
+
+
+@dataclass(kw_only=True)
+class RunCell:
+    """The parts of a run: robot, envelope, the policies by their part in it, and the stages of a candidate.
+
+    ``judge`` says whether the task is done now, where the robot has a judge.
+    """
+
+    robot: RobotDriver
+    spoken: Spoken
+    judge: Callable[[], bool] | None
+    twin: Twin
+    envelope: Envelope
+    offered: Contract
+    deciders: Mapping[str, Decider]
+    stages: Stages | None
+    task: Any
+    monitor: MonitorWatcher | None
+
+
+def open_cell(request: RunRequest, registry: Registry | None, held: ExitStack) -> RunCell:
+    """Open everything that a run needs; nothing is connected yet.
+
+    Raises:
+        InputError: a part cannot be had, or does not fit the others; says which and how.
+    """
+    spoken = Spoken(open_robot(_numbered(request.robot, request.first)), patience_s=PATIENCE_S)
+    held.callback(spoken.driver.close)
+    robot = spoken.driver
+    twin = load_twin(_twin_name(request, registry))
+    hz = request.hz or twin.control_hz
+    if robot.source == "sim" and hz != twin.control_hz:
+        raise InputError(f"{robot.origin} runs at its twin's {twin.control_hz:g} Hz. Leave --hz out.")
+    settings = EnvelopeSettings() if request.envelope is None else EnvelopeSettings.read(request.envelope)
+    envelope = Envelope(twin, settings, units=robot.units, hz=hz)
+    task = robot.attribute("task")
+    offered = offered_contract(robot, hz=hz, task=str(getattr(task, "name", "")))
+    stages = Stages(registry) if registry is not None and request.policy == "champion" else None
+    deciders: dict[str, Decider] = {}
+    for arm, reference in _arms(request, stages).items():
+        deciders[arm] = open_decider(reference, registry, token=request.token, run_seed=request.run_seed)
+        held.callback(deciders[arm].close)
+        require_fitting(deciders[arm], offered, robot.origin)
+    if robot.source == "real":
+        robot.patience_s = settings.max_age_s
+    monitor = None
+    if request.monitor is not None:
+        monitor = open_watcher(request.monitor, deciders["champion"], spoken, on_alarm=request.on_alarm)
+    return RunCell(
+        robot=robot,
+        spoken=spoken,
+        judge=robot.attribute("success"),
+        twin=twin,
+        envelope=envelope,
+        offered=offered,
+        deciders=deciders,
+        stages=stages,
+        task=task,
+        monitor=monitor,
+    )
+
+
+def _numbered(address: str, first: int) -> str:
+    """The address of a virtual robot whose sessions are numbered as the episodes, unless it says otherwise."""
+    if not address.startswith(_VIRTUAL) or "session=" in address or not first:
+        return address
+    return f"{address}{'&' if '?' in address else '?'}session={first}"
+
+
+def require_fitting(decider: Decider, offered: Contract, robot: str) -> None:
+    """Refuse a policy whose contract is not what a robot offers.
+
+    Raises:
+        InputError: every difference, a line each.
+    """
+    differences = decider.contract.differences(offered)
+    if differences:
+        lines = "\n".join(f"  {line}" for line in differences)
+        raise InputError(
+            f"{decider.name} does not fit {robot}:\n{lines}\nChoose another policy, robot, --twin or --hz."
+        )
+
+
+def _arms(request: RunRequest, stages: Stages | None) -> dict[str, str]:
+    """Which policies take part: the one asked for, and, for the champion, a candidate that is on its way."""
+    arms = {"champion": request.policy}
+    standing = None if stages is None else stages.now
+    if standing is not None:
+        arms[standing.stage] = standing.policy
+    return arms
+
+
+def _twin_name(request: RunRequest, registry: Registry | None) -> str:
+    if request.twin is not None:
+        return request.twin
+    if request.robot.startswith(_VIRTUAL):
+        return request.robot.removeprefix(_VIRTUAL).partition("?")[0]
+    named = None if registry is None else registry.workspace.config.get("twin")
+    if named is None:
+        raise InputError(
+            f"The envelope asks a twin where {request.robot} can be without touching anything, and there is none. Give "
+            "--twin, such as --twin so101_tabletop, or the workspace's twinloop.yaml a twin."
+        )
+    return str(named)
+
+
+def open_registry(held: ExitStack) -> Registry | None:
+    """The registry of the workspace around this folder, if there is one."""
+    root = Workspace.find(Path.cwd())
+    return None if root is None else Registry(held.enter_context(Workspace.open(root)))
+
+
+def episode_steps(cell: RunCell, request: RunRequest) -> int:
+    """Control steps of an episode: as asked for, as the task has, or those of 20 s."""
+    hz = cell.offered.control_hz
+    if request.seconds is not None:
+        return max(1, round(request.seconds * hz))
+    return int(cell.task.nstep) if cell.task is not None else round(_SECONDS * hz)
+
+
+def serve_policy(reference: str, options: ServeOptions, *, console: Console) -> dict[str, Any]:
+    """Serve a policy until Ctrl-C; returns how many observations were answered.
+
+    Raises:
+        InputError: no such policy, a server's address instead of one, or a port that cannot be had.
+    """
+    if is_address(reference):
+        raise InputError(f"{reference} is a server already. Give a folder, or a name of the registry.")
+    with ExitStack() as held:
+        policy = open_saved(reference, open_registry(held))
+        server = PolicyServer(policy.copy, options)
+        console.print(
+            f"Serving {policy.name} ({policy.hash[:12]}) at {server.address}. Ctrl-C ends it.", soft_wrap=True
+        )
+        server.run()
+    return {"schema": 1, "verb": "serve", "policy": policy.name, "answered": server.sessions.answered}

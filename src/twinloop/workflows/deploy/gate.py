@@ -1,0 +1,203 @@
+"""Decide about a candidate: read the gate's file and its evidence, ask every rule, write the decision down."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.catalog import Workspace
+from twinloop.core.decision import GateDecision, RuleVerdict
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.files import write_json
+from twinloop.release import Registry, Version
+from twinloop.release.gate import Known, gate
+from twinloop.release.gate_config import GateConfig, read_gate
+from twinloop.release.record import config_of
+from twinloop.release.trained import trained_on
+from twinloop.report import KeyFigure, Report
+from twinloop.report.page import Tone
+from twinloop.rollout.pinned_files import stored
+from twinloop.workflows.run.results import claim_output, finishing, write_report, write_result
+
+_MOST_ROWS = 30
+_PAIRED = ("pairs", "wins", "losses", "difference", "low", "p_value")
+# What is shown of the rows behind a rule.
+_ROWS = {
+    "slices": ("slice", "answer", "successes", "trials", "rate", *_PAIRED),
+    "effects": ("effect", *_PAIRED, "missing"),
+    "parameters": ("name", "identified", "drawn", "inside"),
+}
+
+
+def gate_section(page: Report, decision: GateDecision) -> None:
+    """The answer, the table of rules, and the slices and parameters behind them."""
+    tone: Tone = "good" if decision.passed else "bad"
+    page.figures(
+        [
+            KeyFigure(label="decision", value="yes" if decision.passed else "no", tone=tone),
+            KeyFigure(label="candidate", value=decision.candidate, source=decision.candidate_hash[:16]),
+            KeyFigure(label="champion", value=decision.champion or "none yet", source=decision.champion_hash[:16]),
+            KeyFigure(label="α", value=decision.alpha, source=f"looks: {decision.looks}"),
+            KeyFigure(label="trials on a robot", value=decision.robot_trials, source="of the candidate"),
+        ]
+    )
+    rows = [[rule.rule, rule.verdict, rule.asked, rule.reason] for rule in decision.rules]
+    tones: dict[tuple[int, int], Tone] = {
+        (number, 1): "good" if rule.verdict == "yes" else "bad"
+        for number, rule in enumerate(decision.rules)
+        if rule.verdict not in ("waived", "none")
+    }
+    page.table(["rule", "verdict", "asked", "found"], rows, tones=tones)
+    for rule in decision.rules:
+        _details(page, rule)
+    page.section(
+        "How to read this",
+        "Every rule must say yes. Missing evidence refuses like a no: nothing is taken for granted. A rule that is "
+        "waived was taken away by a person, with the reason beside it. The verdict `none` means that there is "
+        "nothing to ask: no champion yet, or no trials on a robot.\n\n"
+        f"α = {decision.alpha:g} is the chance of a yes to a candidate that breaks a tested rule. It is not divided "
+        "between rules and slices, because all of them must be shown; only effects of which one suffices share it. "
+        + (
+            "The tests hold however often the evidence is looked at while it grows."
+            if decision.looks == "any"
+            else "The tests are exact for this one look: the evidence must not be looked at again after more trials."
+        ),
+    )
+
+
+def _details(page: Report, rule: RuleVerdict) -> None:
+    """The rows behind a rule that was asked of many."""
+    for key, columns in _ROWS.items():
+        rows: list[dict[str, Any]] = list(rule.evidence.get(key, ()))
+        if not rows:
+            continue
+        names = [name for name in columns if any(name in row for row in rows)]
+        shown = [[_cell(row.get(name)) for name in names] for row in rows[:_MOST_ROWS]]
+        left = f"{len(rows) - _MOST_ROWS} more in decision.json" if len(rows) > _MOST_ROWS else ""
+        order = "worst first" if key == "slices" else ""
+        page.section(f"{rule.rule.capitalize()}, {key.removesuffix('s')} by {key.removesuffix('s')}")
+        page.table(names, shown, caption="; ".join(part for part in (order, left) if part))
+
+
+def _cell(value: Any) -> Any:
+    return f"{value[0]:.4g} to {value[1]:.4g}" if isinstance(value, list) and len(value) == 2 else value
+
+
+def run_gate(
+    file: Path, output: Path | None, *, workspace: Path | None, deployment: str, console: Console
+) -> tuple[dict[str, Any], int]:
+    """Print and store a decision; in a workspace it is written down there, and a yes makes the candidate's alias.
+
+    Args:
+        file: YAML, see `release.gate_config`.
+        output: folder for decision.json, result.json and report.html; None stores none of them.
+        workspace: its folder; by default the nearest one upwards from the file. Without one, policies are folders.
+        deployment: whose champion is meant.
+        console: for people.
+
+    Returns:
+        The decision, and 1 where it is a no.
+
+    Raises:
+        InputError: the file or an evaluation is wrong, or a policy is no folder and there is no workspace.
+        UnknownNameError: no such version, or no champion yet.
+    """
+    config = read_gate(file)
+    if output is not None:
+        claim_output(output)
+    root = workspace or Workspace.find(file.absolute().parent)
+    with nullcontext() if root is None else Workspace.open(root) as held:
+        registry = None if held is None else Registry(held, deployment=deployment)
+        decision = _decide(config, file, registry)
+        if registry is not None:
+            registry.record_decision(decision)
+    for line in decision.lines():
+        console.print(line, soft_wrap=True)
+    figures = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": deployment}
+    figures["workspace"] = None if root is None else str(root)
+    if output is not None:
+        page = Report(f"Gate of {decision.candidate}", f"{file}, decided {decision.made}")
+        with finishing(output):
+            write_json(output / "decision.json", decision.to_json())
+            write_report(page, lambda page: gate_section(page, decision), output / "report.html", console)
+            figures = write_result(output, figures)
+    return figures, 0 if decision.passed else 1
+
+
+def _decide(config: GateConfig, file: Path, registry: Registry | None) -> GateDecision:
+    """Find the policies, read their evaluations, and ask."""
+    mine = _policy(config.candidate, file, registry)
+    theirs = None if config.champion is None else _champion(config.champion, file, registry)
+    now = None if registry is None else registry.aliases().get("champion")
+    if config.champion is None and now not in (None, mine.reference):
+        raise InputError(
+            f"{file} says that there is no champion yet (champion: null), and there is one, {now}. Compare with it: "
+            "champion: champion."
+        )
+    evidence = config.evidence
+    candidate = [] if evidence is None else [Evaluation.read(folder) for folder in evidence.candidate]
+    champion = [] if evidence is None else [Evaluation.read(folder) for folder in evidence.champion]
+    if registry is not None:
+        for evaluation in (*candidate, *champion):
+            registry.keep(evaluation)
+    named = config
+    if registry is not None:
+        update = {"candidate": mine.reference, "champion": None if theirs is None else theirs.reference}
+        named = config.model_copy(update=update)
+    known = Known(
+        candidate_hash=mine.policy or "",
+        champion_hash="" if theirs is None else theirs.policy or "",
+        contract=mine.record.get("contract"),
+        trained=None if registry is None else trained_on(registry.workspace, mine.policy),
+        stored=None if registry is None else [path.name for path in stored(registry.workspace.root / "scenarios")],
+        spent="" if registry is None or config.looks == "any" else _spent(registry, mine, [*candidate, *champion]),
+    )
+    return gate(named, candidate, champion, known=known)
+
+
+def _policy(said: str, file: Path, registry: Registry | None) -> Version:
+    """A version of the registry; a folder is added to it. Without a workspace a folder stands for itself."""
+    folder = file.parent / said
+    is_folder = (folder / "config.json").is_file()
+    if registry is not None:
+        return registry.version(registry.add(folder) if is_folder else said)
+    if not is_folder:
+        raise InputError(
+            f"{said} is no folder of a saved policy beside {file}, and there is no workspace whose registry could know "
+            "it. Give a folder, or --workspace."
+        )
+    config = config_of(folder)
+    return Version(
+        name=folder.resolve().name,
+        version=0,
+        hash="",
+        policy=config.get("hash"),
+        record={"contract": config.get("contract")},
+        added="",
+        added_by="",
+    )
+
+
+def _champion(said: str, file: Path, registry: Registry | None) -> Version:
+    try:
+        return _policy(said, file, registry)
+    except UnknownNameError as error:
+        if said != "champion" or registry is None:
+            raise
+        raise InputError(
+            f"{registry.deployment} has no champion yet. For the first one write `champion: null` in {file}: its floor "
+            "decides then."
+        ) from error
+
+
+def _spent(registry: Registry, candidate: Version, evidence: list[Evaluation]) -> str:
+    """Whether the one look was taken before, at other trials."""
+    hashes = tuple(one.hash for one in evidence)
+    for before in registry.decisions(candidate.reference):
+        if before.looks == "once" and before.looked and before.evidence != hashes:
+            return f"looks: once, and α was spent on {before.made} at other trials of it; use looks: any"
+    return ""

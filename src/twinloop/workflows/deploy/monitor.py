@@ -1,0 +1,297 @@
+"""`monitor calibrate` and `monitor check`: thresholds from successes, and what is unusual in recorded episodes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from twinloop.core.contract import STATE, Contract
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.params import ParamTable
+from twinloop.policies import Predicts
+from twinloop.randomize import read_identified
+from twinloop.release.monitor.calibration import RATE, Calibration, Origin, fit, require_enough
+from twinloop.release.monitor.live import Monitor, check_policy
+from twinloop.release.monitor.signatures import signatures, while_held
+from twinloop.release.monitor.storage import save
+from twinloop.report import KeyFigure, Report
+from twinloop.stats import wilson
+from twinloop.twin import Twin
+from twinloop.workflows.deploy.monitor_episodes import (
+    Recorded,
+    Watched,
+    contract_of,
+    held_share,
+    read_recorded,
+    references,
+    require_actor,
+    rows_of,
+    watch,
+)
+from twinloop.workflows.evaluate.evaluate import opened_twin
+from twinloop.workflows.run.results import claim_output, write_result, write_run
+from twinloop.workflows.scenario.places import policy_folder
+
+_LISTED = 40
+
+
+def monitor_section(page: Report, told: Sequence[Watched], figures: Mapping[str, Any]) -> None:
+    """All of the page."""
+    wrong = figures["low"] > figures["promised"] or bool(figures["course"])
+    page.figures(
+        [
+            KeyFigure(label="episodes", value=figures["episodes"]),
+            KeyFigure(label="with an alarm", value=figures["alarmed"], tone="bad" if wrong else None),
+            KeyFigure(label="promised where nothing is wrong", value=100 * figures["promised"], unit="%"),
+        ]
+    )
+    page.text(
+        f"Between {100 * figures['low']:.1f} and {100 * figures['high']:.1f} % of such episodes alarm (95 %, Wilson)."
+    )
+    for said in figures["course"]:
+        page.text(said)
+    if figures["causes"]:
+        page.section("What the alarms point to")
+        page.table(["cause", "episodes"], [[cause, str(count)] for cause, count in figures["causes"].items()])
+    names = list(told[0].scores)
+    page.section("Signals", "The largest score of each episode, in units of the limit: from 1 on it is an alarm.")
+    rows = []
+    for name in names:
+        values = sorted(one.scores[name] for one in told)
+        over = sum(value > 1.0 for value in values)
+        rows.append([name, f"{values[len(values) // 2]:.2f}", f"{values[-1]:.2f}", str(over)])
+    page.table(["signal", "median episode", "worst episode", "episodes beyond"], rows)
+    alarmed = [one for one in told if one.alarms]
+    if alarmed:
+        page.section("Alarms", f"The first of each episode, {min(len(alarmed), _LISTED)} of {len(alarmed)} episodes.")
+        page.table(
+            ["episode", "points to", "first alarm"],
+            [[one.name, one.cause, str(one.alarms[0])] for one in alarmed[:_LISTED]],
+        )
+
+
+_TRIED = 8  # episodes whose commands the faults are tried with: signatures are means (our choice)
+
+
+def run_monitor_calibrate(
+    data: Path,
+    output: Path,
+    *,
+    policy: str | None,
+    twin: str | None,
+    params: Path | None = None,
+    rate: float = RATE,
+    cameras: tuple[str, ...] = (),
+    seed: int = 0,
+    nthread: int = 0,
+    console: Console,
+) -> tuple[dict[str, Any], int]:
+    """Calibrate a monitor on the successes of a dataset and keep it in a folder.
+
+    Raises:
+        InputError: too few successes for the rate, no labels, a policy that does not fit the data, or bad input.
+    """
+    if not 0.0 < rate < 1.0:
+        raise InputError(f"--rate {rate:g} is no chance of a false alarm per episode; give one between 0 and 1.")
+    claim_output(output)
+    model, (acting, name) = opened_twin(twin, output), _policy(policy)
+    row = _row(model, params)
+    require_actor(data, name, getattr(acting, "hash", ""))
+    recorded = read_recorded(data, cameras=cameras)
+    known = np.isfinite(recorded.success)
+    if not known.any():
+        raise InputError(f"{data} does not say which episodes succeeded. Label them first: twinloop label.")
+    good = recorded.take(recorded.success == 1.0)
+    contract = contract_of(data, model) if acting is None else acting.contract
+    calibration = calibrated(
+        good,
+        model,
+        contract,
+        params=row,
+        policy=acting,
+        name=name,
+        cameras=cameras,
+        rate=rate,
+        seed=seed,
+        nthread=nthread,
+        success_rate=float(recorded.success[known].mean()),
+    )
+    made = save(calibration, output)
+    figures = _said(calibration, made, output)
+    write_result(output, figures)
+    console.print(f"{figures['episodes']} successes of {data}; {calibration.band.count} of them set the thresholds.")
+    console.print(f"Signals: {', '.join(calibration.signals)}")
+    console.print(f"False alarms promised: {100 * rate:g} % of episodes, of all signals together.")
+    console.print(f"Monitor {made[:12]}: {output}")
+    return figures, 0
+
+
+def calibrated(
+    good: Recorded,
+    twin: Twin,
+    contract: Contract,
+    *,
+    params: ParamTable | None = None,
+    policy: Predicts | None = None,
+    name: str = "",
+    cameras: tuple[str, ...] = (),
+    rate: float = RATE,
+    seed: int = 0,
+    nthread: int = 1,
+    success_rate: float | None = None,
+) -> Calibration:
+    """A calibration made of successful episodes, with the signatures of faults tried in the twin.
+
+    Raises:
+        InputError: too few of them for the rate.
+    """
+    require_enough(len(good), rate)
+    table = twin.table(1) if params is None else params
+    pictures = references(good, cameras)
+    streams, rows = rows_of(good, twin, contract, params=table, policy=policy, pictures=pictures, nthread=nthread)
+    first = contract.state.to_si(good.observation[STATE][:_TRIED, 0]) if contract.state else None
+    if first is None:
+        raise InputError("The policy reads no joints, and a monitor follows them. Say their units in the contract.")
+    sent = good.commands[:_TRIED]
+    sent = contract.action.to_si(sent) if contract.command == "position" else sent
+    hypotheses, signature = signatures(twin, table, first, sent, nthread=nthread)
+    signature = while_held(signature, hypotheses, held_share(good, twin, contract), twin.control_hz)
+    origin = Origin(
+        policy=name,
+        policy_hash=getattr(policy, "hash", ""),
+        twin=twin.name,
+        twin_hash=twin.hash,
+        contract=contract,
+        source=good.source,
+        params={key: value for key, value in table.row(0).items() if value != twin.params[key].nominal},
+        success_rate=success_rate,
+    )
+    return fit(
+        rows,
+        good.commands,
+        origin,
+        hypotheses=hypotheses,
+        signature=signature,
+        arm=streams.arm,
+        pictures=pictures,
+        rate=rate,
+        seed=seed,
+    )
+
+
+def run_monitor_check(
+    data: Path,
+    folder: Path,
+    *,
+    policy: str | None,
+    twin: str | None,
+    output: Path | None = None,
+    nthread: int = 0,
+    console: Console,
+) -> tuple[dict[str, Any], int]:
+    """Show recorded episodes to a monitor; 1 where more of them alarm than chance allows, or the course has drifted.
+
+    Raises:
+        InputError: another policy or twin than the monitor's, or bad input.
+    """
+    if output is not None:
+        claim_output(output)
+    model, (acting, name) = opened_twin(twin, output), _policy(policy)
+    monitor = Monitor.open(folder, model, nthread=nthread)
+    origin = monitor.calibration.origin
+    if acting is None and origin.policy_hash:
+        raise InputError(
+            f"{folder} was calibrated with the policy {origin.policy or origin.policy_hash[:12]}. Give it: --policy "
+            f"{origin.policy or 'FOLDER'}."
+        )
+    check_policy(origin.policy_hash, getattr(acting, "hash", ""), where=str(folder))
+    require_actor(data, name, getattr(acting, "hash", ""))
+    cameras = tuple(monitor.calibration.pictures)
+    told = watch(read_recorded(data, cameras=cameras), monitor, acting)
+    figures = {**_figures(told, monitor, data), "policy": name, "policy_hash": getattr(acting, "hash", "")}
+    _print(told, figures, console)
+    if output is not None:
+        page = Report(f"What the monitor says of {data.name}", f"monitor {monitor.hash[:12]}")
+        write_run(output, figures, page, lambda made: monitor_section(made, told, figures), console)
+    return figures, int(bool(figures["course"]) or figures["low"] > monitor.calibration.band.rate)
+
+
+def _figures(told: Sequence[Watched], monitor: Monitor, data: Path) -> dict[str, Any]:
+    alarmed = [one for one in told if one.alarms]
+    share = wilson(len(alarmed), len(told))
+    return {
+        "data": str(data),
+        "monitor": monitor.hash,
+        "promised": monitor.calibration.band.rate,
+        "episodes": len(told),
+        "alarmed": len(alarmed),
+        "low": float(share.low),
+        "high": float(share.high),
+        "causes": dict(Counter(one.cause for one in alarmed).most_common()),
+        "course": list(told[-1].course),
+        "alarms": [
+            {"episode": one.name, "cause": one.cause, "alarms": [alarm.to_json() for alarm in one.alarms]}
+            for one in alarmed
+        ],
+    }
+
+
+def _print(told: Sequence[Watched], figures: Mapping[str, Any], console: Console) -> None:
+    for one in told:
+        for alarm in one.alarms[:1]:
+            more = f" and {len(one.alarms) - 1} more" if len(one.alarms) > 1 else ""
+            console.print(f"{one.name}: {alarm} In all: {one.cause}{more}.", soft_wrap=True)
+    for said in figures["course"]:
+        console.print(said, soft_wrap=True)
+    console.print(
+        f"{figures['alarmed']} of {figures['episodes']} episodes alarm [{100 * figures['low']:.1f}, "
+        f"{100 * figures['high']:.1f} %]; {100 * figures['promised']:g} % are promised where nothing is wrong."
+    )
+
+
+def _said(calibration: Calibration, made: str, output: Path) -> dict[str, Any]:
+    origin = calibration.origin
+    return {
+        "monitor": made,
+        "output": str(output),
+        "policy": origin.policy,
+        "policy_hash": origin.policy_hash,
+        "twin": origin.twin_hash,
+        "episodes": origin.episodes,
+        "calibration_episodes": calibration.band.count,
+        "rate": calibration.band.rate,
+        "signals": list(calibration.signals),
+        "limits": calibration.band.together,
+    }
+
+
+def _policy(reference: str | None) -> tuple[Predicts | None, str]:
+    """The policy that is meant, and a name that goes on meaning it: its folder, or NAME@VERSION."""
+    if reference is None:
+        return None, ""
+    from twinloop.policies import open_policy
+
+    folder = policy_folder(reference)
+    return open_policy(folder), reference if Path(reference).is_dir() else _pinned(reference)
+
+
+def _pinned(reference: str) -> str:
+    from twinloop.catalog import Workspace
+    from twinloop.release.registry import Registry
+
+    with Workspace.open() as workspace:
+        return Registry(workspace).version(reference).reference
+
+
+def _row(twin: Twin, params: Path | None) -> ParamTable:
+    """One row of parameters: those that a run of identify found, or nominal ones."""
+    if params is None:
+        return twin.table(1)
+    found = ParamDistribution.from_json(read_identified(params)["distribution"]).estimate
+    return twin.table(1, {name: value for name, value in found.items() if name in twin.params})

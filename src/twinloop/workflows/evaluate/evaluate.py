@@ -1,0 +1,350 @@
+"""Try a policy in a suite, or take real trials: tables, evaluation.json, result.json, report, rows of the workspace."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.core.errors import InputError
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.progress import counted
+from twinloop.dataset import layout
+from twinloop.dataset.reader import DatasetReader
+from twinloop.evaluate.acting import EXPERT, Candidate, candidate
+from twinloop.evaluate.real import read_real
+from twinloop.evaluate.run import evaluate
+from twinloop.evaluate.suites import builtin_suites, open_suite
+from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, SliceSummary, Summary
+from twinloop.evaluate.worlds import Suite, on_twin
+from twinloop.report import Report
+from twinloop.simulate import open_backend
+from twinloop.tasks import open_task
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.evaluate.page import evaluation_section
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+from twinloop.workflows.scenario.places import policy_folder
+
+_SHOWN = 30  # slices that are printed; result.json and the page have all
+
+
+def print_summary(console: Console, made: Evaluation, summary: Summary) -> None:
+    """The table of slices, the worst first, and what must be said beside it."""
+    title = f"{made.policy} in {made.suite}" + (f" ({made.domain})" if made.domain == "real" else f" on {made.twin}")
+    head = ("slice", "success", f"{summary.level:.0%} exact", "progress", "time s", "smooth", "peak N", "unsafe")
+    table = Table(*head, title=title, title_justify="left")
+    for item in summary.slices[:_SHOWN]:
+        table.add_row(*_cells(item))
+    console.print(table)
+    if len(summary.slices) > _SHOWN:
+        console.print(f"{len(summary.slices) - _SHOWN} more slices are better than these.")
+    worst, overall = summary.worst, summary.overall
+    said = f"success {float(overall.estimate):.3f} [{float(overall.low):.3f}, {float(overall.high):.3f}] of {len(made)}"
+    if len(summary.slices) > 1:
+        ends = f"[{float(worst.low):.3f}, {float(worst.high):.3f}] over {len(summary.slices)} slices"
+        said += f"; worst slice {summary.slices[0].name} {float(worst.estimate):.3f}, the lowest true rate in {ends}"
+    console.print(said, soft_wrap=True)
+    if summary.invalid:
+        console.print(invalid_words(made, summary), soft_wrap=True)
+    for line in made.extra.get("left_out", []):
+        console.print(f"Left out: {line}", soft_wrap=True)
+    speed = made.extra.get("episodes_per_minute")
+    if speed:
+        console.print(f"{speed:.0f} episodes per minute on {made.extra['backend']}.")
+
+
+def invalid_words(made: Evaluation, summary: Summary) -> str:
+    """How many trials do not count, why, and what that means."""
+    reasons = (
+        "; ".join(dict.fromkeys(reason for item in summary.slices for reason in item.reasons)) or "no reason given"
+    )
+    if made.domain == "sim":
+        return f"{summary.invalid} worlds were lost and count as no success: {reasons}."
+    return (
+        f"{summary.invalid} trials are not valid: they count as no success, and their times, forces and smoothness are "
+        f"left out ({reasons})."
+    )
+
+
+def _cells(item: SliceSummary) -> list[str]:
+    def number(value: float, digits: int) -> str:
+        return "–" if math.isnan(value) else f"{value:.{digits}f}"
+
+    ends = f"[{float(item.success.low):.2f}, {float(item.success.high):.2f}]"
+    numbers = ((item.progress, 2), (item.time_s, 2), (item.smoothness, 2), (item.peak_force_n, 1), (item.violating, 2))
+    return [item.name, f"{item.successes} / {item.trials}", ends, *(number(value, digits) for value, digits in numbers)]
+
+
+DEFAULT_TWIN = "so101_tabletop"
+_SCENARIOS = "scenarios"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateRequest:
+    """What is to be tried where. ``twin`` None: the workspace's, or ``so101_tabletop``."""
+
+    policy: str = EXPERT
+    suite: str = "nominal"
+    twin: str | None = None
+    task: str = "pick_and_place"
+    episodes: int | None = None
+    slices: tuple[str, ...] = ()
+    run_seed: int = 0
+    scenarios: Path | None = None
+    backend: str = "threads"
+    batch: int = 256
+    name: str = ""
+    level: float = 0.95
+
+
+def run_evaluate(
+    request: EvaluateRequest, output: Path | None, *, fail_under: Sequence[str] = (), console: Console
+) -> Outcome:
+    """Try a policy in every slice of a suite, print what came of it, and store it.
+
+    Args:
+        request: who and where.
+        output: folder for evaluation.json, trials.parquet, result.json and report.html; None stores nothing.
+        fail_under: ``SLICE=RATE``: exit with 1 if a slice's success rate is lower.
+        console: for people.
+    """
+    run = MeasuredRun.begin("evaluate", request.suite, output, conditions(fail_under), console)
+    started = datetime.now(UTC)
+    who, twin = opened(request), opened_twin(request.twin, output)
+    suite = suite_on(request, who, twin, output)
+    suite.selected([stem for stem, _, _ in map(_asked, fail_under) if stem not in (OVERALL, WORST)])
+    with counted(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
+        made = evaluate(
+            who,
+            twin,
+            request.task,
+            suite,
+            run_seed=request.run_seed,
+            backend=open_backend(request.backend),
+            batch=request.batch,
+            done=done,
+        )
+    with run.storing():
+        return _ended(run, [made], request.level, started)
+
+
+def run_evaluate_real(
+    path: Path,
+    output: Path | None,
+    *,
+    policy: str | None,
+    twin: str | None,
+    level: float,
+    fail_under: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Take real trials as evaluations, print and store them like simulated ones.
+
+    Args:
+        path: a table, a LeRobot dataset, or a folder with one per policy.
+        output: as in `run_evaluate`; of several policies a folder each in it.
+        policy: of trials that do not name theirs.
+        twin: of the robot, for smoothness and limits of a dataset's episodes.
+        level: of intervals.
+        fail_under: as in `run_evaluate`.
+        console: for people.
+    """
+    run = MeasuredRun.begin("evaluate", "real", output, conditions(fail_under), console)
+    started = datetime.now(UTC)
+    outcomes = _labelled(path, output)
+    if outcomes:
+        console.print(f"{len(outcomes)} outcomes are taken from the workspace's labels.")
+    known = opened_twin(twin, output) if twin is not None else None
+    made = list(read_real(path, policy=policy, twin=known, outcomes=outcomes))
+    with run.storing():
+        return _ended(run, made, level, started)
+
+
+def run_list_suites(console: Console, *, twin: str | None, task: str, show: str | None = None) -> Outcome:
+    """Print the suites that have a name, or one of them as YAML."""
+    if show is not None:
+        spec = open_suite(show)
+        plain = spec.model_dump(mode="json", exclude_defaults=True)
+        console.print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110), soft_wrap=True)
+        return {"suite": plain, "hash": spec.hash}, 0
+    opened_on = opened_twin(twin, None)
+    made = open_task(task, opened_on)
+    table = Table("suite", "slices", "episodes", "with pictures", "what it tries", title=f"on {opened_on.name}")
+    rows: list[dict[str, Any]] = []
+    for name, spec in builtin_suites().items():
+        row: dict[str, Any] = {"name": name, "hash": spec.hash, "about": spec.about, "each": spec.episodes}
+        if not spec.scenarios:
+            bare, seen = (on_twin(spec, opened_on, made, pictures=pictures) for pictures in (False, True))
+            row |= {"slices": len(bare.slices), "episodes": bare.episodes, "slices_with_pictures": len(seen.slices)}
+        cells = [str(row.get(key, "as stored")) for key in ("slices", "episodes", "slices_with_pictures")]
+        table.add_row(name, *cells, spec.about)
+        rows.append(row)
+    console.print(table)
+    console.print("Or FILE.yaml of your own; `--show-suite NAME` prints one to begin with.")
+    return {"suites": rows, "twin": opened_on.name}, 0
+
+
+def conditions(fail_under: Sequence[str]) -> list[str]:
+    """``SLICE=RATE`` as conditions on figures; ``overall`` and ``worst`` are no slices, ``SLICE.low`` is the bound.
+
+    Raises:
+        InputError: one that is none.
+    """
+    found: list[str] = []
+    for stem, end, rate in map(_asked, fail_under):
+        figure = {OVERALL: SUCCESS, WORST: WORST}.get(stem, f"{SUCCESS}/{stem}")
+        found.append(f"{figure}{end} < {rate}")
+    return found
+
+
+def _asked(text: str) -> tuple[str, str, str]:
+    """The slices that one ``SLICE=RATE`` names, ``.low`` where its bound is meant, and the rate as it was written."""
+    name, sign, rate = text.rpartition("=")
+    try:
+        value = float(rate)
+    except ValueError:
+        value = -1.0
+    if not sign or not name or not 0 <= value <= 1:
+        raise InputError(
+            f"--fail-under '{text}' is no SLICE=RATE with a rate from 0 to 1. Write nominal=0.9, 'hand_*=0.5', "
+            "nominal.low=0.8 for the lower end of the interval, overall=0.8 or worst=0.3."
+        )
+    return name.removesuffix(".low"), ".low" if name.endswith(".low") else "", rate
+
+
+def opened(request: EvaluateRequest) -> Candidate:
+    """Who is to be tried: the expert, or a policy by folder, version or alias.
+
+    Raises:
+        InputError, UnknownNameError: there is none of that name.
+    """
+    if request.policy == EXPERT:
+        return candidate(EXPERT, name=request.name)
+    from twinloop.policies import open_policy
+
+    folder = policy_folder(request.policy)
+    name = request.name or (folder.name if Path(request.policy).is_dir() else request.policy)
+    return candidate(open_policy(folder), name=name)
+
+
+def opened_twin(name: str | None, output: Path | None) -> Twin:
+    """The twin of that name, else the workspace's, else the default."""
+    if name is None:
+        root = Workspace.find(output or Path.cwd())
+        if root is not None:
+            with Workspace.open(root) as held:
+                name = held.config.get("twin")
+    return load_twin(name or DEFAULT_TWIN)
+
+
+def suite_on(request: EvaluateRequest, who: Candidate, twin: Twin, output: Path | None) -> Suite:
+    """The suite that is asked for, on a twin, with the slices and numbers of trials that are asked for."""
+    root = Workspace.find(output or Path.cwd())
+    folder = request.scenarios or (root / _SCENARIOS if root is not None else None)
+    spec, task = open_suite(request.suite), open_task(request.task, twin)
+    suite = on_twin(spec, twin, task, pictures=who.pictures, scenarios=folder)
+    return suite.with_episodes(request.episodes).selected(request.slices)
+
+
+def remembered(
+    output: Path | None, evaluations: Sequence[Evaluation], figures: dict[str, Any], started: datetime, *, verb: str
+) -> str | None:
+    """Write the trials of a run into the workspace it ran in; returns the run's name, None outside of any."""
+    root = Workspace.find(output or Path.cwd())
+    if root is None:
+        return None
+    with Workspace.open(root) as held:
+        run_id = held.record_run(verb, output, figures, started, datetime.now(UTC), [])
+        held.append("evaluations", pa.concat_tables([trial_rows(made) for made in evaluations]), run_id=run_id)
+    return run_id
+
+
+def trial_rows(made: Evaluation) -> pa.Table:
+    """The rows of the catalog's table ``evaluations``: a trial that is not valid is no success."""
+    trials, n = made.trials, len(made)
+    won = [s and v for s, v in zip(trials["success"].to_pylist(), trials["valid"].to_pylist(), strict=True)]
+    return pa.table(
+        {
+            "policy": pa.array([made.policy_hash or made.policy] * n),
+            "suite": pa.array([made.suite] * n),
+            "trial": trials["trial"],
+            "episode_id": trials["episode_id"],
+            "source": pa.array([made.domain] * n),
+            "success": pa.array(won),
+            "score": trials["progress"],
+            "condition": trials["slice"],
+        }
+    )
+
+
+def _labelled(path: Path, output: Path | None) -> dict[int, bool]:
+    """Outcomes that people gave to the episodes of a dataset of the workspace, by ``episode_index``."""
+    root = Workspace.find(output or Path.cwd())
+    if root is None or not (path / layout.INFO).is_file() or not DatasetReader(path).ours:
+        return {}
+    names = DatasetReader(path).episode_ids
+    with Workspace.open(root) as held:
+        rows = held.query("SELECT episode_id, value FROM consensus WHERE kind = 'success' AND value IS NOT NULL")
+    said = {str(row["episode_id"]): row["value"] == "yes" for row in rows.to_pylist()}
+    return {index: said[name] for index, name in enumerate(names) if name in said}
+
+
+def _folders(made: Sequence[Evaluation]) -> list[str]:
+    """A folder of its own for each of several evaluations: the policy's name, as far as a folder's may be so."""
+    if len(made) == 1:
+        return ["."]
+    words = [re.sub(r"[^A-Za-z0-9_-]+", "_", one.policy).strip("_") or "policy" for one in made]
+    return [word if words.count(word) == 1 else f"{word}_{at}" for at, word in enumerate(words)]
+
+
+def _ended(run: MeasuredRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
+    """Print, store and remember evaluations, and judge the conditions on their figures."""
+    summaries = [Summary.of(one, level=level) for one in made]
+    headline = []
+    for one, summary, folder in zip(made, summaries, _folders(made), strict=True):
+        print_summary(run.console, one, summary)
+        of = f"/{one.policy}" if len(made) > 1 else ""
+        headline += [replace(figure, name=f"{figure.name}{of}") for figure in summary.headline()]
+        if run.output is not None:
+            one.write(run.output / folder)
+    figures: dict[str, Any] = {
+        "evaluations": [
+            {
+                "policy": one.policy,
+                "policy_hash": one.policy_hash,
+                "suite": one.suite,
+                "hash": one.hash,
+                "domain": one.domain,
+                "twin": one.twin,
+                "run_seed": one.run_seed,
+                **summary.to_json(),
+                "extra": dict(one.extra),
+            }
+            for one, summary in zip(made, summaries, strict=True)
+        ],
+    }
+    short = {"policies": [one.policy for one in made], "suite": made[0].suite}
+    short |= {figure.name: figure.estimate for figure in headline if "/" not in figure.name}
+    figures["run_id"] = remembered(run.output, made, short, started, verb="evaluate")
+
+    def fill(page: Report) -> None:
+        for one, summary in zip(made, summaries, strict=True):
+            evaluation_section(page, one, summary)
+
+    return run.end(
+        figures,
+        headline,
+        title=f"{', '.join(one.policy for one in made)} in {made[0].suite}",
+        subtitle=f"{sum(len(one) for one in made)} trials" + (f" on {made[0].twin}" if made[0].twin else ""),
+        fill=fill,
+    )

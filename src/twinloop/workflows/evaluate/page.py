@@ -1,0 +1,204 @@
+"""The pages of evaluations and comparisons: slices worst first, pairs of axes as a map, wealth over pairs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from twinloop.core.evaluation import Evaluation
+from twinloop.evaluate.comparison import PairedComparison
+from twinloop.evaluate.suite import ENDS
+from twinloop.evaluate.summary import SliceSummary, Summary
+from twinloop.report import KeyFigure, Report
+from twinloop.report.figure import new_figure, set_layout
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+_BARS = 40  # slices that are drawn; the table has all
+_LOW, _MIDDLE, _HIGH = "#c8553d", "#d9c58b", "#3a7d8c"
+
+
+def evaluation_section(page: Report, made: Evaluation, summary: Summary) -> None:
+    """An evaluation: the figures, every slice from the worst on, and the map of pairs where the suite has pairs."""
+    page.section(f"{made.policy} in {made.suite}", _words(made, summary))
+    page.figures(_key_figures(made, summary))
+    if len(summary.slices) > 1:
+        page.plot(
+            slice_bars(summary),
+            f"Success of {'every slice' if len(summary.slices) <= _BARS else f'the {_BARS} worst slices'} with exact "
+            f"{summary.level:.0%} intervals.",
+        )
+    pairs, ends = made.extra.get("pairs") or [], made.extra.get("ends") or {}
+    if pairs:
+        page.plot(pair_map(pairs, ends, summary), "Success where two axes stand at these ends of their ranges at once.")
+    head = (
+        "slice",
+        "success",
+        "low",
+        "high",
+        "won",
+        "of",
+        "lost worlds" if made.domain == "sim" else "not valid",
+        "progress",
+        "time s",
+        "smoothness",
+    )
+    page.table(
+        (*head, "peak N", "most N", "unsafe"),
+        [_row(item) for item in summary.slices],
+        caption="Slices, worst first. Time to success, smoothness (spectral arc length) and peak contact force are "
+        "medians; unsafe is the share of trials in which a limit of joint range, speed or acceleration was broken, or "
+        "the robot touched the table or itself.",
+    )
+    if made.extra.get("left_out"):
+        page.text("Left out:\n\n" + "\n\n".join(made.extra["left_out"]))
+
+
+def slice_bars(summary: Summary) -> Figure:
+    """Success rates of slices with their intervals, the worst on top."""
+    shown = summary.slices[:_BARS]
+    rates = np.array([float(item.success.estimate) for item in shown])
+    figure = new_figure()
+    figure.add_scatter(
+        x=rates,
+        y=[item.name for item in shown],
+        mode="markers",
+        marker={"color": _HIGH, "size": 8},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [float(item.success.high) - rate for item, rate in zip(shown, rates, strict=True)],
+            "arrayminus": [rate - float(item.success.low) for item, rate in zip(shown, rates, strict=True)],
+            "thickness": 1.5,
+            "width": 0,
+            "color": _HIGH,
+        },
+        customdata=[[item.successes, item.trials] for item in shown],
+        hovertemplate="%{y}<br>%{customdata[0]} of %{customdata[1]}<extra></extra>",
+        showlegend=False,
+    )
+    figure.add_vline(x=float(summary.overall.estimate), line={"color": _LOW, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title="success rate (dotted: over all trials)", range=[-0.02, 1.02])
+    figure.update_yaxes(autorange="reversed", showgrid=True)
+    set_layout(figure, height=90 + 22 * len(shown))
+    return figure
+
+
+def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: Summary) -> Figure:
+    """Success of every pair of axes at every combination of their ends."""
+    labels = [f"{axis} {end}" for axis in pairs for end in ENDS]
+    place = {(axis, end): 2 * at + ENDS.index(end) for at, axis in enumerate(pairs) for end in ENDS}
+    values = np.full((len(labels), len(labels)), np.nan)
+    for item in summary.slices:
+        cell = [place[axis, end] for axis, end in (ends.get(item.name) or {}).items() if (axis, end) in place]
+        if len(cell) == len(ENDS):
+            values[cell[0], cell[1]] = values[cell[1], cell[0]] = float(item.success.estimate)
+    figure = new_figure()
+    figure.add_heatmap(
+        z=values,
+        x=labels,
+        y=labels,
+        zmin=0,
+        zmax=1,
+        colorscale=[[0, _LOW], [0.5, _MIDDLE], [1, _HIGH]],
+        xgap=1,
+        ygap=1,
+        hovertemplate="%{y}<br>%{x}<br>success %{z:.2f}<extra></extra>",
+        colorbar={"title": "success", "thickness": 10, "outlinewidth": 0},
+    )
+    figure.update_yaxes(autorange="reversed", showgrid=False)
+    figure.update_xaxes(showgrid=False, tickangle=-60)
+    set_layout(figure, height=220 + 24 * len(labels))
+    return figure
+
+
+def comparison_section(page: Report, found: PairedComparison) -> None:
+    """A comparison: the answer, the difference as pairs came in, and where the pairs differed."""
+    page.section(f"{found.a} against {found.b}", found.words())
+    only_a, only_b = found.discordant
+    i = found.interval
+    page.figures(
+        [
+            KeyFigure(label="answer", value=found.answer, source=f"α = {found.alpha:g}"),
+            KeyFigure(label="pairs", value=found.counts.pairs, source=f"decided at {found.decided or '–'}"),
+            KeyFigure(label="won by one alone", value=f"{only_a} : {only_b}", source="discordant pairs"),
+            KeyFigure(
+                label="difference",
+                value=float(i.estimate),
+                source=f"[{float(i.low):+.3f}, {float(i.high):+.3f}] at every look",
+            ),
+        ]
+    )
+    page.plot(
+        _sequence(found), "Confidence sequence of the difference of success rates: it holds at every pair at once."
+    )
+    if len(found.by_slice) > 1:
+        rows = sorted(found.by_slice.items(), key=lambda row: row[1][2] - row[1][1], reverse=True)
+        page.table(
+            ("slice", "pairs", f"only {found.a}", f"only {found.b}"),
+            [(name, *counts) for name, counts in rows],
+            caption=f"Slices, first those in which {found.b} wins more often alone.",
+        )
+
+
+def _sequence(found: PairedComparison) -> Figure:
+    figure, n = new_figure(), np.arange(1, found.counts.pairs + 1)
+    figure.add_scatter(x=n, y=found.test.high, mode="lines", line={"width": 0}, showlegend=False, hoverinfo="skip")
+    figure.add_scatter(
+        x=n,
+        y=found.test.low,
+        mode="lines",
+        line={"width": 0},
+        fill="tonexty",
+        fillcolor="rgba(58,125,140,0.25)",
+        name=f"{1 - found.alpha:.0%} confidence sequence",
+    )
+    figure.add_hline(y=0, line={"color": _LOW, "width": 1})
+    for edge in () if found.margin is None else (-found.margin, found.margin):
+        figure.add_hline(y=edge, line={"color": _LOW, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title="pairs")
+    figure.update_yaxes(title=f"success of {found.a} minus {found.b}")
+    set_layout(figure, height=340)
+    return figure
+
+
+def _key_figures(made: Evaluation, summary: Summary) -> list[KeyFigure]:
+    overall, worst = summary.overall, summary.worst
+    found = [
+        KeyFigure(
+            label="success",
+            value=float(overall.estimate),
+            source=f"[{float(overall.low):.3f}, {float(overall.high):.3f}], {summary.trials} trials",
+        )
+    ]
+    if len(summary.slices) > 1:
+        ends = f"[{float(worst.low):.3f}, {float(worst.high):.3f}], chosen among {len(summary.slices)}"
+        found.append(KeyFigure(label="worst slice", value=float(worst.estimate), source=ends))
+    found.append(KeyFigure(label="lost worlds", value=summary.invalid, source="count as no success"))
+    latency: dict[str, Any] = made.extra.get("latency") or {}
+    if latency:
+        source = f"95 % within {1e3 * latency['p95_s']:.2f} ms"
+        found.append(KeyFigure(label="command takes", value=1e3 * latency["median_s"], unit="ms", source=source))
+    return found
+
+
+def _words(made: Evaluation, summary: Summary) -> str:
+    where = "Real trials." if made.domain == "real" else f"Simulated on {made.twin}, run seed {made.run_seed}."
+    many = len(summary.slices)
+    chosen = (
+        f" The worst of {many} slices is the worst by chance too: its interval comes from intervals of all slices at "
+        f"level 1 − α / {many}, and holds the lowest of their true rates."
+        if many > 1
+        else ""
+    )
+    return f"{where} Intervals are exact (Clopper–Pearson).{chosen}"
+
+
+def _row(item: SliceSummary) -> list[Any]:
+    rate = item.success
+    ends = [float(x) for x in (rate.estimate, rate.low, rate.high)]
+    figures = [item.progress, item.time_s, item.smoothness, item.peak_force_n, item.peak_force_most_n, item.violating]
+    return [item.name, *ends, item.successes, item.trials, item.invalid, *figures]

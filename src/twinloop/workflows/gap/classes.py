@@ -1,0 +1,312 @@
+"""Name the failure classes of practice: gather what a person has, check what it allows, and say what was not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.files import read_json
+from twinloop.core.headline import Headline, headlines
+from twinloop.core.records import Episode
+from twinloop.core.trials import Trials
+from twinloop.dataset import layout
+from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.trials import read_trials
+from twinloop.gap.classes import Errors, drift_since, errors_of, gap_too_wide, other_environment
+from twinloop.gap.classes_coverage import Support, combination_covered, never_covered
+from twinloop.gap.classes_result import ALPHA, MEANINGS, Check, Diagnosis, Kind, decided
+from twinloop.gap.classes_trials import easier_in_simulation, failing_conditions, weak_policies
+from twinloop.randomize import read_identified
+from twinloop.report import Report
+from twinloop.simulate import open_backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.data.logs import Log, open_log
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+
+
+def classes_section(page: Report, found: Diagnosis) -> None:
+    """What fires with its evidence and remedy, every check, and what was not looked at."""
+    page.section(
+        "Failure classes",
+        f"{len(found.classes)} classes fire on {len(found.checks)} checks. A check fires only on evidence that is "
+        f"significant at {ALPHA:.0%} after Holm's correction over all of them together.",
+    )
+    if found.fired:
+        page.table(
+            ["class", "of", "evidence", "what to do"],
+            [[MEANINGS[c.kind], c.subject, c.evidence, "; ".join(c.remedy)] for c in found.fired],
+        )
+    if found.checks:
+        page.table(
+            ["class", "of", "fires", "p (Holm)", "evidence", "what it lacks"],
+            [
+                [MEANINGS[c.kind], c.subject, "yes" if c.fired else "no", _p(c), c.evidence, c.needed or "–"]
+                for c in found.checks
+            ],
+            caption="Every check that the data allowed.",
+        )
+    for kind, why in found.skipped.items():
+        page.text(f"Not looked at, {MEANINGS[kind]}: {why}.")
+
+
+def _p(check: Check) -> str:
+    return "–" if np.isnan(check.p_value) else f"{check.p_value:.2g}"
+
+
+_DRAWN = "provenance/rand."
+_MEASURED = ("dynamics", "why")  # runs whose figures say how wide a gap is
+# Half width of the range that an identified distribution stands for, in standard deviations: 95 % of a normal one.
+_SIGMAS = 1.96
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a person has; see the help of ``twinloop gap classes`` for each."""
+
+    data: str | None = None
+    twin: str | None = None
+    params: Path | None = None
+    training: str | None = None
+    trials: tuple[Path, ...] = ()
+    gap: Path | None = None
+    other: str | None = None
+    calibrated: str | None = None
+    least_skill: float = 0.5
+    most_unexplained: float = 0.25
+    least_success: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not any((self.training and self.data, self.trials, self.gap, self.other, self.calibrated)):
+            raise InputError(
+                "Nothing to diagnose. Give --data with --training (coverage), with --twin and --calibrated (drift) or "
+                "--other (environments); --gap with a run of `twinloop gap`; or --trials with scored trials."
+            )
+        for flag in ("least_skill", "most_unexplained", "least_success"):
+            value = getattr(self, flag)
+            if not 0.0 <= value <= 1.0:
+                raise InputError(f"--{flag.replace('_', '-')} {value:g}: give a share, such as 0.5 for 50 %.")
+        for flag in ("other", "calibrated"):
+            if getattr(self, flag) and not (self.data and self.twin):
+                raise InputError(f"--{flag} compares the errors of a twin on a log. Give --twin and --data as well.")
+
+
+def run_gap_classes(
+    request: Request, log: Log | None, output: Path | None, *, fail_if: Sequence[str] = (), console: Console
+) -> Outcome:
+    """Check every class that the data allow, print and store what fires with its remedy."""
+    run = MeasuredRun.begin("gap", "classes", output, fail_if, console)
+    found = diagnose(request, log)
+    for sentence in found.sentences():
+        console.print(f"- {sentence}", soft_wrap=True)
+    return run.end(
+        found.to_json(),
+        classes_headline(found),
+        title="Failure classes",
+        subtitle=log.label if log is not None else "scored trials",
+        fill=lambda page: classes_section(page, found),
+    )
+
+
+def classes_headline(found: Diagnosis) -> list[Headline]:
+    """How many classes fire, and whether each does (0 or 1)."""
+    why = "a count of tests that are significant after Holm has no interval"
+    rows = [Headline(name="classes", estimate=float(len(found.classes)), method=why, meaning="classes that fire")]
+    checked = {check.kind for check in found.checks}
+    return rows + [
+        Headline(name=f"class/{kind}", estimate=float(kind in found.classes), method=why, meaning=MEANINGS[kind])
+        for kind in MEANINGS
+        if kind in checked
+    ]
+
+
+def diagnose(request: Request, log: Log | None) -> Diagnosis:
+    """Every check that the request allows."""
+    checks: list[Check] = []
+    skipped: dict[Kind, str] = {}
+    _coverage(request, log, checks, skipped)
+    _width(request, checks, skipped)
+    _twin_errors(request, log, checks, skipped)
+    _trials(request, checks, skipped)
+    if not checks:
+        why = "; ".join(f"{kind.replace('_', ' ')}: {words}" for kind, words in skipped.items())
+        raise InputError(f"Nothing could be checked. {why[:1].upper()}{why[1:]}.")
+    return decided(checks, skipped)
+
+
+def _coverage(request: Request, log: Log | None, checks: list[Check], skipped: dict[Kind, str]) -> None:
+    if request.training is None or log is None:
+        skipped["never_covered"] = "give --data and --training (a dataset, or the folder of an identify run)"
+        return
+    names, rows = _axes(log.episodes)
+    support = training_support(request.training)
+    name = request.twin or "TWIN"
+    remedy = (
+        f"twinloop identify --twin {name} --data {request.data} --output run",
+        "twinloop generate FILE --randomize-from run --output wider",
+    )
+    checks += never_covered(support, names, rows, remedy=remedy)
+    together = combination_covered(support, names, rows, remedy=remedy)
+    checks += [together] if together is not None else []
+
+
+def training_support(training: str) -> Support:
+    """What a dataset visited, episode by episode, or the ranges that an identify run stands for.
+
+    Raises:
+        InputError, DatasetError: neither of them.
+    """
+    path = Path(training)
+    run = path / "result.json"
+    if run.is_file() and "distribution" in read_json(run):
+        found = ParamDistribution.from_json(read_identified(path)["distribution"])
+        sd = np.sqrt(np.maximum(np.diag(found.covariance), 0.0) * found.kappa) * _SIGMAS
+        ends = np.stack([found.mean - sd, found.mean + sd], axis=-1)
+        log = np.array([kind == "log" for kind in found.transforms])[:, None]
+        bounds = np.where(log, np.exp(np.minimum(ends, np.log(np.finfo(float).max))), ends)
+        return Support(names=found.names, values=np.empty((0, len(found.names))), bounds=bounds, origin=str(path))
+    names, rows = _axes(open_log(training).episodes)
+    drawn = _drawn(path)
+    both = np.concatenate([rows, np.stack(list(drawn.values()), axis=-1)], axis=1) if drawn else rows
+    return Support(names=(*names, *drawn), values=both, origin=str(training))
+
+
+def _drawn(path: Path) -> dict[str, NDArray[np.float64]]:
+    """Drawn parameters of a generated dataset by name, ``(nepisode,)`` each; none of another."""
+    if not (path / layout.INFO).is_file():
+        return {}
+    reader = DatasetReader(path)
+    rows = [reader.row(index) for index in range(len(reader))]
+    keys = [key for key in (rows[0] if rows else {}) if key.startswith(_DRAWN)]
+    return {
+        key.removeprefix(_DRAWN).replace(".", "/"): np.array([np.nan if r[key] is None else r[key] for r in rows])
+        for key in keys
+    }
+
+
+def _axes(episodes: Sequence[Episode]) -> tuple[tuple[str, ...], NDArray[np.float64]]:
+    """What each episode visits: the extent and the fastest speed of every joint in SI, and its conditions."""
+    tables = []
+    for episode in episodes:
+        state = episode.units.to_si(episode.state) if episode.units.known else np.asarray(episode.state)
+        speed = np.abs(np.gradient(state, episode.time, axis=0)) if len(episode) > 1 else np.zeros_like(state)
+        row = dict(episode.conditions)
+        for i, joint in enumerate(episode.joints):
+            row |= {f"lowest {joint}": state[:, i].min(), f"highest {joint}": state[:, i].max()}
+            row[f"fastest {joint}"] = np.quantile(speed[:, i], 0.99)  # of differences the largest is often a glitch
+        tables.append(row)
+    names = tuple(dict.fromkeys(name for row in tables for name in row))
+    return names, np.array([[row.get(name, np.nan) for name in names] for row in tables], dtype=np.float64)
+
+
+def _width(request: Request, checks: list[Check], skipped: dict[Kind, str]) -> None:
+    if request.gap is None:
+        skipped["gap_too_wide"] = "give --gap with the folder of a run of `twinloop gap`"
+        return
+    result = read_json(request.gap / "result.json" if request.gap.is_dir() else request.gap)
+    if result.get("kind") not in _MEASURED:
+        made = f"gap {result['kind']}" if "kind" in result else str(result.get("verb", "something else"))
+        raise InputError(f"{request.gap} is a run of `{made}`. Give --gap one of `gap dynamics` or `gap why`.")
+    figures = list(headlines(result).values())
+    limits = {"skill": request.least_skill, "unexplained": request.most_unexplained}
+    words = f"twinloop identify --twin {request.twin or 'TWIN'} --data {request.data or 'LOG'}"
+    remedy = (f"{words} --holdout last:10 --output run", f"{words} --compare --output hypotheses")
+    episodes = result.get("episodes", 1)
+    found = gap_too_wide(
+        figures, limits, episodes=len(episodes) if isinstance(episodes, list) else int(episodes), remedy=remedy
+    )
+    if not found:
+        names = ", ".join(figure.name for figure in figures) or "none"
+        skipped["gap_too_wide"] = f"{request.gap} has no figure skill/… or unexplained/…, it has {names}"
+    checks += found
+
+
+def _twin_errors(request: Request, log: Log | None, checks: list[Check], skipped: dict[Kind, str]) -> None:
+    if request.calibrated is None:
+        skipped["drift"] = "give --calibrated (the first episode's number after it, or its date), --twin and --data"
+    if request.other is None and not request.trials:
+        skipped["other_environment"] = "give --other with a log from there, or --trials with named conditions"
+    if log is None or request.twin is None or not (request.calibrated or request.other):
+        return
+    twin = load_twin(request.twin)
+    here = twin_errors(twin, log.episodes, request.params)
+    words = f"twinloop identify --twin {request.twin} --data"
+    if request.calibrated is not None:
+        first = _first_after(log.episodes, request.calibrated)
+        remedy = (
+            f"{words} {request.data} --drift 3 --output drift",
+            f"{words} LATER_EPISODES --output recalibrated",
+        )
+        checks += drift_since(here, first, remedy=remedy)
+    if request.other is not None:
+        there = twin_errors(twin, open_log(request.other).episodes, request.params)
+        remedy = (
+            f"{words} {request.other} --output there",
+            "twinloop generate FILE --randomize-from there --output there-dataset",
+        )
+        checks += other_environment(here, there, name=request.other, remedy=remedy)
+
+
+def twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) -> Errors:
+    """Errors of a twin, with the estimates of an identify run where one is given, over those of holding still."""
+    logs = prepare_replay(twin, episodes)
+    values = {}
+    if params is not None:
+        values = ParamDistribution.from_json(read_identified(params)["distribution"]).estimate
+    known = {name: value for name, value in values.items() if name in logs.twin.params}
+    readings = replay(open_backend(), logs, logs.twin.table(1, known))[0]
+    if np.isinf(readings).any():
+        lost = logs.numbers[int(np.argwhere(np.isinf(readings))[0, 0])]
+        raise InputError(f"The twin {twin.name} diverges in episode {lost}. Give other parameters, or leave it out.")
+    names = [channel.name.removeprefix("position/") for channel in logs.channels]
+    return errors_of(names, logs.episode_errors(readings), logs.episode_errors(logs.held), logs.episodes)
+
+
+def _first_after(episodes: Sequence[Episode], calibrated: str) -> int:
+    """Position of the first episode after a calibration, by its number or by date."""
+    if calibrated.isdigit():
+        return sum(episode.index < int(calibrated) for episode in episodes)
+    try:
+        moment = datetime.fromisoformat(calibrated).timestamp()
+    except ValueError as error:
+        raise InputError(
+            f"--calibrated {calibrated}: give the number of the first episode after the calibration, or a date such as "
+            "2026-03-01T08:00."
+        ) from error
+    return sum(float(episode.time[0]) < moment for episode in episodes)
+
+
+def _trials(request: Request, checks: list[Check], skipped: dict[Kind, str]) -> None:
+    if not request.trials:
+        why = "give --trials with real and simulated scored trials"
+        skipped["weak_in_simulation"] = skipped["beyond_what_is_modelled"] = why
+        return
+    trials = Trials.joined(read_trials(path) for path in request.trials)
+    named = [name for name in trials.real.conditions if name]
+    if len(named) > 1:
+        data = request.other or "LOG_FROM_THERE"
+        again = (
+            f"twinloop identify --twin {request.twin or 'TWIN'} --data {data} --output there",
+            "twinloop generate FILE --randomize-from there --output there-dataset",
+        )
+        checks += failing_conditions(trials, remedy=dict.fromkeys(named, again))
+    elif request.other is None:
+        skipped["other_environment"] = f"the real trials name {len(named)} conditions, two are needed"
+    if not len(trials.sim):
+        skipped["weak_in_simulation"] = skipped["beyond_what_is_modelled"] = "there are no simulated trials"
+        return
+    checks += weak_policies(
+        trials, request.least_success, remedy=("twinloop generate FILE --episodes 10000 --output more",)
+    )
+    if len(trials.real):
+        pixels = ("twinloop gap sensors --real LOG --sim DATASET", "twinloop gap vision --real LOG --sim DATASET")
+        checks += easier_in_simulation(trials, remedy=pixels)

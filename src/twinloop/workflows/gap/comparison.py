@@ -1,0 +1,332 @@
+"""Compare two policies, tell how many trials that needs, and estimate real scores with simulated trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.trials import Domain
+from twinloop.dataset.trials import read_trials
+from twinloop.gap.comparison import Comparison, TaskComparison, compare_policies
+from twinloop.gap.comparison_sequential import SequentialComparison
+from twinloop.gap.estimate import RealEstimate, estimate_real
+from twinloop.stats import (
+    Interval,
+    TrialsNeeded,
+    power_of_equivalence,
+    power_of_pairs,
+    power_of_rates,
+    sequential_power,
+    trials_for_equivalence,
+    trials_for_pairs,
+    trials_for_rates,
+)
+from twinloop.workflows.gap.comparison_page import comparison_section, estimate_section, power_section
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+
+
+def run_gap_estimate(
+    trials: Path,
+    output: Path | None,
+    *,
+    measure: str,
+    level: float,
+    seed: int,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store every policy's real score with simulation's help.
+
+    Args:
+        trials: a table, dataset or folder of real and simulated trials.
+        output: folder for result.json and report.html; None stores nothing.
+        measure: ``success``, ``score`` or ``auto``.
+        level: confidence level.
+        seed: of resamples.
+        fail_if: conditions on which to exit with 1.
+        console: for people.
+    """
+    run = MeasuredRun.begin("gap", "estimate", output, fail_if, console)
+    found = estimate_real(read_trials(trials), measure=measure, level=level, seed=seed)
+    _print(console, found)
+    return run.end(
+        {**found.to_json(), "trials": str(trials), "data": str(trials)},
+        found.headline(),
+        title="Real scores with simulation's help",
+        subtitle=str(trials),
+        fill=lambda page: estimate_section(page, found),
+    )
+
+
+def _print(console: Console, found: RealEstimate) -> None:
+    table = Table("policy", "pairs", "sim only", "real alone", "with simulation", "correlation", "trials saved")
+    for row in found.policies:
+        table.add_row(
+            row.policy, str(row.pairs), str(row.more), _ends(row.alone), _ends(row.combined),
+            "–" if math.isnan(row.correlation) else f"{row.correlation:.2f}", _ends(row.saved, digits=0),
+        )  # fmt: skip
+    console.print(table)
+    console.print(
+        f"Real {found.measure} and {100 * found.level:g} % intervals that hold for any number of trials. Trials saved: "
+        "real trials that the simulated ones are worth as samples grow.",
+        soft_wrap=True,
+    )
+    for row in found.policies:
+        if row.narrower <= 0:
+            console.print(
+                f"{row.policy}: with so few pairs simulation does not narrow the interval; rely on the real trials "
+                "alone.",
+                soft_wrap=True,
+            )
+        for note in row.notes:
+            console.print(f"{row.policy}: {note}", soft_wrap=True)
+    for policy, why in found.left_out.items():
+        console.print(f"Left out: {policy} {why}.", soft_wrap=True)
+
+
+def _ends(interval: Interval, *, digits: int = 3) -> str:
+    low, high = float(interval.low), float(interval.high)
+    ends = "" if low != low else f" [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{float(interval.estimate):.{digits}f}{ends}"
+
+
+_POINTS = 16  # numbers of trials at which the power is drawn
+_SURELY = 0.9  # share of sequences that must decide before the time they take on average says anything
+
+
+def run_gap_compare(
+    trials: Path,
+    a: str,
+    b: str,
+    output: Path | None,
+    *,
+    domain: Domain,
+    measure: str,
+    within: float | None,
+    paired: bool,
+    sequential: bool,
+    level: float,
+    seed: int,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store how two policies compare.
+
+    Args:
+        trials: a table, dataset or folder of trials.
+        a: a policy.
+        b: another.
+        output: folder for result.json and report.html; None stores nothing.
+        domain: ``real`` or ``sim``.
+        measure: ``success``, ``score`` or ``auto``.
+        within: margin of equivalence.
+        paired: insist on common starts.
+        sequential: decide pair by pair.
+        level: 1 − α.
+        seed: of resamples.
+        fail_if: conditions on which to exit with 1.
+        console: for people.
+    """
+    run = MeasuredRun.begin("gap", "compare", output, fail_if, console)
+    found = compare_policies(
+        read_trials(trials),
+        a,
+        b,
+        domain=domain,
+        measure=measure,
+        within=within,
+        paired=paired or None,
+        sequential=sequential,
+        level=level,
+        seed=seed,
+    )
+    words = {task.arms.task: comparison_words(found, task) for task in found.tasks}
+    for task in found.tasks:
+        console.print((f"{task.arms.task}: " if task.arms.task else "") + words[task.arms.task], soft_wrap=True)
+        for note in task.notes:
+            console.print(note, soft_wrap=True)
+    return run.end(
+        {**found.to_json(), "trials": str(trials), "data": str(trials), "words": words},
+        found.headline(),
+        title=f"{a} against {b}",
+        subtitle=f"{domain} trials of {trials}",
+        fill=lambda page: comparison_section(page, found, words),
+    )
+
+
+def comparison_words(found: Comparison, task: TaskComparison) -> str:
+    """A task's answer in plain words."""
+    arms = task.arms
+    if arms.measure == "success":
+        said = [f"{name} {int(x.sum())} of {len(x)}" for name, x in ((found.a, arms.a), (found.b, arms.b))]
+    else:
+        said = [f"{name} {x.mean():.3f} in {len(x)}" for name, x in ((found.a, arms.a), (found.b, arms.b))]
+    seen = f"{said[0]}, {said[1]}{' on the same starts' if arms.paired else ''}: "
+    run = task.sequential
+    return seen + (_fixed_words(found, task) if run is None else _sequential_words(found, run))
+
+
+def _fixed_words(found: Comparison, task: TaskComparison) -> str:
+    i = task.difference
+    ends = f"difference {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}]"
+    p = f"p = {task.adjusted:.2g} ({task.test}{'; Holm over tasks' if len(found.tasks) > 1 else ''})"
+    if task.answer == "differs":
+        return f"{_better(found, float(i.estimate))} is better, {p}; {ends}."
+    if task.answer == "equivalent":
+        return f"equivalent within {found.within:g}, p = {task.p_equivalent:.2g}; {ends}."
+    within = found.within
+    nothing = "no difference" if within is None else f"neither a difference nor equivalence within {within:g}"
+    more = (
+        f" About {task.further} more trials of each would decide with a chance of 80 % if the rates are as seen."
+        if task.further
+        else ""
+    )
+    if found.within is None:
+        more += " That is no sign that they are equal; ask with --within what difference does not matter."
+    equal = "" if task.p_equivalent is None else f", equivalence p = {task.p_equivalent:.2g}"
+    return f"undecided: {nothing} is shown, {p}{equal}; {ends}.{more}"
+
+
+def _sequential_words(found: Comparison, run: SequentialComparison) -> str:
+    i = run.test.interval
+    ends = f"difference {i.estimate:+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}] at every look"
+    p = float(run.test.p_value[-1])
+    waiting = f" {run.leftover} trials wait for a partner." if run.leftover else ""
+    if run.answer == "differs":
+        at = run.test.stopped
+        better = _better(found, (float(i.low) + float(i.high)) / 2)
+        return f"stop: {better} is better, p ≤ {p:.2g} however often one looked; decided at pair {at}; {ends}.{waiting}"
+    if run.answer == "equivalent":
+        return f"stop: equivalent within {found.within:g}, p ≤ {run.p_equivalent:.2g}; {ends}.{waiting}"
+    expected = (
+        f"{run.further} more pairs expected if the rates are as seen (median)"
+        if run.further is not None
+        else "more than 1000 further pairs expected if the rates are as seen"
+    )
+    return f"undecided after {run.pairs} pairs, p = {p:.2g}: {expected}; {ends}.{waiting}"
+
+
+def _better(found: Comparison, difference: float) -> str:
+    return found.a if difference > 0 else found.b
+
+
+def run_gap_power(
+    p: tuple[float, float],
+    output: Path | None,
+    *,
+    power: float,
+    alpha: float,
+    within: float | None,
+    ratio: float,
+    only_one: bool,
+    test: str,
+    most: int,
+    seed: int,
+    console: Console,
+) -> Outcome:
+    """Print and store how many trials a comparison of two success rates needs.
+
+    Args:
+        p: the rates; with ``only_one`` the chances that of a pair only a, or only b, succeeds.
+        output: folder for result.json and report.html; None stores nothing.
+        power: wished.
+        alpha: level of the test.
+        within: margin, for the test of equivalence.
+        ratio: trials of b per trial of a.
+        only_one: whether starts are shared, for McNemar's test.
+        test: ``barnard`` or ``fisher``.
+        most: pairs after which a sequential test gives up.
+        seed: of the simulated sequences.
+        console: for people.
+
+    Raises:
+        InputError: options that contradict each other, or too many trials.
+    """
+    run = MeasuredRun.begin("gap", "power", output, (), console)
+    if only_one and within is not None:
+        raise InputError("Equivalence on shared starts is not offered by --paired; give the rates and --within alone.")
+    if only_one and ratio != 1:
+        raise InputError(
+            f"With --paired every start is tried by both, so that --ratio {ratio:g} says nothing. Leave it out."
+        )
+    needed, at = _needed(p, power, alpha, within, ratio, only_one, "fisher" if test == "fisher" else "barnard")
+    figures: dict[str, Any] = {"p": list(p), "within": within, "needed": needed.to_json()}
+    numbers = np.unique(np.linspace(2, 1.4 * needed.trials_a, _POINTS).astype(int))
+    figures["curve"] = sorted({int(n): at(int(n)) for n in (*numbers, needed.trials_a)}.items())
+    if not only_one and within is None:
+        timed = sequential_power(p[0], p[1], most=most, alpha=alpha, seed=seed)
+        figures["sequential"] = {
+            "pairs, mean": timed.mean,
+            "pairs, median": timed.quantile(0.5),
+            "pairs, nine of ten end by": timed.quantile(0.9),
+            "pairs, at most": most,
+            "decided, share": timed.decided,
+        }
+    figures["text"] = _power_words(p, needed, within, only_one, figures.get("sequential"))
+    console.print(figures["text"], soft_wrap=True)
+    headline = [
+        Headline(
+            name="trials_needed",
+            estimate=float(needed.trials_a),
+            unit="trials",
+            method="none: added up exactly",
+            meaning=f"trials of a for a power of {power:g}",
+        )
+    ]
+    return run.end(
+        figures,
+        headline,
+        title="Trials needed",
+        subtitle=f"for {'chances' if only_one else 'success rates'} of {p[0]:g} and {p[1]:g}",
+        fill=lambda page: power_section(page, figures),
+    )
+
+
+def _needed(
+    p: tuple[float, float], power: float, alpha: float, within: float | None, ratio: float, only_one: bool, test: Any
+) -> tuple[TrialsNeeded, Callable[[int], float]]:
+    """The trials, and the power as a function of those of a."""
+    if only_one:
+        needed = trials_for_pairs(*p, power=power, alpha=alpha)
+        return needed, lambda n: power_of_pairs(*p, n, alpha=alpha)
+    if within is not None:
+        needed = trials_for_equivalence(*p, margin=within, power=power, alpha=alpha, ratio=ratio)
+        return needed, lambda n: power_of_equivalence(*p, n, max(1, round(n * ratio)), margin=within, alpha=alpha)
+    needed = trials_for_rates(*p, power=power, alpha=alpha, ratio=ratio, test=test)
+    return needed, lambda n: power_of_rates(*p, n, max(1, round(n * ratio)), alpha=alpha, test=test)
+
+
+def _power_words(
+    p: tuple[float, float],
+    needed: TrialsNeeded,
+    within: float | None,
+    only_one: bool,
+    sequential: dict[str, float] | None,
+) -> str:
+    many = f"{needed.trials_a} and {needed.trials_b} trials"
+    if only_one:
+        what = f"{needed.trials_a} pairs show that chances of {p[0]:g} and {p[1]:g} that only one succeeds differ"
+    elif within is not None:
+        what = f"{many} show that rates of {p[0]:g} and {p[1]:g} are within {within:g}"
+    else:
+        what = f"{many} show that rates of {p[0]:g} and {p[1]:g} differ"
+    words = f"{what}, with a power of {needed.power:.3f} at α = {needed.alpha:g} ({needed.test})."
+    if sequential is not None:
+        mean, ninth = sequential["pairs, mean"], sequential["pairs, nine of ten end by"]
+        most, decided = sequential["pairs, at most"], sequential["decided, share"]
+        if decided < _SURELY:
+            early = f"decides by pair {most:.0f} in {decided:.0%} of cases"
+            return f"{words} Looked at after every pair, the e-test {early}."
+        words += (
+            f" Looked at after every pair, the e-test ends after {mean:.0f} pairs on average, and nine times of ten"
+        )
+        words += f" by {ninth:.0f}."
+    return words

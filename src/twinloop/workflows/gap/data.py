@@ -1,0 +1,422 @@
+"""Real trajectories against simulated ones, against a twin's replays, or half against half."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.records import Episode
+from twinloop.core.seeds import generator
+from twinloop.core.units import UnitMap, require_joints
+from twinloop.gap.states import CLIP_S, SIDES, StatesGap, measure_states
+from twinloop.gap.states_words import findings, verdict
+from twinloop.randomize import read_identified
+from twinloop.report import KeyFigure, Report
+from twinloop.report.gap_data import feature_map, spread_pairs, told_apart
+from twinloop.simulate import Backend, open_backend
+from twinloop.simulate.replay import replay
+from twinloop.simulate.replay_logs import prepare_replay
+from twinloop.stats import ClassifierTest, Interval
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.gap.options import require_two_sides
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+
+_DRAWN = 6
+
+
+def data_section(page: Report, gap: StatesGap, real: str, sim: str) -> None:
+    """What was compared, whether it can be told apart, by what, and how far each feature was moved."""
+    _summary(page, gap, real, sim)
+    _groups(page, gap)
+    _features(page, gap)
+    _distances(page, gap)
+
+
+def _summary(page: Report, gap: StatesGap, real: str, sim: str) -> None:
+    mine, other = gap.sides
+    unit = "pairs of the same trials" if gap.paired else "episodes"
+    page.section(
+        f"Can {other} trajectories be told from {mine} ones?",
+        f"{real} ({mine}) against {sim}. Episodes were cut into clips of {gap.clip_s:g} s at {gap.rate_hz:.4g} Hz, and "
+        f"every clip described by {len(gap.features)} numbers: where the joints were, how fast and how jerkily they "
+        "moved, how far and how late they followed their commands. A small classifier learned from some episodes which "
+        f"clips are {mine} and was asked about the others. 0.5 is guessing, 1 is always right; "
+        "below 0.5 it was misled, as chance does with few episodes, and only figures above speak of a gap.\n\n"
+        + verdict(gap),
+    )
+    auc = gap.classifier.auc
+    tone = (
+        "bad" if gap.classifier.p_value <= 1 - gap.level else None
+    )  # that no gap is shown does not make it a good one
+    page.figures(
+        [
+            KeyFigure(label="area under the curve", value=float(auc.estimate), source=_range(auc), tone=tone),
+            KeyFigure(
+                label=f"{mine} clips that have {other} ones nearby", value=_percent(gap.neighbours.coverage), unit="%"
+            ),
+            KeyFigure(
+                label=f"{other} clips that have {mine} ones nearby", value=_percent(gap.neighbours.precision), unit="%"
+            ),
+            KeyFigure(label=f"clips, {mine} and {other}", value=f"{gap.real_clips} and {gap.sim_clips}"),
+            KeyFigure(label=unit, value=f"{gap.classifier.nreal} and {gap.classifier.nsim}"),
+        ]
+    )
+    for note in gap.notes:
+        page.text(note)
+
+
+def _groups(page: Report, gap: StatesGap) -> None:
+    page.section(
+        "What gives it away",
+        "The same classifier with the features of one channel alone, and of one kind of feature alone. Bars are "
+        f"{gap.level:.0%} intervals over episodes; p-values are adjusted for the number of rows.",
+    )
+    for groups, p_values in ((gap.by_channel, gap.p_channel), (gap.by_family, gap.p_family)):
+        _group_plot(page, groups, p_values, 1 - gap.level)
+    lines = findings(gap)
+    if lines:
+        page.text("\n\n".join(lines))
+
+
+def _group_plot(
+    page: Report, groups: Mapping[str, ClassifierTest], p_values: Mapping[str, float], alpha: float
+) -> None:
+    intervals = [test.auc for test in groups.values()]
+    page.plot(
+        told_apart(
+            list(groups),
+            [i.estimate for i in intervals],
+            [i.low for i in intervals],
+            [i.high for i in intervals],
+            [p_values[name] <= alpha for name in groups],
+        ),
+        "; ".join(f"{name}: p = {p_values[name]:.2g}" for name in groups if not np.isnan(p_values[name])),
+    )
+
+
+def _features(page: Report, gap: StatesGap) -> None:
+    channels = list(dict.fromkeys(feature.channel for feature in gap.features))
+    kinds = list(dict.fromkeys(feature.kind for feature in gap.features))
+    table = gap.columns
+    effect = np.full((len(channels), len(kinds)), np.nan)
+    hover = np.full(effect.shape, "", dtype=object)
+    for row, feature in enumerate(gap.features):
+        place = channels.index(feature.channel), kinds.index(feature.kind)
+        effect[place] = table.distance.estimate[row] / gap.scale[row]
+        hover[place] = (
+            f"{feature.channel}: {feature.meaning}<br>W₁ {table.distance.estimate[row]:.3g} "
+            f"[{table.distance.low[row]:.3g}, {table.distance.high[row]:.3g}] {feature.unit}"
+            f"<br>p = {table.p_adjusted[row]:.2g}, adjusted"
+        )
+    page.section(
+        "How far every feature was moved",
+        f"W₁ is how far the {gap.sides[1]} values must be moved on average to make the {gap.sides[0]} ones; here over "
+        "the feature's own standard deviation. Point at a cell for the figure in its unit, with its interval.",
+    )
+    page.plot(feature_map(channels, kinds, effect, hover))
+    order = np.argsort(-table.distance.estimate / gap.scale)[:_DRAWN]
+    titles = [f"{gap.features[i].channel}: {gap.features[i].kind.replace('_', ' ')}" for i in order]
+    units = [gap.features[i].unit for i in order]
+    page.plot(
+        spread_pairs(titles, units, gap.real_rows[:, order], gap.sim_rows[:, order], names=gap.sides),
+        "The features that were moved furthest: shares of clips over their values.",
+    )
+
+
+def _distances(page: Report, gap: StatesGap) -> None:
+    page.section(
+        "Distances",
+        "MMD² and the energy distance are zero on average where both sets come from one source, and then below zero "
+        "as often as above. Precision and recall, density and coverage ask whether clips of the one set lie where "
+        f"those of the other do ({gap.sides[0]}: recall, coverage; {gap.sides[1]}: precision, density); what they are "
+        "where there is no gap depends on the number of clips and stands beside them.",
+    )
+    rows = [
+        [name, float(found.distance.estimate), _range(found.distance), "0", found.p_value]
+        for name, found in (("MMD²", gap.mmd), ("energy distance", gap.energy))
+    ]
+    rows.append(
+        [
+            "area under the curve",
+            float(gap.classifier.auc.estimate),
+            _range(gap.classifier.auc),
+            "0.5",
+            gap.classifier.p_value,
+        ]
+    )
+    around = gap.neighbours
+    for name in ("precision", "recall", "density", "coverage"):
+        found: Interval = getattr(around, name)
+        rows.append([name, float(found.estimate), _range(found), _floor(around.floor[name]), around.p_value[name]])
+    page.table(["", "estimate", f"{gap.level:.0%} interval", "without a gap", "p"], rows)
+
+
+def _range(interval: Interval) -> str:
+    return f"{float(interval.low):.3g} to {float(interval.high):.3g}"
+
+
+def _floor(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2f}"
+
+
+def _percent(interval: Interval) -> float:
+    return 100 * float(interval.estimate)
+
+
+_FEWEST = 4  # episodes of which each half has two
+_HALF = "its own other half, which shows what is seen without any gap"
+_HALVES = ("half A", "half B")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """What real episodes are compared with: ``sim`` episodes, in pairs where they are replays; ``label`` names them.
+
+    ``sides`` are what the two sets are called.
+    """
+
+    real: Sequence[Episode]
+    sim: Sequence[Episode]
+    paired: bool
+    label: str
+    sides: tuple[str, str] = SIDES
+
+
+def run_gap_data(
+    real: Log,
+    *,
+    sim: Log | None = None,
+    twin: str | None = None,
+    params: Path | None = None,
+    ranges: str | None = None,
+    clip_s: float = CLIP_S,
+    level: float = 0.95,
+    draws: int = 999,
+    seed: int = 0,
+    output: Path | None = None,
+    fail_if: Sequence[str] = (),
+    console: Console,
+) -> Outcome:
+    """Print and store how far simulated trajectories are from real ones as distributions.
+
+    Args:
+        real: the recorded episodes.
+        sim: simulated ones.
+        twin: a twin that replays the real commands, instead of ``sim``.
+        params: folder of an identify run whose estimates the twin takes.
+        ranges: a twin whose joint ranges stand in for the calibration of logs that have none.
+        clip_s: length of a clip in s.
+        level: of intervals; tests are at 1 − ``level``.
+        draws: relabellings of episodes; 0 for no test.
+        seed: of relabellings, resamples and halves.
+        output: folder for result.json and report.html.
+        fail_if: conditions on the figures.
+        console: where figures are printed.
+
+    Raises:
+        InputError: both ``sim`` and ``twin`` are given, or ``params`` without ``twin``.
+    """
+    run = MeasuredRun.begin("gap", "data", output, fail_if, console)
+    against = _against(real, sim, twin, params, seed)
+    if ranges is not None:
+        against = calibrated(against, load_twin(ranges))
+    gap = measure_states(
+        against.real,
+        against.sim,
+        clip_s=clip_s,
+        paired=against.paired,
+        level=level,
+        draws=draws,
+        seed=seed,
+        sides=against.sides,
+    )
+    headline = headlines_of(gap)
+    for line in text_lines(real.label, against, gap):
+        console.print(line, soft_wrap=True)
+    figures: dict[str, Any] = {
+        **gap.to_json(),
+        "data": real.describe(),
+        "real": real.describe(),
+        "sim": {"label": against.label, **({} if sim is None else sim.describe())},
+        "verdict": verdict(gap),
+        "findings": findings(gap),
+    }
+    return run.end(
+        figures,
+        headline,
+        title=f"States and actions: {' against '.join(against.sides)}",
+        subtitle=f"{real.label} against {against.label}",
+        fill=lambda page: data_section(page, gap, real.label, against.label),
+    )
+
+
+def headlines_of(gap: StatesGap) -> list[Headline]:
+    """The figures that conditions and the history see."""
+    around = gap.neighbours
+    mine, other = gap.sides
+    told = f"share of pairs of held-out clips, one {mine} and one {other}, that are told apart; 0.5 is chance"
+    return [
+        gap.classifier.auc.headline("auc", meaning=told),
+        gap.mmd.distance.headline("mmd", meaning="squared maximum mean discrepancy of all features"),
+        gap.energy.distance.headline("energy", meaning="energy distance of all features, in standard deviations"),
+        around.coverage.headline(
+            "coverage", better="higher", meaning=f"share of {mine} clips with a {other} one nearby"
+        ),
+        around.precision.headline(
+            "precision", better="higher", meaning=f"share of {other} clips with {mine} ones nearby"
+        ),
+        *(test.auc.headline(f"auc/{name}", meaning=f"auc of {name} alone") for name, test in gap.by_channel.items()),
+    ]
+
+
+def text_lines(label: str, against: Against, gap: StatesGap) -> list[str]:
+    """The result for a terminal."""
+    kind = "pairs, replays of the same trials" if gap.paired else "unpaired"
+    lines = [
+        f"{label}: {gap.classifier.nreal} episodes, {gap.real_clips} clips of {gap.clip_s:g} s",
+        f"against {against.label}: {gap.classifier.nsim} episodes, {gap.sim_clips} clips; {kind}",
+        *gap.notes,
+        "",
+        verdict(gap),
+        *(f"  {line}" for line in findings(gap)),
+        "",
+    ]
+    for name, found in (("MMD²", gap.mmd), ("energy distance", gap.energy)):
+        lines.append(f"{name:<16}{_told(found.distance)}{_p(found.p_value)}")
+    lines.append(f"{'classifier AUC':<16}{_told(gap.classifier.auc)}{_p(gap.classifier.p_value)}")
+    for name in ("precision", "recall", "density", "coverage"):
+        floor = gap.neighbours.floor[name]
+        beside = "" if np.isnan(floor) else f"   {floor:.2f} where there is no gap{_p(gap.neighbours.p_value[name])}"
+        lines.append(f"{name:<16}{_told(getattr(gap.neighbours, name))}{beside}")
+    lines += ["", f"{'channel':<22}{'AUC alone':<24}p (Holm)"]
+    lines += [f"{n:<22}{_told(t.auc):<24}{_value(gap.p_channel[n])}" for n, t in gap.by_channel.items()]
+    lines += ["", f"{'kind of feature':<22}{'AUC alone':<24}p (Holm)"]
+    lines += [f"{n:<22}{_told(t.auc):<24}{_value(gap.p_family[n])}" for n, t in gap.by_family.items()]
+    return lines
+
+
+def replayed(twin: Twin, episodes: Sequence[Episode], values: dict[str, float], backend: Backend) -> list[Episode]:
+    """What the twin makes of the recorded commands, as episodes of the same numbers.
+
+    Open loop from the first frame of each whole episode; up to where the motors were on.
+
+    Raises:
+        LogError: the episodes do not fit the twin.
+        InputError: the replay diverges.
+    """
+    logs = prepare_replay(twin, episodes)
+    readings = replay(backend, logs, logs.twin.table(1, values))[0][..., : len(logs.joints)]
+    by_number = {episode.index: episode for episode in episodes}
+    made = []
+    for row, number in enumerate(logs.numbers):
+        episode, count = by_number[number], int(logs.lengths[row])
+        state = readings[row, :count]
+        if not np.isfinite(state).all():
+            raise InputError(
+                f"The twin {twin.name} diverges in episode {number} with these parameters. More substeps in the twin's "
+                "YAML, or less extreme parameters, keep it finite."
+            )
+        columns = [episode.joints.index(joint) for joint in logs.joints]
+        chosen = replace(episode.units, joints=tuple(episode.units.joints[i] for i in columns))
+        made.append(
+            replace(
+                episode,
+                time=episode.time[:count],
+                action=episode.action[:count, columns],
+                state=state,
+                units=chosen,
+                source="sim",
+                origin=twin.name,
+                signals={},
+            )
+        )
+    return made
+
+
+def calibrated(against: Against, twin: Twin) -> Against:
+    """Both sides with the twin's joint ranges in place of a calibration that a log lacks, which is said in the label.
+
+    Raises:
+        LogError: a log lacks a joint of the twin.
+    """
+    sides = [[in_ranges(episode, twin) for episode in side] for side in (against.real, against.sim)]
+    label = f"{against.label}; where a log has no calibration the joint ranges of {twin.name} stand in"
+    return replace(against, real=sides[0], sim=sides[1], label=label)
+
+
+def in_ranges(episode: Episode, twin: Twin) -> Episode:
+    """The episode with the twin's joint ranges in place of a calibration that its log lacks."""
+    if episode.units.known:
+        return episode
+    columns = require_joints(twin.robot.joints, episode.joints, where=episode.origin or "The log")
+    known = twin.unit_map([episode.units.joints[column].unit for column in columns])
+    joints = list(episode.units.joints)
+    for column, unit in zip(columns, known.joints, strict=True):
+        joints[column] = unit if not joints[column].known else joints[column]
+    return replace(episode, units=UnitMap(joints=tuple(joints), source=known.source))
+
+
+def _against(real: Log, sim: Log | None, twin: str | None, params: Path | None, seed: int) -> Against:
+    if sim is not None and twin is not None:
+        raise InputError("Both --sim and --twin were given. Compare with stored episodes, or with a twin's replays.")
+    if params is not None and twin is None:
+        raise InputError("--params says which values a twin takes, and no --twin was given. Give --twin too.")
+    if sim is not None:
+        require_two_sides(real, sim)
+        return Against(real=real.episodes, sim=sim.episodes, paired=False, label=sim.label)
+    if twin is not None:
+        return _against_twin(real, twin, params)
+    if len(real.episodes) < _FEWEST:
+        count = f"{len(real.episodes)} episode{'' if len(real.episodes) == 1 else 's'}"
+        raise InputError(
+            f"{real.label} has {count}, and half of it says nothing of how episodes differ. Give a log of at least "
+            f"{_FEWEST}, or something to compare with: --sim or --twin."
+        )
+    mixed = generator(seed, "gap/data/halves").permutation(len(real.episodes))
+    half = len(mixed) // 2
+    sides = [[real.episodes[i] for i in sorted(part)] for part in (mixed[:half], mixed[half:])]
+    return Against(real=sides[0], sim=sides[1], paired=False, label=_HALF, sides=_HALVES)
+
+
+def _against_twin(real: Log, reference: str, params: Path | None) -> Against:
+    loaded = load_twin(reference)
+    run = None if params is None else read_identified(params)
+    values = {} if run is None else dict(ParamDistribution.from_json(run["distribution"]).estimate)
+    episodes = real.episodes
+    if run is not None and run.get("data", {}).get("hash") == real.hash and run["holdout"]:
+        episodes = tuple(e for e in episodes if e.index in set(run["holdout"]))
+    sim = replayed(loaded, episodes, values, open_backend())
+    lengths = {episode.index: len(episode) for episode in sim}
+    cut = [_first(episode, lengths[episode.index]) for episode in episodes]
+    which = "nominal" if run is None else "identified"
+    return Against(real=cut, sim=sim, paired=True, label=f"replays by {loaded.name}, {which} parameters")
+
+
+def _first(episode: Episode, count: int) -> Episode:
+    """The first frames of an episode."""
+    if len(episode) == count:
+        return episode
+    return replace(
+        episode, time=episode.time[:count], action=episode.action[:count], state=episode.state[:count], signals={}
+    )
+
+
+def _told(interval: Interval) -> str:
+    return f"{float(interval.estimate):.3g} [{float(interval.low):.3g}, {float(interval.high):.3g}]"
+
+
+def _p(value: float) -> str:
+    return "" if np.isnan(value) else f"   p = {value:.2g}"
+
+
+def _value(value: float) -> str:
+    return "–" if np.isnan(value) else f"{value:.2g}"

@@ -1,0 +1,225 @@
+"""Measure a twin against a log: figures, result.json, report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from rich.console import Console
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError, LogError, MissingDependencyError
+from twinloop.core.records import Episode
+from twinloop.dataset.picture_sources import open_pictures
+from twinloop.gap import GapReport, measure_gap
+from twinloop.gap.film_strips import FilmStrip, film_strips
+from twinloop.randomize import read_identified
+from twinloop.render import contact_sheet
+from twinloop.report import Report
+from twinloop.report.gap_plots import Curve, clip_series, error_over_horizon
+from twinloop.simulate import open_backend
+from twinloop.simulate.replay_logs import ReplayOptions
+from twinloop.stats import Interval
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.gap.options import Request, held_out_split, name_and_hash
+from twinloop.workflows.gap.why import Why, explain, why_section
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+from twinloop.workflows.run.sections import gap_section, gap_tables_section
+
+_MOMENTS = 6
+# Takes the number of an episode and times in s, gives the pictures that a camera of the robot took then.
+Camera = Callable[[int, NDArray[np.float64]], list[NDArray[np.uint8]]]
+
+
+def horizon_section(page: Report, gap: GapReport) -> None:
+    """Error against the time since a window's beginning, beside the guesses and the noise floor."""
+    floor = "" if gap.floor is None else (
+        " The broken dark line is how far reality is from itself where one motion was repeated: no prediction that "
+        "does not know which run it predicts comes closer on average."
+    )  # fmt: skip
+    page.section(
+        "How the error grows",
+        "Root mean square error against the time since a window began, at the measured state: a twin that is right "
+        "stays low, a guess that knows no physics does not, and the worse of them soon leave their panel. Bands are "
+        "intervals; point at a curve for its values." + floor,
+    )
+    twins = [_curve(f"twin, {name}", gap.curves[name]) for name in gap.names]
+    baselines = [_curve(name, gap.curves[name]) for name in gap.meanings]
+    known = None if gap.floor is None else _curve("real against real", gap.floor.curve)
+    page.plot(
+        error_over_horizon(gap.joints, gap.log_units, gap.edges, twins, baselines, known),
+        "; ".join(f"{name}: {meaning}" for name, meaning in gap.meanings.items()),
+    )
+
+
+def clips_section(
+    page: Report,
+    gap: GapReport,
+    twin: Twin,
+    episodes: Sequence[Episode],
+    params: ParamDistribution | None,
+    *,
+    options: ReplayOptions | None = None,
+    camera: Camera | None = None,
+) -> None:
+    """The worst clips: what was measured beside what the twin did, drawn, and the channel that was worst.
+
+    Args:
+        page: the report.
+        gap: with the clips.
+        twin: the twin.
+        episodes: that the clips are of.
+        params: of the twin that is judged.
+        options: the gap was measured with.
+        camera: pictures that were taken of the robot; the twin at the measured positions stands in for them.
+    """
+    page.section(
+        "The worst clips",
+        "Each begins where the robot was measured to be and goes on with the recorded commands alone. Above: the twin "
+        "put at what was measured. Below: where it went by itself. Last: both laid over each other.",
+    )
+    try:
+        strips = film_strips(
+            twin,
+            episodes,
+            gap.worst,
+            backend=open_backend(),
+            values=None if params is None else params.estimate,
+            options=options,
+            moments=_MOMENTS,
+        )
+    except (InputError, MissingDependencyError) as error:
+        page.text(f"No pictures: {error}")
+        return
+    for number, strip in enumerate(strips, start=1):
+        _clip(page, number, strip, gap.judged, camera)
+
+
+def recorded_camera(episodes: Sequence[Episode], *, height: int = 180, width: int = 240) -> Camera | None:
+    """The pictures of a dataset's first camera at any times, in the size of a strip; None where it recorded none."""
+    folder = Path(episodes[0].origin)
+    if not folder.is_dir() or any(episode.origin != episodes[0].origin for episode in episodes):
+        return None
+    try:
+        pictures = {row.name: row for row in open_pictures(folder).episodes}
+    except InputError:
+        return None
+    known = {episode.index: episode for episode in episodes if f"episode {episode.index}" in pictures}
+
+    def taken(number: int, times: NDArray[np.float64]) -> list[NDArray[np.uint8]]:
+        if number not in known:
+            return []
+        rows = np.abs(known[number].time[None] - times[:, None]).argmin(axis=1)
+        chosen, back = np.unique(rows, return_inverse=True)
+        frames = pictures[f"episode {number}"].read(chosen.tolist())
+        small = [np.asarray(Image.fromarray(frame).resize((width, height))) for frame in frames]
+        return [small[place] for place in back]
+
+    return taken
+
+
+def _clip(page: Report, number: int, strip: FilmStrip, judged: str, camera: Camera | None) -> None:
+    clip = strip.clip
+    times = [f"{time:.2f} s" for time in strip.times]
+    rows = {"measured": strip.measured, "simulated": strip.simulated, "both": strip.both}
+    seen = [] if camera is None else camera(clip.episode, strip.times)
+    if seen:
+        rows = {"camera": seen, **rows}
+    pictures = [picture for row in rows.values() for picture in row]
+    labels = [f"{name}, {time}" for name in rows for time in times]
+    end = clip.begin + clip.length
+    page.image(
+        contact_sheet(pictures, labels, columns=len(times)),
+        f"{number}. Episode {clip.episode}, {clip.begin:.2f} to {end:.2f} s: {clip.channel} is off by {clip.error:.3g} "
+        f"{clip.unit} (RMS) in the {judged} twin.",
+    )
+    at = clip.begin + np.arange(len(strip.series["measured"])) / strip.hz
+    page.plot(clip_series(at, strip.series, clip.channel, clip.unit))
+
+
+def _curve(name: str, values: Interval) -> Curve:
+    return Curve(name=name, estimate=values.estimate, low=values.low, high=values.high)
+
+
+def run_gap(
+    reference: str,
+    log: Log,
+    output: Path | None,
+    *,
+    params: Path | None,
+    request: Request,
+    why: bool = True,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store the gap between a twin and a log.
+
+    With ``params`` from a run on the same log, only that run's held-out episodes are measured, and with ``why`` the
+    nominal twin's error is shared out among groups of parameters.
+    """
+    started = MeasuredRun.begin("gap", "dynamics", output, fail_if, console)
+    twin = load_twin(reference)
+    run = None if params is None else read_identified(params)
+    split = held_out_split(log, run)
+    distribution = None if run is None else ParamDistribution.from_json(run["distribution"])
+    options = request.options(twin, split.measured)
+    report = measure_gap(
+        twin,
+        split.measured,
+        backend=open_backend(),
+        params=distribution,
+        options=options,
+        training=split.training,
+        repeats=request.repeats,
+    )
+    console.print(f"{log.label}; {split.note}", soft_wrap=True)
+    console.print(report.text(), soft_wrap=True)
+    reason, unsaid = None, ""
+    if why and distribution is not None:
+        try:
+            reason = explain(
+                twin,
+                split.measured,
+                distribution,
+                backend=open_backend(),
+                options=options,
+                note=split.note,
+                names=(reference, log.name),
+            )
+        except (InputError, LogError) as error:  # the gap is measured all the same
+            unsaid = f"Why the twin errs is not told: {error}"
+        console.print("\n" + (reason.text() if reason else unsaid), soft_wrap=True)
+    return started.end(
+        {**report.to_json(), "twin": name_and_hash(twin), "data": log.describe(), "note": split.note}
+        | {"params": None if params is None else params.name}
+        | {"why": None if reason is None else reason.to_json(), "why_not": unsaid or None},
+        [*report.headline(), *(reason.headline() if reason else [])],
+        title=f"Gap of {twin.name}",
+        subtitle=f"{log.label}; {split.note}",
+        fill=lambda page: _fill(page, report, twin, split.measured, distribution, options, reason, unsaid),
+    )
+
+
+def _fill(
+    page: Report,
+    report: GapReport,
+    twin: Twin,
+    episodes: Sequence[Episode],
+    params: ParamDistribution | None,
+    options: ReplayOptions,
+    why: Why | None,
+    unsaid: str,
+) -> None:
+    gap_section(page, report, twin, episodes, params, options=options)
+    horizon_section(page, report)
+    if why is not None:
+        why_section(page, why.sentences(), why.attribution, why.where, why.moved)
+    elif unsaid:
+        page.text(unsaid)
+    camera = recorded_camera(episodes)
+    clips_section(page, report, twin, episodes, params, options=options, camera=camera)
+    gap_tables_section(page, report)

@@ -1,0 +1,208 @@
+"""How the gap moved over runs: figures of stored results in order of time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.documents import read_json
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.headline import Headline, headlines
+from twinloop.report import Report
+from twinloop.report.history import history_curves
+from twinloop.workflows.run.results import write_report
+
+_SIDE_BY_SIDE = 4  # runs that fit the width of a terminal with their intervals
+_PAGES = (".html", ".htm")
+_HASH = 8  # characters of a hash that tell versions apart by eye
+
+
+@dataclass(frozen=True, kw_only=True)
+class PastRun:
+    """One stored measurement: when, of which twin and data, and what it found."""
+
+    folder: Path
+    made: str
+    twin: str
+    twin_hash: str
+    data: str
+    data_hash: str
+    params: str
+    figures: dict[str, Headline]
+
+    @property
+    def version(self) -> str:
+        """The twin and the parameters that were measured, short enough for a table."""
+        name = f"{self.twin} {self.twin_hash[:_HASH]}".strip()
+        return f"{name} · {self.params}" if self.params else name
+
+
+def past_runs(places: Sequence[Path], kind: str) -> list[PastRun]:
+    """Stored runs of one kind below some folders, the oldest first; other runs are passed over.
+
+    Raises:
+        InputError: a place that is not there, a result that cannot be read, or no run of that kind.
+    """
+    if not places:
+        raise InputError("No folder was given. Give folders of gap runs, or one that holds them.")
+    for place in places:
+        if not place.is_dir():
+            raise InputError(f"{place} is no folder. Give folders of gap runs, or one that holds them.")
+    files = sorted({file.resolve() for place in places for file in place.rglob("result.json")})
+    read = [(file, _read(file)) for file in files]
+    runs = [_past_run(file.parent, result) for file, result in read if _is_gap(result) and result["kind"] == kind]
+    if not runs:
+        kinds = sorted({result["kind"] for _, result in read if _is_gap(result)})
+        found = f"There are runs of: {', '.join(kinds)}; say --kind" if kinds else "Make one with `twinloop gap`"
+        where = ", ".join(str(place) for place in places)
+        raise InputError(f"No run of `gap {kind}` with figures lies below {where}. {found}.")
+    return sorted(runs, key=lambda run: (run.made, str(run.folder)))
+
+
+def run_gap_history(
+    places: Sequence[Path], *, figures: Sequence[str], kind: str, output: Path | None, console: Console
+) -> dict[str, Any]:
+    """Print the figures of earlier runs, one row a run, and draw them with ``output``.
+
+    Raises:
+        InputError: see `past_runs`.
+        UnknownNameError: a figure that no run has.
+    """
+    if output is not None:
+        _refuse_output(output)
+    runs = past_runs(places, kind)
+    names = _chosen(runs, figures)
+    console.print(_table(runs, names, kind))
+    if len({run.data_hash or run.data for run in runs}) > 1:
+        console.print("These runs measured different data; compare only rows of the same data.", soft_wrap=True)
+    if output is not None:
+        page = Report(f"How the gap moved: {kind}", f"{len(runs)} runs, {runs[0].made} to {runs[-1].made}")
+        write_report(page, lambda report: _fill(report, runs, names), output, console)
+    return {
+        "kind": kind,
+        "runs": [
+            {
+                "folder": str(run.folder),
+                "made": run.made,
+                "twin": run.twin,
+                "twin_hash": run.twin_hash,
+                "data": run.data,
+                "data_hash": run.data_hash,
+                "params": run.params,
+                "figures": {name: run.figures[name].to_json() for name in names if name in run.figures},
+            }
+            for run in runs
+        ],
+    }
+
+
+def _is_gap(result: dict[str, Any]) -> bool:
+    return result.get("verb") == "gap" and "kind" in result and bool(result.get("headline"))
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        result = read_json(file)
+    except InputError as error:
+        raise InputError(f"{error} Move the file away, or make the run again.") from error
+    return result if isinstance(result, dict) else {}
+
+
+def _named(value: Any) -> dict[str, Any]:
+    """What a result says of its twin or data: a record, or no more than a name."""
+    return value if isinstance(value, dict) else {"label": value, "name": value} if value else {}
+
+
+def _refuse_output(output: Path) -> None:
+    """Refuse to write a page over a file that is none, such as a table of trials."""
+    if output.is_dir():
+        raise InputError(f"{output} is a folder, and the history is one page. Name a file in it, such as history.html.")
+    if output.exists() and output.suffix not in _PAGES:
+        raise InputError(f"{output} exists and is no page. Name another --output, such as history.html.")
+
+
+def _past_run(folder: Path, result: dict[str, Any]) -> PastRun:
+    twin, data = _named(result.get("twin")), _named(result.get("data"))
+    return PastRun(
+        folder=folder,
+        made=result.get("made") or "",
+        twin=twin.get("name", ""),
+        twin_hash=twin.get("hash", ""),
+        data=data.get("label", data.get("name", "")),
+        data_hash=data.get("hash", ""),
+        params=result.get("params") or "",
+        figures=headlines(result),
+    )
+
+
+def _chosen(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:
+    """Names of figures in the order in which runs gave them; without patterns those that are of the whole."""
+    every = list(dict.fromkeys(name for run in runs for name in run.figures))
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in every):
+            raise UnknownNameError("figure", pattern, every)
+    if patterns:
+        return [name for name in every if any(fnmatchcase(name, pattern) for pattern in patterns)]
+    return [name for name in every if "/" not in name] or every
+
+
+def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
+    """A row per figure where runs are few enough to stand side by side, else a row per run."""
+    units = {name: figure.unit for run in runs for name, figure in run.figures.items()}
+    head = ["run", "made", "twin", "data", *(_with_unit(name, units[name]) for name in names)]
+    lines = [
+        [run.folder.name, run.made[:16].replace("T", " "), run.version, run.data_hash[:_HASH] or run.data]
+        + [_cell(run.figures.get(name)) for name in names]
+        for run in runs
+    ]
+    told = [i for i in range(len(head)) if any(line[i] for line in lines)]  # of trials there is no twin, for example
+    head, lines = [head[i] for i in told], [[line[i] for i in told] for line in lines]
+    if len(runs) <= _SIDE_BY_SIDE:
+        head, *lines = [list(line) for line in zip(head, *lines, strict=True)]
+    table = Table(*head, title=f"gap {kind}")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def _with_unit(name: str, unit: str) -> str:
+    return f"{name} ({unit})" if unit else name
+
+
+def _cell(figure: Headline | None) -> str:
+    if figure is None or math.isnan(figure.estimate):
+        return "–"
+    interval = "" if math.isnan(figure.low) else f" [{figure.low:.3g}, {figure.high:.3g}]"
+    return f"{figure.estimate:.3g}{interval}"
+
+
+def _caption(name: str, rows: Sequence[Headline]) -> str:
+    known = next(row for row in reversed(rows) if not math.isnan(row.estimate) or row.meaning)
+    return f"{name} ({known.better} is better)" + (f": {known.meaning}." if known.meaning else "")
+
+
+def _fill(page: Report, runs: Sequence[PastRun], names: Sequence[str]) -> None:
+    page.section(
+        "Every run, oldest first",
+        "A point per run with its interval. Runs on other data or with other settings are not comparable; the table "
+        "says which data.",
+    )
+    labels = [f"{run.folder.name}<br>{run.version}" for run in runs]
+    for name in names:
+        rows = [run.figures.get(name) or Headline(name=name, estimate=math.nan) for run in runs]
+        page.plot(history_curves(labels, rows), _caption(name, rows))
+    head = ["run", "made", "twin", "data", *names]
+    lines = [
+        [run.folder.name, run.made, run.version, run.data_hash[:_HASH] or run.data]
+        + [run.figures[name].estimate if name in run.figures else None for name in names]
+        for run in runs
+    ]
+    told = [i for i in range(len(head)) if any(line[i] not in ("", None) for line in lines)]
+    page.table([head[i] for i in told], [[line[i] for i in told] for line in lines])

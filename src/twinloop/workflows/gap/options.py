@@ -1,0 +1,134 @@
+"""What a person asks of a gap: options of a replay, which episodes are measured, and which log is which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mujoco
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.core.records import Episode
+from twinloop.simulate.replay_logs import ReplayOptions
+from twinloop.twin import Twin
+from twinloop.workflows.data.logs import Log
+
+# Long against the delays (0.1 to 0.2 s) and time constants (0.05 to 0.1 s) of servos, so that they show; short against
+# the time after which a chaotic or drifting replay says more of its first state than of the twin.
+WINDOW = 1.0  # s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The words of `twinloop gap` that say what is replayed and compared; see its help for each."""
+
+    window: float | None = None
+    stride: float | None = None
+    compare: tuple[str, ...] = ()
+    contacts: bool = False
+    measured_torque: bool = False
+    condition: tuple[str, ...] = ()
+    repeats: str = "auto"
+
+    def options(self, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
+        """Options for a twin and a log.
+
+        Raises:
+            InputError: a window or stride that is no length of time, a stride without windows, a wrong condition.
+        """
+        window = self._window(episodes)
+        if self.stride is not None and (window is None or not self.stride > 0):
+            raise InputError(f"--stride {self.stride:g}: give seconds between windows, and a --window longer than 0.")
+        robot = twin.spec.robot is not None
+        return ReplayOptions(
+            window=window,
+            stride=self.stride,
+            start="measured",
+            compare=self.compare or (("position",) if robot else _poses(twin, episodes[0])),
+            contacts=self.contacts or not robot,
+            torque="measured" if self.measured_torque else "command",
+            conditions=_conditions(self.condition),
+        )
+
+    def _window(self, episodes: Sequence[Episode]) -> float | None:
+        if self.window is None:
+            usual = np.median([episode.time[-1] - episode.time[0] for episode in episodes])
+            return WINDOW if usual >= WINDOW else None
+        if not (np.isfinite(self.window) and self.window >= 0):
+            raise InputError(f"--window {self.window:g}: give seconds, such as 0.5, or 0 for whole episodes.")
+        return self.window or None
+
+
+def _poses(twin: Twin, episode: Episode) -> tuple[str, ...]:
+    """Pose errors of the free bodies that the log has seen."""
+    model = twin.model
+    free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
+    bodies = [model.body(int(model.jnt_bodyid[joint])).name for joint in free]
+    seen = tuple(f"pose_error/{body}" for body in bodies if f"pose/{body}" in episode.signals)
+    if not seen:
+        has, wanted = ", ".join(episode.signals) or "none", ", ".join(f"pose/{body}" for body in bodies) or "none"
+        raise InputError(
+            f"The twin {twin.name} has no robot, and the log no pose of its free bodies ({wanted}; signals of the log: "
+            f"{has}). Say what to --compare."
+        )
+    return seen
+
+
+def _conditions(words: Sequence[str]) -> Mapping[str, str]:
+    pairs = [word.partition("=") for word in words]
+    for word, (name, sign, condition) in zip(words, pairs, strict=True):
+        if not (name and sign and condition):
+            raise InputError(
+                f"--condition {word}: write PARAMETER=CONDITION, such as actuator/pendulum/firmware_gain=firmware_kp."
+            )
+    return {name: condition for name, _, condition in pairs}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Split:
+    """Which episodes are measured, and which may choose the delay of the baseline."""
+
+    measured: Sequence[Episode]
+    training: Sequence[Episode] | None
+    note: str
+
+
+def name_and_hash(twin: Twin) -> dict[str, str]:
+    """Which twin a figure belongs to."""
+    return {"name": twin.name, "hash": twin.hash}
+
+
+def held_out_split(log: Log, run: dict[str, Any] | None) -> Split:
+    """The held-out episodes of an identify run on the same log; else all of them."""
+    if run is None or run.get("data", {}).get("hash") != log.hash:
+        return Split(measured=log.episodes, training=None, note=f"all {len(log.episodes)} episodes")
+    held, trained = set(run["holdout"]), set(run["training"])
+    if not held:
+        return Split(measured=log.episodes, training=None, note="NOTHING HELD OUT: the episodes that were fitted")
+    return Split(
+        measured=[e for e in log.episodes if e.index in held],
+        training=[e for e in log.episodes if e.index in trained],
+        note=f"{len(held)} held-out episodes of the identify run",
+    )
+
+
+def require_two_sides(real: Log, sim: Log) -> None:
+    """Refuse what was given as --real and --sim where it cannot be that.
+
+    Two real logs, or two simulated ones, may be compared: not every log says what it is.
+
+    Raises:
+        InputError: both are the same log, or the real one says that it is simulated and the simulated one real.
+    """
+    if real.hash and real.hash == sim.hash:
+        raise InputError(
+            f"--real and --sim are the same log, {real.name}: nothing can differ. Give simulated episodes as --sim."
+        )
+    sources = [{episode.source for episode in log.episodes} for log in (real, sim)]
+    if sources == [{"sim"}, {"real"}]:
+        raise InputError(
+            f"{real.name}, given as --real, says that it is simulated, and {sim.name}, given as --sim, that it is "
+            "real. Swap them."
+        )

@@ -1,0 +1,330 @@
+"""Success and progress of policies, simulated against real, and how well simulation predicts reality."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.core.trials import Measure, Trials
+from twinloop.dataset.trials import read_both
+from twinloop.dataset.trials_scores import is_score_table, scores_of_rows
+from twinloop.dataset.trials_table import read_rows
+from twinloop.gap.policies import ALPHA, MeasureGap, measure_policies
+from twinloop.gap.policies_rows import GapRow
+from twinloop.gap.policies_text import driver_words, policies_text
+from twinloop.gap.predictivity import PredictivityReport, TaskPredictivity, label, measure_predictivity, scores_by_task
+from twinloop.report import KeyFigure, Report
+from twinloop.report.gap_predictivity import gap_rows, score_scatter
+from twinloop.stats import Interval
+from twinloop.stats.predictivity import PredictivityFigure
+from twinloop.stats.ranking_scores import PolicyScores
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+
+_KEY = ("pearson", "mmrv", "pairwise_accuracy", "bias")
+
+
+def predictivity_section(page: Report, report: PredictivityReport) -> None:
+    """Key figures, the scatter of scores, all figures with both intervals, and wrong orders; the average first."""
+    main = report.main
+    page.section(
+        "Does a better score in simulation mean a better score in reality?",
+        f"{len(main.scores.policies)} policies were scored in both. If simulation predicts reality, the dots below "
+        "rise together: the policy that wins in simulation wins on the robot too. They need not lie on the dotted "
+        "line for that; a simulation that is too easy for every policy alike still ranks them well.",
+    )
+    page.figures([_key(main, name) for name in _KEY] + [_best(main)])
+    shown = [*([] if report.average is None else [report.average]), *report.tasks]
+    for task in shown:
+        _task(page, task, alone=len(shown) == 1)
+    _explained(page, report)
+
+
+def _task(page: Report, task: TaskPredictivity, *, alone: bool) -> None:
+    if not alone:
+        page.section(task.name[:1].upper() + task.name[1:])
+    scores = task.scores
+    page.plot(
+        score_scatter(
+            scores.policies,
+            scores.real.mean,
+            scores.sim.mean,
+            real_ends=(task.real.low, task.real.high),
+            sim_ends=(task.sim.low, task.sim.high),
+            violations=[(better, worse) for better, worse, _ in task.violations],
+        ),
+        f"A dot per policy; bars are {task.real.level:.0%} intervals from its trials"
+        + ("" if scores.real.known and scores.sim.known else " (none where their number is unknown)")
+        + ". An orange line joins two policies that simulation puts in the wrong order.",
+    )
+    page.table(
+        ["figure", "value", "without noise of trials", "of these policies", "of such policies", "meaning"],
+        [
+            [label(f.name), f.estimate, f.corrected, _ends(f.these), _ends(f.others), f.reason or f.meaning]
+            for f in task.result.figures
+        ],
+        caption=f"Intervals at {task.real.level:.0%}.",
+    )
+    if task.violations:
+        page.table(
+            ["better in reality", "not so in simulation against", "real score at stake"],
+            [list(row) for row in task.violations],
+            caption="Pairs that simulation orders otherwise, the costliest first.",
+        )
+    else:
+        page.text("Simulation orders every pair of these policies as reality does.")
+
+
+def _explained(page: Report, report: PredictivityReport) -> None:
+    real, sim = report.main.result.noise_share
+    page.section(
+        "How to read the two intervals",
+        "“Of these policies” asks where the figure would lie if exactly these policies were tried for ever: more "
+        "trials narrow it. “Of such policies” asks what to expect of the next policies of this kind: only more "
+        "policies narrow it, and with three or four it is wide because so little is known. Both assume that true "
+        "scores scatter like a bell curve; how well they hold where they do not stands in docs/predictivity.md.\n\n"
+        f"Of the spread of the scores shown, about {real:.0%} (real) and {sim:.0%} (simulated) is chance of a few "
+        "trials. Chance makes a correlation look smaller than it is and a wrong order more frequent, so the value that "
+        "publications print is given first, and beside it the middle of what remains when that noise is taken off.",
+    )
+    for note in report.notes:
+        page.text(note)
+
+
+def _key(task: TaskPredictivity, name: str) -> KeyFigure:
+    figure = task.result[name]
+    return KeyFigure(label=_title(figure), value=figure.estimate, source=_source(figure))
+
+
+def _best(task: TaskPredictivity) -> KeyFigure:
+    first = task.scores.policies[int(np.argmax(task.scores.sim.mean))]
+    return KeyFigure(
+        label="the first is the best",
+        value=task.result.best_policy,
+        source=f"chance that {first}, first in simulation, is truly the best of these in reality",
+    )
+
+
+def _title(figure: PredictivityFigure) -> str:
+    return {"pearson": "correlation (Pearson)", "bias": "simulated − real"}.get(figure.name, label(figure.name))
+
+
+def _source(figure: PredictivityFigure) -> str:
+    interval = figure.others if np.isfinite(figure.others.low) else figure.these
+    return figure.reason or f"{interval.level:.0%} of such policies: {_ends(interval)}"
+
+
+def _ends(interval: Interval) -> str:
+    return "–" if np.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"
+
+
+def policies_section(page: Report, gaps: Sequence[MeasureGap]) -> None:
+    """For each measure the overall difference, what drives it, and rows by policy, condition and both."""
+    for gap in gaps:
+        word = "success rate" if gap.measure == "success" else "score"
+        page.section(
+            f"Does simulation show the same {word} as reality?",
+            f"The same policies were tried in both. A difference above zero means that simulation flatters: policies "
+            f"look better there than on the robot. Differences are taken within conditions, so that it does not matter "
+            f"how often each was tried. {driver_words(gap)}",
+        )
+        page.figures([_overall(gap, word), *_differing(gap)])
+        for rows, title in ((gap.conditions, "By condition"), (gap.policies, "By policy")):
+            if len(rows) > 1:
+                page.text(f"{title}:")
+                page.plot(
+                    _rows_plot(rows, word),
+                    f"Bars are {_level(gap)} intervals; orange where the difference is "
+                    f"shown at {ALPHA:.0%} with all {len(rows)} tested together (Holm).",
+                )
+        if len(gap.conditions) > 1:
+            page.table(*_rows_table((gap.overall, *gap.conditions)), caption="Overall and by condition.")
+            page.table(*_rows_table(gap.cells), caption="Each policy in each condition, all tested together.")
+        else:
+            page.table(*_rows_table((gap.overall, *gap.policies)), caption="Overall and by policy.")
+        page.text("\n\n".join(gap.notes))
+
+
+def _overall(gap: MeasureGap, word: str) -> KeyFigure:
+    d = gap.overall.difference
+    return KeyFigure(
+        label=f"simulated − real {word}", value=float(d.estimate), source=f"{_level(gap)}: {_ends(d)}; {d.method}"
+    )
+
+
+def _differing(gap: MeasureGap) -> list[KeyFigure]:
+    if len(gap.conditions) < 2:
+        return []
+    text = f"{len(gap.drivers)} of {len(gap.conditions)}"
+    return [KeyFigure(label="conditions that differ", value=text, source=f"Holm's test at {ALPHA:.0%}")]
+
+
+def _rows_plot(rows: Sequence[GapRow], word: str) -> Any:
+    return gap_rows(
+        [row.name for row in rows],
+        [float(row.difference.estimate) for row in rows],
+        ([float(row.difference.low) for row in rows], [float(row.difference.high) for row in rows]),
+        marked=[row.p_holm <= ALPHA for row in rows],
+        unit=word,
+    )
+
+
+def _rows_table(rows: Sequence[GapRow]) -> tuple[list[str], list[list[str | float | int | None]]]:
+    head = [
+        "",
+        "real",
+        "trials",
+        "simulated",
+        "trials",
+        "simulated − real",
+        "interval",
+        "p",
+        "adjusted p",
+        "adds",
+        "test",
+    ]
+    body = [
+        [
+            row.name,
+            row.real,
+            row.trials_real,
+            row.sim,
+            row.trials_sim,
+            float(row.difference.estimate),
+            _ends(row.difference),
+            row.p_value,
+            row.p_holm,
+            row.contribution,
+            row.test + (f"; {row.note}" if row.note else ""),
+        ]
+        for row in rows
+    ]
+    return head, body
+
+
+def _level(gap: MeasureGap) -> str:
+    return f"{gap.overall.difference.level:.0%}"
+
+
+def run_gap_policies(
+    trials: Path | None,
+    output: Path | None,
+    *,
+    real: Path | None,
+    sim: Path | None,
+    level: float,
+    seed: int,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store where simulated trials of policies differ from real ones.
+
+    Args:
+        trials: trials of both domains in one place.
+        output: folder for result.json and report.html; None stores nothing.
+        real: real trials, where they are kept apart.
+        sim: simulated trials.
+        level: confidence level.
+        seed: of permutations.
+        fail_if: conditions on which to exit with 1.
+        console: for people.
+
+    Raises:
+        InputError: nothing to read, or nothing that was tried in both domains.
+    """
+    if trials is None and (real is None or sim is None):
+        raise InputError("Two sets of trials are compared. Give --real FILE --sim FILE, or one table with both.")
+    run = MeasuredRun.begin("gap", "policies", output, fail_if, console)
+    known = read_both(real, sim, trials)
+    gaps = [measure_policies(known, measure, level=level, seed=seed) for measure in measures_of(known)]
+    console.print("\n\n".join(policies_text(gap) for gap in gaps), soft_wrap=True, highlight=False)
+    return run.end(
+        {"schema": 1, "measures": [gap.to_json() for gap in gaps], "data": known.origin, "seed": seed},
+        [figure for gap in gaps for figure in gap.headlines()],
+        title="Policies in simulation and in reality",
+        subtitle=f"{len(known.real)} real and {len(known.sim)} simulated trials from {known.origin}",
+        fill=lambda page: policies_section(page, gaps),
+    )
+
+
+def measures_of(trials: Trials) -> tuple[Measure, ...]:
+    """What can be compared: successes where all are told, scores where they say more than successes."""
+    if not trials.tells_success:
+        return ("score",)
+    same = np.array_equal(trials.score, trials.values("success"))
+    return ("success",) if same else ("success", "score")
+
+
+Asked = Literal["auto", "success", "score"]
+
+
+def run_gap_predictivity(
+    scores: Path | None,
+    output: Path | None,
+    *,
+    real: Path | None,
+    sim: Path | None,
+    measure: Asked,
+    level: float,
+    seed: int,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store how well simulated scores predict real ones.
+
+    Args:
+        scores: trials or means of both domains in one place.
+        output: folder for result.json and report.html; None stores nothing.
+        real: real trials, where they are kept apart.
+        sim: simulated trials.
+        measure: what of a trial is compared.
+        level: confidence level.
+        seed: of the draws behind the intervals.
+        fail_if: conditions on which to exit with 1.
+        console: for people.
+
+    Raises:
+        InputError: nothing to read, a table that cannot be read, or too few policies.
+    """
+    run = MeasuredRun.begin("gap", "predictivity", output, fail_if, console)
+    tables, notes, data = _read(scores, real, sim, measure)
+    report = measure_predictivity(tables, notes=notes, level=level, seed=seed)
+    console.print(report.text(), soft_wrap=True, highlight=False)
+    return run.end(
+        {**report.to_json(), "data": data, "seed": seed, "measure": measure},
+        report.headlines(),
+        title="How well simulation predicts reality",
+        subtitle=f"{_policies(report)} policies from {data}",
+        fill=lambda page: predictivity_section(page, report),
+    )
+
+
+def chosen_measure(trials: Trials, asked: Asked) -> Measure:
+    """What to compare where it was left open: successes where every trial tells them."""
+    if asked != "auto":
+        return asked
+    return "success" if trials.tells_success else "score"
+
+
+def _read(
+    scores: Path | None, real: Path | None, sim: Path | None, asked: Asked
+) -> tuple[tuple[PolicyScores, ...], tuple[str, ...], str]:
+    if scores is None and real is None and sim is None:
+        raise InputError("There is nothing to compare. Give a table of scores, or --real FILE --sim FILE.")
+    if scores is not None and scores.is_file():
+        rows = read_rows(scores)
+        if is_score_table(rows):
+            if real is not None or sim is not None:
+                raise InputError(f"{scores} holds means of both domains already. Leave --real and --sim out.")
+            return scores_of_rows(rows, where=str(scores)), (), str(scores)
+    trials = read_both(real, sim, scores)
+    tables, notes = scores_by_task(trials, chosen_measure(trials, asked))
+    return tables, notes, trials.origin
+
+
+def _policies(report: PredictivityReport) -> int:
+    return len(report.main.scores.policies)

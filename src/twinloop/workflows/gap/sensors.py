@@ -1,0 +1,174 @@
+"""Compare the sensors of a real log with those of a simulated one: figures, result.json, report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from twinloop.core.errors import InputError
+from twinloop.gap.sensors import ALPHA, SensorDifference, SensorGap, measure_sensors
+from twinloop.report import Report
+from twinloop.report.gap_sensors import allan_pair, spectra_pair
+from twinloop.twin import load_twin
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.gap.options import require_two_sides
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+
+_SHOWN = ("noise", "lag", "jitter", "missing", "repeated", "step")
+_MOST_PLOTS = 8  # spectra; beyond it those channels whose figures differ most surely
+
+
+def sensors_section(page: Report, gap: SensorGap) -> None:
+    """What differs and what would close it, every figure, spectra, and noise at rest."""
+    tested = [row for row in gap.differences if not math.isnan(row.p_value)]
+    page.section(
+        "What differs between real and simulated readings",
+        f"{len(gap.found)} of {len(tested)} figures differ beyond chance: {gap.episodes[0]} real and {gap.episodes[1]} "
+        f"simulated episodes, Welch's test of each figure, Holm's correction over all of them at {ALPHA:.0%}.",
+    )
+    if gap.found:
+        page.table(
+            ["channel", "figure", "real", "simulated", "unit", "real − simulated, 95 %", "p (Holm)", "what closes it"],
+            [[*_row(row), remedy_text(row) or "no parameter of a twin does"] for row in gap.found],
+        )
+    chosen = _chosen(gap)
+    page.section("Spectra", "The median over episodes; the band holds the middle half of them.")
+    for name in chosen:
+        real, sim = gap.figures[name]
+        higher = [band for band in gap.bands if band.channel == name and band.p_value <= ALPHA]
+        words = "; ".join(
+            f"{band.low:.3g} to {band.high:.3g} Hz: {float(band.level.estimate):+.1f} dB "
+            f"[{float(band.level.low):+.1f}, {float(band.level.high):+.1f}]"
+            for band in higher
+        )
+        page.plot(spectra_pair(real.spectra, sim.spectra, gap.units[name]), f"{name}. {_stands(words)}")
+    at_rest = [name for name in chosen if any(side.allan is not None for side in gap.figures[name])]
+    if at_rest:
+        page.section(
+            "Noise at rest", "Allan deviations of the longest stretch in which no joint moved, with intervals."
+        )
+        for name in at_rest:
+            real, sim = gap.figures[name]
+            page.plot(allan_pair(real.allan, sim.allan, gap.units[name]), name)
+    page.section(
+        "Every figure",
+        "Real | simulated, means over episodes. Noise is the standard deviation that white noise of the density found "
+        "in the upper half of the common band would have; lag is behind the command, for speeds behind the slope of "
+        "the position; missing are samples that a steady clock would have had besides, repeated are equal to the one "
+        "before although the channel moves; a step is the size of one count. A dash: not told; a star: differs.",
+    )
+    page.table(["channel", "unit", *_SHOWN], [_channel_row(gap, name) for name in gap.figures])
+
+
+def remedy_text(row: SensorDifference) -> str:
+    """What to change, in words; "" where there is nothing."""
+    if row.remedy is None:
+        return ""
+    value = "" if math.isnan(row.remedy.value) else f" = {row.remedy.value:.4g}"
+    return f"{row.remedy.parameter}{value}" + (f" ({row.remedy.how})" if row.remedy.how else "")
+
+
+def _stands(words: str) -> str:
+    return f"The real spectrum stands higher or lower at {words}." if words else "No octave differs beyond chance."
+
+
+def _row(row: SensorDifference) -> list[str]:
+    estimate, low, high = (float(getattr(row.difference, end)) for end in ("estimate", "low", "high"))
+    between = f"{estimate:.3g} [{low:.3g}, {high:.3g}]"
+    return [row.channel, row.quantity, f"{row.real:.4g}", f"{row.sim:.4g}", row.unit, between, f"{row.p_value:.2g}"]
+
+
+def _channel_row(gap: SensorGap, name: str) -> list[str]:
+    rows = {row.quantity: row for row in gap.differences if row.channel == name}
+    return [name, gap.units[name], *(_pair(rows.get(quantity)) for quantity in _SHOWN)]
+
+
+def _pair(row: SensorDifference | None) -> str:
+    if row is None or math.isnan(row.real) or math.isnan(row.sim):
+        return "–"
+    mark = " *" if row.differs else ""
+    return f"{row.real:.3g} | {row.sim:.3g}{mark}"
+
+
+def _chosen(gap: SensorGap) -> list[str]:
+    """Channels worth a plot: those that differ first."""
+    return list(dict.fromkeys([*(row.channel for row in gap.found), *gap.figures]))[:_MOST_PLOTS]
+
+
+def run_gap_sensors(
+    real: Log,
+    sim: Log,
+    output: Path | None,
+    *,
+    twin: str | None,
+    same: Sequence[str],
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store how far the simulated sensors are from the real ones.
+
+    Args:
+        real: the real log.
+        sim: the simulated one.
+        output: folder for result.json and report.html; None stores nothing.
+        twin: what the simulated log was made with; its nominal values make remedies exact.
+        same: ``REAL=SIM``, names of one signal that differ.
+        fail_if: conditions on which to exit with 1.
+        console: for people.
+    """
+    run = MeasuredRun.begin("gap", "sensors", output, fail_if, console)
+    require_two_sides(real, sim)
+    nominal = {} if twin is None else {name: param.nominal for name, param in load_twin(twin).params.items()}
+    gap = measure_sensors(real.episodes, sim.episodes, same=_names(same), nominal=nominal)
+    console.print(f"real: {real.label}\nsimulated: {sim.label}", soft_wrap=True)
+    _print(console, gap)
+    return run.end(
+        {**gap.to_json(), "data": real.describe(), "sim": sim.describe()},
+        gap.headline(),
+        title="Real and simulated sensors",
+        subtitle=f"{real.label}; {sim.label}",
+        fill=lambda page: sensors_section(page, gap),
+    )
+
+
+def _names(words: Sequence[str]) -> Mapping[str, str]:
+    pairs = [word.partition("=") for word in words]
+    for word, (name, sign, other) in zip(words, pairs, strict=True):
+        if not (name and sign and other):
+            raise InputError(f"--same {word}: write REAL=SIM, such as acceleration/imu=acceleration/tool_imu.")
+    return {name: other for name, _, other in pairs}
+
+
+def _print(console: Console, gap: SensorGap) -> None:
+    tested = [row for row in gap.differences if not math.isnan(row.p_value)]
+    console.print(
+        f"{len(gap.found)} of {len(tested)} figures of {len(gap.figures)} channels differ beyond chance "
+        f"({gap.episodes[0]} real, {gap.episodes[1]} simulated episodes)."
+    )
+    if gap.found:
+        table = Table(
+            Column("channel", no_wrap=True), "figure", "real", "simulated", "unit", "real − simulated", "p (Holm)"
+        )
+        for row in gap.found:
+            ends = f"{float(row.difference.estimate):.3g} [{float(row.difference.low):.3g}, "
+            table.add_row(
+                row.channel, row.quantity, f"{row.real:.4g}", f"{row.sim:.4g}", row.unit,
+                f"{ends}{float(row.difference.high):.3g}]", f"{row.p_value:.2g}",
+            )  # fmt: skip
+        console.print(table)
+        for row in gap.found:
+            if row.remedy is not None:
+                console.print(f"{row.quantity} of {row.channel}: {remedy_text(row)}", soft_wrap=True)
+    unknown = [row for row in gap.differences if math.isnan(row.p_value)]
+    if unknown:
+        console.print(
+            f"{len(unknown)} figures were not tested, such as {unknown[0].quantity} of {unknown[0].channel}: "
+            f"{unknown[0].reason}.",
+            soft_wrap=True,
+        )
+    if gap.lacking:
+        console.print(f"Not in the simulated log: {', '.join(gap.lacking)}.", soft_wrap=True)

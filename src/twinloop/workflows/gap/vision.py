@@ -1,0 +1,390 @@
+"""Compare real with simulated pictures: figures, result.json, report."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.dataset import layout
+from twinloop.dataset.picture_sources import open_pictures
+from twinloop.dataset.pictures import Pictures, Size
+from twinloop.dataset.reader import DatasetReader
+from twinloop.encoders.pictures import open_encoder
+from twinloop.gap.camera_remedy import Remedy, developed_again, remedied, statistics_of
+from twinloop.gap.camera_remedy_develop import Look
+from twinloop.gap.picture_statistics import QUANTILES
+from twinloop.gap.states_match import refuse_draws
+from twinloop.gap.vision import VisionGap, measure_vision
+from twinloop.gap.vision_difference import MEANINGS, Difference
+from twinloop.gap.vision_regions import Regions
+from twinloop.gap.vision_side import Side, gather
+from twinloop.generate.pixels.dataset import PICTURES
+from twinloop.generate.render_settings import picture_size
+from twinloop.render.sheet import contact_sheet
+from twinloop.report import KeyFigure, Report
+from twinloop.report.gap_vision import against_chance, episode_scores, telling_regions, tone_quantiles
+from twinloop.report.page import Tone
+from twinloop.rollout.camera import camera_sensors
+from twinloop.rollout.depth import sensor_settings
+from twinloop.sensors.camera import CameraModel
+from twinloop.sensors.camera.optics import lens_of
+from twinloop.stats import Interval
+from twinloop.twin import load_twin
+from twinloop.twin.devices import find_device
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+
+_SHEET = 4  # pictures of each side
+ALPHA = 0.05
+
+
+def vision_section(
+    page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]], again: Sequence[Pictures]
+) -> None:
+    """What both sides look like, how far apart they are, where it shows, and what would close it.
+
+    Args:
+        page: to add to.
+        gap: what was measured.
+        tones: mean quantiles of display values ``(3, q)`` by ``real``, ``sim`` and, with remedies, ``remedied``.
+        again: the simulated pictures that were kept, with all remedies.
+    """
+    _summary(page, gap)
+    _remedies(page, gap, tones)
+    _regions(page, gap, again)
+    _distances(page, gap)
+
+
+def verdict(gap: VisionGap) -> str:
+    """One sentence."""
+    p, auc = gap.classifier.p_value, gap.classifier.auc
+    share = f"A classifier tells held-out pictures apart with an AUC of {_said(auc)} (½ is chance)"
+    share += ", and no test was asked for" if np.isnan(p) else f", p = {p:.2g}"
+    if p > ALPHA:
+        return f"{share}: no gap is shown with so many episodes, which does not say that there is none."
+    named = f"; first to change: {remedy_text(gap.remedies[0])}" if gap.remedies else "; no camera parameter closes it"
+    return f"{share}{named}."
+
+
+def remedy_text(row: Remedy) -> str:
+    """A parameter, its value now and the one to give it."""
+    unit = f" {row.unit}" if row.unit else ""
+    return f"{row.parameter}: {row.now:.4g} → {row.value:.4g} [{row.low:.4g}, {row.high:.4g}]{unit}"
+
+
+def difference_row(row: Difference) -> list[str]:
+    """A row of the table of statistics."""
+    left = "" if math.isnan(row.remedied) else f"{row.remedied:+.3g}"
+    return [row.name, row.unit, f"{row.real:.4g}", f"{row.sim:.4g}", _said(row.difference), f"{row.p_value:.2g}", left]
+
+
+HEAD = ("statistic", "unit", "real", "simulated", "real − simulated, 95 %", "p (Holm)", "left with remedies")
+
+
+def _summary(page: Report, gap: VisionGap) -> None:
+    page.section(
+        "How far simulated pictures are from real ones",
+        f"{len(gap.real.embedding)} pictures of {len(gap.real.names)} real episodes and {len(gap.sim.embedding)} of "
+        f"{len(gap.sim.names)} simulated ones, seen by the encoder {gap.encoder} ({gap.encoder_hash[:12]}, "
+        f"{gap.dimension} numbers a picture). Episodes, not pictures, are what is counted: labels are exchanged and "
+        f"samples drawn episode by episode. {verdict(gap)}",
+    )
+    differ = sum(row.p_value <= ALPHA for row in gap.differences)
+    page.figures(
+        [
+            KeyFigure(
+                label="AUC, held out", value=float(gap.classifier.auc.estimate), source=_ends(gap.classifier.auc)
+            ),
+            KeyFigure(label="MMD²", value=float(gap.mmd.distance.estimate), source=_ends(gap.mmd.distance)),
+            KeyFigure(label="KID", value=float(gap.kid.distance.estimate), source=_ends(gap.kid.distance)),
+            KeyFigure(label="statistics that differ", value=f"{differ} of {len(gap.differences)}"),
+            KeyFigure(label="regions that tell", value=f"{gap.regions.telling} of {gap.regions.auc.size}"),
+        ]
+    )
+    pictures = [*_some(gap.real.kept), *_some(gap.sim.kept)]
+    labels = ["real"] * len(_some(gap.real.kept)) + ["simulated"] * len(_some(gap.sim.kept))
+    page.image(contact_sheet(pictures, labels, columns=_SHEET), "Some of the pictures that were compared.")
+
+
+def _remedies(page: Report, gap: VisionGap, tones: Mapping[str, NDArray[np.float64]]) -> None:
+    page.section(
+        "Which camera parameter would close it",
+        "Simulated pictures are developed again by the sensor's own formulas with other values of the twin's camera, "
+        "until colours, edges and noise are as in the real pictures. A parameter is named where its change differs "
+        "from none and closes something; the one that closes most of MMD² comes first. Both sides must show the same "
+        "scenes on average: what the scenes themselves differ in is put down to the camera too.",
+    )
+    if gap.remedies:
+        rows = [
+            [row.parameter, row.unit, f"{row.now:.4g}", f"{row.value:.4g}", f"{row.low:.4g} to {row.high:.4g}",
+             "–" if math.isnan(row.share) else f"{row.share:.0%}", ", ".join(row.closes) or "–"]
+            for row in gap.remedies
+        ]  # fmt: skip
+        page.table(["parameter", "unit", "now", "value", "95 %", "of MMD² closed", "statistics that it closes"], rows)
+        if math.isfinite(gap.left):
+            page.text(
+                f"With all of them together {max(gap.left, 0.0):.0%} of MMD² remain, by pictures developed again."
+            )
+    else:
+        page.text("None: no parameter of the camera brings the simulated pictures nearer beyond chance.")
+    page.plot(
+        tone_quantiles(QUANTILES, tones["real"], tones["sim"], tones.get("remedied")),
+        "Tone by quantile matching: on the dotted line both sides are equally bright. A line through the origin of "
+        "another slope is exposure or white balance, a bent one gamma or contrast, a shifted one brightness.",
+    )
+    marked: dict[tuple[int, int], Tone] = {
+        (i, 5): "bad" for i, row in enumerate(gap.differences) if row.p_value <= ALPHA
+    }
+    page.table(HEAD, [difference_row(row) for row in gap.differences], tones=marked)
+    page.text(" ".join(f"{name}: {meaning}." for name, meaning in MEANINGS.items()))
+
+
+def _regions(page: Report, gap: VisionGap, again: Sequence[Pictures]) -> None:
+    page.section(
+        "Where it shows",
+        "Each region is judged alone: a classifier that sees only that region learns from some episodes and is judged "
+        "by others. Clear regions tell nothing, red ones give the simulation away; the same map lies over both "
+        "pictures.",
+    )
+    for regions, sim, when in (
+        (gap.regions, gap.sim.kept, ""),
+        (gap.regions_left, again, " once all remedies are applied"),
+    ):
+        if regions is not None:
+            middle = [_some(kept)[len(_some(kept)) // 2] for kept in (gap.real.kept, sim)]
+            page.plot(
+                telling_regions(middle, ["real", "simulated" + when], regions.apart, _hover(regions)),
+                f"{regions.telling} of {regions.auc.size} regions tell beyond chance{when} (permuted episodes, Holm). "
+                "Colour is the distance of scores in standard deviations, on a scale of its own.",
+            )
+
+
+def _distances(page: Report, gap: VisionGap) -> None:
+    page.section(
+        "Distances in the embedding",
+        "MMD² and KID are zero on average where both sides come from one source, and may be negative by chance. "
+        "Precision and density ask whether simulated pictures look like real ones, recall and coverage whether all of "
+        "the real ones are there.",
+    )
+    distance = gap.mmd.distance
+    page.plot(
+        against_chance(
+            float(distance.estimate), float(distance.low), float(distance.high), gap.mmd.relabelled, name="MMD²"
+        ),
+        f"p = {gap.mmd.p_value:.2g}.",
+    )
+    rows = [["MMD²", _said(distance), gap.mmd.p_value], ["KID", _said(gap.kid.distance), gap.kid.p_value]]
+    rows += [["AUC of the classifier", _said(gap.classifier.auc), gap.classifier.p_value]]
+    rows += [["accuracy of the classifier", _said(gap.classifier.accuracy), math.nan]]
+    rows += [
+        [name, _said(getattr(gap.neighbours, name)), math.nan]
+        for name in ("precision", "recall", "density", "coverage")
+    ]
+    page.table(["figure", "estimate, 95 %", "p"], rows)
+    count = len(gap.real.embedding)
+    real, sim = (
+        _by_episode(gap.classifier.scores[:count], gap.real),
+        _by_episode(gap.classifier.scores[count:], gap.sim),
+    )
+    page.plot(
+        episode_scores(real, sim, gap.real.names, gap.sim.names),
+        "Mean score of each episode by a classifier that has not seen it.",
+    )
+
+
+def _by_episode(scores: NDArray[np.float64], side: Side) -> NDArray[np.float64]:
+    """Mean score of each episode; pictures that no fold held out do not count."""
+    _, number = np.unique(side.embedding.clusters, return_inverse=True)
+    there = np.isfinite(scores)
+    counts = np.bincount(number[there], minlength=number.max() + 1)
+    return np.bincount(number[there], weights=scores[there], minlength=number.max() + 1) / np.maximum(counts, 1)
+
+
+def _hover(regions: Regions) -> NDArray[np.str_]:
+    words = [
+        [
+            f"AUC {regions.auc[y, x]:.2f} [{regions.low[y, x]:.2f}, {regions.high[y, x]:.2f}], "
+            f"{regions.apart[y, x]:.1f} standard deviations apart, p {regions.p_value[y, x]:.2g}; most by "
+            f"{regions.by[y][x]}"
+            for x in range(regions.auc.shape[1])
+        ]
+        for y in range(regions.auc.shape[0])
+    ]
+    return np.array(words)
+
+
+def _some(kept: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+    chosen = np.unique(np.linspace(0, len(kept) - 1, min(len(kept), _SHEET)).astype(int))
+    return [kept[i][0] for i in chosen]
+
+
+def _said(interval: Interval) -> str:
+    estimate, low, high = (float(getattr(interval, end)) for end in ("estimate", "low", "high"))
+    return "–" if math.isnan(estimate) else f"{estimate:.4g} [{low:.4g}, {high:.4g}]"
+
+
+def _ends(interval: Interval) -> str:
+    return f"95 %: {float(interval.low):.3g} to {float(interval.high):.3g}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedCamera:
+    """The camera that simulated pictures were seen through: its sensor's name, its look, and how that is known."""
+
+    sensor: str
+    look: Look
+    known: str
+
+
+def run_gap_vision(
+    real: str,
+    sim: str,
+    output: Path | None,
+    *,
+    camera: str | None,
+    sim_camera: str | None,
+    embedding: str,
+    frames: int,
+    size: str | None,
+    twin: str | None,
+    seed: int,
+    draws: int,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store how far simulated pictures are from real ones.
+
+    Args:
+        real: a LeRobot dataset, or a folder with pictures of each episode.
+        sim: the simulated one.
+        output: folder for result.json and report.html; None stores nothing.
+        camera: of the real pictures, and of the simulated ones where they have one of that name.
+        sim_camera: of the simulated ones.
+        embedding: what turns pictures into numbers, see `open_encoder`.
+        frames: pictures of each episode, at most.
+        size: ``320x240``, to which all pictures are scaled.
+        twin: what the simulated pictures were made with, where the dataset does not say it.
+        seed: of what is sampled, relabelled and resampled.
+        draws: relabellings of episodes for each test.
+        fail_if: conditions on which to exit with 1.
+        console: for people.
+    """  # fmt: skip
+    run = MeasuredRun.begin("gap", "vision", output, fail_if, console)
+    refuse_draws(draws, 0.95)
+    if Path(real).resolve() == Path(sim).resolve():
+        raise InputError(f"--real and --sim are the same folder, {real}: nothing can differ. Give simulated pictures.")
+    encoder = open_encoder(embedding)
+    pictures = open_pictures(real, camera), open_pictures(sim, sim_camera or _same_camera(sim, camera))
+    for one in pictures:
+        one.require()
+    scaled: Size | None = None
+    if size is not None:
+        width, height = picture_size(size)
+        scaled = (height, width)
+    seen = simulated_camera(Path(sim), pictures[1].camera, twin)
+    chosen = {"frames": frames, "size": scaled}
+    seen_real = gather(pictures[0], encoder, **chosen, seed=seed)
+    seen_sim = gather(pictures[1], encoder, **chosen, seed=seed + 1)
+    gap = measure_vision(seen_real, seen_sim, encoder, look=seen.look, sensor=seen.sensor, draws=draws, seed=seed)
+    console.print(f"real: {gap.real.label}\nsimulated: {gap.sim.label}; {seen.known}", soft_wrap=True)
+    _print(console, gap)
+    again = developed_again(gap.sim.kept, seen.look, remedied(seen.look, gap.remedies))
+    tones = _tones(gap, again)
+    return run.end(
+        {**gap.to_json(), "camera": {"sensor": seen.sensor, "known": seen.known}, "seed": seed, "frames": frames},
+        gap.headline(),
+        title="Real and simulated pictures",
+        subtitle=f"{gap.real.label}; {gap.sim.label}; {seen.known}",
+        fill=lambda page: vision_section(page, gap, tones, again),
+    )
+
+
+def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCamera:
+    """The camera of simulated pictures, as far as dataset and twin say.
+
+    A dataset of ours says whether its pictures were seen through a sensor, of which device, and what each episode drew;
+    means over episodes count. A twin gives settings and nominal values of its own sensor.
+
+    Raises:
+        InputError: the twin cannot be read, or its sensor is no camera.
+    """
+    made, drawn = _recorded(path, camera)
+    if made is not None and "sensor" not in made:
+        return SimulatedCamera(sensor=camera, look=Look(), known="rendered clean: light as an ideal camera shows it")
+    settings: dict[str, Any] = {}
+    values: dict[str, float] = {}
+    name, known = camera, "nothing says through which camera, so an ideal one is assumed (--twin TWIN says)"
+    if twin is not None:
+        built = load_twin(twin)
+        sensors = camera_sensors(built)
+        if camera not in sensors:
+            raise UnknownNameError("camera with a sensor", camera, sensors, where=f"twin {built.name}")
+        name = sensors[camera]
+        settings = sensor_settings(built, name, "camera")
+        values = {key: float(column[0]) for key, column in built.sensor_values(built.table(1), name).items()}
+        known = f"seen through the sensor {name} of {built.name}, at nominal values"
+    elif made is not None:
+        name = str(made["sensor"])
+        device = find_device(str(made["device"]), where=f"{path}: pictures of {camera}")
+        settings = {key: setting.value for key, setting in device.settings.items()}
+        values = {key: rated.value for key, rated in device.values.items()}
+        known = f"seen through the sensor {name}, a {device.name}"
+    means = {key.rpartition("/")[2]: value for key, value in drawn.items() if key.startswith(f"sensor/{name}/")}
+    if means:
+        known += f", with means of the {len(means)} values that episodes drew"
+    values |= means
+    model = CameraModel.from_values(values, settings) if values or settings else CameraModel()
+    return SimulatedCamera(
+        sensor=name, look=Look(model=model, blur=lens_of(values, settings).blur if values else 0.0), known=known
+    )
+
+
+def _recorded(path: Path, camera: str) -> tuple[dict[str, Any] | None, dict[str, float]]:
+    """How a dataset of ours says that pictures of a camera were made, and means of what episodes drew."""
+    if not (path / layout.SPEC).is_file():
+        return None, {}
+    reader = DatasetReader(path)
+    records = [reader.provenance(i) for i in range(len(reader)) if not reader.appended(i)]
+    made = next((r.extra[PICTURES][camera] for r in records if camera in r.extra.get(PICTURES, {})), None)
+    names = {name for record in records for name in record.params if name.startswith("sensor/")}
+    return made, {n: float(np.mean([r.params[n] for r in records if n in r.params])) for n in sorted(names)}
+
+
+def _same_camera(sim: str, camera: str | None) -> str | None:
+    """The simulated camera of the same name, or none where there is no such."""
+    try:
+        return None if camera is None else open_pictures(sim, camera).camera
+    except UnknownNameError:
+        return None
+
+
+def _tones(gap: VisionGap, again: Sequence[Pictures]) -> dict[str, NDArray[np.float64]]:
+    """Mean quantiles of display values of both sides, and of simulated pictures with all remedies."""
+    tones = {"real": gap.real.statistics.levels.mean(axis=0), "sim": gap.sim.statistics.levels.mean(axis=0)}
+    if gap.remedies:
+        tones["remedied"] = statistics_of(again).levels.mean(axis=0)
+    return tones
+
+
+def _print(console: Console, gap: VisionGap) -> None:
+    console.print(verdict(gap), soft_wrap=True)
+    table = Table(*HEAD)
+    for row in gap.differences:
+        table.add_row(*difference_row(row))
+    console.print(table)
+    for row in gap.remedies:
+        closed = "" if math.isnan(row.share) else f", closes {row.share:.0%} of MMD²"
+        console.print(f"{remedy_text(row)}{closed}; closes {', '.join(row.closes) or 'no statistic'}", soft_wrap=True)
+    if math.isfinite(gap.left):
+        console.print(f"With all of them {max(gap.left, 0.0):.0%} of MMD² remain.")
+    for side in (gap.real, gap.sim):
+        if side.plain:
+            console.print(f"{side.plain} pictures of {side.label} are of one colour and were left out.", soft_wrap=True)

@@ -1,0 +1,349 @@
+"""Why a twin errs: which parameters, how surely, and where the rest lives; one ranked answer in words and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.console import Console
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.records import Episode
+from twinloop.core.yaml_documents import load_yaml
+from twinloop.gap.attribution import AttributionOptions, attribute
+from twinloop.gap.attribution_result import OVERALL, Attribution, Explanation, percent
+from twinloop.gap.groups import By, changed_params, parameter_groups, read_groups
+from twinloop.gap.sensitivity import Over, Sensitivity, SensitivityOptions, sensitivity
+from twinloop.gap.unexplained_result import Unexplained
+from twinloop.randomize import read_identified
+from twinloop.report import Report
+from twinloop.report.gap_attribution import index_matrix, share_panels
+from twinloop.simulate import Backend, open_backend
+from twinloop.simulate.replay_logs import ReplayOptions
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.gap.options import Request, held_out_split, name_and_hash
+from twinloop.workflows.gap.where import nested_of, nested_section, where_it_lives, where_section
+from twinloop.workflows.run.results import MeasuredRun, Outcome
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+_LEFT = "nothing in the twin"
+
+
+def why_section(
+    page: Report,
+    sentences: Sequence[str],
+    found: Attribution,
+    where: Unexplained | None = None,
+    moved: Sensitivity | None = None,
+) -> None:
+    """The ranked answer, its bars, one-at-a-time exchanges, where the rest lives, and what moves the predictions."""
+    page.section(
+        "Why the twin errs",
+        "The twin was replayed with its nominal parameters, with the identified ones, and with mixtures of both, "
+        f"always on the same windows of {len(found.episodes)} episodes ({found.note}). The error that goes away is "
+        "shared out among groups of parameters by Shapley values: the mean of what a group takes away over all orders "
+        "in which groups can be exchanged. Shares are of the mean squared error with nominal parameters, and with what "
+        "no parameter explains they add up to 100 %. A negative share adds error. Groups that the data cannot tell "
+        "apart are told of together.",
+    )
+    for sentence in sentences:
+        page.text(sentence)
+    page.plot(
+        _panels(found.explanations()),
+        "Bars are shares of each channel's squared error, lines their 95 % intervals over episodes and over what is "
+        "not known of the parameters. Blue takes error away, orange adds it, violet is what no parameter explains. "
+        "Grey is not told apart from 0: bars of a panel are judged together (Holm), so that an interval may miss 0 by "
+        "a little and still be grey.",
+    )
+    _exchanges(page, found)
+    if where is not None:
+        where_section(page, where)
+    if moved is not None:
+        _sensitivity(page, moved)
+
+
+def _panels(explanations: Sequence[Explanation]) -> Figure:
+    names, shares, ends, told = [], [], [], []
+    for item in explanations:
+        rows = [*((cause.name, cause.share, cause.claimed) for cause in item.causes), (_LEFT, item.left, True)]
+        names.append([row[0] for row in rows])
+        shares.append([float(row[1].estimate) for row in rows])
+        ends.append(([float(row[1].low) for row in rows], [float(row[1].high) for row in rows]))
+        told.append([row[2] for row in rows])
+    return share_panels([item.about for item in explanations], names, shares, ends, told, rest=_LEFT)
+
+
+def _exchanges(page: Report, found: Attribution) -> None:
+    columns = [name.removeprefix("position/") for name in found.columns]
+    tables = (
+        ("Shapley value of each group", found.share),
+        ("Only this group identified, all others nominal: error taken away", found.alone),
+        ("Only this group nominal, all others identified: error that comes back", found.back),
+    )
+    for caption, table in tables:
+        rows = [
+            [group, *(percent(table.interval.at(row, column)) for column in range(len(columns)))]
+            for row, group in enumerate(found.names)
+        ]
+        page.table(["group", *columns], rows, caption=f"{caption}, in per cent of the nominal squared error.")
+    page.table(
+        ["group", "parameters"],
+        [[group.name, group.text().partition(": ")[2]] for group in found.groups],
+        caption=f"What is in each group. {found.worlds} worlds were replayed: {found.coalitions}"
+        + (f", and {found.ndraw} draws of the identified parameters." if found.ndraw else ".")
+        + f" Beyond pairs, groups interact by up to {100 * float(np.nan_to_num(found.interactions).max()):.0f} % of a "
+        "channel's error."
+        + (f" Not told by the data and held at their estimates: {', '.join(found.held)}." if found.held else ""),
+    )
+
+
+def _sensitivity(page: Report, moved: Sensitivity) -> None:
+    what = "what identification leaves open" if moved.over == "identified" else "the twin's default ranges"
+    page.section(
+        "What moves the predictions",
+        f"Parameters were drawn from {what}, group by group independently, in {moved.worlds} worlds. The total Sobol' "
+        "index of a group is the part of the predictions' variance that goes away when it is known, its interactions "
+        "with others included; those of a channel may add up to more than 1.",
+    )
+    total, first = moved.motion.total, moved.motion.first
+    shape = total.estimate.shape
+    words = [
+        [
+            f"total {total.estimate[r, c]:.2f} ({total.low[r, c]:.2f} to {total.high[r, c]:.2f}), alone "
+            f"{first.estimate[r, c]:.2f}"
+            for c in range(shape[1])
+        ]
+        for r in range(shape[0])
+    ]
+    channels = [name.removeprefix("position/") for name in moved.channels]
+    page.plot(index_matrix([group.name for group in moved.groups], channels, total.estimate, words))
+    rows = [
+        [channel, f"{moved.spread[c]:.3g} {moved.units[c]}", *(_index(moved, row, c) for row in range(shape[0]))]
+        for c, channel in enumerate(channels)
+    ]
+    page.table(
+        ["channel", "spread (RMS)", *(group.name for group in moved.groups)],
+        rows,
+        caption="Total index of predicted motion / of each episode's mean squared error, with 95 % intervals over rows "
+        "of the design and episodes." + (f" Not drawn: {', '.join(moved.fixed)}." if moved.fixed else ""),
+    )
+
+
+def _index(moved: Sensitivity, row: int, column: int) -> str:
+    parts = []
+    for of in (moved.motion.total, moved.error.total):
+        value, low, high = (float(end[row, column]) for end in (of.estimate, of.low, of.high))
+        parts.append("–" if np.isnan(value) else f"{value:.2f} ({low:.2f} to {high:.2f})")
+    return " / ".join(parts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """How an attribution is asked for; see `cli.gap_why`. ``over`` is "none" for no sensitivity."""
+
+    by: By = "quantity"
+    group: tuple[str, ...] = ()
+    groups: Path | None = None
+    draws: int = 12
+    over: Over | str = "identified"
+    seed: int = 0
+
+    def own(self) -> dict[str, tuple[str, ...]]:
+        """A user's groups, of the file and of the command line.
+
+        Raises:
+            InputError: the file is no mapping of names to lists of patterns; see `read_groups`.
+        """
+        found = {} if self.groups is None else _groups_of_file(self.groups)
+        return found | read_groups(self.group)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Why:
+    """Attribution, what is left, and sensitivity (None where it was not asked for, or nothing can be drawn)."""
+
+    twin: str
+    data: str
+    attribution: Attribution
+    where: Unexplained
+    moved: Sensitivity | None
+
+    def explanations(self) -> list[Explanation]:
+        """Of all channels together, then of each, the largest error left first; with noise where it is known."""
+        noise = dict(zip(self.where.channels, self.where.noise.estimate.tolist(), strict=True))
+        every = [replace(e, floor=noise.get(e.channel, e.floor)) for e in self.attribution.explanations()]
+        first, *others = every
+        return [first, *sorted(others, key=lambda e: -float(e.nominal**2 * e.left.estimate if e.nominal else 0.0))]
+
+    def sentences(self) -> list[str]:
+        """The ranked answer, a sentence or two for each channel."""
+        return [explanation.sentence(self._place(explanation.channel)) for explanation in self.explanations()]
+
+    def _place(self, channel: str) -> str:
+        """Where what is left of a channel lives, and what to try first."""
+        hint = None if channel == OVERALL else self.where.hint(channel)
+        if hint is None:
+            return ""
+        return (
+            f"sits at {hint.rule.where} ({hint.evidence[0]}): {hint.term} is the first model term to try, "
+            f"`{hint.command(self.twin, self.data)}`"
+        )
+
+    def text(self) -> str:
+        """The answer for a terminal."""
+        found = self.attribution
+        head = f"Why: shares of the mean squared error over {len(found.episodes)} episodes, {found.note}."
+        how = f"{found.worlds} worlds: {found.coalitions}" + (
+            f"; {found.ndraw} draws of the parameters" * bool(found.ndraw)
+        )
+        lines = [head, how, *self.parts(), "", *(f"- {sentence}" for sentence in self.sentences())]
+        if self.moved is not None:
+            lines += ["", *(f"- {self.moved.sentence(column)}" for column in range(len(self.moved.channels)))]
+        return "\n".join(lines)
+
+    def parts(self) -> list[str]:
+        """What of the log was replayed, where a budget did not allow all of it."""
+        moved = "" if self.moved is None else self.moved.part
+        every = (("shares and what is left", self.attribution.part), ("sensitivity", moved))
+        return [f"Replayed for {what}: {part}." for what, part in every if part]
+
+    def headline(self) -> list[Headline]:
+        """Shares of all channels together by group, and what is left of each channel and of all."""
+        found, last = self.attribution, len(self.attribution.channels)
+        left, share = found.left.interval, found.share.interval
+        rows = [
+            left.headline("unexplained", (0, last), meaning="share of the nominal error that no parameter explains")
+        ]
+        rows += [
+            left.headline(
+                f"unexplained/{channel.name.removeprefix('position/')}", (0, column), meaning="of one channel"
+            )
+            for column, channel in enumerate(found.channels)
+        ]
+        return rows + [
+            share.headline(
+                f"share/{name.replace(' ', '_')}", (row, last), meaning=f"share of the nominal error: {name}"
+            )
+            for row, name in enumerate(found.names)
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "sentences": self.sentences(),
+            "attribution": self.attribution.to_json(),
+            "unexplained": self.where.to_json(),
+            "sensitivity": None if self.moved is None else self.moved.to_json(),
+        }
+
+
+def explain(
+    twin: Twin,
+    episodes: Sequence[Episode],
+    params: ParamDistribution,
+    *,
+    backend: Backend,
+    options: ReplayOptions,
+    asking: Asking | None = None,
+    note: str = "",
+    names: tuple[str, str] = ("TWIN", "LOG"),
+) -> Why:
+    """Attribute the error, find where the rest lives, and what moves the predictions.
+
+    Args:
+        twin: the twin.
+        episodes: better held out from the fit of ``params``.
+        params: what identification knows.
+        backend: where the replays run.
+        options: how the log is cut into windows, and what is compared.
+        asking: groups, draws, sensitivity.
+        note: what a reader must know of the episodes.
+        names: of twin and log, for commands in the answer.
+    """
+    asked = asking or Asking()
+    told = {name: value for name, value in params.estimate.items() if name not in options.conditions}
+    groups = parameter_groups(twin, changed_params(twin, told), by=asked.by, own=asked.own())
+    how = AttributionOptions(replay=options, draws=asked.draws, seed=asked.seed)
+    shared = attribute(backend, twin, episodes, params, groups, options=how, note=note)
+    where = where_it_lives(
+        twin, episodes, backend=backend, params=params, options=options, part=shared.replayed, seed=asked.seed
+    )
+    moved = None
+    if asked.over != "none" and any(params.determined):
+        over: Over = "ranges" if asked.over == "ranges" else "identified"
+        how_much = SensitivityOptions(over=over, replay=options, seed=asked.seed)
+        moved = sensitivity(backend, twin, episodes, params, groups, options=how_much)
+    return Why(twin=names[0], data=names[1], attribution=shared, where=where, moved=moved)
+
+
+def run_why(
+    reference: str,
+    data: Sequence[str],
+    log: Log,
+    output: Path | None,
+    *,
+    params: Path,
+    request: Request,
+    asking: Asking,
+    fail_if: Sequence[str],
+    console: Console,
+) -> Outcome:
+    """Print and store why a twin errs on a log.
+
+    With ``params`` from a run on the same log, only that run's held-out episodes are used.
+    """
+    started = MeasuredRun.begin("gap", "why", output, fail_if, console)
+    twin, run = load_twin(reference), read_identified(params)
+    split = held_out_split(log, run)
+    found = explain(
+        twin,
+        split.measured,
+        ParamDistribution.from_json(run["distribution"]),
+        backend=open_backend(),
+        options=request.options(twin, split.measured),
+        asking=asking,
+        note=split.note,
+        names=(reference, " ".join(data)),
+    )
+    console.print(f"{log.label}; {split.note}", soft_wrap=True)
+    console.print(found.text(), soft_wrap=True)
+    nested = nested_of(run, params.name)
+    for sentence in nested.sentences() if nested else ():
+        console.print(f"- {sentence}", soft_wrap=True)
+
+    def fill(page: Report) -> None:
+        why_section(page, found.sentences(), found.attribution, found.where, found.moved)
+        if nested is not None:
+            nested_section(page, nested)
+
+    told = {**found.to_json(), "nested": None if nested is None else nested.to_json()}
+    return started.end(
+        {**told, "twin": name_and_hash(twin), "data": log.describe(), "note": split.note, "params": params.name},
+        found.headline(),
+        title=f"Why {twin.name} errs",
+        subtitle=f"{log.label}; {split.note}",
+        fill=fill,
+    )
+
+
+def _groups_of_file(path: Path) -> dict[str, tuple[str, ...]]:
+    value = load_yaml(path)
+    if not isinstance(value, Mapping) or not all(_is_patterns(item) for item in value.values()):
+        raise InputError(
+            f"{path} holds no groups. Write `NAME: [PATTERN, …]` for each, such as `gains: [actuator/*/kp]`."
+        )
+    return {str(name): tuple(patterns) for name, patterns in value.items()}
+
+
+def _is_patterns(item: Any) -> bool:
+    return isinstance(item, list) and bool(item) and all(isinstance(pattern, str) for pattern in item)

@@ -1,0 +1,270 @@
+"""Generate from a YAML file: states, then pixels where asked for; figures for people and programs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.errors import CheckFailedError, InputError
+from twinloop.core.files import dumps
+from twinloop.core.pool import Engine, cores
+from twinloop.core.profile import Profile
+from twinloop.dataset.target import committed, is_address, local_path
+from twinloop.generate import (
+    GenerateConfig,
+    RenderConfig,
+    check_render,
+    generate_states,
+    identified_ranges,
+    open_engine,
+    read_config,
+    render_dataset,
+)
+from twinloop.generate.states import batches
+from twinloop.twin import load_twin
+from twinloop.workflows.coverage.coverage import draws_lines
+
+# In the order of an episode's life, with what each step covers.
+STEPS = {
+    "start": "loading the twin and the task, starting processes",
+    "draw": "parameters of every world",
+    "reset": "where the worlds begin",
+    "expert": "deciding the commands",
+    "command path": "encoder map, bias and delay of the commands",
+    "physics": "MuJoCo",
+    "recording": "copying states, watching for lost worlds",
+    "sensing and success": "readings in the dataset's units, the predicate",
+    "provenance": "records of the kept episodes",
+    "idle": "worker processes without work, results on their way",
+    "waiting": "the writing process without results",
+    "encode parquet": "tables, hashes and statistics of the episodes",
+    "statistics": "the dataset's metadata and quantiles",
+    "commit": "links, syncing to the disk, the swap",
+}
+
+
+def profile_figures(profile: Profile, *, seconds: float, workers: int, attempted: int) -> dict[str, Any]:
+    """Seconds, share of all processes' time and milliseconds per attempted episode, by step.
+
+    Args:
+        profile: of the process that wrote, with what the workers measured.
+        seconds: the wall clock.
+        workers: processes beside the writing one.
+        attempted: episodes attempted in this time.
+    """
+    elsewhere = dict(profile.elsewhere)
+    if workers:
+        elsewhere["idle"] = max(0.0, seconds * workers - sum(elsewhere.values()))
+    total = sum(profile.seconds.values()) + sum(elsewhere.values())
+    rows: list[dict[str, Any]] = []
+    for step in dict.fromkeys([*STEPS, *profile.seconds, *elsewhere]):
+        here, there = profile.seconds.get(step, 0.0), elsewhere.get(step, 0.0)
+        if here + there > 0:
+            rows.append(
+                {
+                    "step": step,
+                    "what": STEPS.get(step, ""),
+                    "writer_s": here,
+                    "workers_s": there,
+                    "share": (here + there) / total,
+                    "ms_per_episode": 1e3 * (here + there) / attempted,
+                }
+            )
+    return {"seconds": seconds, "processes": workers + 1, "episodes": attempted, "steps": rows}
+
+
+def profile_table(figures: dict[str, Any]) -> Table:
+    """The figures as a table, the largest shares visible at a glance."""
+    title = f"{figures['seconds']:.1f} s on {figures['processes']} processes, {figures['episodes']} episodes attempted"
+    table = Table("step", title=title)
+    for name in ("writer, s", "workers, s", "share", "ms per episode"):
+        table.add_column(name, justify="right")
+    for row in figures["steps"]:
+        style = "bold" if row["share"] >= 0.1 else ""
+        table.add_row(
+            row["step"],
+            f"{row['writer_s']:.2f}",
+            f"{row['workers_s']:.2f}",
+            f"{row['share']:.1%}",
+            f"{row['ms_per_episode']:.3f}",
+            style=style,
+        )
+    return table
+
+
+_NOTHING = {"attempted": 0, "episodes": 0, "frames": 0}  # done before a run that does not go on
+
+
+def run_generate(
+    file: Path,
+    output: str,
+    *,
+    episodes: int | None,
+    seed: int | None,
+    workers: int,
+    resume: bool,
+    keep: Literal["success", "all"],
+    backend: str | None = None,
+    engine: str = "local",
+    profile: bool = False,
+    randomize_from: Path | None = None,
+    console: Console,
+) -> dict[str, Any]:
+    """Generate what a YAML file asks for and print its figures."""
+    config = read_config(file, episodes=episodes, seed=seed, keep=keep, backend=backend, randomize_from=randomize_from)
+    ranges = identified_ranges(config.identified, config.kappa, load_twin(config.twin)) if config.identified else []
+    for line in ranges:
+        console.print(f"Ranges: {line}", soft_wrap=True)
+    images = _images_folder(config, output, resume=resume)
+    with opened(config, engine, workers=workers) as place:
+        figures = states_pass(config, output, place, resume=resume, profile=Profile() if profile else None)
+    console.print(states_line(figures, output))
+    for line in draws_lines(figures):
+        console.print(line)
+    if profile:
+        console.print(profile_table(figures["profile"]))
+    if not figures["episodes"]:
+        raise CheckFailedError(
+            f"None of {figures['attempted']} attempts succeeded, so {output} holds no episode. Look at some with "
+            "--keep all, narrow the randomization, or check the twin with `twinloop twin check`."
+        )
+    if config.render is not None and images is not None:
+        figures["render"] = pictures_pass(local_path(output), images, config.render, workers=workers, resume=resume)
+        console.print(render_line(figures["render"]))
+    return {**figures, "ranges": ranges} if ranges else figures
+
+
+def _images_folder(config: GenerateConfig, output: str, *, resume: bool) -> Path | None:
+    """Where pixels go, after checking that they can be made; None where none are asked for."""
+    if config.render is None:
+        return None
+    if is_address(output):
+        raise InputError(
+            f"Pixels are made from a local dataset, not from {output}. Leave out `render:`, bring the states here with "
+            "`twinloop fetch`, or choose a local --output."
+        )
+    check_render(config.render, load_twin(config.twin))
+    folder = local_path(output)
+    images = folder.with_name(f"{folder.name}-images")
+    if images.exists() and not resume:
+        raise InputError(f"{images} is there already, and would take the pixels. Move it, or choose another --output.")
+    return images
+
+
+def checked_workers(workers: int) -> int:
+    """The number of processes to use; 0 means every core.
+
+    Raises:
+        InputError: a negative number.
+    """
+    if workers < 0:
+        raise InputError(f"--workers {workers}: give a number of processes, or 0 for every core.")
+    return workers or cores()
+
+
+def opened(config: GenerateConfig, engine: str, *, workers: int) -> Engine:
+    """The engine for a run, with no more processes of this machine than it has batches."""
+    if engine == "local":
+        workers = min(checked_workers(workers), batches(config))
+    return open_engine(engine, workers=workers)
+
+
+def states_pass(
+    config: GenerateConfig, output: Path | str, engine: Engine, *, resume: bool = False, profile: Profile | None = None
+) -> dict[str, Any]:
+    """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl`` (in a store to ``log/``), never into the data."""
+    began, workers = time.perf_counter(), engine.workers
+    before = _done_so_far(output) if resume else _NOTHING
+    result = generate_states(config, output, engine=engine, resume=resume, profile=profile)
+    seconds = time.perf_counter() - began
+    timing = {
+        "seconds": seconds,
+        "workers": workers,
+        "episodes_per_second": (result["episodes"] - before["episodes"]) / seconds,
+        "frames_per_second": (result["frames"] - before["frames"]) / seconds,
+    }
+    _log(output, {"verb": "generate", **timing})
+    figures = {**result, "output": str(output), "timing": timing}
+    if profile is not None:
+        attempted = max(1, result["attempted"] - before["attempted"])
+        figures["profile"] = profile_figures(
+            profile, seconds=seconds, workers=workers if engine.elsewhere else 0, attempted=attempted
+        )
+    return figures
+
+
+def states_line(figures: Mapping[str, Any], output: Path | str) -> str:
+    """One line about a states pass."""
+    low, high = figures["yield_interval"]
+    timing = figures["timing"]
+    return (
+        f"{figures['success']} of {figures['attempted']} attempts succeeded "
+        f"(yield {figures['yield']:.1%}, 95 % interval {low:.1%} to {high:.1%}), {_invalid(figures)}; "
+        f"{figures['episodes']} episodes, {figures['frames']} frames kept, "
+        f"{timing['episodes_per_second']:.1f} episodes/s, "
+        f"{timing['frames_per_second']:.0f} frames/s on {timing['workers']} workers: {output}"
+    )
+
+
+def _invalid(figures: Mapping[str, Any]) -> str:
+    """How many worlds were lost, and why."""
+    reasons = ", ".join(f"{reason} {count}" for reason, count in figures["reasons"].items())
+    return f"{figures['invalid']} invalid" + (f" and set aside ({reasons})" if reasons else "")
+
+
+def render_line(figures: Mapping[str, Any]) -> str:
+    """One line about a rendering pass."""
+    return (
+        f"{figures['episodes']} episodes rendered by {figures['renderer']}: {_views(figures)}; "
+        f"{figures['pictures_per_second']:.3g} pictures/s ({figures['frames_per_second']:.3g} frames/s): "
+        f"{figures['output']}"
+    )
+
+
+def _views(figures: Mapping[str, Any]) -> str:
+    """The cameras and their sizes, and those that were there before."""
+    made = ", ".join(f"{camera} {size.replace('x', '×')}" for camera, size in figures["sizes"].items())
+    kept = f", beside {', '.join(figures['carried'])} as before" if figures["carried"] else ""
+    return made + kept
+
+
+def pictures_pass(source: Path, target: Path, settings: RenderConfig, *, workers: int, resume: bool) -> dict[str, Any]:
+    """Pass two, timed; what a run that goes on had committed before counts for nothing."""
+    began = time.perf_counter()
+    before = _done_so_far(target) if resume else _NOTHING
+    rendered = render_dataset(source, target, settings, workers=checked_workers(workers), resume=resume)
+    seconds = time.perf_counter() - began
+    frames = (rendered["frames"] - before["frames"]) / seconds
+    return {
+        **rendered,
+        "output": str(target),
+        "seconds": seconds,
+        "frames_per_second": frames,
+        "pictures_per_second": frames * len(rendered["cameras"]),
+        "episodes_per_second": (rendered["episodes"] - before["episodes"]) / seconds,
+    }
+
+
+def _done_so_far(output: Path | str) -> dict[str, int]:
+    """What a run that is to be resumed has committed."""
+    progress = committed(output)
+    attempted = sum(entry.outcome.get("attempted", 0) for entry in progress.blocks)
+    return {"attempted": attempted, "episodes": progress.episodes, "frames": progress.frames}
+
+
+def _log(output: Path | str, entry: Mapping[str, Any]) -> None:
+    finished = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), **entry}
+    if is_address(output):
+        from twinloop.dataset.store import write_log
+
+        write_log(str(output), finished)
+        return
+    folder = local_path(output)
+    with folder.with_name(f"{folder.name}.log.jsonl").open("a") as file:
+        file.write(dumps(finished) + "\n")

@@ -1,0 +1,104 @@
+"""Render stored episodes again: by another renderer, from more cameras, in other sizes, through a sensor's eyes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.generate import RenderConfig, render_config
+from twinloop.generate.render_settings import CLEAN, DEVICE, picture_size
+from twinloop.workflows.generate.generate import pictures_pass, render_line
+
+
+def run_render(
+    dataset: Path,
+    settings: RenderConfig,
+    *,
+    output: Path | None,
+    workers: int,
+    resume: bool,
+    console: Console,
+) -> dict[str, Any]:
+    """Render a dataset into a new one and print its figures; beside the source where no place is named."""
+    target = output or dataset.with_name(f"{dataset.resolve().name}-{_suffix(settings)}")
+    figures = pictures_pass(dataset, target, settings, workers=workers, resume=resume)
+    console.print(render_line(figures))
+    return figures
+
+
+def _suffix(settings: RenderConfig) -> str:
+    """How the new dataset is told from its source: by renderer, and by whose eyes."""
+    name = "images" if settings.renderer == "auto" else Path(settings.renderer.partition(":")[0]).stem
+    return name if settings.sensors == CLEAN else f"{name}-{DEVICE}"
+
+
+def settings_from_words(
+    *,
+    renderer: str,
+    cameras: Sequence[str],
+    sizes: Sequence[str],
+    episodes: str | None,
+    samples: int | None,
+    quality: Sequence[str],
+    annotations: str,
+    sensors: Sequence[str],
+    subframes: int,
+) -> RenderConfig:
+    """The settings that a command line asks for.
+
+    Args:
+        sizes: ``640x480`` for all cameras, ``front=640x480`` for one.
+        quality: ``KEY=VALUE``.
+        annotations: names with commas, or ``all``.
+        sensors: ``clean``, ``device``, or ``front=uvc_webcam`` for one camera.
+
+    Raises:
+        InputError: names the word that is not understood.
+    """
+    values: dict[str, Any] = {
+        "renderer": renderer,
+        "cameras": list(cameras) or None,
+        "episodes": episodes,
+        "samples": samples,
+        "subframes": subframes,
+    }
+    own, everywhere = _pairs(sizes, "--size")
+    values["sizes"] = own
+    if everywhere:
+        values["width"], values["height"] = picture_size(everywhere[-1])
+    named, alone = _pairs(quality, "--quality")
+    if alone:
+        raise InputError(f"--quality {alone[0]}: give KEY=VALUE, as in shadow_map=2048.")
+    values["quality"] = {key: _scalar(text) for key, text in named.items()}
+    names = [name.strip() for name in annotations.split(",") if name.strip()]
+    values["annotations"] = "all" if names == ["all"] else names
+    own, everywhere = _pairs(sensors, "--sensors")
+    values["sensors"] = own or (everywhere[-1] if everywhere else CLEAN)
+    if own and everywhere:
+        raise InputError(f"--sensors {' '.join(sensors)}: give one word for all cameras, or CAMERA=DEVICE for each.")
+    return render_config(values, where="what is asked for")
+
+
+def _pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]]:
+    """Words with an equals sign as a mapping, and the others; refused where two of them say the same thing."""
+    parts = [word.partition("=") for word in words]
+    said = [key if sign else "" for key, sign, _ in parts]
+    if (option != "--quality" and said.count("") > 1) or any(key and said.count(key) > 1 for key in said):
+        raise InputError(f"{option} {' '.join(words)} says the same thing twice. Keep one.")
+    return {key: value for key, sign, value in parts if sign}, [word for word in words if "=" not in word]
+
+
+def _scalar(text: str) -> bool | int | float | str:
+    """A value as it was meant: yes or no, a number, or a word."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,147 @@
+"""`identify --plan`: what a log can tell before it is fitted, and the excitation that would tell the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.hardware.excite import ExcitationPlan, refuse_plan_name, save_excitation
+from twinloop.hardware.limits import SPEED_SHARE, motion_limits
+from twinloop.identify import FitConfig
+from twinloop.identify.excitation import Criterion, Excitation, ExcitationOptions, suggest
+from twinloop.identify.excitation_trial import Trials
+from twinloop.identify.plan import plan
+from twinloop.identify.plan_result import Plan
+from twinloop.identify.survey import Survey, SurveyOptions, survey
+from twinloop.simulate import open_backend
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.run.results import claim_output, write_result
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanRequest:
+    """What is asked of a plan: whether to suggest an excitation, where to, and how it is looked for."""
+
+    excitation: Path | None = None
+    duration: float = 30.0
+    repeat: int = 4
+    criterion: Criterion = "D"
+    speed: float = SPEED_SHARE
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed <= 1:
+            raise InputError(f"--speed-share {self.speed:g} is no share. Give more than 0 and at most 1, such as 0.6.")
+
+    def options(self) -> ExcitationOptions:
+        """How the excitation is looked for."""
+        return ExcitationOptions(
+            duration=self.duration,
+            piece=min(5.0, self.duration),
+            repeat=self.repeat,
+            criterion=self.criterion,
+            seed=self.seed,
+        )
+
+
+def run_plan(
+    reference: str,
+    log: Log | None,
+    request: PlanRequest,
+    *,
+    console: Console,
+    config: FitConfig | None = None,
+    output: Path | None = None,
+) -> dict[str, Any]:
+    """Print what a log, or none, can tell about a twin; store an excitation, and figures where a folder is given."""
+    twin, config = load_twin(reference), config or FitConfig()
+    if output is not None:
+        claim_output(output)
+    if request.excitation is not None:
+        refuse_plan_name(request.excitation)
+        request.options()
+    if twin.spec.robot is None and (log is None or request.excitation is not None):
+        raise InputError(f"The twin {twin.name} has no robot that could be moved. Leave --excitation, and give --data.")
+    console.print(f"Data: {log.label}" if log else "Data: none yet")
+    options = SurveyOptions(seed=request.seed)
+    seen = survey(twin, log.episodes if log else (), backend=open_backend(), config=config, options=options)
+    suggested = None if request.excitation is None else _suggest(twin, seen, config, request)
+    repeat = request.repeat if suggested else 1
+    found = plan(seen, suggested, repeat=repeat, data=log.label if log else "")
+    console.print(found.text(), soft_wrap=True)
+    figures = {**found.to_json(), "verb": "plan", "twin_hash": twin.hash, "excitation": None}
+    if suggested is not None and request.excitation is not None:
+        made = _file(reference, twin, suggested, found, request)
+        save_excitation(made, request.excitation)
+        figures["excitation"] = {"path": str(request.excitation), "seconds": made.seconds, **made.made}
+        console.print("\n" + _said(made, suggested, request), soft_wrap=True)
+    return write_result(output, figures) if output is not None else figures
+
+
+def _suggest(twin: Twin, seen: Survey, config: FitConfig, request: PlanRequest) -> Excitation:
+    trials = Trials(
+        twin=twin,
+        space=replace(seen.space, twin=twin),
+        points=seen.points,
+        noise=seen.joint_noise(),
+        config=config,
+        backend=open_backend(),
+        limits=motion_limits(twin, speed=request.speed),
+    )
+    open_now = plan(seen).open
+    columns = [i for i, name in enumerate(seen.space.names) if name in open_now] or range(len(seen.space.names))
+    return suggest(trials, seen.told, list(columns), request.options())
+
+
+def _file(reference: str, twin: Twin, suggested: Excitation, found: Plan, request: PlanRequest) -> ExcitationPlan:
+    expected: dict[str, Mapping[str, Any]] = {}
+    for row in found.parameters:
+        then = row.then or row.now
+        expected[row.name] = {
+            "unit": "relative" if row.log else row.unit,
+            "before": float(f"{row.error(row.now):.4g}"),
+            "after": float(f"{row.error(then):.4g}"),
+            "verdict": then.verdict,
+        }
+    return ExcitationPlan(
+        twin=reference,
+        twin_hash=twin.hash,
+        joints=tuple(twin.robot.joints),
+        control=twin.robot.control,
+        hz=twin.control_hz,
+        commands=suggested.commands,
+        home=twin.home()[1],
+        limits=motion_limits(twin, speed=request.speed),
+        following=suggested.following,
+        repeat=request.repeat,
+        expected=expected,
+        made={
+            "seed": request.seed,
+            "criterion": request.criterion,
+            "pieces": list(suggested.kinds),
+            "gain": suggested.gain,
+            "random_gain_mean": suggested.random_gain[0],
+            "random_gain_best": suggested.random_gain[1],
+            "speed_share": request.speed,
+            "data": found.data or "none",
+        },
+    )
+
+
+def _said(made: ExcitationPlan, suggested: Excitation, request: PlanRequest) -> str:
+    """What was made, and how much more it tells than chance."""
+    mean, best = suggested.random_gain
+    unit = " nats" if request.criterion == "D" else ""
+    return (
+        f"Excitation of {made.seconds:.0f} s, to be recorded {made.repeat} times: {request.excitation}\n"
+        f"  pieces: {', '.join(suggested.kinds)}; {suggested.refused} of the pieces drawn break a limit.\n"
+        f"  {request.criterion}-criterion {suggested.gain:.2f}{unit}; as many random Fourier series: {mean:.2f} on "
+        f"average, {best:.2f} the best of 100.\n"
+        f"  Next: twinloop record --robot ADDRESS --excitation {request.excitation} --output DIR"
+    )

@@ -1,0 +1,316 @@
+"""Identify a twin from a log: figures, result.json, report; and beyond the fit ranges, rival structures, drift."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+from rich.console import Console
+
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import Episode
+from twinloop.core.yaml_documents import load_yaml
+from twinloop.gap import GapReport, measure_gap
+from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
+from twinloop.identify.compare import compare, held_out_splits
+from twinloop.identify.compare_result import Comparison
+from twinloop.identify.conformal import CalibratedRanges, calibrate
+from twinloop.identify.drift import Drift, drift, drift_groups
+from twinloop.identify.sbi_bridge import posterior
+from twinloop.identify.sbi_flow import require_sbi
+from twinloop.identify.sbi_result import Posterior
+from twinloop.identify.structures import chosen_structures
+from twinloop.report import Report
+from twinloop.simulate import open_backend
+from twinloop.twin import Twin, load_twin
+from twinloop.twin.spec import describe
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.gap.options import name_and_hash
+from twinloop.workflows.identify.page import drift_section, identify_section, ranges_section, structures_section
+from twinloop.workflows.run.results import claim_output, write_run
+from twinloop.workflows.run.sections import gap_section, gap_tables_section
+
+_LEAST_REFITS = 40  # one beyond each end of a 95 % interval
+
+
+def read_fit(path: Path) -> FitConfig:
+    """The configuration in a YAML file; what it leaves out keeps its default.
+
+    Raises:
+        InputError: the file is missing, is no YAML, or a value has the wrong type; names the key.
+        UnknownNameError: a key that does not exist; names the nearest.
+    """
+    value = load_yaml(path)
+    if not isinstance(value, Mapping):
+        raise InputError(f"{path} is not a mapping of options. Write `replay: {{window: 0.5}}`, for example.")
+    _known_keys(FitConfig, value, where=str(path))
+    try:
+        return TypeAdapter(FitConfig).validate_python(value)
+    except ValidationError as error:
+        raise InputError(describe(error, where=str(path))) from error
+
+
+def fit_config(
+    fit: Path | None = None,
+    window: float | None = None,
+    free: Sequence[str] = (),
+    bootstrap: int = 0,
+    profile: Sequence[str] = (),
+    measured_torque: bool = False,
+) -> FitConfig:
+    """The configuration in a file, or the default one, with what was said besides.
+
+    Raises:
+        InputError: a window that is not longer than 0, or as `read_fit`.
+    """
+    config = FitConfig() if fit is None else read_fit(fit)
+    if window is not None:
+        if not window > 0:
+            raise InputError(f"--window {window:g}: give seconds, such as 0.5.")
+        config = replace(config, replay=replace(config.replay, window=window, start="measured"))
+    if bootstrap:
+        if bootstrap < _LEAST_REFITS:
+            raise InputError(
+                f"--bootstrap {bootstrap}: percentiles take at least {_LEAST_REFITS} refits. Give as many, or "
+                "leave it out."
+            )
+        config = replace(config, bootstrap=bootstrap)
+    if profile:
+        config = replace(config, profile=tuple(profile))
+    if measured_torque:
+        config = replace(config, replay=replace(config.replay, torque="measured"))
+    return replace(config, free=tuple(free)) if free else config
+
+
+def _known_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str = "") -> None:
+    """Refuse keys that no field of a dataclass, or of one within it, has."""
+    hints = get_type_hints(kind)
+    for key, item in value.items():
+        if key not in hints:
+            known = [f"{prefix}{name}" for name in hints]
+            raise UnknownNameError("option of a fit", f"{prefix}{key}", known, where=where)
+        inner = _dataclass_in(hints[key])
+        if inner is None or not isinstance(item, Mapping):
+            continue
+        parts = item if _is_mapping(hints[key]) else {"": item}
+        for name, part in parts.items():
+            if isinstance(part, Mapping):
+                _known_keys(inner, part, where=where, prefix=f"{prefix}{key}.{f'{name}.' if name else ''}")
+
+
+def _dataclass_in(hint: Any) -> type | None:
+    """The dataclass that an annotation holds, if any."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return hint
+    return next((found for part in get_args(hint) if (found := _dataclass_in(part))), None)
+
+
+def _is_mapping(hint: Any) -> bool:
+    origin = get_origin(hint)
+    if origin is types.UnionType:
+        return any(_is_mapping(part) for part in get_args(hint))
+    return isinstance(origin, type) and issubclass(origin, Mapping)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Beyond:
+    """What is asked for beyond the fit; see `cli.ranging`."""
+
+    calibrate: str | None = None
+    compare: bool = False
+    structures: tuple[str, ...] = ()
+    structure_file: Path | None = None
+    folds: int = 3
+    drift: str | None = None
+    posterior: str | None = None
+
+    def __post_init__(self) -> None:
+        if (self.structures or self.structure_file) and not self.compare:
+            raise InputError("--structures and --structure-file name what --compare fits. Say --compare as well.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Identified:
+    """A fit, its ranges and, where episodes were held out, the gap on them before and after.
+
+    ``compared``, ``drifted`` and ``learned`` (a posterior) are there where they were asked for.
+    """
+
+    twin: Twin
+    log: Log
+    config: FitConfig
+    result: IdentifyResult
+    ranges: CalibratedRanges | None
+    gap: GapReport | None
+    training: Sequence[Episode]
+    held_out: Sequence[Episode]
+    compared: Comparison | None = None
+    drifted: Drift | None = None
+    learned: Posterior | None = None
+
+    @property
+    def distribution(self) -> ParamDistribution:
+        """What was found, with noise and calibration where anything was determined."""
+        return self.result.distribution if self.ranges is None else self.ranges.distribution
+
+    def figures(self) -> dict[str, Any]:
+        """Plain figures for result.json; wall-clock seconds included, because a run is not data."""
+        return {
+            **self.result.to_json(),
+            "distribution": self.distribution.to_json(),
+            "verb": "identify",
+            "twin": name_and_hash(self.twin),
+            "data": self.log.describe(),
+            "gap": None if self.gap is None else self.gap.to_json(),
+            "ranges": None if self.ranges is None else self.ranges.to_json(),
+            "structures": None if self.compared is None else self.compared.to_json(),
+            "drift": None if self.drifted is None else self.drifted.to_json(),
+            "posterior": None if self.learned is None else self.learned.to_json(),
+        }
+
+    def text(self) -> str:
+        """Everything that was found, for a terminal."""
+        parts = [self.result.text()]
+        beyond = (self.ranges, self.gap, self.compared, self.drifted, self.learned)
+        parts += [part.text() for part in beyond if part is not None]
+        return "\n\n".join(parts)
+
+    def page(self, report: Report, *, target: Sequence[float] | None = None) -> None:
+        """Add the sections of a fit; ``target`` is an error per joint to compare with."""
+        if self.gap is not None:
+            options = self.config.replay
+            gap_section(report, self.gap, self.twin, self.held_out, self.distribution, target=target, options=options)
+            gap_tables_section(report, self.gap)
+        identify_section(report, self.result, self.twin, self.training, self.config)
+        if self.ranges is not None:
+            ranges_section(report, self.ranges, self.twin, self.held_out, self.config)
+        if self.compared is not None:
+            structures_section(report, self.compared)
+        if self.drifted is not None:
+            drift_section(report, self.drifted)
+
+
+def fit(
+    twin: Twin,
+    log: Log,
+    holdout: str | None,
+    config: FitConfig | None = None,
+    *,
+    calibration: str | None = None,
+) -> Identified:
+    """Fit the training episodes, calibrate ranges on those of ``calibration``, and measure the held-out ones."""
+    config, backend = config or FitConfig(), open_backend()
+    training, widening, held = split_log(log.episodes, holdout, calibration)
+    numbers = tuple(episode.index for episode in held)
+    spec = HoldoutSpec(kind="list", numbers=numbers) if held else HoldoutSpec(kind="none")
+    seen = [episode for episode in log.episodes if episode not in widening]
+    result = identify(twin, seen, backend=backend, holdout=spec, config=config)
+    gap = ranges = None
+    if held:
+        gap = measure_gap(
+            twin, held, backend=backend, params=result.distribution, options=config.replay, training=training
+        )
+    if any(result.distribution.determined):
+        ranges = calibrate(
+            twin,
+            result.distribution,
+            backend=backend,
+            training=training,
+            calibration=widening,
+            test=held,
+            config=config,
+        )
+    return Identified(
+        twin=twin,
+        log=log,
+        config=config,
+        result=result,
+        ranges=ranges,
+        gap=gap,
+        training=training,
+        held_out=held,
+    )
+
+
+def split_log(
+    episodes: Sequence[Episode], holdout: str | None, calibration: str | None
+) -> tuple[list[Episode], list[Episode], list[Episode]]:
+    """Training, calibration and held-out episodes; ``calibration`` counts among those that are not held out.
+
+    Raises:
+        InputError: see `HoldoutSpec`; or nothing is left to train on.
+    """
+    rest, held = HoldoutSpec.parse(holdout).split([episode.index for episode in episodes])
+    if calibration is None:
+        return [episodes[i] for i in rest], [], [episodes[i] for i in held]
+    spec = HoldoutSpec.parse(calibration, option="--calibrate")
+    training, widening = spec.split([episodes[i].index for i in rest])
+    return (
+        [episodes[rest[i]] for i in training],
+        [episodes[rest[i]] for i in widening],
+        [episodes[i] for i in held],
+    )
+
+
+def run_identify(
+    reference: str,
+    log: Log,
+    output: Path,
+    *,
+    holdout: str | None,
+    console: Console,
+    config: FitConfig | None = None,
+    beyond: Beyond | None = None,
+) -> dict[str, Any]:
+    """Print and store what a log says about a twin."""
+    twin, asked = load_twin(reference), beyond or Beyond()
+    claim_output(output)
+    _refuse_early(log, asked, holdout)
+    found = fit(twin, log, holdout, config, calibration=asked.calibrate)
+    found = _further(found, asked, holdout, console)
+    console.print(f"Data: {log.label}")
+    console.print(found.text(), soft_wrap=True)
+    page = Report(f"Identification of {found.twin.name}", log.label)
+    return write_run(output, found.figures(), page, found.page, console)
+
+
+def _refuse_early(log: Log, asked: Beyond, holdout: str | None) -> None:
+    """Refuse before the fit what would only be refused after it."""
+    if asked.compare:
+        chosen_structures(asked.structures, asked.structure_file)
+        held_out_splits([episode.index for episode in log.episodes], HoldoutSpec.parse(holdout), asked.folds)
+    if asked.drift is not None:
+        drift_groups(log.episodes, asked.drift)
+    if asked.posterior is not None:
+        require_sbi()
+
+
+def _further(found: Identified, asked: Beyond, holdout: str | None, console: Console) -> Identified:
+    """Rival structures, drift and a posterior, where they are asked for."""
+    compared = drifted = None
+    backend, episodes = open_backend(), found.log.episodes
+    if asked.compare:
+        compared = compare(
+            found.twin,
+            episodes,
+            backend=backend,
+            structures=chosen_structures(asked.structures, asked.structure_file),
+            holdout=HoldoutSpec.parse(holdout),
+            folds=asked.folds,
+            config=found.config,
+            progress=lambda what: console.print(f"Comparing structures, {what}"),
+        )
+    if asked.drift is not None:
+        groups = drift_groups(episodes, asked.drift)
+        drifted = drift(found.twin, episodes, groups, backend=backend, config=found.config)
+    learned = None
+    if asked.posterior is not None:
+        console.print("Simulating for a posterior")
+        learned = posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
+    return replace(found, compared=compared, drifted=drifted, learned=learned)

@@ -1,0 +1,114 @@
+"""Runs that happen within a workspace are written down there, and the datasets that they made are added."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import TwinloopError
+from twinloop.core.files import dumps
+from twinloop.dataset import layout
+from twinloop.dataset.target import is_address, local_path
+from twinloop.workflows.run.results import finite
+
+# Commands that measure or make something; of these, those that make datasets. Some write down their own runs, with
+# what the catalog's tables hold of them (evaluate, compare, curate, train), and say which: ``run_id``.
+MEASURING = ("compare", "coverage", "evidence", "gap", "gate", "identify", "monitor", "plan")
+MAKING = ("edit", "fetch", "generate", "import", "pull", "record", "render", "run", "scenario")
+STORING = ("curate", "evaluate", "train")  # these write themselves down
+_LOOKING = ("list", "show")  # actions of these that come to no result
+_SHOWN = 5  # sentences on files that cannot be read
+_MOST_BYTES = 4096  # of one figure; a run's result.json has the rest
+
+
+def remember(
+    words: Sequence[str], figures: Mapping[str, Any], code: int, *, started: datetime, ended: datetime
+) -> str | None:
+    """Write a command down as `_recorded` does, and seal the files that it wrote; returns lines for people."""
+    lines = [_recorded(words, figures, code, started=started, ended=ended), _sealed(words, figures)]
+    return "\n".join(line for line in lines if line) or None
+
+
+def _sealed(words: Sequence[str], figures: Mapping[str, Any]) -> str | None:
+    """Seal the files that a command wrote into a workspace, so that `fsck` notices changes."""
+    written = _written(words, figures) if words and words[0] in (*MEASURING, *MAKING, *STORING) else None
+    if written is None or not any((folder / "twinloop.yaml").is_file() for folder in written.parents):
+        return None
+    from twinloop.catalog import Workspace
+    from twinloop.catalog.run_files import seal_run
+
+    root = Workspace.find(written.parent)
+    assert root is not None  # noqa: S101 - the line above found it
+    try:
+        with Workspace.open(root) as workspace:
+            seal_run(workspace.root, workspace.state, written)
+    except (TwinloopError, OSError, sqlite3.Error) as error:
+        return f"Changes of the files in {written} will not be noticed: {error}"
+    return None
+
+
+def _recorded(
+    words: Sequence[str], figures: Mapping[str, Any], code: int, *, started: datetime, ended: datetime
+) -> str | None:
+    """Write a command down in the workspace it ran in, and add the dataset that it made.
+
+    The workspace is the nearest folder with a ``twinloop.yaml`` upwards from what the command wrote or, where it wrote
+    nothing, from here; without one nothing happens. What the command did stands whatever comes of this.
+
+    Returns:
+        A line for people: what was added, or why the run was not written down.
+    """
+    verb = words[0] if words else ""
+    if verb not in MEASURING + MAKING or figures.get("run_id") or any(word in _LOOKING for word in words[1:2]):
+        return None
+    written = _written(words, figures)
+    place = written or Path(str(figures.get("workspace") or Path.cwd()))
+    if not any((folder / "twinloop.yaml").is_file() for folder in (place, *place.parents)):
+        return None  # most commands run outside of any, and need not load what a catalog needs
+    from twinloop.catalog import Workspace
+
+    root = Workspace.find(place)
+    assert root is not None  # noqa: S101 - the line above found it
+    try:
+        with Workspace.open(root) as workspace:
+            result = {**_short(finite(figures)), "exit_code": code}
+            run = workspace.record_run(verb, written, result, started, ended, list(words))
+            added = [workspace.add(path, run_id=run) for path in _datasets(verb, written)]
+    except (TwinloopError, OSError, sqlite3.Error) as error:
+        return f"Not written down in the workspace {root}: {error}"
+    lines = [f"Batch {one.batch} of the workspace: {one.new} new episodes, {one.known} known." for one in added]
+    lines += [f"Cannot be read: {sentence}" for one in added for sentence in one.unreadable[:_SHOWN]]
+    return "\n".join(lines) or None
+
+
+def _written(words: Sequence[str], figures: Mapping[str, Any]) -> Path | None:
+    """The local folder that a command wrote."""
+    output = figures.get("output") or figures.get("stored")
+    if output is None:  # measurements do not repeat it
+        said = [word.removeprefix("--output=") for word in words if word.startswith("--output=")]
+        said += [word for before, word in pairwise(words) if before == "--output"]
+        output = said[-1] if said else None
+    if output is None or is_address(str(output)):
+        return None
+    folder = Path(os.path.abspath(local_path(str(output))))  # noqa: PTH100 - ../x lies outside, a link within
+    return folder if folder.is_dir() else None
+
+
+def _datasets(verb: str, folder: Path | None) -> list[Path]:
+    """The datasets that a command made: its output, parts of it, and the pixels beside it."""
+    if verb not in MAKING or folder is None:
+        return []
+    parts = sorted(path for path in folder.iterdir() if path.is_dir())
+    here = [folder, folder.with_name(f"{folder.name}-images")]
+    found = [path for path in here if (path / layout.INFO).is_file()]
+    return found or [path for path in parts if (path / layout.INFO).is_file()]
+
+
+def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
+    """The figures of a run that are no tables."""
+    return {key: value for key, value in figures.items() if len(dumps(value)) <= _MOST_BYTES}

@@ -1,0 +1,381 @@
+"""What every run begins and ends with: its folder, ``result.json``, its page, conditions on figures, its exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import os
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.files import write_json
+from twinloop.core.headline import Headline, path_word
+from twinloop.core.redaction import redacted_values
+from twinloop.dataset import layout
+from twinloop.dataset.snapshot import forget_lock, locked
+from twinloop.report import Report
+
+
+def finite(value: Any) -> Any:
+    """The same plain value with what JSON cannot say (NaN, infinity) as null."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def claim_output(folder: Path) -> None:
+    """Refuse a run's folder before the work begins, where it could not be written afterwards.
+
+    Raises:
+        InputError: it holds an earlier run, lies in a dataset, or lies below something that is no folder or not
+            writable.
+    """
+    if (folder / "result.json").exists():
+        forget_lock(folder)
+        raise InputError(f"{folder} holds an earlier run. Choose another --output, or move that one away.")
+    if (folder / layout.INFO).is_file():
+        raise InputError(f"{folder} holds a dataset. Choose another --output, or move that one away.")
+    for above in folder.resolve().parents:
+        if (above / layout.INFO).is_file():
+            raise InputError(f"{folder} lies in the dataset {above}. Choose an --output outside it.")
+    existing = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError(f"{folder} cannot be made: {existing} is no folder to write to. Choose another --output.")
+
+
+@contextlib.contextmanager
+def finishing(folder: Path, purpose: str = "") -> Generator[None]:
+    """Hold a run's folder while its files are written; ``purpose`` is for a block around another one.
+
+    Raises:
+        DatasetLockedError: another process writes there.
+        InputError: another process has finished a run there since this one began.
+    """
+    with locked(folder, purpose):
+        claim_output(folder)
+        yield
+
+
+def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Store a run's figures, without credentials, as ``FOLDER/result.json``; return them as stored."""
+    plain = redacted_values(finite(dict(figures)))
+    write_json(folder / "result.json", plain)
+    return plain
+
+
+def write_report(page: Report, fill: Callable[[Report], None], path: Path, console: Console) -> Path | None:
+    """Fill and write a page, or say in one line what it needs: the figures do not depend on it."""
+    try:
+        fill(page)
+        page.write(path)
+    except MissingDependencyError as error:
+        console.print(f"No report: {error}")
+        return None
+    console.print(f"Report: {path}")
+    return path
+
+
+def write_run(
+    folder: Path, figures: Mapping[str, Any], page: Report, fill: Callable[[Report], None], console: Console
+) -> dict[str, Any]:
+    """Write a run's report and then its figures; returns the figures as stored.
+
+    ``result.json`` comes last: a folder that has it is finished. A run that was killed, or whose disk was full, can
+    then be made again in the same folder.
+    """
+    with finishing(folder):
+        write_report(page, fill, folder / "report.html", console)
+        return write_result(folder, figures)
+
+
+_WHY = ("unexplained", "unexplained/*", "share/*")
+_NEAR = ("recall", "coverage", "precision", "density")
+_SCORES = (
+    "pearson",
+    "spearman",
+    "kendall",
+    "mmrv",
+    "pairwise_accuracy",
+    "best_agrees",
+    "regret",
+    "bias",
+    "absolute_gap",
+)
+
+
+def _and_each(*names: str) -> tuple[str, ...]:
+    """A figure of all together, and of each joint, task or policy."""
+    return (*names, *(f"{name}/*" for name in names))
+
+
+# By verb and kind; * stands for what the data say: a joint, a task, a policy, a signal.
+_FIGURES: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("gap", "dynamics"): (*_and_each("skill", "gap_ratio"), "nrmse", "rmse/*", "delay/*", *_WHY),
+    ("gap", "why"): _WHY,
+    ("gap", "sensors"): ("sensors_differ", "*/*"),
+    ("gap", "vision"): ("mmd", "kid", "auc", "accuracy", *_NEAR, "difference/*"),
+    ("gap", "data"): ("auc", "auc/*", "mmd", "energy", "coverage", "precision"),
+    ("gap", "classes"): ("classes", "class/*"),
+    ("gap", "policies"): (
+        *_and_each("success_gap", "score_gap"),
+        *(f"{measure}_{what}" for measure in ("success", "score") for what in ("largest", "conditions_differ")),
+    ),
+    ("gap", "predictivity"): ("best_policy", *_and_each(*_SCORES)),
+    ("gap", "estimate"): ("real/*", "trials_saved/*"),
+    ("gap", "compare"): _and_each("difference", "p_differs", "p_equivalent"),
+    ("coverage", "reality"): (*_NEAR, "largest_hole"),
+    ("scenario", "search"): ("failure_rate",),
+    ("evidence", "claim"): ("trials", "watched_trials", "rate_shown", "more_without_failure", "bound"),
+    ("compare", ""): ("difference", "p_value", "pairs"),
+}
+
+
+def figures_of(verb: str, kind: str) -> tuple[str, ...]:
+    """The names that conditions on a command may have; none where only the command itself can tell.
+
+    Args:
+        verb: the command.
+        kind: the word after it, or what was asked of it.
+    """
+    return _FIGURES.get((verb, kind)) or _FIGURES.get((verb, ""), ())
+
+
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_PATTERN = re.compile(r"^\s*(?P<name>[^<>]+?)(?:\.(?P<end>low|high))?\s*(?P<sign><=|>=|<|>)\s*(?P<number>\S+)\s*$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Condition:
+    """``text`` as it was given; it compares the estimate of figures ``name``, or an ``end`` of their intervals.
+
+    What a figure's own name cannot hold (spaces, =) may be written, and stands for the underscore there.
+    """
+
+    text: str
+    name: str
+    end: str
+    sign: str
+    number: float
+
+    def matches(self, figures: Mapping[str, Headline]) -> list[Headline]:
+        """The figures that the condition speaks of.
+
+        Raises:
+            UnknownNameError: there is none.
+        """
+        found = [figure for name, figure in figures.items() if name == self.name or fnmatchcase(name, self.name)]
+        if not found:
+            raise UnknownNameError("figure", self.name, list(figures), where=f"--fail-if '{self.text}'")
+        return found
+
+    def holds(self, figure: Headline) -> bool:
+        """Whether the condition is true of a figure.
+
+        Raises:
+            InputError: the figure is not known, or has no interval where an end of it is asked for.
+        """
+        value = getattr(figure, self.end or "estimate")
+        if math.isnan(value):
+            reason = f" ({figure.method})" if figure.method else ""
+            what = f"The interval of {figure.name}" if self.end else figure.name
+            raise InputError(f"--fail-if '{self.text}' cannot be decided: {what} is not known{reason}.")
+        return _COMPARE[self.sign](value, self.number)
+
+
+def parse_conditions(texts: Sequence[str]) -> tuple[Condition, ...]:
+    """Read conditions before the work begins.
+
+    Raises:
+        InputError: one that is not NAME < NUMBER, NAME.low < NUMBER or the like.
+    """
+    return tuple(_parse(text) for text in texts)
+
+
+def _parse(text: str) -> Condition:
+    found = _PATTERN.match(text)
+    number = _number(found["number"]) if found else math.nan
+    if found is None or math.isnan(number):
+        raise InputError(
+            f"--fail-if '{text}' is no condition. Write NAME < NUMBER, with <, <=, > or >=, such as 'skill < 0.5', or "
+            "an end of the interval: 'skill.low < 0.5'."
+        )
+    return Condition(
+        text=text, name=path_word(found["name"]), end=found["end"] or "", sign=found["sign"], number=number
+    )
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
+
+
+def check_names(conditions: Sequence[Condition], figures: Sequence[str]) -> None:
+    """Refuse a condition on what a command never tells, before the work begins.
+
+    Args:
+        conditions: what was asked.
+        figures: names of figures; ``*`` stands for what only the data say, such as a joint's name.
+
+    Raises:
+        UnknownNameError: a condition names none of them.
+    """
+    names = [path_word(name) for name in figures]
+    for condition in conditions:
+        if not any(_meets(condition.name, name) for name in names):
+            raise UnknownNameError("figure", condition.name, names, where=f"--fail-if '{condition.text}'")
+
+
+def _meets(asked: str, told: str) -> bool:
+    """Whether two patterns may mean one name: as far as both are spelt out, from the beginning on, where both are."""
+    if asked == told or fnmatchcase(asked, told) or fnmatchcase(told, asked):
+        return True
+    both = [re.split(r"[*?\[]", text, maxsplit=1) for text in (asked, told)]
+    begins = [parts[0] for parts in both]
+    return all(len(parts) > 1 for parts in both) and (
+        begins[0].startswith(begins[1]) or begins[1].startswith(begins[0])
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """Which figures made which condition true; none where the run passed."""
+
+    failed: tuple[tuple[Condition, Headline], ...]
+
+    @property
+    def code(self) -> int:
+        """The exit code: 1 where any condition is true."""
+        return 1 if self.failed else 0
+
+    def lines(self) -> list[str]:
+        """A line for each true condition."""
+        return [
+            f"FAILED {condition.text}: {figure.name} is {figure.estimate:.4g}{_interval(figure)}{_unit(figure)}"
+            for condition, figure in self.failed
+        ]
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """A plain form for files."""
+        return [{"condition": condition.text, "figure": figure.name} for condition, figure in self.failed]
+
+
+def judge(conditions: Sequence[Condition], figures: Mapping[str, Headline]) -> Verdict:
+    """Try every condition on every figure that it names."""
+    tried = [(condition, figure) for condition in conditions for figure in condition.matches(figures)]
+    return Verdict(failed=tuple((condition, figure) for condition, figure in tried if condition.holds(figure)))
+
+
+def _interval(figure: Headline) -> str:
+    return "" if math.isnan(figure.low) else f" [{figure.low:.4g}, {figure.high:.4g}]"
+
+
+def _unit(figure: Headline) -> str:
+    return f" {figure.unit}" if figure.unit else ""
+
+
+Outcome = tuple[dict[str, Any], int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredRun:
+    """One run of a command that measures. ``kind`` is the word after ``twinloop`` ``verb``, or what was asked of it.
+
+    Without ``output`` nothing is stored.
+    """
+
+    verb: str
+    kind: str
+    output: Path | None
+    conditions: tuple[Condition, ...]
+    console: Console
+
+    @classmethod
+    def begin(cls, verb: str, kind: str, output: Path | None, fail_if: Sequence[str], console: Console) -> MeasuredRun:
+        """Claim the folder and read the conditions, before anything is computed.
+
+        Raises:
+            InputError: the folder is taken, or a condition cannot be read.
+            UnknownNameError: a condition is on a figure that this command never tells.
+        """
+        run = cls(verb=verb, kind=kind, output=output, conditions=parse_conditions(fail_if), console=console)
+        run.expect(figures_of(verb, kind))
+        if output is not None:
+            claim_output(output)
+        return run
+
+    def expect(self, figures: Sequence[str]) -> None:
+        """Say which figures there will be, ``*`` where only the data tell, as soon as that is known; none says nothing.
+
+        Raises:
+            UnknownNameError: a condition names none of them.
+        """
+        if figures:
+            check_names(self.conditions, figures)
+
+    def storing(self) -> AbstractContextManager[None]:
+        """Hold the folder while a command writes files of its own there, before `end` writes the others.
+
+        Raises:
+            DatasetLockedError: another process writes there.
+            InputError: another process has finished a run there since this one began.
+        """
+        return nullcontext() if self.output is None else finishing(self.output, "run")
+
+    def end(
+        self,
+        figures: Mapping[str, Any],
+        headline: Sequence[Headline],
+        *,
+        title: str = "",
+        subtitle: str = "",
+        fill: Callable[[Report], None] | None = None,
+    ) -> Outcome:
+        """Store result.json and report.html, judge the conditions, and give the figures and the exit code.
+
+        Args:
+            figures: what the measurement found, in a plain form.
+            headline: the figures that conditions and the history see.
+            title: of the page.
+            subtitle: of the page.
+            fill: adds the sections of the page; None for no page.
+
+        Raises:
+            UnknownNameError: a condition on a figure that the data did not give; all is stored even so.
+        """
+        result: dict[str, Any] = {
+            **figures,
+            "verb": self.verb,
+            "kind": self.kind,
+            "made": datetime.now(UTC).isoformat(timespec="seconds"),
+            "headline": [figure.to_json() for figure in headline],
+        }
+        if self.output is not None:  # before conditions are judged: one that names no figure must not lose the rest
+            with finishing(self.output):
+                if fill is not None:  # result.json comes last, see `write_run`
+                    write_report(Report(title, subtitle), fill, self.output / "report.html", self.console)
+                result = write_result(self.output, result)
+        verdict = judge(self.conditions, {figure.name: figure for figure in headline})
+        for line in verdict.lines():
+            self.console.print(line, soft_wrap=True)
+        return {**result, "failed": verdict.to_json()}, verdict.code

@@ -1,0 +1,375 @@
+"""Asking a scenario: what would have been different, and which term of the physics the failure needs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.errors import InputError
+from twinloop.core.headline import Headline
+from twinloop.core.params import ParamTable
+from twinloop.report import KeyFigure, Report
+from twinloop.report.scenario import dose_response, term_bars
+from twinloop.rollout.pinned import Chance, PinnedWorld
+from twinloop.scenario.ablate import Ablated, Ablation, ablate
+from twinloop.scenario.counterfactual import Attempt, Contrast, Crossing, counterfactual, series
+from twinloop.scenario.terms import terms_of
+from twinloop.scenario.trials import Tried, try_actor
+from twinloop.scenario.what import What, parse_what
+from twinloop.simulate import open_backend
+from twinloop.stats import clopper_pearson
+from twinloop.twin import Twin
+from twinloop.workflows.run.results import MeasuredRun
+from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario.failure import rate_words
+
+_SHOWN = 6
+
+
+def scenario_section(page: Report, pinned: PinnedWorld, base: Tried, level: float) -> None:
+    """What the scenario is, and how often it fails as it is."""
+    rate = base.failure_rate(level)
+    page.section(pinned.name, pinned.meaning or pinned.reason)
+    page.figures(
+        [
+            KeyFigure(
+                label="fails as it is",
+                value=f"{float(rate.estimate):.0%}",
+                source=f"{base.failures} of {base.trials} worlds, {float(rate.low):.0%} to {float(rate.high):.0%}",
+            ),
+            KeyFigure(label="own parameters", value=len(pinned.departs), source="in which it departs from its twin"),
+        ]
+    )
+    page.text(f"Who acts: {base.actor}, at {pinned.task} on {pinned.twin}.")
+
+
+def doses_section(
+    page: Report,
+    whats: Sequence[What],
+    contrasts: Sequence[Contrast],
+    crossings: Sequence[Crossing],
+    base: Tried,
+    level: float,
+) -> None:
+    """A plot of doses for each question with several, and a table of all."""
+    found = {one.what: one for one in crossings}
+    rate = float(base.success_rate(level).estimate)
+    page.section(
+        "What if it had been different?",
+        "Every change was tried in the same worlds with the same chance as none, so that a world that turns does so "
+        "because of the change.",
+    )
+    for what in whats:
+        rows = series(contrasts, what.text, level)
+        if len(rows) < 2:
+            continue
+        cross = found.get(what.text)
+        page.plot(
+            dose_response(
+                rows[:, 0],
+                rows[:, 1],
+                (rows[:, 2], rows[:, 3]),
+                base=rate,
+                title=f"{what.pattern} {'× its own' if what.op == 'scale' else ''}",
+                crossing=None if cross is None else (cross.low, cross.high),
+                by_ratio=what.op == "scale" and bool((rows[:, 0] > 0).all()),
+            ),
+            f"Bars are exact {level:.0%} intervals."
+            + ("" if cross is None else f" Half of the worlds turn between {cross.low:.4g} and {cross.high:.4g}."),
+        )
+    page.table(
+        ["change", "success", "gained", "lost", "difference", f"{level:.0%} interval", "p (Holm)"],
+        [
+            [
+                f"{one.what}{one.dose:.4g}",
+                one.tried.success_rate(level).percent(),
+                one.pairs.only_a,
+                one.pairs.only_b,
+                float(one.difference.estimate),
+                f"{float(one.difference.low):+.2f} to {float(one.difference.high):+.2f}",
+                one.p_adjusted,
+            ]
+            for one in contrasts
+        ],
+        caption="Gained and lost count worlds that turn; the interval of the paired difference is Tango's, p McNemar's "
+        "exact one, adjusted for all changes on this page.",
+    )
+
+
+def terms_section(page: Report, ablation: Ablation, level: float) -> None:
+    """Terms by what the failure needs."""
+    rows = ablation.terms
+    bare = ablation.bare.success_rate(level).percent()
+    page.section(
+        "Which term of the physics does the failure need?",
+        f"With all of these terms switched off {bare} of the worlds succeed. A term that the failure needs gains "
+        "success when it alone is switched off; one that is enough loses it when all others are.",
+    )
+    page.plot(
+        term_bars(
+            [row.term.name for row in rows],
+            [row.needed for row in rows],
+            (
+                [float(row.without.difference.low) for row in rows],
+                [float(row.without.difference.high) for row in rows],
+            ),
+            [row.enough for row in rows],
+        ),
+        f"Bars are {level:.0%} intervals of paired differences.",
+    )
+    page.table(
+        ["term", "meaning", "gained without", "lost alone", "p without", "p alone", "verdict", "parameters"],
+        [
+            [
+                row.term.name,
+                row.term.meaning,
+                row.needed,
+                row.enough,
+                row.without.p_adjusted,
+                row.alone.p_adjusted,
+                row.verdict(),
+                _some(row.parameters),
+            ]
+            for row in rows
+        ],
+        caption="P-values are exact and adjusted (Holm) over all terms.",
+    )
+    if ablation.idle:
+        page.text(f"Neutral in this world, and not tried: {', '.join(ablation.idle)}.")
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asking:
+    """A scenario with who acts in it, how often and with which chance: what every question is put to."""
+
+    pinned: PinnedWorld
+    twin: Twin
+    attempt: Attempt
+    pictures: bool
+    own: ParamTable
+    level: float
+
+    @classmethod
+    def begin(
+        cls, name: str, policy: str, scenarios: Path | None, *, tries: int, chance: Chance, level: float
+    ) -> Asking:
+        """Open the scenario and find who acts; nothing is tried yet.
+
+        Raises:
+            InputError: nobody is named who acts and nobody was stored, or the tries are too few.
+        """
+        if tries < 1:
+            raise InputError(f"--tries {tries}: give at least one.")
+        _, pinned = places.opened(name, scenarios)
+        twin, task = pinned.open()
+        actor = places.actor(who(pinned, policy), twin, task)
+        backend = open_backend()
+        attempt = functools.partial(_attempt, pinned, twin, task, actor, tries, chance, backend)
+        own = pinned.beginning(tries, twin=twin, task=task, chance=chance).params
+        pictures = getattr(actor, "photograph", None) is not None
+        return cls(pinned=pinned, twin=twin, attempt=attempt, pictures=pictures, own=own, level=level)
+
+    @functools.cached_property
+    def base(self) -> Tried:
+        """The scenario as it is."""
+        return self.attempt({})
+
+
+def _attempt(
+    pinned: PinnedWorld,
+    twin: Twin,
+    task: Any,
+    actor: Any,
+    n: int,
+    chance: Chance,
+    backend: Any,
+    values: Mapping[str, Any],
+) -> Tried:
+    return try_actor(pinned, twin, task, actor, n, chance=chance, values=values, backend=backend)
+
+
+def who(pinned: PinnedWorld, policy: str) -> str:
+    """Who acts: the one named, or the one stored with the scenario.
+
+    Raises:
+        InputError: neither is there.
+    """
+    stored = pinned.evidence.get("expected")
+    reference = policy or (str(stored.get("reference", "")) if isinstance(stored, dict) else "")
+    if not reference:
+        raise InputError(
+            f"Nobody was stored who acts in scenario {pinned.name}. Name a policy or the expert: --policy."
+        )
+    return reference
+
+
+def run_counterfactual(
+    name: str,
+    what: Sequence[str],
+    policy: str,
+    output: Path | None,
+    *,
+    scenarios: Path | None,
+    tries: int,
+    chance: Chance,
+    refine: int,
+    level: float,
+    fail_if: Sequence[str],
+    console: Console,
+) -> tuple[dict[str, Any], int]:
+    """Success with and without changes, in the same worlds with the same chance."""
+    if not what:
+        raise InputError("Say what would have been different: --what 'object/cube/mass=0.05,0.1'.")
+    run = MeasuredRun.begin("scenario", "counterfactual", output, fail_if, console)
+    asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
+    whats = [parse_what(text, asking.twin) for text in what]
+    run.expect(
+        [f"{one.text}{dose:.4g}" for one in whats for dose in one.doses] + [f"{w.text}*" for w in whats if refine]
+    )
+    contrasts, crossings = counterfactual(asking.attempt, asking.base, asking.own, whats, refine=refine, level=level)
+    console.print(f"As it is, {rate_words(asking.base)}.", soft_wrap=True)
+    console.print(_contrasts_table(contrasts, level))
+    for one in crossings:
+        console.print(
+            f"{one.what}: half of the worlds turn between {one.low:.4g} and {one.high:.4g} "
+            f"(success {' and '.join(_of(rate, asking.base.trials, level) for rate in one.rates)}).",
+            soft_wrap=True,
+        )
+
+    def fill(page: Report) -> None:
+        scenario_section(page, asking.pinned, asking.base, level)
+        doses_section(page, whats, contrasts, crossings, asking.base, level)
+
+    figures = {
+        **_facts(asking),
+        "contrasts": [one.to_json(level) for one in contrasts],
+        "crossings": [{"what": c.what, "low": c.low, "high": c.high, "rates": list(c.rates)} for c in crossings],
+    }
+    return run.end(
+        figures,
+        [_headline(f"{one.what}{one.dose:.4g}", one, "success with the change less that without") for one in contrasts],
+        title=f"What if: {asking.pinned.name}",
+        subtitle=_subtitle(asking),
+        fill=_page(output, fill),
+    )
+
+
+def run_ablate(
+    name: str,
+    policy: str,
+    output: Path | None,
+    *,
+    terms: Sequence[str],
+    scenarios: Path | None,
+    tries: int,
+    chance: Chance,
+    level: float,
+    fail_if: Sequence[str],
+    console: Console,
+) -> tuple[dict[str, Any], int]:
+    """Terms of the physics switched off one by one, and all but one."""
+    run = MeasuredRun.begin("scenario", "ablate", output, fail_if, console)
+    asking = Asking.begin(name, policy, scenarios, tries=tries, chance=chance, level=level)
+    chosen = terms_of(asking.twin, terms, pictures=asking.pictures)
+    run.expect([term.name for term in chosen if term.acts(asking.own)])
+    found = ablate(asking.attempt, asking.base, asking.own, chosen, level=level)
+    console.print(
+        f"As it is, {rate_words(asking.base)}; with all of these terms off it {rate_words(found.bare)}.", soft_wrap=True
+    )
+    console.print(_terms_table(found.terms))
+    console.print(_first_words(found.terms[0]), soft_wrap=True)
+
+    def fill(page: Report) -> None:
+        scenario_section(page, asking.pinned, asking.base, level)
+        terms_section(page, found, level)
+
+    figures = {
+        **_facts(asking),
+        "bare": found.bare.to_json(level),
+        "terms": [row.to_json(level) for row in found.terms],
+        "idle": list(found.idle),
+    }
+    return run.end(
+        figures,
+        [_headline(row.term.name, row.without, "success without the term less that with it") for row in found.terms],
+        title=f"Ablation: {asking.pinned.name}",
+        subtitle=_subtitle(asking),
+        fill=_page(output, fill),
+    )
+
+
+def _page(output: Path | None, fill: Callable[[Report], None]) -> Callable[[Report], None] | None:
+    return fill if output is not None else None
+
+
+def _facts(asking: Asking) -> dict[str, Any]:
+    return {
+        "scenario": asking.pinned.name,
+        "twin": asking.pinned.twin,
+        "twin_hash": asking.pinned.twin_hash,
+        "base": asking.base.to_json(asking.level),
+        "level": asking.level,
+    }
+
+
+def _subtitle(asking: Asking) -> str:
+    return f"{asking.base.trials} worlds, {asking.pinned.task} on {asking.pinned.twin} {asking.pinned.twin_hash[:12]}"
+
+
+def _headline(name: str, one: Contrast, meaning: str) -> Headline:
+    return one.difference.headline(name, better="higher", meaning=meaning)
+
+
+def _of(rate: float, trials: int, level: float) -> str:
+    return clopper_pearson(round(rate * trials), trials, level=level).percent()
+
+
+def _contrasts_table(contrasts: Sequence[Contrast], level: float) -> Table:
+    table = Table("change", "success", "gained", "lost", "difference", f"{level:.0%} interval", "p")
+    for one in contrasts:
+        table.add_row(
+            f"{one.what}{one.dose:.4g}",
+            one.tried.success_rate(level).percent(),
+            str(one.pairs.only_a),
+            str(one.pairs.only_b),
+            f"{float(one.difference.estimate):+.2f}",
+            f"{float(one.difference.low):+.2f} to {float(one.difference.high):+.2f}",
+            f"{one.p_adjusted:.2g}",
+        )
+    return table
+
+
+def _first_words(first: Ablated) -> str:
+    """What the ranking says."""
+    if first.needed <= 0:
+        return (
+            "No single term is needed: without any one of them it fails as often. Ask for several with counterfactual."
+        )
+    said = f"The failure needs {first.term.name} most ({first.term.meaning}): {first.verdict()}"
+    shown = first.without.p_adjusted <= 0.05
+    return f"{said}." if shown else f"{said}; {first.without.pairs.pairs} worlds do not tell it from chance, try more."
+
+
+def _terms_table(rows: Sequence[Ablated]) -> Table:
+    table = Table("term", "gained without", "lost alone", "p without", "p alone", "verdict")
+    for row in rows:
+        table.add_row(
+            row.term.name,
+            f"{row.needed:+.2f}",
+            f"{row.enough:+.2f}",
+            f"{row.without.p_adjusted:.2g}",
+            f"{row.alone.p_adjusted:.2g}",
+            row.verdict(),
+        )
+    return table

@@ -1,0 +1,118 @@
+"""Demonstrations around a failure: a generate file with a box around the scenario, and what came of running it."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.console import Console
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import write_text
+from twinloop.dataset import layout
+from twinloop.generate.config import MAX_BATCH, make_plan, resolve
+from twinloop.rollout.pinned import PinnedWorld
+from twinloop.scenario.targeted import WIDTH, Box, box_around
+from twinloop.tasks.protocol import is_tracked
+from twinloop.workflows.generate.generate import run_generate
+from twinloop.workflows.run.results import claim_output
+from twinloop.workflows.scenario import places
+
+_FILE, _DATA = "generate.yaml", "data"
+_WRAP = 110
+
+
+def run_augment(
+    name: str,
+    output: Path,
+    *,
+    episodes: int,
+    width: float = WIDTH,
+    only: Sequence[str] = (),
+    seed: int = 0,
+    scenarios: Path | None = None,
+    workers: int = 0,
+    run: bool = True,
+    console: Console,
+) -> dict[str, Any]:
+    """Write ``OUTPUT/generate.yaml`` and run it into ``OUTPUT/data``.
+
+    Raises:
+        InputError: the scenario is nominal in everything, or the box cannot be drawn from.
+        CheckFailedError: no attempt succeeded.
+    """
+    claim_output(output)
+    _, pinned = places.opened(name, scenarios)
+    file, box = write_plan(pinned, output / _FILE, episodes=episodes, width=width, only=only, seed=seed)
+    ranged = len(box.ranges) - len(box.fixed)
+    console.print(f"{file}: {ranged} parameters drawn around the scenario, {len(box.fixed)} kept at its values.")
+    figures: dict[str, Any] = {
+        "verb": "scenario",
+        "kind": "augment",
+        "scenario": pinned.name,
+        "file": str(file),
+        "ranges": {key: list(pair) for key, pair in box.ranges.items()},
+        "fixed": list(box.fixed),
+        "data": None,
+    }
+    if not run:
+        console.print(f"Run it with `twinloop generate {file} --output {output / _DATA}`.")
+        return figures
+    made = run_generate(
+        file,
+        str(output / _DATA),
+        episodes=None,
+        seed=None,
+        workers=workers,
+        resume=_begun(output / _DATA),
+        keep="success",
+        console=console,
+    )
+    return {**figures, "data": str(output / _DATA), "attempted": made["attempted"], "episodes": made["episodes"]}
+
+
+def _begun(data: Path) -> bool:
+    """Return whether an earlier run of the same command was ended before all episodes were there."""
+    return (data / layout.PROGRESS).is_file() and not (data / layout.RESULT).is_file()
+
+
+def write_plan(
+    pinned: PinnedWorld, file: Path, *, episodes: int, width: float = WIDTH, only: Sequence[str] = (), seed: int = 0
+) -> tuple[Path, Box]:
+    """Write the generate file of a box around a scenario; the plan is made once, so that it is known to run.
+
+    What the box does not name is drawn from the twin's default ranges.
+
+    Raises:
+        InputError: fewer than one episode, or the box cannot be drawn from.
+    """
+    if episodes < 1:
+        raise InputError(f"--episodes {episodes}: give at least one.")
+    twin, task = pinned.open()
+    box = box_around(pinned, twin, width=width, only=only)
+    worlds = next(n for n in range(min(episodes, MAX_BATCH), 0, -1) if episodes % n == 0)
+    value = {
+        "scene": {"twin": _absolute(pinned.twin), "task": pinned.task},
+        "seed": seed,
+        "rollout": {
+            "parallel_envs": worlds,
+            "episodes_per_env": episodes // worlds,
+            **({"environment_state": True} if is_tracked(task) else {}),
+        },
+        "randomization": {
+            "default": True,
+            "boxes": [{"episodes": 1, "params": {key: list(pair) for key, pair in box.ranges.items()}}],
+        },
+    }
+    make_plan(resolve(value, where=str(file), folder=Path.cwd()), twin)
+    said = f"Made by `twinloop scenario augment {pinned.name}`: demonstrations around a failure. {pinned.reason}"
+    comment = "\n".join(f"# {line}" for line in textwrap.wrap(said, _WRAP))
+    write_text(file, f"{comment}\n{yaml.safe_dump(value, sort_keys=False, allow_unicode=True)}")
+    return file, box
+
+
+def _absolute(twin: str) -> str:
+    return str(Path(twin).resolve()) if Path(twin).is_file() else twin

@@ -1,0 +1,357 @@
+"""The circle from a failure: demonstrations around it, the policy trained on, what changed, and the gate."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.decision import GateDecision
+from twinloop.core.errors import InputError
+from twinloop.core.evaluation import Evaluation
+from twinloop.core.files import read_json
+from twinloop.report import KeyFigure, Report
+from twinloop.rollout.pinned import PinnedWorld
+from twinloop.rollout.pinned_files import stored
+from twinloop.simulate import open_backend
+from twinloop.stats import Interval, clopper_pearson
+from twinloop.stats.two_by_two_paired import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.workflows.run.results import MeasuredRun
+from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario.augment import run_augment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One suite or scenario before and after, on the same trials."""
+
+    name: str
+    before: Interval
+    after: Interval
+    pairs: PairedCounts
+
+    @classmethod
+    def of(cls, name: str, before: Evaluation, after: Evaluation) -> Change:
+        """Trials that both had, by name."""
+        old, new = _outcomes(before, name), _outcomes(after, name)
+        same = [(old[trial], new[trial]) for trial in old if trial in new]
+        a, b = [new for _, new in same], [old for old, _ in same]
+        counts = PairedCounts(
+            both=sum(x and y for x, y in zip(a, b, strict=True)),
+            only_a=sum(x and not y for x, y in zip(a, b, strict=True)),
+            only_b=sum(y and not x for x, y in zip(a, b, strict=True)),
+            neither=sum(not x and not y for x, y in zip(a, b, strict=True)),
+        )
+        return cls(
+            name=name,
+            before=clopper_pearson(sum(b), len(b)),
+            after=clopper_pearson(sum(a), len(a)),
+            pairs=counts,
+        )
+
+    @property
+    def difference(self) -> Interval:
+        """Success after less success before, with Tango's interval."""
+        return paired_difference_interval(self.pairs)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for results."""
+        return {
+            "name": self.name,
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+            "difference": self.difference.to_json(),
+            "gained": self.pairs.only_a,
+            "lost": self.pairs.only_b,
+            "p_value": mcnemar(self.pairs),
+        }
+
+
+def _outcomes(made: Evaluation, name: str) -> dict[str, bool]:
+    rows = zip(
+        made.trials["slice"].to_pylist(),
+        made.trials["trial"].to_pylist(),
+        made.trials["success"].to_pylist(),
+        made.trials["valid"].to_pylist(),
+        strict=True,
+    )
+    return {trial: bool(success and valid) for part, trial, success, valid in rows if part == name}
+
+
+def changes_table(changes: Sequence[Change], pinned: PinnedWorld) -> Table:
+    """A row for each slice that both were tried in."""
+    table = Table("trials", "before", "after", "gained", "lost", "difference", "95% interval", "p")
+    for one in changes:
+        table.add_row(
+            f"{one.name} (this one)" if one.name == pinned.name else one.name,
+            one.before.percent(),
+            one.after.percent(),
+            str(one.pairs.only_a),
+            str(one.pairs.only_b),
+            f"{float(one.difference.estimate):+.2f}",
+            f"{float(one.difference.low):+.2f} to {float(one.difference.high):+.2f}",
+            f"{mcnemar(one.pairs):.2g}",
+        )
+    return table
+
+
+def changes_page(
+    page: Report, pinned: PinnedWorld, changes: Sequence[Change], decision: GateDecision, augmented: Mapping[str, Any]
+) -> None:
+    """Success before and after, what was done for it, and whether the failure is mended."""
+    page.section(pinned.name, pinned.meaning or pinned.reason)
+    page.figures(
+        [
+            KeyFigure(
+                label=one.name,
+                value=f"{one.before.percent()} → {one.after.percent()}",
+                source=f"{one.pairs.pairs} trials in the same worlds",
+                tone="good" if float(one.difference.low) > 0 else "bad" if float(one.difference.high) < 0 else None,
+            )
+            for one in changes[:4]
+        ]
+    )
+    page.section("What was done")
+    page.text(
+        f"{augmented['episodes']} of {augmented['attempted']} demonstrations around the failure succeeded and were "
+        "mixed with what the policy was trained on before; training went on from its weights."
+    )
+    page.section("What changed", "Both policies were tried in the same worlds with the same chance.")
+    page.table(
+        ["trials", "before", "after", "gained", "lost", "difference", "p"],
+        [
+            [
+                one.name,
+                one.before.percent(),
+                one.after.percent(),
+                one.pairs.only_a,
+                one.pairs.only_b,
+                float(one.difference.estimate),
+                mcnemar(one.pairs),
+            ]
+            for one in changes
+        ],
+        caption="p is McNemar's exact one.",
+    )
+    page.section(
+        f"Mended, with nothing else lost: {'yes' if decision.passed else 'no'}",
+        "This decides on the scenario alone and is no release gate.",
+    )
+    page.table(["rule", "verdict", "asked", "found"], [[r.rule, r.verdict, r.asked, r.reason] for r in decision.rules])
+
+
+# Training goes on from the champion at a tenth of its learning rate: the preset by which a policy is fine-tuned without
+# forgetting (docs/training.md).
+_SLOWER = 0.1
+# The share of every batch that is drawn from around the failure; our choice: half, so that neither side can be
+# forgotten, and small targeted sets still count.
+SHARE = 0.5
+_RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
+_KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
+
+
+@dataclass(frozen=True, kw_only=True)
+class Circle:
+    """What `twinloop scenario loop` was asked; see the command."""
+
+    name: str
+    policy: str
+    data: tuple[str, ...] = ()
+    episodes: int = 64
+    width: float = 0.125
+    only: tuple[str, ...] = ()
+    share: float = SHARE
+    steps: int = 2000
+    lr: float | None = None
+    tries: int = 32
+    trials: int = 100
+    within: float = 0.1
+    alpha: float = 0.05
+    seed: int = 0
+
+
+def run_circle(
+    circle: Circle, output: Path, *, scenarios: Path | None, workers: int = 0, console: Console
+) -> tuple[dict[str, Any], int]:
+    """Regenerate, retrain, try, gate; the new policy lies in ``OUTPUT/policy``, whatever the gate says.
+
+    Returns:
+        The figures, and exit code 1 where the gate said no.
+
+    Raises:
+        InputError: the scenario or the policy cannot be opened, or nobody knows what the policy was trained on.
+    """
+    run = MeasuredRun.begin("scenario", "loop", output, (), console)
+    _, pinned = places.opened(circle.name, scenarios)
+    folder = places.policy_folder(circle.policy)
+    sources = _sources(circle, folder)
+    console.print(f"1. Demonstrations around {pinned.name}", soft_wrap=True)
+    augmented = run_augment(
+        circle.name,
+        output / "targeted",
+        episodes=circle.episodes,
+        width=circle.width,
+        only=circle.only,
+        seed=circle.seed,
+        scenarios=scenarios,
+        workers=workers,
+        console=console,
+    )
+    console.print(f"2. Training on from {circle.policy}: {circle.share:.0%} of every batch around the failure")
+    trained = _train(circle, folder, sources, Path(augmented["data"]), output / "policy")
+    console.print(f"3. Trials of both: {circle.trials} nominal, {circle.tries} of each stored scenario")
+    home = places.home(scenarios)
+    before, after = (_evaluated(circle, pinned, one, home, output) for one in (folder, output / "policy"))
+    changes = [
+        Change.of(name, old, new)
+        for old, new in zip(before, after, strict=True)
+        for name in dict.fromkeys(old.trials["slice"].to_pylist())
+    ]
+    console.print(changes_table(changes, pinned))
+    here = circle_slice(circle.name)
+    decision = _gated(circle, _apart(after, here), _apart(before, here), [path.name for path in stored(home)])
+    console.print(f"4. Mended, with nothing else lost: {'yes' if decision.passed else 'no'}. This is no release gate.")
+    for rule in decision.rules:
+        console.print(f"  {rule.line()}", soft_wrap=True, markup=False)
+    if decision.passed:
+        console.print(f"For the champion's place: `twinloop policies add {output / 'policy'}`, then `twinloop gate`.")
+    figures = {
+        "scenario": pinned.name,
+        "champion": circle.policy,
+        "policy": str(output / "policy"),
+        "augmented": augmented,
+        "trained": {key: trained[key] for key in ("hash", "steps", "seconds", "sources")},
+        "changes": [one.to_json() for one in changes],
+        "gate": {"passed": decision.passed, "rules": [rule.to_json() for rule in decision.rules]},
+    }
+    result, _ = run.end(
+        figures,
+        [one.difference.headline(one.name, better="higher", meaning="success gained") for one in changes],
+        title=f"From a failure: {pinned.name}",
+        subtitle=f"{circle.policy} trained on for {circle.steps} steps",
+        fill=lambda page: changes_page(page, pinned, changes, decision, augmented),
+    )
+    return result, int(not decision.passed)
+
+
+def _sources(circle: Circle, folder: Path) -> list[dict[str, Any]]:
+    """What the policy was trained on: what is given, or what its result says."""
+    if not 0 < circle.share < 1:
+        raise InputError(f"--share {circle.share:g}: give a part of every batch, between 0 and 1.")
+    if circle.data:
+        return [{"data": one, "kind": "sim"} for one in circle.data]
+    sources = _said(folder).get("sources")
+    if not sources:
+        raise InputError(
+            f"{folder} does not say what the policy was trained on. Give that with --data, so that it is not forgotten."
+        )
+    return list(sources)
+
+
+def _said(folder: Path) -> dict[str, Any]:
+    """The configuration that a policy was trained with; nothing where its folder does not say."""
+    file = folder / _RESULT
+    said = read_json(file) if file.is_file() else {}
+    return said.get("config", {}) if isinstance(said, dict) else {}
+
+
+def _train(
+    circle: Circle, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
+) -> dict[str, Any]:
+    """The champion's weights, trained on with old and targeted data in the shares asked for."""
+    from twinloop.policies import open_policy
+    from twinloop.train import TrainConfig
+    from twinloop.train.run import train
+
+    champion = open_policy(folder)
+    said = _said(folder)
+    kept = {key: said[key] for key in _KEPT if key in said}
+    old = [{**one, "weight": (1.0 - circle.share) / len(sources)} for one in sources]
+    contract = champion.contract
+    inputs = [*(["state"] if contract.state else []), *(["environment"] if contract.environment else [])]
+    config = TrainConfig.of(
+        {
+            **kept,
+            "policy": champion.settings.kind,
+            "settings": champion.settings.model_dump(mode="json", exclude={"kind"}),
+            "inputs": [*inputs, *contract.cameras],
+            "sources": [*old, {"data": str(targeted), "name": "targeted", "weight": circle.share}],
+            "steps": circle.steps,
+            "lr": circle.lr or _SLOWER * float(said.get("lr", 1e-3)),
+            "seed": circle.seed,
+        },
+        where="the training of scenario loop",
+    )
+    return train(config, output, base=champion).figures
+
+
+def _evaluated(circle: Circle, pinned: PinnedWorld, policy: Path, home: Path, output: Path) -> list[Evaluation]:
+    """A policy in the nominal suite and in every stored scenario, on the same trials for all; stored beside."""
+    from twinloop.evaluate.acting import candidate
+    from twinloop.evaluate.run import evaluate
+    from twinloop.policies import open_policy
+
+    who, made = candidate(open_policy(policy), name=str(policy)), list[Evaluation]()
+    twin, _ = pinned.open()
+    for suite, episodes in ((_NOMINAL, circle.trials), ("failures", circle.tries)):
+        one = evaluate(
+            who,
+            twin,
+            pinned.task,
+            suite,
+            episodes=episodes,
+            run_seed=circle.seed,
+            backend=open_backend(),
+            scenarios=home,
+        )
+        one.write(output / "evaluations" / f"{policy.name}-{who.hash[:8]}-{suite}")
+        made.append(one)
+    return made
+
+
+def _apart(made: Sequence[Evaluation], name: str) -> list[Evaluation]:
+    """The evaluations, and once more the trials of one scenario: the gate asks for an effect outside of regressions."""
+    failures = made[-1]
+    chosen = pc.equal(failures.trials["slice"], name)  # pyright: ignore[reportAttributeAccessIssue]
+    return [*made, replace(failures, suite=_THIS, trials=failures.trials.filter(chosen))]
+
+
+def _gated(
+    circle: Circle, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
+) -> GateDecision:
+    """Not worse nominally, better at the failure, and no other stored failure lost: what a round can show by itself.
+
+    Nothing is promoted by it. Floor, invariants, latency, context and trials on a robot are asked of what is released,
+    by the release gate, in which nothing is waived for a policy that comes from here.
+    """
+    from twinloop.release.gate import Known, gate
+    from twinloop.release.gate_config import parse_gate
+
+    config = parse_gate(
+        {
+            "candidate": after[0].policy,
+            "champion": before[0].policy,
+            "alpha": circle.alpha,
+            "looks": "once",
+            "success": {"within": circle.within, "suites": [_NOMINAL]},
+            "improves": [{"metric": "success", "slice": circle_slice(circle.name)}],
+            "floor": {"waived": "a failure that is being worked on has no floor yet"},
+            "invariants": {"waived": "trials here compare policies; safety is the envelope's and the release gate's"},
+            "regressions": {"suites": ["failures"]},
+            "latency": {"waived": "the network is the champion's"},
+            "context": {"waived": "tried on the twin of the scenario only; the release gate asks for the deployment's"},
+        },
+        where="the gate of scenario loop",
+    )
+    known = Known(candidate_hash=after[0].policy_hash, champion_hash=before[0].policy_hash, stored=tuple(names))
+    return gate(config, list(after), list(before), known=known)
+
+
+def circle_slice(name: str) -> str:
+    """The slice of a scenario in the suite of failures: its folder's name."""
+    return Path(name).name

@@ -1,0 +1,379 @@
+"""From a failed episode to a scenario: its world rebuilt, tried again in simulation, and kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from twinloop.core.contract import ACTION, ENVIRONMENT, STATE
+from twinloop.core.distribution import ParamDistribution
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.records import SimEpisode
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate.replay import root_config
+from twinloop.label.rule import UNKNOWN, Material
+from twinloop.label.rules_simulated import FailureFromStates
+from twinloop.randomize.sources import read_identified
+from twinloop.rollout.pinned import Origin, PinnedWorld
+from twinloop.rollout.pinned_files import check_free, check_name, write_pinned
+from twinloop.scenario.heights import TABLE
+from twinloop.scenario.rebuild import LoggedEpisode, pin_log
+from twinloop.scenario.regress import expectation
+from twinloop.scenario.trials import Tried, try_actor, try_commands
+from twinloop.simulate import Backend, open_backend, rollout
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario.places import Located
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """A world with its twin and task.
+
+    ``exact`` says whether the stored states came out bit for bit, None of a log, which has none. ``parameters`` says
+    where they are from; ``lines`` tell people. ``policy_hash`` is of the policy that acted, where the episode says it.
+    """
+
+    world: PinnedWorld
+    twin: Twin
+    task: Task
+    exact: bool | None
+    parameters: str
+    lines: tuple[str, ...]
+    policy_hash: str = ""
+
+
+def simulated(located: Located) -> bool:
+    """Whether an episode is a simulated one with its states; what a robot ran, a virtual one too, is a log."""
+    reader, index = located.reader, located.index
+    if not reader.ours or reader.appended(index) or reader.has_log(index) or not reader.provenance(index).twin:
+        return False
+    try:
+        return len(reader.states(index)) > 0
+    except DatasetError:
+        return False
+
+
+def from_provenance(located: Located, name: str, reason: str, meaning: str, backend: Backend) -> Rebuilt:
+    """A simulated episode.
+
+    Raises:
+        InputError: it succeeded, or its dataset or twin is not as it was.
+    """
+    reader, index = located.reader, located.index
+    record = reader.provenance(index)
+    if record.success:
+        raise InputError(f"Episode {index} of {reader.path} succeeded. Give one that failed (`--keep all` keeps them).")
+    config = root_config(reader, record.config_hash).get("generate")
+    if not isinstance(config, dict) or not {"twin", "task"} <= config.keys():
+        raise InputError(f"{reader.path} does not say which twin and task made it, so nothing can be rebuilt from it.")
+    twin = load_twin(str(config["twin"]))
+    task = open_task(str(config["task"]), twin)
+    episode = SimEpisode(
+        number=int(reader.numbers[index]),
+        commands=reader.commands(index),
+        states=reader.states(index),
+        action=np.empty(0),
+        observation=np.empty(0),
+        next_success=np.empty(0, dtype=bool),
+        provenance=record,
+    )
+    found, why = _class(reader, index, task)
+    world = PinnedWorld.of_episode(
+        episode,
+        twin,
+        task,
+        name=name or _name(located, found),
+        twin_reference=str(config["twin"]),
+        reason=reason or (f"{found}: {why}" if found else ""),
+        meaning=meaning,
+        origin=_origin(located, record.actor, record.source),
+    )
+    world = replace(world, task=str(config["task"]))
+    exact = _bit_for_bit(world, twin, task, episode, backend)
+    said = "equal bit for bit" if exact else "NOT equal bit for bit: another MuJoCo or processor made them"
+    lines = [f"Rebuilt from its provenance: {world.nstep} frames {said}."]
+    lines += [f"Why it failed: {world.reason}."] if world.reason else []
+    return Rebuilt(
+        world=world,
+        twin=twin,
+        task=task,
+        exact=exact,
+        parameters="as recorded",
+        lines=tuple(lines),
+        policy_hash=_policy_hash(located),
+    )
+
+
+def _bit_for_bit(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode, backend: Backend) -> bool:
+    """Whether the pinned world under its commands gives the states that were stored."""
+    begun = world.beginning(twin=twin, task=task)
+    ran = rollout(backend, twin, begun.params, begun.initial, episode.commands[None], len(episode.commands))
+    return ran.states[0].tobytes() == np.ascontiguousarray(episode.states).tobytes()
+
+
+def _class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
+    """The failure class by the task's rule, and its sentence; empty where no rule tells."""
+    material = Material(episode_id="", reader=reader, index=index, world=task)
+    found = [one for one in FailureFromStates().label(material) if one.value != UNKNOWN]
+    return (found[0].value, found[0].reason) if found else ("", "")
+
+
+def from_log(
+    located: Located,
+    name: str,
+    reason: str,
+    meaning: str,
+    *,
+    twin: str,
+    task: str,
+    identified: Path | None,
+    ndraw: int,
+    seed: int,
+) -> Rebuilt:
+    """The log of a robot, rebuilt in a twin.
+
+    Raises:
+        InputError: it succeeded, says nothing of where things lay, or does not fit the twin.
+    """
+    loaded = load_twin(twin)
+    opened = open_task(task, loaded)
+    distribution, said = _identified(identified)
+    world = pin_log(
+        _log(located, loaded),
+        loaded,
+        opened,
+        name=name or _name(located, ""),
+        twin_reference=twin,
+        identified=distribution,
+        ndraw=ndraw,
+        seed=seed,
+        reason=reason,
+        meaning=meaning,
+    )
+    places = {key: value for key, value in world.departures.items() if loaded.params[key].quantity.stage == "reset"}
+    lay = ", ".join(f"{key.removeprefix('object/')} {value:.4g}" for key, value in places.items())
+    rise = world.departures.get(TABLE, 0.0) if distribution is None else 0.0
+    table = f" on a table {1e3 * rise:+.1f} mm from the twin's" if rise else ""
+    lines = (f"Rebuilt from the log: {world.nstep} frames; {lay}{table}.", f"Parameters: {said}.")
+    return Rebuilt(
+        world=replace(world, task=task),
+        twin=loaded,
+        task=opened,
+        exact=None,
+        parameters=said,
+        lines=lines,
+        policy_hash=_policy_hash(located),
+    )
+
+
+def _identified(path: Path | None) -> tuple[ParamDistribution | None, str]:
+    if path is None:
+        return None, "the twin's nominal values; draws from its default ranges"
+    found = ParamDistribution.from_json(read_identified(path)["distribution"])
+    return found, f"identified from {found.clusters} episodes ({path}); draws from that distribution"
+
+
+def _log(located: Located, twin: Twin) -> LoggedEpisode:
+    reader, index = located.reader, located.index
+    if ENVIRONMENT not in reader.info["features"]:
+        raise InputError(
+            f"{reader.path} has no {ENVIRONMENT}, so nobody says where things lay. Record with a tracker, or pin a "
+            "simulated episode."
+        )
+    row: dict[str, Any] = reader.row(index)
+    if row.get("success") or row.get("provenance/success"):
+        raise InputError(f"Episode {index} of {reader.path} succeeded. Give one that failed.")
+    return LoggedEpisode(
+        state=_of_joints(reader, index, STATE, twin),
+        action=_of_joints(reader, index, ACTION, twin),
+        environment=reader.array(index, ENVIRONMENT),
+        environment_names=tuple(reader.feature_names(ENVIRONMENT)),
+        units=reader.units or twin.units,
+        hz=reader.fps,
+        origin=_origin(located, str(row.get("provenance/expert") or ""), row.get("provenance/source") or "real"),
+    )
+
+
+def _of_joints(reader: DatasetReader, index: int, feature: str, twin: Twin) -> NDArray[np.float64]:
+    """A feature of the robot's joints, one column each."""
+    values = reader.array(index, feature)
+    if values.ndim != 2 or values.shape[1] != len(twin.robot.joints):
+        raise InputError(
+            f"{reader.path}: {feature} has {values.shape[-1] if values.ndim > 1 else 1} columns, and the twin "
+            f"{twin.name} {len(twin.robot.joints)} joints ({', '.join(twin.robot.joints)}). Give this robot's twin."
+        )
+    return values
+
+
+def _origin(located: Located, actor: str, source: Any) -> Origin:
+    return Origin(
+        source=source,
+        place=str(located.reader.path),
+        episode_id=located.episode_id,
+        episode=located.index,
+        actor=actor,
+    )
+
+
+def _policy_hash(located: Located) -> str:
+    """Of the policy that acted, as `twinloop run` writes it down."""
+    if not located.reader.ours:
+        return ""
+    extra = located.reader.provenance(located.index).extra
+    run = extra.get("run")
+    return str(run.get("policy_hash") or "") if isinstance(run, dict) else ""
+
+
+def _name(located: Located, failure: str) -> str:
+    """A name that tells where it comes from."""
+    letters = Path(located.reader.path).resolve().name
+    stem = "".join(letter if letter.isalnum() else "-" for letter in letters).strip("-")
+    return f"{failure.replace('_', '-') or 'failure'}-{stem or 'data'}-{located.index}"[:80]
+
+
+# The share of tries that must fail for a failure to have happened again in simulation; our choice: below a tenth,
+# what made it fail out there is more likely what the twin lacks than what these worlds have.
+LEAST = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What `twinloop scenario from-failure` was asked; see the command."""
+
+    episode: str
+    name: str = ""
+    policy: str = ""
+    twin: str = "so101_tabletop"
+    task: str = "pick_and_place"
+    identified: Path | None = None
+    tries: int = 32
+    least: float = LEAST
+    reason: str = ""
+    meaning: str = ""
+    anyway: bool = False
+    seed: int = 0
+
+
+def run_from_failure(
+    asked: Asked, scenarios: Path | None, console: Console, *, nthread: int = 0
+) -> tuple[dict[str, Any], int]:
+    """Rebuild a failed episode, try it again and keep it.
+
+    Returns:
+        The figures, and exit code 1 where it does not happen again and is not kept.
+
+    Raises:
+        InputError: the episode did not fail, cannot be rebuilt, or the name is taken.
+    """
+    if asked.name:
+        check_free(places.home(scenarios) / check_name(asked.name))
+    if asked.tries < 1:
+        raise InputError(f"--tries {asked.tries}: give at least one.")
+    if not 0 < asked.least <= 1:
+        raise InputError(f"--least {asked.least:g} is no share of the tries; give one above 0, at most 1.")
+    backend = open_backend(nthread=nthread)
+    rebuilt = _rebuilt(asked, backend)
+    for line in rebuilt.lines:
+        console.print(line, soft_wrap=True)
+    reference, told = (
+        (asked.policy, f"Who acts: {asked.policy}, as you said.") if asked.policy else acting_again(rebuilt)
+    )
+    console.print(told, soft_wrap=True)
+    open_loop, closed = _tried(rebuilt, reference, asked.tries, backend)
+    again = bool(rebuilt.exact) or float((closed or open_loop).failure_rate().estimate) >= asked.least
+    evidence = _evidence(rebuilt, open_loop, closed, reference, again=again, least=asked.least)
+    for line in _lines(rebuilt, open_loop, closed, reference, again=again):
+        console.print(line, soft_wrap=True)
+    world = replace(rebuilt.world, evidence=evidence)
+    figures = {"verb": "scenario", "kind": "from-failure", "scenario": world.name, **evidence}
+    if not again and not asked.anyway:
+        console.print(
+            "Not stored: where a failure does not happen again, the twin lacks what made it. Look for it with "
+            "`twinloop gap`, identify the twin and give --identified, or keep it with --anyway.",
+            soft_wrap=True,
+        )
+        return {**figures, "stored": None}, 1
+    folder = write_pinned(world, places.home(scenarios) / world.name)
+    console.print(f"Stored: {folder}", soft_wrap=True)
+    return {**figures, "stored": str(folder)}, 0
+
+
+def _rebuilt(asked: Asked, backend: Backend) -> Rebuilt:
+    located = places.locate(asked.episode)
+    if simulated(located):
+        return from_provenance(located, asked.name, asked.reason, asked.meaning, backend)
+    return from_log(
+        located,
+        asked.name,
+        asked.reason,
+        asked.meaning,
+        twin=asked.twin,
+        task=asked.task,
+        identified=asked.identified,
+        ndraw=max(asked.tries - 1, 1),
+        seed=asked.seed,
+    )
+
+
+def acting_again(rebuilt: Rebuilt) -> tuple[str, str]:
+    """Who acted in the episode, where they are here to act again, else ""; and a sentence about that."""
+    actor = rebuilt.world.origin.actor
+    if actor == rebuilt.task.expert_version:
+        return places.EXPERT, "Who acts: the task's expert, as in the episode."
+    name = actor.removeprefix("policy:")
+    if name == actor:
+        return "", "The episode does not say that a policy acted."
+    for reference in (rebuilt.policy_hash, name):
+        if reference and places.is_here(reference, rebuilt.policy_hash):
+            return reference, f"Who acts: the policy {name}, as the episode says; another by --policy."
+    digest = f" ({rebuilt.policy_hash[:12]})" if rebuilt.policy_hash else ""
+    return "", f"The episode says that the policy {name}{digest} acted, and it is not here."
+
+
+def _tried(rebuilt: Rebuilt, reference: str, tries: int, backend: Backend) -> tuple[Tried, Tried | None]:
+    """Under the commands of the episode, and under whoever acts."""
+    world, twin, task = rebuilt.world, rebuilt.twin, rebuilt.task
+    open_loop = try_commands(world, twin, task, tries, backend=backend)
+    if not reference:
+        return open_loop, None
+    return open_loop, try_actor(world, twin, task, places.actor(reference, twin, task), tries, backend=backend)
+
+
+def _evidence(
+    rebuilt: Rebuilt, open_loop: Tried, closed: Tried | None, reference: str, *, again: bool, least: float
+) -> dict[str, Any]:
+    expected = {"expected": expectation(reference, closed)} if closed is not None else {}
+    return {
+        "again": again,
+        "least": least,
+        "bit_for_bit": rebuilt.exact,
+        "parameters": rebuilt.parameters,
+        "open_loop": open_loop.to_json(),
+        **expected,
+    }
+
+
+def _lines(rebuilt: Rebuilt, open_loop: Tried, closed: Tried | None, reference: str, *, again: bool) -> list[str]:
+    rows = [(open_loop, "the commands of the episode")] + ([(closed, reference)] if closed is not None else [])
+    lines = [f"Under {who}: {rate_words(tried)}." for tried, who in rows]
+    if closed is None:
+        lines.append("Nobody acted again: name who does with --policy, so that `scenario regress` can compare.")
+    if not again:
+        return [*lines, "It does NOT happen again: a gap, not a scenario."]
+    return [*lines, "It happens again, exactly." if rebuilt.exact else "It happens again."]
+
+
+def rate_words(tried: Tried) -> str:
+    """How often tries fail, in words."""
+    rate = tried.failure_rate()
+    return (
+        f"fails in {tried.failures} of {tried.trials} worlds, {float(rate.estimate):.0%} "
+        f"(exact {rate.level:.0%} interval {float(rate.low):.0%} to {float(rate.high):.0%})"
+    )

@@ -1,0 +1,219 @@
+"""Where scenarios lie, which episode is meant, who acts, and all that is known of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
+from twinloop.dataset import layout
+from twinloop.dataset.reader import DatasetReader
+from twinloop.rollout import Actor, ExpertActor
+from twinloop.rollout.pinned import PinnedWorld
+from twinloop.rollout.pinned_files import SCENARIO, read_pinned, stored
+from twinloop.tasks import Task
+from twinloop.twin import Twin
+
+EXPERT = "expert"
+_HOME = "scenarios"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """An episode in a dataset: its reader, its index, and its name in the catalog where it has one."""
+
+    reader: DatasetReader
+    index: int
+    episode_id: str = ""
+
+    @property
+    def text(self) -> str:
+        """For messages."""
+        return f"episode {self.index} of {self.reader.path}"
+
+
+def home(scenarios: Path | None = None) -> Path:
+    """The folder of scenarios: the one given, the workspace's, or ``scenarios`` here."""
+    if scenarios is not None:
+        return scenarios
+    from twinloop.catalog import Workspace
+
+    root = Workspace.find(Path.cwd())
+    return (root or Path.cwd()) / _HOME
+
+
+def _looked(folder: Path, there: Sequence[str]) -> str:
+    return str(folder) if there else f"{folder}; `twinloop scenario from-failure EPISODE` makes them"
+
+
+def opened(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]:
+    """The folder and the world of a scenario, by name or as a folder.
+
+    Raises:
+        UnknownNameError: there is none of that name; lists those that there are.
+        InputError: its files are not as they were stored.
+    """
+    folder = home(scenarios) / name
+    if not (folder / SCENARIO).is_file() and (Path(name) / SCENARIO).is_file():
+        folder = Path(name)
+    if not (folder / SCENARIO).is_file():
+        there = [path.name for path in stored(home(scenarios))]
+        raise UnknownNameError("scenario", name, there, where=_looked(home(scenarios), there))
+    return folder, read_pinned(folder)
+
+
+def every(names: Sequence[str], scenarios: Path | None = None) -> list[tuple[Path, PinnedWorld]]:
+    """The scenarios of these names, or all of them.
+
+    Raises:
+        InputError: there is none.
+    """
+    if names:
+        return [opened(name, scenarios) for name in names]
+    folders = stored(home(scenarios))
+    if not folders:
+        raise InputError(
+            f"{home(scenarios)} holds no scenario. Make one of a failed episode: `twinloop scenario from-failure "
+            "EPISODE`."
+        )
+    return [(folder, read_pinned(folder)) for folder in folders]
+
+
+def locate(episode: str) -> Located:
+    """The episode that ``FOLDER:INDEX`` or the beginning of a catalog id names.
+
+    Raises:
+        InputError, UnknownNameError: there is no such dataset or episode.
+    """
+    folder, colon, index = episode.rpartition(":")
+    if colon and index.isdigit() and (Path(folder) / layout.INFO).is_file():
+        reader = DatasetReader(folder)
+        reader.row(int(index))
+        return Located(reader=reader, index=int(index))
+    if colon and (Path(folder).exists() or "/" in folder):
+        raise InputError(
+            f"{folder} is no LeRobot dataset with an episode {index!r}. Write FOLDER:INDEX, such as data:3."
+        )
+    from twinloop.catalog import Workspace
+    from twinloop.catalog.naming import resolve
+
+    if Workspace.find(Path.cwd()) is None:
+        raise InputError(
+            f"{episode!r} is no FOLDER:INDEX, and there is no workspace here to look it up in. Write the dataset's "
+            "folder and the episode's index, such as data:3."
+        )
+    with Workspace.open() as workspace:
+        (name,) = resolve(workspace, [episode])
+        place = workspace.locate(name)
+        return Located(reader=DatasetReader(place.folder), index=place.index, episode_id=name)
+
+
+def actor(reference: str, twin: Twin, task: Task) -> Actor:
+    """Who acts: ``expert``, a policy's folder, or its name in the workspace's registry.
+
+    Raises:
+        InputError, UnknownNameError: there is no such policy, or it does not fit the twin and the task.
+    """
+    if reference == EXPERT:
+        return ExpertActor(task=task)
+    from twinloop.evaluate.acting import candidate
+    from twinloop.policies import open_policy
+
+    return candidate(open_policy(policy_folder(reference)), name=reference).make(twin, task)
+
+
+def policy_folder(reference: str) -> Path:
+    """The folder of a policy: the one given, or the registry's of that name.
+
+    Raises:
+        InputError: it is neither.
+    """
+    if Path(reference).is_dir():
+        return Path(reference)
+    from twinloop.catalog import Workspace
+
+    if Workspace.find(Path.cwd()) is None:
+        raise InputError(
+            f"{reference!r} is no folder of a policy, and there is no workspace here whose registry could know it. "
+            f"Give a folder, or {EXPERT!r}."
+        )
+    from twinloop.release.registry import Registry
+
+    try:
+        with Workspace.open() as workspace:
+            return Registry(workspace).folder(reference)
+    except UnknownNameError as error:
+        if "/" not in reference:
+            raise
+        raise InputError(f"There is no folder {reference}, and no such policy in the registry: {error}") from error
+
+
+def is_here(reference: str, digest: str) -> bool:
+    """Whether a policy can be opened by that name and, where its hash is known, is the one that is meant."""
+    from twinloop.release.record import config_of
+
+    try:
+        found = config_of(policy_folder(reference)).get("hash")
+    except TwinloopError:
+        return False
+    return found is not None and digest in ("", found)
+
+
+def run_list(scenarios: Path | None, console: Console) -> dict[str, Any]:
+    """Every scenario with where it comes from and how often it failed when it was stored."""
+    found = [read_pinned(folder) for folder in stored(home(scenarios))]
+    table = Table("scenario", "from", "twin", "failed", "why")
+    for pinned in found:
+        table.add_row(
+            pinned.name, pinned.origin.source, pinned.twin, _failed(pinned), pinned.meaning or pinned.reason or "–"
+        )
+    console.print(table if found else f"{home(scenarios)} holds no scenario.")
+    return {"verb": "scenario", "kind": "list", "scenarios": [_plain(pinned) for pinned in found]}
+
+
+def run_show(name: str, scenarios: Path | None, console: Console) -> dict[str, Any]:
+    """One scenario: where it comes from, its own parameters, and what was measured of it."""
+    folder, pinned = opened(name, scenarios)
+    console.print(f"{pinned.name} ({folder})", soft_wrap=True)
+    for line in filter(None, (pinned.meaning, pinned.reason)):
+        console.print(line, soft_wrap=True, markup=False)
+    origin = pinned.origin
+    console.print(
+        f"{origin.source}, episode {origin.episode} of {origin.place or 'nowhere'}, {origin.actor or 'nobody'} acted; "
+        f"{pinned.nstep} steps of {pinned.task} on {pinned.twin} {pinned.twin_hash[:12]}.",
+        soft_wrap=True,
+        markup=False,
+    )
+    console.print(f"Failed under who acts: {_failed(pinned)}; parameters: {pinned.evidence.get('parameters', '–')}.")
+    table = Table("own parameter", "value")
+    for key, value in pinned.departures.items():
+        table.add_row(key, f"{value:.5g}")
+    console.print(table)
+    return {"verb": "scenario", "kind": "show", **_plain(pinned)}
+
+
+def _plain(pinned: PinnedWorld) -> dict[str, Any]:
+    return {
+        "scenario": pinned.name,
+        "hash": pinned.hash,
+        "twin": pinned.twin,
+        "twin_hash": pinned.twin_hash,
+        "task": pinned.task,
+        "origin": vars(pinned.origin),
+        "reason": pinned.reason,
+        "meaning": pinned.meaning,
+        "parameters": pinned.departures,
+        "evidence": dict(pinned.evidence),
+    }
+
+
+def _failed(pinned: PinnedWorld) -> str:
+    kept = pinned.evidence.get("expected")
+    if not isinstance(kept, dict) or "failures" not in kept:
+        return "–"
+    return f"{kept['failures']}/{kept['trials']}"

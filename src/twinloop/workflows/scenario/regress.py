@@ -1,0 +1,181 @@
+"""Every stored scenario again, under a policy or on another version of its twin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.rollout.pinned import PinnedWorld
+from twinloop.rollout.pinned_files import rewrite_pinned
+from twinloop.rollout.pinned_rebase import rebase
+from twinloop.scenario.regress import Verdict, compare, expectation, expected, judged
+from twinloop.scenario.trials import Tried, try_actor
+from twinloop.simulate import Backend, open_backend
+from twinloop.tasks import Task, open_task
+from twinloop.twin import Twin, load_twin
+from twinloop.workflows.run.results import MeasuredRun
+from twinloop.workflows.scenario import places
+from twinloop.workflows.scenario.ask import who
+
+_TRIES = 32  # of a scenario of which nothing was stored to compare with
+
+
+def run_regress(
+    names: Sequence[str],
+    output: Path | None,
+    *,
+    policy: str = "",
+    twin: str = "",
+    scenarios: Path | None,
+    accept: bool = False,
+    alpha: float = 0.05,
+    level: float = 0.95,
+    console: Console,
+    nthread: int = 0,
+) -> tuple[dict[str, Any], int]:
+    """Try the scenarios again in the same worlds, and compare try by try.
+
+    Returns:
+        The figures, and exit code 1 where one regressed, could not be run, or (of a new twin) no longer shows a
+        failure that a robot had.
+
+    Raises:
+        InputError: there is no scenario, or nothing to compare any with and ``accept`` is not given.
+    """
+    run = MeasuredRun.begin("scenario", "regress", output, (), console)
+    backend = open_backend(nthread=nthread)
+    found = places.every(names, scenarios)
+    if not accept:
+        _any_expected([pinned for _, pinned in found])
+    loaded = load_twin(twin) if twin else None
+    rows: list[Verdict] = []
+    moved: list[tuple[Path, PinnedWorld]] = []
+    for folder, pinned in found:
+        verdict, world = _one(pinned, policy, loaded, twin, backend, accept=accept)
+        rows.append(verdict)
+        moved.append((folder, world))
+    real = [pinned.readings is not None for _, pinned in found] if loaded is not None else ()
+    verdicts = judged(rows, alpha=alpha, real=real)
+    console.print(_table(verdicts))
+    for row in verdicts:
+        if row.note:
+            console.print(f"{row.name}: {row.note}", soft_wrap=True)
+    failed = [row.name for row in verdicts if row.fails]
+    if accept:
+        _accept(moved, verdicts, policy, console)
+    figures = {
+        "policy": policy,
+        "twin": twin,
+        "alpha": alpha,
+        "accepted": accept,
+        "scenarios": [row.to_json(level) for row in verdicts],
+        "regressed": failed,
+    }
+    result, _ = run.end(figures, [])
+    if failed and not accept:
+        console.print(f"{len(failed)} of {len(verdicts)} scenarios fail: {', '.join(failed)}.", soft_wrap=True)
+    return result, int(bool(failed) and not accept)
+
+
+def _one(
+    pinned: PinnedWorld, policy: str, loaded: Twin | None, reference: str, backend: Backend, *, accept: bool
+) -> tuple[Verdict, PinnedWorld]:
+    """One scenario tried again; refused with the reason where it cannot be."""
+    was = Tried.of_outcomes("")
+    try:
+        was = _was(pinned, accept=accept)
+        world, twin, task, note = _placed(pinned, loaded, reference)
+        now = try_actor(
+            world, twin, task, places.actor(who(pinned, policy), twin, task), len(was) or _TRIES, backend=backend
+        )
+        return compare(pinned.name, was if len(was) else now, now, note=note), world
+    except TwinloopError as error:
+        return Verdict(name=pinned.name, word="refused", was=was, now=None, note=str(error)), pinned
+
+
+def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
+    """Whether there is anything to compare with; a scenario without is refused in its row, beside the others.
+
+    Raises:
+        InputError: nothing is known of any.
+    """
+    for at, pinned in enumerate(worlds, start=1):
+        try:
+            expected(pinned.evidence, pinned.name)
+        except InputError:
+            if at == len(worlds):
+                raise
+        else:
+            return
+
+
+def _was(pinned: PinnedWorld, *, accept: bool) -> Tried:
+    """What was stored; nothing where what is found now will be stored."""
+    try:
+        return expected(pinned.evidence, pinned.name)[1]
+    except InputError:
+        if not accept:
+            raise
+        return Tried.of_outcomes("")
+
+
+def _placed(pinned: PinnedWorld, loaded: Twin | None, reference: str) -> tuple[PinnedWorld, Twin, Task, str]:
+    """The world on the twin that it is to be tried on, and what was moved."""
+    if loaded is None or loaded.hash == pinned.twin_hash:
+        twin, task = pinned.open(loaded)
+        return pinned, twin, task, _versions(pinned, task)
+    task = open_task(pinned.task_reference, loaded)
+    moved = rebase(pinned, loaded, task)
+    said = f"moved from {pinned.twin_hash[:12]} to {loaded.hash[:12]}: {moved.text}"
+    world = replace(moved.world, twin=reference)
+    return world, loaded, task, "; ".join(part for part in (said, _versions(pinned, task)) if part)
+
+
+def _versions(pinned: PinnedWorld, task: Task) -> str:
+    if task.success_version == pinned.success_version:
+        return ""
+    return f"what counts as success changed from {pinned.success_version} to {task.success_version}"
+
+
+def _accept(
+    moved: Sequence[tuple[Path, PinnedWorld]], verdicts: Sequence[Verdict], policy: str, console: Console
+) -> None:
+    """What was found becomes what is expected, on the twin that it was found on."""
+    kept = 0
+    for (folder, world), verdict in zip(moved, verdicts, strict=True):
+        if verdict.now is None:
+            continue
+        evidence = {**world.evidence, "expected": expectation(who(world, policy), verdict.now)}
+        rewrite_pinned(replace(world, evidence=evidence), folder)
+        kept += 1
+    console.print(f"Accepted: {kept} of {len(verdicts)} scenarios expect from now on what was found.", soft_wrap=True)
+
+
+def _table(verdicts: Sequence[Verdict]) -> Table:
+    table = Table("scenario", "was", "is", "gained", "lost", "p fell", "p rose", "verdict")
+    for row in verdicts:
+        table.add_row(
+            row.name,
+            _rate(row.was),
+            "–" if row.now is None else _rate(row.now),
+            str(row.gained),
+            str(row.lost),
+            f"{row.p_fell:.2g}",
+            f"{row.p_rose:.2g}",
+            row.word,
+        )
+    return table
+
+
+def _rate(tried: Tried) -> str:
+    if not tried.trials:
+        return "–"
+    rate = tried.success_rate()
+    low, high = float(rate.low), float(rate.high)
+    return f"{tried.successes}/{tried.trials} ({low:.0%} to {high:.0%})"

@@ -1,0 +1,248 @@
+"""Looking for failures that nobody logged: how often, where, and the most probable ones kept as scenarios."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.core.headline import Headline
+from twinloop.core.progress import track
+from twinloop.generate.config import load_plan, read_config
+from twinloop.report import KeyFigure, Report
+from twinloop.report.failure_map import failure_map
+from twinloop.rollout.pinned import Origin, PinnedWorld
+from twinloop.rollout.pinned_files import write_pinned
+from twinloop.scenario.archive import CELLS, Archive, active_axes, illuminate, map_axes
+from twinloop.scenario.proposal import log_density
+from twinloop.scenario.rare import Found, Search, Seen, failure_rate
+from twinloop.scenario.search import PlanSearch
+from twinloop.scenario.simplify import simplified
+from twinloop.simulate import open_backend
+from twinloop.tasks import open_task
+from twinloop.workflows.run.results import MeasuredRun
+from twinloop.workflows.scenario import places
+
+_NAMED = 6  # parameters of a failure that are shown: those farthest from the middle of what is drawn
+_SHOWN = 8  # failures that are shown
+_OFF = 1.0  # standard normals from the middle, below which a parameter is not named
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hunt:
+    """What is asked of a search; see `twinloop scenario search --help`."""
+
+    file: Path
+    policy: str
+    search: Search
+    illuminate: int
+    simplify: int
+    by: tuple[str, ...]
+    keep: int
+    level: float
+
+
+class _Counted:
+    """A search that shows how far it is."""
+
+    def __init__(self, search: PlanSearch, console: Console) -> None:
+        self._search, self._console, self.worlds = search, console, 0
+
+    def __call__(self, z: Any) -> Seen:
+        halves = np.array_split(z, max(1, len(z) // 128))
+        done = [self._search(part) for part in track(halves, label="search", total=len(halves))]
+        self.worlds += len(z)
+        return Seen.joined(done)
+
+
+def run_search(
+    asked: Hunt, output: Path | None, scenarios: Path | None, *, fail_if: Sequence[str], console: Console
+) -> tuple[dict[str, Any], int]:
+    """Search, say what was found, and keep the most probable failures."""
+    run = MeasuredRun.begin("scenario", "search", output, fail_if, console)
+    config = read_config(asked.file, seed=None, keep="all")
+    plan = load_plan(config)
+    task = open_task(config.task, plan.twin)
+    actor = places.actor(asked.policy, plan.twin, task)
+    backend = open_backend(config.file.rollout.backend)
+    worlds = PlanSearch(plan, task, actor, backend)
+    try_ = _Counted(worlds, console)
+    found = failure_rate(try_, len(worlds.axes), asked.search, level=asked.level)
+    archive = _archived(asked, found, worlds, try_)
+    plain = _simplified(asked, archive, try_)
+    figures = _figures(asked, found, archive, plain, worlds, actor.name) | {"worlds": try_.worlds}
+    _say(figures, console)
+    figures["kept"] = _keep(asked, plain, worlds, plan.twin, task, config.twin, scenarios)
+    for folder in figures["kept"]:
+        console.print(f"Kept {folder}", soft_wrap=True)
+    rate = found.rate.interval
+    headline = [
+        Headline(
+            name="failure rate",
+            estimate=float(rate.estimate),
+            low=float(rate.low),
+            high=float(rate.high),
+            level=rate.level,
+            better="lower",
+        )
+    ]
+    subtitle = f"{asked.file.name}, {asked.policy}, {figures['worlds']} worlds"
+    return run.end(
+        figures,
+        headline,
+        title="Failures that nobody logged",
+        subtitle=subtitle,
+        fill=lambda page: _fill(page, figures, archive, worlds),
+    )
+
+
+def _archived(asked: Hunt, found: Found, worlds: PlanSearch, try_: _Counted) -> Archive:
+    axes = map_axes(worlds.axes, asked.by, found.proposal, found.seen)
+    archive = Archive.of(axes, found.seen)
+    if asked.illuminate and found.seen.failed.any():
+        rng = np.random.default_rng([asked.search.seed, 1])
+        size = asked.search.round_size
+        rounds = -(-asked.illuminate // size)
+        illuminate(archive, try_, active_axes(found.proposal), worlds=size, rounds=rounds, rng=rng)
+    return archive
+
+
+def _simplified(asked: Hunt, archive: Archive, try_: _Counted) -> Seen:
+    """The failures that are shown and kept, each with no more off the middle than it needs, most probable first."""
+    rows = archive.failures[: max(asked.keep, _SHOWN)]
+    z = archive.seen.z[rows]
+    if not rows or not asked.simplify:
+        return Seen(z=z, score=archive.seen.score[rows], failed=archive.seen.failed[rows], lost=archive.seen.lost[rows])
+    rng = np.random.default_rng([asked.search.seed, 2])
+    best, tried = simplified(try_, z, rounds=asked.simplify, rng=rng)
+    known = Seen.joined([tried, archive.seen])
+    order = np.argsort(-log_density(best), kind="stable")
+    rows = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
+    at = list(dict.fromkeys(rows))  # what differed may have become the same failure
+    return Seen(z=known.z[at], score=known.score[at], failed=known.failed[at], lost=known.lost[at])
+
+
+def _figures(
+    asked: Hunt, found: Found, archive: Archive, plain: Seen, worlds: PlanSearch, actor: str
+) -> dict[str, Any]:
+    fresh = found.seen.failed[-found.fresh :]
+    return {
+        "schema": 1,
+        "file": str(asked.file),
+        "policy": asked.policy,
+        "actor": actor,
+        "axes": len(worlds.axes),
+        "depends_on": [name for name, moved in zip(worlds.axes, _moved(found), strict=True) if moved],
+        "rate": found.rate.to_json(),
+        "levels": [list(level) for level in found.levels],
+        "lost": int(archive.seen.lost.sum()),
+        "failing_share_of_final_draws": float(fresh.mean()),
+        "map": [worlds.axes[axis] for axis in archive.axes],
+        "cells_with_failures": len(archive.failures),
+        "cells_reached": len(archive.rows),
+        "failures": [_failure(plain, row, worlds) for row in range(len(plain))],
+    }
+
+
+def _moved(found: Found) -> list[bool]:
+    return (found.proposal.mean != 0.0).any(axis=0).tolist() if found.proposal.modes else [False] * found.proposal.axes
+
+
+def _failure(plain: Seen, row: int, worlds: PlanSearch) -> dict[str, Any]:
+    z = plain.z[row]
+    order = [int(axis) for axis in np.argsort(-np.abs(z), kind="stable")[:_NAMED] if abs(z[axis]) >= _OFF]
+    values = worlds.values(z)
+    return {
+        "progress": float(plain.score[row]),
+        "distance": float(np.linalg.norm(z)),
+        "parameters_off": int((np.abs(z) >= _OFF).sum()),
+        "log_density": float(log_density(z[None])[0]),
+        "parameters": {name: values[name] for axis in order for name in worlds.axes[axis].split("+")[:1]},
+        "deviations": {worlds.axes[axis]: float(z[axis]) for axis in order},
+    }
+
+
+def _say(figures: dict[str, Any], console: Console) -> None:
+    rate = figures["rate"]
+    console.print(
+        f"Failure rate {rate['rate']:.2g} ({rate['low']:.2g} to {rate['high']:.2g}, {rate['level']:.0%}) from "
+        f"{rate['draws']} weighted draws, as narrow as {rate['plain_draws']:,.0f} plain ones; {figures['worlds']} "
+        "worlds in all.",
+        soft_wrap=True,
+    )
+    if rate["warning"]:
+        console.print(rate["warning"], style="yellow", soft_wrap=True, markup=False)
+    named = ", ".join(figures["depends_on"]) or "nothing that the search could tell"
+    console.print(f"It depends on {named}.", soft_wrap=True)
+    table = Table(
+        "failure", "progress", "distance", "farthest from the middle of what is drawn, in standard deviations"
+    )
+    for number, failure in enumerate(figures["failures"]):
+        said = ", ".join(f"{name} {value:+.1f}" for name, value in failure["deviations"].items())
+        table.add_row(
+            str(number), f"{failure['progress']:.2f}", f"{failure['distance']:.1f}", said or "nothing beyond 1"
+        )
+    console.print(table)
+
+
+def _keep(
+    asked: Hunt, plain: Seen, worlds: PlanSearch, twin: Any, task: Any, reference: str, scenarios: Path | None
+) -> list[str]:
+    kept: list[str] = []
+    for number in range(min(asked.keep, len(plain))):
+        name = f"searched-{asked.file.stem}-{number}"
+        episode = worlds.episode(plain.z[number])
+        pinned = PinnedWorld.of_episode(
+            episode,
+            twin,
+            task,
+            name=name,
+            twin_reference=reference,
+            reason="found by search",
+            origin=Origin(source="sim", place=str(asked.file), actor=asked.policy),
+        )
+        folder = places.home(scenarios) / name
+        write_pinned(pinned, folder)
+        kept.append(str(folder))
+    return kept
+
+
+def _fill(page: Report, figures: dict[str, Any], archive: Archive, worlds: PlanSearch) -> None:
+    rate = figures["rate"]
+    page.section("How often?", rate["warning"])
+    page.figures(
+        [
+            KeyFigure(
+                label="failure rate",
+                value=f"{rate['rate']:.2g}",
+                source=f"{rate['low']:.2g} to {rate['high']:.2g}, {rate['level']:.0%}",
+            ),
+            KeyFigure(label="worlds run", value=figures["worlds"], source="search, estimate and map"),
+            KeyFigure(
+                label="plain draws for the same interval", value=round(rate["plain_draws"]), source="by its width"
+            ),
+        ]
+    )
+    page.section(
+        "Where?",
+        f"Each of {CELLS} × {CELLS} cells is as probable as any other. Its number is ½ z² of its likeliest failure, "
+        "over all that is drawn: how far that is from the middle. Empty cells: no failure was found.",
+    )
+    page.plot(failure_map(archive.odds, [worlds.axes[axis] for axis in archive.axes]))
+    page.table(
+        ["failure", "progress", "distance from the middle", "farthest parameters (standard deviations)"],
+        [
+            [
+                number,
+                failure["progress"],
+                failure["distance"],
+                ", ".join(f"{name} {value:+.1f}" for name, value in failure["deviations"].items()),
+            ]
+            for number, failure in enumerate(figures["failures"])
+        ],
+    )

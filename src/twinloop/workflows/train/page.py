@@ -1,0 +1,148 @@
+"""The report on a training run: its data, its loss, errors on held-out commands, and what adaptation did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from twinloop.report import KeyFigure, Report
+from twinloop.report.training import error_curves, loss_curve
+
+
+def train_page(figures: Mapping[str, Any]) -> Report:
+    """An empty page with the run's title."""
+    subtitle = (
+        f"{figures['policy']}, {figures['parameters']:,} parameters, policy hash {figures['hash'][:16]}; seed "
+        f"{figures['seed']}; twinloop {figures['versions']['twinloop']}, torch {figures['versions']['torch']}"
+    )
+    return Report("Training of a policy", subtitle)
+
+
+def train_section(page: Report, figures: Mapping[str, Any]) -> None:
+    """All of the page; ``figures`` are those of ``result.json``."""
+    page.figures(
+        [
+            *_errors(figures),
+            KeyFigure(label="steps", value=figures["steps"]),
+            KeyFigure(label="time", value=figures["seconds"], unit="s"),
+            KeyFigure(label="speed", value=figures["samples_per_second"], unit="samples/s"),
+        ]
+    )
+    for note in figures["notes"]:
+        page.text(f"{note[0].upper()}{note[1:]}.")
+    columns = ("source", "real", "episodes", "held out", "frames", "share", "realized", "samples")
+    keys = ("name", "real", "episodes", "held_out", "frames", "share", "share_realized", "samples")
+    page.section("Data", f"Normalized by {figures['normalization']}.")
+    page.table(columns, [[row[key] for key in keys] for row in figures["sources"]])
+    page.section("Loss")
+    steps, losses = zip(*figures["losses"], strict=True)
+    page.plot(loss_curve(steps, losses), "Mean over the batches since the point before, in the policy's normal form.")
+    if figures["held_out"]:
+        _held_out(page, figures)
+    adaptation_section(page, figures)
+
+
+def _errors(figures: Mapping[str, Any]) -> list[KeyFigure]:
+    return [
+        KeyFigure(label=f"held-out action error, {row['source']}", value=one["estimate"], unit=unit)
+        for row in figures["held_out"]
+        for unit, one in list(row["by_unit"].items())[:1]
+    ]
+
+
+def _held_out(page: Report, figures: Mapping[str, Any]) -> None:
+    page.section(
+        "Held-out action error",
+        "How far the policy's commands are from those of episodes that it was not trained on: mean absolute difference "
+        "over the steps of a chunk that are carried out. It is no success rate: `twinloop evaluate` measures that.",
+    )
+    evaluations = [row for row in figures["evaluations"] if "sources" in row]
+    steps = [row["step"] for row in evaluations]
+    for unit in figures["held_out"][0]["by_unit"]:
+        lines = {
+            source: [row["sources"][source]["by_unit"][unit] for row in evaluations]
+            for source in evaluations[0]["sources"]
+        }
+        page.plot(
+            error_curves(steps, lines, unit=unit, kept=figures["kept_step"]),
+            f"Mean over the joints in {unit}; the dotted line is where the kept weights are from.",
+        )
+    rows = [
+        (row["source"], unit, one["joints"], row["episodes"], one["estimate"], one.get("low"), one.get("high"))
+        for row in figures["held_out"]
+        for unit, one in row["by_unit"].items()
+    ]
+    page.table(
+        ("source", "unit", "joints", "episodes", "error", "95 % low", "high"), rows,
+        caption="Of the kept weights; intervals over episodes.",
+    )  # fmt: skip
+    joints = list(figures["held_out"][0]["by_joint"])
+    page.table(
+        ("source", *joints), [(row["source"], *row["by_joint"].values()) for row in figures["held_out"]],
+        caption="By joint, in each joint's unit.",
+    )  # fmt: skip
+
+
+_METHODS = {
+    "full": "All {moving:,} weights moved.",
+    "head": "The {moving:,} weights from the latent to the commands moved.",
+    "low_rank": "A change of rank {rank} was added to every matrix, {moving:,} numbers in all.",
+}
+
+
+def adaptation_section(page: Report, figures: Mapping[str, Any]) -> None:
+    """Of a run that went on from a policy, aligned features, or changed pictures; nothing for others."""
+    facts = figures.get("adaptation") or {}
+    if not facts:
+        return
+    page.section("Adaptation", _begun(facts))
+    if facts.get("held_out_before"):
+        after = {row["source"]: row["by_unit"] for row in figures["held_out"]}
+        rows = [
+            (row["source"], unit, one["estimate"], _between(one), now["estimate"], _between(now))
+            for row in facts["held_out_before"]
+            for unit, one in row["by_unit"].items()
+            for now in (after[row["source"]][unit],)
+        ]
+        page.table(
+            ("source", "unit", "before", "95 %", "after", "95 %"), rows,
+            caption="Held-out action error of the policy to go on from, and of what it became.",
+        )  # fmt: skip
+    if "pixels" in facts:
+        page.text(f"Simulated pictures got the real ones' {_pixels(facts['pixels'])}.")
+    if "alignment" in facts:
+        _alignment(page, facts["alignment"])
+
+
+def _begun(facts: Mapping[str, Any]) -> str:
+    if "base_hash" not in facts:
+        return ""
+    near = f" Distance to the start weighed {facts['l2_start']:g}." if facts["l2_start"] else ""
+    moved = _METHODS[facts["method"]].format(rank=facts["rank"], moving=facts["moving"])
+    return f"Went on from {facts['base']}, hash {facts['base_hash'][:16]}. {moved}{near}"
+
+
+def _pixels(said: Mapping[str, Any]) -> str:
+    if said["method"] == "moments":
+        return "mean and deviation of every channel, in stored RGB values"
+    return f"amplitudes of the lowest frequencies, up to {said['beta']:g} of the shorter side"
+
+
+def _alignment(page: Report, found: Mapping[str, Any]) -> None:
+    page.text(f"Alignment: {found['verdict']}.")
+    if "before" not in found:
+        return
+    moments = ("before", "after")
+    rows = [
+        (name, *(cell for when in moments for cell in (found[when][key]["estimate"], _between(found[when][key]))))
+        for key, name in (("mmd", "MMD²"), ("probe_auc", "area under the curve of a linear probe"))
+    ]
+    rows.append(("CORAL, share of the covariances", found["before"]["coral"], "", found["after"]["coral"], ""))
+    page.table(
+        ("real against simulated features", "before", "95 %", "after", "95 %"), rows,
+        caption="Of held-out episodes, which are the unit of the intervals. An area of one half is chance.",
+    )  # fmt: skip
+
+
+def _between(one: Mapping[str, Any]) -> str:
+    return f"{one['low']:.3g} to {one['high']:.3g}" if "low" in one else "–"

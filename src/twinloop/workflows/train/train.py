@@ -1,0 +1,208 @@
+"""Train a policy from a file or from flags; in a workspace, write down what it was trained on.
+
+A policy ``lerobot:NAME`` goes to ``train/lerobot.py``, at the beginning of `run_train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from twinloop.catalog import Workspace
+from twinloop.catalog.engine import quoted
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.files import read_json
+from twinloop.core.yaml_documents import parse_yaml
+from twinloop.dataset.snapshot import locked
+from twinloop.policies.door import require_torch
+from twinloop.train import TrainConfig, read_config, train
+from twinloop.train.config import CHECKPOINT, RESULT
+from twinloop.train.lerobot import report_rows, train_lerobot
+from twinloop.train.lerobot_words import PREFIX
+from twinloop.workflows.run.results import claim_output, write_report
+from twinloop.workflows.train.page import train_page, train_section
+
+_REPORT = "report.html"
+
+
+def run_train(
+    file: Path | None,
+    output: Path,
+    *,
+    flags: Mapping[str, Any],
+    workspace: Path | None = None,
+    resume: bool = False,
+    lerobot_python: Path | None = None,
+    console: Console,
+) -> dict[str, Any]:
+    """Train, print what came of it, write the report, and remember it in the workspace.
+
+    Args:
+        file: YAML, see `train.config`; None where flags say all.
+        output: folder of the policy.
+        flags: fields of `TrainConfig` that are said beside the file; None where nothing is.
+        workspace: its folder; by default the nearest one upwards from ``output``.
+        resume: go on from a run that was stopped.
+        lerobot_python: interpreter of the environment that has LeRobot, for its policies; by default this one.
+        console: for people.
+
+    Raises:
+        TwinloopError: see `train.run.train`.
+    """
+    for name in ("steps", "batch", "lr"):
+        if flags.get(name) == 0:  # of a config it means the recipe's own
+            raise InputError(f"--{name} 0 trains nothing. Give a number above 0, or leave it out for the recipe's own.")
+    config = read_config(file, **flags)
+    root = workspace or Workspace.find(output.absolute())
+    if config.policy.startswith(PREFIX):
+        return _run_lerobot(config, output, root, resume=resume, python=lerobot_python, console=console)
+    require_torch()
+    from twinloop.train.checkpoint import read_checkpoint
+    from twinloop.train.prepared import prepare, resolved
+
+    config, trained_before = resolved(config), resume and _lacks_report(output)
+    if resume and not trained_before:
+        read_checkpoint(output)  # before anything is frozen for a run that is not there
+    started = datetime.now(UTC)
+    if not trained_before:
+        claim_output(output)
+    prepared = prepare(config, root)
+    for note in prepared.data.notes:
+        console.print(f"Note: {note}.", soft_wrap=True)
+    folders = {e.episode_id: e.folder for e in prepared.data.episodes}
+    frozen = _freeze(root, prepared.training_ids, folders, output.name, console) if root is not None else None
+    if trained_before:
+        figures = _stored(output, config)
+    else:
+        figures = train(config, output, workspace=root, resume=resume, prepared=prepared).figures
+    figures = {**figures, "output": str(output)}
+    _print(figures, console)
+    if root is not None and frozen is not None:
+        figures["dataset"] = frozen
+        _remember(root, output, figures, config, frozen, started, console)
+    # Last, so that --resume sees what a run that was killed has left to do.
+    write_report(train_page(figures), lambda page: train_section(page, figures), output / _REPORT, console)
+    console.print(f"Policy hash {figures['hash'][:16]} (weights and settings): {output}", soft_wrap=True)
+    return figures
+
+
+def _lacks_report(output: Path) -> bool:
+    """Return whether a run was killed after its training had ended."""
+    return (output / RESULT).is_file() and not (output / _REPORT).is_file()
+
+
+def _stored(output: Path, config: TrainConfig) -> dict[str, Any]:
+    """Return the figures of a training that has ended.
+
+    Raises:
+        InputError: it was another one.
+    """
+    figures = read_json(output / RESULT)
+    if figures.get("config_hash") != config.hash:
+        raise InputError(
+            f"{output} holds a finished run with another configuration. Resume with the same settings, or train into "
+            "another --output."
+        )
+    (output / CHECKPOINT).unlink(missing_ok=True)
+    return figures
+
+
+def _run_lerobot(
+    config: TrainConfig, output: Path, root: Path | None, *, resume: bool, python: Path | None, console: Console
+) -> dict[str, Any]:
+    """The same with ``lerobot-train``."""
+    started = datetime.now(UTC)
+    claim_output(output)
+    with locked(output, "training"):
+        trained = train_lerobot(config, output, python=python, workspace=root, resume=resume)
+    figures = {**trained.figures, "output": str(output)}
+    for line in [*report_rows(figures), *(f"Note: {note}." for note in figures["notes"])]:
+        console.print(line, soft_wrap=True)
+    if root is not None:
+        figures["dataset"] = _freeze(root, sorted(trained.folders), trained.folders, output.name, console)
+        _remember(root, output, figures, config, figures["dataset"], started, console)
+    console.print(f"Policy {figures['hash'][:16]}, which LeRobot runs: {output}")
+    return figures
+
+
+def _freeze(root: Path, ids: Sequence[str], folders: Mapping[str, Path], name: str, console: Console) -> str:
+    """Freeze the list of episodes that are trained on; returns how it is called."""
+    with Workspace.open(root) as held:
+        known = set(held.query("SELECT DISTINCT episode_id FROM places")["episode_id"].to_pylist())
+        for folder in dict.fromkeys(folder for one, folder in folders.items() if one not in known):
+            added = held.add(folder)
+            console.print(f"Batch {added.batch} of the workspace: {added.new} new episodes.")
+        listed = ", ".join(quoted(one) for one in ids)
+        sql = f"SELECT episode_id FROM episodes WHERE episode_id IN ({listed})"  # noqa: S608
+        return held.freeze(f"train-{name}", sql, note="what a policy was trained on").reference
+
+
+def _remember(
+    root: Path, output: Path, figures: Mapping[str, Any], config: TrainConfig, frozen: str, started: datetime,
+    console: Console,
+) -> None:  # fmt: skip
+    """Write down the run and the policy; the policy stands whatever comes of this."""
+    short = {
+        key: figures[key]
+        for key in ("hash", "policy", "seed", "steps", "seconds", "sources", "held_out", "notes", "checkpoint")
+        if key in figures
+    }
+    extra = {
+        key: figures[key] for key in ("config_hash", "data_hash", "seed", "versions", "checkpoint") if key in figures
+    }
+    try:
+        with Workspace.open(root) as held:
+            words = ["--policy", config.policy, "--output", str(output)]
+            run = held.record_run("train", output, short, started, datetime.now(UTC), words)
+            base = figures.get("adaptation", {}).get("base_hash")
+            if base is not None and not len(held.query("SELECT policy FROM policies WHERE policy = ?", [base])):
+                console.print(f"Note: the workspace does not know the base policy {base[:16]}.", soft_wrap=True)
+                base, extra = None, {**extra, "base_hash": base}
+            held.record_policy(figures["hash"], output.name, frozen, run, extra, base=base)
+    except TwinloopError as error:
+        console.print(f"Not written down in the workspace {root}: {error}", soft_wrap=True)
+        return
+    console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(figures['sources'])} sources)")
+
+
+def _print(figures: Mapping[str, Any], console: Console) -> None:
+    from twinloop.train.result import said_error
+
+    table = Table("source", "", "episodes", "held out", "share", "held-out action error", box=None, pad_edge=False)
+    held = {row["source"]: row for row in figures["held_out"]}
+    for row in figures["sources"]:
+        errors = held.get(row["name"], {}).get("by_unit", {})
+        said = "; ".join(said_error(unit, one) for unit, one in errors.items()) or "–"
+        kind = "real" if row["real"] else "sim"
+        table.add_row(
+            row["name"], kind, str(row["episodes"]), str(row["held_out"]), f"{row['share_realized']:.4g}", said
+        )
+    console.print(table)
+    for note in figures["notes"]:
+        console.print(f"Note: {note}.", soft_wrap=True)
+    if "alignment" in figures["adaptation"]:
+        console.print(f"Alignment: {figures['adaptation']['alignment']['verdict']}.", soft_wrap=True)
+    console.print(
+        f"{figures['steps']} steps in {figures['seconds']:.1f} s ({figures['samples_per_second']:.0f} samples/s); the "
+        f"weights of step {figures['kept_step']} are kept"
+    )
+
+
+def read_settings_words(words: Sequence[str]) -> dict[str, Any]:
+    """Settings of a policy as they are typed, ``width=512``; values are read as YAML.
+
+    Raises:
+        InputError: a word without ``=``.
+    """
+    made = {}
+    for word in words:
+        key, separator, value = word.partition("=")
+        if not separator:
+            raise InputError(f"--set {word}: write NAME=VALUE, such as --set width=512.")
+        made[key] = parse_yaml(value, where=f"--set {word}")
+    return made

@@ -1,0 +1,272 @@
+"""What a twin's sensors do to what they see, stage by stage, in a moment in which it moves; the devices there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.table import Column, Table
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.params import ParamTable, SeedPath
+from twinloop.hardware.teleop_motion import teleop_commands
+from twinloop.render import Fields, Renderer, SceneStates, contact_sheet, encode_srgb, open_renderer, write_png
+from twinloop.render.cameras import intrinsics
+from twinloop.rollout.camera import KIND, TwinCamera, camera_sensors, sensor_camera
+from twinloop.rollout.camera_motion import PictureMotion
+from twinloop.rollout.camera_shots import CameraShots, MovingWorld
+from twinloop.rollout.depth import DEPTH_CHANNELS, depth_reading
+from twinloop.rollout.substeps import Restepper
+from twinloop.sensors.camera.blur import blurred
+from twinloop.simulate import InitialState, open_backend, rollout
+from twinloop.simulate.protocol import state_poses
+from twinloop.twin import Twin, load_twin
+from twinloop.twin.devices import device_presets
+from twinloop.twin.equipped import equipped
+from twinloop.twin.spec import SensorSpec
+
+_SECONDS = 4.0  # a hand's way to a thing and back
+_EARLIEST = 0.5  # s; before that nothing has come up to speed, and cameras with a latency have shown nothing
+_BUSY = 0.95  # quantile of the motion; the fastest moment of all is a jerk
+
+
+class MovingTwin:
+    """A twin whose robot is moved as by hand, from home; one without a robot is left to itself.
+
+    Attributes:
+        world: what a camera sees of it.
+        table: its nominal parameters.
+    """
+
+    def __init__(self, twin: Twin, *, seed: int = 0) -> None:
+        self.twin = twin
+        self.table: ParamTable = twin.table(1).with_seeds(SeedPath.of(seed, [0]))
+        initial, commands = InitialState.home(twin, 1), _commands(twin, seed)
+        found = rollout(open_backend(nthread=1), twin, self.table, initial, commands[None], len(commands))
+        states = found.states[0]
+        again = Restepper(twin, self.table, states, commands, initial.command[0])
+        self.world = MovingWorld(
+            model=twin.model, time=states[:-1, 0], poses=again.poses_at, fields=_fields(twin, self.table)
+        )
+        self.states = SceneStates(**state_poses(twin.model, states[:-1]))
+
+    def busiest(self, camera: str, *, height: int, width: int) -> float:
+        """A time in s at which much moves in the pictures of a camera."""
+        motion, fields = PictureMotion(self.twin.model, camera), self.world.fields(np.array([0]))
+        pinhole = intrinsics(self.twin.model, camera, height=height, width=width, fields=fields)
+        first = int(np.searchsorted(self.world.time, _EARLIEST))
+        moved = np.array(
+            [motion.pixels(self.states.take([i - 1, i]), fields, pinhole) for i in range(first, len(self.states))]
+        )
+        return float(self.world.time[first + int(np.argmin(np.abs(moved - np.quantile(moved, _BUSY))))])
+
+
+def _commands(twin: Twin, seed: int) -> NDArray[np.float64]:
+    """Commands ``(nstep, nu)`` in SI."""
+    if twin.spec.robot is None:
+        home = InitialState.home(twin, 1).command
+        return np.tile(home, (round(_SECONDS * twin.control_hz), 1))
+    return twin.units.to_si(teleop_commands(twin, seed=seed, episodes=[0], seconds=_SECONDS)[0])
+
+
+def _fields(twin: Twin, table: ParamTable) -> Callable[[NDArray[np.intp]], Fields]:
+    arrays = {name: values[0] for name, values in twin.fields(table, visual=True).arrays.items()}
+
+    def fields(steps: NDArray[np.intp]) -> Fields:
+        del steps  # nothing changes
+        return arrays
+
+    return fields
+
+
+_COLUMNS = 4
+_FOLLOWED = 0.8  # s for which exposure has followed the light before the moment that is shown
+# From near to far: dark blue to yellow through green, evenly spaced in lightness; our choice.
+_NEAR_TO_FAR = np.array(
+    [[255, 236, 90], [110, 205, 100], [30, 150, 140], [50, 90, 145], [60, 15, 95]], dtype=np.float64
+)
+_NOTHING = (0, 0, 0)
+
+
+def show_sensor(
+    reference: str,
+    *,
+    camera: str | None,
+    sensor: str | None,
+    device: str | None,
+    size: tuple[int, int],
+    renderer: str,
+    output: Path | None,
+    console: Console,
+) -> dict[str, Any]:
+    """Write a picture of what a sensor makes of a moment in which the twin moves; returns what is on it.
+
+    Args:
+        reference: the twin.
+        camera: of the twin; the first if neither it nor a sensor is named.
+        sensor: a camera or depth camera among the twin's sensors.
+        device: what to put before the camera, instead of the twin's own sensor.
+        size: width and height of each picture on the sheet.
+        output: the PNG; by default named after twin, sensor and device.
+
+    Raises:
+        UnknownNameError: no such twin, camera, sensor, device or renderer.
+        InputError: the camera has no sensor and no device is named, or a device that makes no pictures.
+    """
+    twin, name = _chosen(load_twin(reference), camera, sensor, device)
+    kind, seen_from = twin.devices[name].kind, sensor_camera(twin, name)
+    moving, (width, height) = MovingTwin(twin), size
+    time = moving.busiest(seen_from, height=height, width=width)
+    made = _camera_stages if kind == KIND else _depth_stages
+    stages = made(moving, name, time, height=height, width=width, renderer=renderer)
+    path = output or Path(f"{twin.name}-{name}-{twin.devices[name].name}.png".replace("/", "-"))
+    write_png(path, contact_sheet([picture for _, picture in stages], [label for label, _ in stages], columns=_COLUMNS))
+    console.print(
+        f"{twin.name}, {name} as {twin.devices[name].name} from {seen_from}, {time:.2f} s after home: "
+        f"{', '.join(label for label, _ in stages)}: {path}",
+        soft_wrap=True,
+    )
+    labels = [label for label, _ in stages]
+    return {"sensor": name, "device": twin.devices[name].name, "camera": seen_from, "time": time, "stages": labels,
+            "output": str(path)}  # fmt: skip
+
+
+def list_devices(console: Console) -> dict[str, Any]:
+    """Print every built-in sensing device; returns them."""
+    table = Table(Column("device", no_wrap=True), Column("kind", no_wrap=True), "what it is")
+    devices = sorted(device_presets().values(), key=lambda device: device.kind)
+    for device in devices:
+        table.add_row(device.name, device.kind, device.description)
+    console.print(table)
+    rows = [
+        {
+            "name": device.name,
+            "kind": device.kind,
+            "description": device.description,
+            "settings": {name: setting.value for name, setting in device.settings.items()},
+            "values": {name: rated.value for name, rated in device.values.items()},
+            "sources": {name: rated.source for name, rated in device.values.items()},
+        }
+        for device in devices
+    ]
+    return {"devices": rows}
+
+
+def _chosen(twin: Twin, camera: str | None, sensor: str | None, device: str | None) -> tuple[Twin, str]:
+    """The twin with the sensor that is meant, and its name."""
+    if sensor is not None:
+        if camera is not None:
+            raise InputError(
+                f"--camera {camera} and --sensor {sensor}: a sensor has its own camera. Name one of the two."
+            )
+        if sensor not in twin.devices:
+            raise UnknownNameError("sensor", sensor, twin.devices, where=f"twin {twin.name}")
+        if device is not None:
+            spec = SensorSpec(device=device, camera=sensor_camera(twin, sensor))
+            twin = equipped(twin, {sensor: spec})
+        return _checked(twin, sensor)
+    cameras = twin.spec.cameras
+    if not cameras:
+        raise InputError(f"The twin {twin.name} names no camera. Add `cameras:` to its YAML.")
+    camera = camera or cameras[0]
+    if camera not in cameras:
+        raise UnknownNameError("camera", camera, cameras, where=f"twin {twin.name}")
+    own = camera_sensors(twin).get(camera)
+    if device is not None:
+        return _checked(equipped(twin, {own or camera: SensorSpec(device=device, camera=camera)}), own or camera)
+    if own is None:
+        raise InputError(
+            f"The twin {twin.name} carries no sensor that looks from {camera}. Name a device: --device uvc_webcam "
+            "(`twinloop sensors list` shows them), or add `sensors:` to its YAML."
+        )
+    return twin, own
+
+
+def _checked(twin: Twin, sensor: str) -> tuple[Twin, str]:
+    device = twin.devices[sensor]
+    if device.kind not in (KIND, "depth"):
+        raise InputError(
+            f"The device {device.name} is of kind {device.kind}; what cameras and depth cameras see is shown."
+        )
+    return twin, sensor
+
+
+def _camera_stages(
+    moving: MovingTwin, sensor: str, time: float, *, height: int, width: int, renderer: str
+) -> list[tuple[str, NDArray[np.uint8]]]:
+    """The moment clean, then after each stage, and what the robot gets at that moment."""
+    twin = moving.twin
+    camera = TwinCamera.of(
+        twin, moving.table, sensor, height=height, width=width, fields=moving.world.fields(np.array([0]))
+    )
+    with (
+        open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera.camera]) as plain,
+        open_renderer(
+            renderer, twin.model, height=camera.view.height, width=camera.view.width, cameras=[camera.camera]
+        ) as wide,
+    ):
+
+        def draw(states: SceneStates, fields: Fields) -> NDArray[np.float32]:
+            return wide.observe(states, fields, channels=("linear",))[camera.camera]["linear"]
+
+        states, fields = moving.world.at([time])
+        stages = [("clean", plain.render(states, fields)[camera.camera][0])]
+        shots = CameraShots(camera, moving.world, draw)
+        first, now = np.searchsorted(moving.world.time, [time - _FOLLOWED, time])
+        delivered = shots.pictures(range(int(first), int(now) + 1))[-1]
+        shutter, times = shots.subframes_at(time)
+        drawn = draw(*_of_view(moving, camera, [time]))
+        bent = drawn if camera.remap.identity else camera.remap.apply(drawn)
+        stages += [("lens", encode_srgb(bent[0])), ("lens: its spot", encode_srgb(blurred(bent, camera.lens.blur)[0]))]
+        light = shots.light(time)
+        exposure, readout = 1e3 * shutter.exposure_time, 1e3 * shutter.skew
+        shown = f"shutter: {exposure:.3g} ms, readout {readout:.3g} ms, {len(times)} subframes"
+        stages.append((shown, encode_srgb(light)))
+        stages += shots.stages(light, time)
+    age = time - float(shots.captures.taken[0, now])
+    return [*stages, (f"what the robot has then: {1e3 * age:.0f} ms old", delivered)]
+
+
+def _of_view(moving: MovingTwin, camera: TwinCamera, times: list[float]) -> tuple[SceneStates, Fields]:
+    states, fields = moving.world.at(times)
+    return states, camera.view_fields(moving.world.model, fields)
+
+
+def _depth_stages(
+    moving: MovingTwin, sensor: str, time: float, *, height: int, width: int, renderer: str
+) -> list[tuple[str, NDArray[np.uint8]]]:
+    """The moment in colour, the true depth, what the device reads, and how far it is off."""
+    twin, camera = moving.twin, sensor_camera(moving.twin, sensor)
+    states, fields = moving.world.at([time])
+    with open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera]) as opened:
+        seen = opened.observe(states, fields, channels=("rgb", *_depth_channels(opened)))[camera]
+    pinhole = intrinsics(twin.model, camera, height=height, width=width, fields=fields)
+    channels = {name: value for name, value in seen.items() if name != "rgb"}
+    read = depth_reading(twin, moving.table, sensor, channels, pinhole, frames=[0]).metres[0]
+    true = np.where(np.isfinite(seen["depth"][0]), seen["depth"][0], np.nan)
+    far = float(np.nanquantile(true, 0.98))
+    off = np.abs(read - true)
+    worst = float(np.nanquantile(off, 0.95)) if np.isfinite(off).any() else 1.0
+    return [
+        ("clean", seen["rgb"][0]),
+        (f"true depth, to {far:.2g} m", _coloured(true, far)),
+        (f"{twin.devices[sensor].name}, black: nothing", _coloured(read, far)),
+        (f"error, to {1e3 * worst:.2g} mm", _coloured(worst - off, worst)),
+    ]
+
+
+def _depth_channels(renderer: Renderer) -> list[str]:
+    return [name for name in DEPTH_CHANNELS if name in renderer.channels]
+
+
+def _coloured(values: NDArray[np.floating], most: float) -> NDArray[np.uint8]:
+    """Numbers from 0 to ``most`` in colours, what is none in black."""
+    place = np.clip(np.nan_to_num(values) / most, 0.0, 1.0) * (len(_NEAR_TO_FAR) - 1)
+    low = np.minimum(place.astype(np.intp), len(_NEAR_TO_FAR) - 2)
+    part = (place - low)[..., None]
+    colour = _NEAR_TO_FAR[low] * (1.0 - part) + _NEAR_TO_FAR[low + 1] * part
+    return np.where(np.isfinite(values)[..., None], colour, _NOTHING).astype(np.uint8)
