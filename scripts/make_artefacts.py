@@ -1,7 +1,7 @@
 """Make ``tests/artefacts/VERSION.tar.xz``: a small workspace with one of everything that later versions must open.
 
 ``python scripts/make_artefacts.py`` needs the extra ``train``. An archive is made once for each released version, and
-never again: `tests/test_artefacts.py` opens all of them.
+never again: `tests/project/test_artefacts.py` opens all of them.
 """
 
 from __future__ import annotations

@@ -448,7 +448,7 @@ def main() -> None:
         )
         head = {"commit": commit, "seed": seed}
         runner = Runner(tree, limit_s=given.limit_s)
-        code, said = runner.tested(["tests/test_core_seeds.py"])
+        code, said = runner.tested(["tests/core/test_core_seeds.py"])
         if code != 0:
             parser.exit(1, f"The tests of the unchanged code cannot be run:\n{said}")
         if "tests" not in made[0]:

@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from hypothesis import settings
 
-from _skips import installed_optional_modules, wrongly_skipped
+from support.skips import installed_optional_modules, wrongly_skipped
 
 # Approvals of code are kept per user: tests have a home of their own, which the processes that they start share.
 if "TWINLOOP_HOME" not in os.environ:

@@ -32,7 +32,7 @@ def environment_of(name: str, world: Path) -> Iterator[dict[str, str]]:
     if not VERBS[name].hub:
         yield {"TWINLOOP_HOME": str(world.parent / "copy" / "world" / "home")} if name == "approve" else {}
         return
-    from _hub_server import TOKEN, Repository, hub_server
+    from support.hub_server import TOKEN, Repository, hub_server
 
     with hub_server() as server:
         folder = world / "cell" / "data" / "first"

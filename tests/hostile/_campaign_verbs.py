@@ -20,9 +20,9 @@ from typing import Any
 
 from _campaign import command
 
-from _exports import picture_dataset
-from _releases import policy_folder, released
-from test_dataset_writer import SPEC, write_all
+from support.dataset_writer import SPEC, write_all
+from support.exports import picture_dataset
+from support.releases import policy_folder, released
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.dataset.reader import DatasetReader
@@ -282,12 +282,12 @@ _MADE = (
 
 def _folders(base: Path, cell: Path) -> None:
     """Write what the commands read."""
-    from test_record_excitation import plan_of
-    from test_release_commands import gate_file
+    from support.record_excitation import plan_of
+    from support.release_commands import gate_file
     from twinloop.hardware.excite import save_excitation
 
     released(cell)
-    shutil.copy(TESTS / "_fragile.py", base / "fragile.py")
+    shutil.copy(TESTS / "support" / "fragile.py", base / "fragile.py")
     shutil.copy(TESTS.parent / "benchmarks" / "speed" / "swing.py", cell / "swing.py")
     for name, text in _TEXTS.items():
         (cell / name).write_text(text)
@@ -298,8 +298,8 @@ def _folders(base: Path, cell: Path) -> None:
     write_all(cell / "data" / "second", dataclasses.replace(SPEC, name="second"))
     picture_dataset(cell / "data" / "seen")
     if importlib.util.find_spec("torch"):
-        from _running import saved_policy
-        from _training import dataset
+        from support.running import saved_policy
+        from support.training import dataset
 
         saved_policy(cell / "swaying")
         dataset(cell / "data" / "planted", range(4))

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from test_dataset_writer import SPEC_VIDEO, commit
+from support.dataset_writer import SPEC_VIDEO, commit
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
 from twinloop.core.errors import TwinloopError

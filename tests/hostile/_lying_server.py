@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from test_serve import CONTRACT
+from support.serve import CONTRACT
 from twinloop.release.serve_wire import Message, encode
 
 STEP_S = 0.02  # between two bytes of a server that answers slowly

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from _running import served
-from test_serve import Adding, observation
+from support.running import served
+from support.serve import Adding, observation
 from twinloop.release.serve import PolicyServer
 from twinloop.release.serve_limits import ServeLimits
 from twinloop.release.serve_wire import Message, decode, encode

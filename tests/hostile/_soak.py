@@ -153,7 +153,7 @@ def _require(right: object) -> None:
 
 def serve() -> None:
     """Serve a policy that adds, for where torch is not installed; print the port."""
-    from test_serve import Adding
+    from support.serve import Adding
     from twinloop.release.serve import PolicyServer, ServeOptions
 
     server = PolicyServer(Adding, ServeOptions(port=0))

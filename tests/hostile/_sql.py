@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from test_dataset_writer import SPEC, planted
+from support.dataset_writer import SPEC, planted
 from twinloop.catalog import Workspace
 from twinloop.catalog.engine import Engine, quoted
 from twinloop.catalog.limits import Limits

@@ -32,7 +32,7 @@ from _policy_server import Observed, hostile, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from test_serve import TOKEN, observation
+from support.serve import TOKEN, observation
 from twinloop.core.contract import IMAGES
 from twinloop.core.errors import InputError
 from twinloop.release.client import PolicyClient, PolicyServerError
@@ -774,7 +774,7 @@ def test_the_token_is_in_no_log_and_no_error(scheme: str, observed: Observed, ca
     ],
 )
 def test_a_running_robot_comes_to_rest(act: Script, trip: set[str], observed: Observed) -> None:
-    from test_run_faults import CONTRACT, ROBOT, assert_came_to_rest, ran_with
+    from support.run_faults import CONTRACT, ROBOT, assert_came_to_rest, ran_with
 
     with lying(policy={**POLICY, "contract": CONTRACT.to_json()}, act=act) as server:
         client = PolicyClient(server.address, timeout_s=TIMEOUT_S)

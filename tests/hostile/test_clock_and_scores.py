@@ -12,8 +12,8 @@ from _clock import NOW_MS, YEAR_MS, clock
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from test_catalog_workspace import score
-from test_dataset_writer import write_all
+from support.catalog_workspace import score
+from support.dataset_writer import write_all
 from twinloop.catalog import Workspace, compaction, kept, querying, shown
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.parts import Draft, enlist, rows_of_table

@@ -25,7 +25,7 @@ from _limited import Limited
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from _exports import picture_dataset
+from support.exports import picture_dataset
 from twinloop.catalog import Workspace
 from twinloop.core.documents import DocumentError, parse_json
 from twinloop.core.yaml_documents import parse_yaml

@@ -30,9 +30,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import twinloop
-from _one_joint import joints_twin
-from _scenes import TABLE, clutter
-from test_dataset_writer import SPEC, planted, write_all
+from support.dataset_writer import SPEC, planted, write_all
+from support.one_joint import joints_twin
+from support.scenes import TABLE, clutter
 from twinloop.catalog import Workspace
 from twinloop.catalog.views import named
 from twinloop.checks import run_checks

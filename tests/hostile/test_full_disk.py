@@ -19,7 +19,7 @@ from _campaign import Campaign, can_mount
 from _campaign_jobs import campaign, environment_of
 from _campaign_verbs import LEFT_OUT, READING, VERBS, leaves
 
-from _labelled import workspace
+from support.labelled import workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import write_bytes
@@ -133,7 +133,7 @@ def test_a_command_goes_on_when_the_disk_takes_data_again(
     expected="the block is refused and committed again; the bytes are those of an unbroken run",
 )
 def test_a_block_that_did_not_fit_is_committed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_dataset_writer import SPEC, commit
+    from support.dataset_writer import SPEC, commit
     from twinloop.core.files import sha256_tree
 
     with DatasetWriter.open(tmp_path / "set", SPEC) as writer:

@@ -21,8 +21,8 @@ from _damaged import TEXT, curate, data_file, flip, fsck, raw_state, rewritten, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _releases import policy_folder, registry_of
-from test_dataset_writer import SPEC, commit, planted
+from support.dataset_writer import SPEC, commit, planted
+from support.releases import policy_folder, registry_of
 from twinloop.catalog import Workspace, kept
 from twinloop.catalog.commit_count import count_file, read_count
 from twinloop.catalog.label_checks import Label

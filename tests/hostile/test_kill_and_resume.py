@@ -142,7 +142,7 @@ def test_an_export_after_a_killed_one(tmp_path: Path) -> None:
 @pytest.mark.attack("an import is ended by SIGKILL between two blocks, and its folder is read",
                     expected="the reader sees the blocks that were committed, whole")  # fmt: skip
 def test_a_reader_after_a_killed_writer(tmp_path: Path, observed: Callable[[object], None]) -> None:
-    from test_dataset_writer import SPEC, commit
+    from support.dataset_writer import SPEC, commit
     from twinloop.dataset.lerobot_v3 import DatasetWriter
 
     def half() -> None:
@@ -277,7 +277,7 @@ def test_a_workspace_is_whole_once_it_is_one(tmp_path: Path, observed: Callable[
 @pytest.mark.attack("a render is ended by SIGKILL after a finished video was taken into the dataset, and resumed",
                     expected="--resume goes on; the bytes are those of an unbroken run")  # fmt: skip
 def test_a_render_whose_commit_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from test_generate_pixels_deaths import PICTURES
+    from support.generate_pixels_deaths import PICTURES
     from twinloop.dataset.snapshot import _sync_tree
     from twinloop.generate import generate_states, render_dataset, resolve
 
@@ -311,7 +311,7 @@ def test_a_training_that_ended_is_completed(
     pytest.importorskip("torch")
     from _campaign_verbs import SMALL
 
-    from _training import dataset
+    from support.training import dataset
     from twinloop.catalog import Workspace
     from twinloop.cli.main import main
 

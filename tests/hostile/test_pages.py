@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
-from test_dataset_writer import SPEC, write_all
+from support.dataset_writer import SPEC, write_all
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.console import SafeConsole, visible

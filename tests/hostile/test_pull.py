@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from _hub_server import TOKEN, hub_server
-from test_dataset_writer import SPEC, write_all
+from support.dataset_writer import SPEC, write_all
+from support.hub_server import TOKEN, hub_server
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, sha256_tree

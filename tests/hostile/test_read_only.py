@@ -12,7 +12,7 @@ from _campaign import Campaign, can_mount
 from _campaign_jobs import campaign
 from _campaign_verbs import VERBS
 
-from _labelled import workspace
+from support.labelled import workspace
 from twinloop.catalog import Workspace
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import write_text

@@ -21,7 +21,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from rich.table import Table
 
-from test_dataset_writer import write_all
+from support.dataset_writer import write_all
 from twinloop.catalog import Workspace, state
 from twinloop.cli.commands import console
 from twinloop.cli.main import main

@@ -48,7 +48,7 @@ from _policy_server import (
     wait_for,
 )
 
-from test_serve import CONTRACT, Adding, observation
+from support.serve import CONTRACT, Adding, observation
 from twinloop.release.serve import PolicyServer
 from twinloop.release.serve_wire import Message, encode
 

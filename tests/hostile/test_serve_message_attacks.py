@@ -32,7 +32,7 @@ from _policy_server import (
     unframed,
 )
 
-from test_serve import observation
+from support.serve import observation
 from twinloop.release.serve import PolicyServer
 from twinloop.release.serve_wire import Message, encode
 

@@ -47,7 +47,7 @@ from _policy_server import (
     wait_for,
 )
 
-from test_serve import CONTRACT, TOKEN, Adding, observation
+from support.serve import CONTRACT, TOKEN, Adding, observation
 from twinloop.release.serve import PolicyServer
 from twinloop.release.serve_wire import Message, encode
 

@@ -43,7 +43,7 @@ from _policy_server import (
     wait_for,
 )
 
-from test_serve import CONTRACT, TOKEN, Adding, observation
+from support.serve import CONTRACT, TOKEN, Adding, observation
 from twinloop.core.errors import InputError
 from twinloop.release.client import PolicyClient, PolicyServerError
 from twinloop.release.serve import PolicyServer, ServeOptions, read_token

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from _soak import Judged, Sample, soak
 
-from _labelled import workspace
+from support.labelled import workspace
 from twinloop.cli.main import main
 
 SERVED = all(importlib.util.find_spec(name) for name in ("fastapi", "uvicorn", "websockets"))

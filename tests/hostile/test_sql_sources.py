@@ -16,7 +16,7 @@ from _sql import file_hashes, make_cell
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from test_dataset_writer import SPEC, planted
+from support.dataset_writer import SPEC, planted
 from twinloop.catalog import Workspace
 from twinloop.catalog.naming import select
 from twinloop.cli.main import main

@@ -13,7 +13,7 @@ from _campaign import Campaign
 from _campaign_jobs import campaign, environment_of
 from _campaign_verbs import VERBS
 
-from test_dataset_writer import SPEC, commit
+from support.dataset_writer import SPEC, commit
 from twinloop.catalog import Workspace
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError
 from twinloop.core.files import atomic_open, write_bytes
@@ -155,7 +155,7 @@ def test_the_slower_measurement_does_not_overwrite(tmp_path: Path, observed: Cal
                     expected="refused before the first step; the first one's checkpoint is not touched")  # fmt: skip
 def test_a_second_training(tmp_path: Path, observed: Callable[[object], None]) -> None:
     pytest.importorskip("torch")
-    from _training import config, dataset
+    from support.training import config, dataset
     from twinloop.train.run import train
 
     data = dataset(tmp_path / "sim", range(4))
@@ -221,8 +221,8 @@ def test_a_second_writer_of_a_dataset(tmp_path: Path, observed: Callable[[object
 
 @pytest.mark.attack("four threads add a folder to one workspace at once", expected="each episode is there once")
 def test_the_same_folder_added_many_times(tmp_path: Path, observed: Callable[[object], None]) -> None:
-    from _labelled import workspace, write_batch
-    from test_dataset_writer import planted
+    from support.dataset_writer import planted
+    from support.labelled import workspace, write_batch
 
     held, _ = workspace(tmp_path / "cell")
     held.close()

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.sensors.filters import decaying_sum
 
 # Correlation times of the processes that make up flicker noise, in s. One per decade gives a power density that stays
-# within 7 % of 1/f, and an Allan deviation within 4 % of flat, from 0.02 s to 500 s (tests/test_sensors_imu.py).
+# within 7 % of 1/f, and an Allan deviation within 4 % of flat, from 0.02 s to 500 s, as
+# tests/sensors/test_sensors_imu.py shows.
 FLICKER_TIMES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
 # Ratio of the bottom of an Allan deviation to IEEE 952's bias instability B: √(2 ln 2/π).
 ALLAN_FLOOR = math.sqrt(2.0 * math.log(2.0) / math.pi)

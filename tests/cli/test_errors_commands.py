@@ -1,0 +1,194 @@
+"""Words that no command can do anything with: refused before anything is opened, in a sentence that says what to do."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from benchmarks.commands import BenchGate
+from support.releases import policy_folder
+from twinloop.catalog import Workspace
+from twinloop.cli.compare import Compare
+from twinloop.cli.evaluate import Evaluate
+from twinloop.cli.main import _Commands, main
+from twinloop.cli.numbers import check_numbers
+from twinloop.cli.repeats import joined
+from twinloop.cli.run import Run
+from twinloop.cli.scenario import Augment, Loop, Scenario
+from twinloop.cli.train import Train
+from twinloop.core.errors import InputError
+from twinloop.release import Registry, promote
+from twinloop.release.running_steps import Ran, Step
+from twinloop.train.config import CHECKPOINT
+from twinloop.workflows.deploy.run import episode_line
+
+HERE = Path("here")
+
+
+def said(capsys, *words: str) -> tuple[int, str]:
+    """The exit code and the message of a command."""
+    code = main([*words, "--json"])
+    return code, str(json.loads(capsys.readouterr().out.splitlines()[-1]).get("message", ""))
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (Train(output=HERE, seed=-1), "--seed -1 is no seed. Give a whole number from 0 to 2^63 − 1."),
+        (Train(output=HERE, threads=-1), "--threads -1: give a number of threads, or leave it out."),
+        (Evaluate(seed=-1), "--seed -1 is no seed."),
+        (Evaluate(level=95.0), "--level 95.0 is no confidence level between 0 and 1. Write 95 % as 0.95."),
+        (Compare(a="a", b="b", seed=2**63), "--seed 9223372036854775808 is no seed."),
+        (Run(robot="r", policy="p", output=HERE, run_seed=-2), "--run-seed -2 is no seed."),
+        (Scenario(action=Augment(name="n", output=HERE, seed=-1)), "--seed -1 is no seed."),
+        (Scenario(action=Loop(name="n", policy="p", output=HERE, workers=-1)), "--workers -1: give a number of"),
+        (BenchGate(seed=-1), "--seed -1 is no seed."),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_by_every_command(command, text):
+    with pytest.raises(InputError) as told:
+        check_numbers(command)
+    assert str(told.value).startswith(text)
+
+
+def test_the_numbers_that_commands_begin_with_are_fine():
+    check_numbers(Evaluate())
+    check_numbers(Train(output=HERE, seed=0))
+    check_numbers(BenchGate())
+
+
+@pytest.mark.parametrize("words", [["bench"], ["bench", "gate", "--seed", "0"]])
+def test_the_former_command_of_benchmarks_says_what_to_run_instead(capsys, words):
+    code, text = said(capsys, *words)
+    assert code == 2
+    assert text == "`twinloop bench` has moved: run `python -m benchmarks NAME` in a checkout of the repository."
+    assert main(words) == 2
+    assert capsys.readouterr().err.split() == f"twinloop: {text}".split()
+
+
+def test_a_negative_seed_comes_to_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, text = said(capsys, "evaluate", "--seed", "-1", "--output", "runs/a")
+    assert (code, text) == (2, "--seed -1 is no seed. Give a whole number from 0 to 2^63 − 1.")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_flag_that_takes_several_values_may_be_given_again(monkeypatch):
+    seen = list[Any]()
+    for command in (Train, Evaluate):
+        monkeypatch.setattr(command, "run", lambda self: (seen.append(self), ({}, 0))[1])
+    assert main(["train", "--data", "a", "b", "--output", "x", "--data=c", "--seed", "1", "--seed", "2"]) == 0
+    assert main(["evaluate", "p", "--fail_under", "nominal=0.9", "--level", "0.9", "--fail-under", "worst=0.3"]) == 0
+    trained, evaluated = seen
+    assert (trained.data, trained.seed, str(trained.output)) == (("a", "b", "c"), 2, "x")
+    assert (evaluated.fail_under, evaluated.level) == (("nominal=0.9", "worst=0.3"), 0.9)
+    words = ["scenario", "counterfactual", "n", "--what", "a", "--what", "b"]
+    assert joined(words, _Commands) == words  # these are given one by one, and the parser keeps them
+    assert joined(["scenario", "loop", "n", "--data", "a", "--data", "b"], _Commands)[3:] == ["--data", "a", "b"]
+    unknown = ["nothing", "--data", "a", "--data", "b"]
+    assert joined(unknown, _Commands) == unknown
+
+
+def test_what_the_parser_says_comes_without_its_frame(capsys):
+    with pytest.raises(SystemExit) as end:
+        main(["rollback", "--json"])
+    message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    assert end.value.code == 2
+    assert message.startswith("Required options Missing from twinloop rollback: --reason STR Why; the log keeps it.")
+    assert "---" not in message
+
+
+def test_training_says_what_else_to_give(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    words = ("train", "--output", "new", "--data", "nothere")
+    code, text = said(capsys, *words)
+    assert code == 2
+    assert text.startswith("'nothere' is no folder here, and any other word chooses among episodes of a workspace, and")
+    assert text.endswith("Give the folder of a dataset, or make a workspace: `twinloop init FOLDER`.")
+    code, text = said(capsys, *words, "--method", "low_rank")
+    assert code == 2
+    assert text.startswith(
+        "The command line says how to go on from a policy (method), and not from which. Give --adapt"
+    )
+    assert main(["init", "."]) == 0
+    capsys.readouterr()
+    code, text = said(capsys, *words)
+    assert code == 2
+    assert text.startswith(
+        "'nothere' is no folder here, and no frozen dataset either. Unknown frozen dataset 'nothere'"
+    )
+    (tmp_path / "new").mkdir()
+    for name in ("result.json", "report.html"):  # without its report, a run was ended before it had finished
+        (tmp_path / "new" / name).write_text("{}")
+    code, text = said(capsys, *words, "--resume")
+    assert code == 2
+    assert text.startswith("new holds a finished run: nothing is left to resume. `--adapt new` with another --output")
+
+
+def test_an_alias_that_nothing_stands_for_says_what_makes_one(tmp_path, capsys):
+    at = ("policies", "show", "champion", "--workspace", str(tmp_path / "cell"))
+    with Workspace.create(tmp_path / "cell") as ws:
+        code, text = said(capsys, *at)
+        assert (code, "deployment main, where nothing was promoted yet by `twinloop promote`." in text) == (2, True), (
+            text
+        )
+        registry = Registry(ws)
+        registry.add(policy_folder(tmp_path / "pick", 1), policy="1")
+        promote(registry, "pick@1", to="champion", force=True, reason="the first one")
+        code, text = said(capsys, *at, "--deployment", "left")
+    assert (code, "in the deployment left, which has none; aliases exist in main." in text) == (2, True), text
+
+
+def test_what_is_not_there_yet_says_what_makes_it(tmp_path, capsys):
+    code, text = said(capsys, "scenario", "show", "slips", "--scenarios", str(tmp_path))
+    assert (code, "`twinloop scenario from-failure EPISODE` makes them. None exist here." in text) == (2, True), text
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "info.json").write_text("{}")
+    code, text = said(capsys, "run", "--robot", "virtual:none", "--policy", "p", "--output", str(tmp_path))
+    assert (code, text) == (2, f"{tmp_path} holds a dataset. Choose another --output, or move that one away.")
+
+
+def test_promote_without_a_candidate_says_how_to_come_by_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with Workspace.create(tmp_path / "cell") as ws:
+        at = ("--workspace", str(tmp_path / "cell"))
+        code, text = said(capsys, "promote", *at)
+        assert (code, "Add one with `twinloop policies add DIR`" in text) == (2, True), text
+        Registry(ws).add(policy_folder(tmp_path / "pick", 1), policy="1")
+        code, text = said(capsys, "promote", *at)
+    assert code == 2
+    assert text.startswith("main has no candidate; it has no champion either. A yes of `twinloop gate candidate.yaml` ")
+    assert "`twinloop promote pick@1 --force --reason WHY`" in text
+
+
+def test_who_stops_training_is_told_to_resume_only_what_can_be(tmp_path, monkeypatch, capsys):
+    def stopped(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Train, "run", stopped)
+    words = ["train", "--data", "d", "--output", str(tmp_path / "pick")]
+    assert main(words) == 130
+    assert "stopped. There is no checkpoint yet: the same command begins anew." in capsys.readouterr().err
+    (tmp_path / "pick").mkdir()
+    (tmp_path / "pick" / CHECKPOINT).write_bytes(b"")
+    assert main(words) == 130
+    assert "the same command with --resume goes on from there" in capsys.readouterr().err
+
+
+def test_a_command_that_was_cut_broke_no_limit_and_the_line_says_which_is_which():
+    def ran(*kinds: str) -> Ran:
+        steps = [SimpleNamespace(ruling=SimpleNamespace(kind=kind), sent=True) for kind in kinds]
+        return Ran(episode=3, policy="p", steps=cast("list[Step]", steps))
+
+    cut, held = ran("passed", "limited", "limited"), ran("passed", "held", "limited", "stopped")
+    assert (cut.violations, held.violations) == (0, 2)
+    assert episode_line(cut, None) == "episode 3: outcome not known, 3 frames, envelope: 2 cut to the limits"
+    assert episode_line(held, False) == (
+        "episode 3: failure, 4 frames, envelope: 1 cut to the limits, 1 held, 1 stopped"
+    )
+    assert episode_line(ran("passed"), True) == "episode 3: success, 1 frames, all passed by the envelope"

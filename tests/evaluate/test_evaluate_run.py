@@ -1,0 +1,205 @@
+"""Policies tried in suites: the same worlds for all, scores that say what happened, lost worlds as such."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from support.evaluate_run import TWO
+from twinloop.core.errors import InputError
+from twinloop.evaluate.acting import Photographs, Timed, candidate
+from twinloop.evaluate.comparison import compare_running, compare_stored, drawn_trials
+from twinloop.evaluate.run import Arena, evaluate
+from twinloop.evaluate.suite import parse_suite
+from twinloop.evaluate.worlds import on_twin
+from twinloop.rollout import ExpertActor
+from twinloop.simulate import open_backend
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+
+@pytest.fixture(scope="module")
+def twin():
+    return load_twin("so101_tabletop")
+
+
+@pytest.fixture(scope="module")
+def two(twin):
+    return on_twin(parse_suite(TWO, where="two"), twin, open_task("pick_and_place", twin))
+
+
+@dataclass
+class Weakened:
+    """The expert, which lets go of its task (``still``) or breaks (``broken``) in worlds that a seed chooses."""
+
+    task: object
+    still: float = 0.0
+    broken: float = 0.0
+    name: str = "weakened"
+
+    def begin(self, worlds):
+        expert = ExpertActor(task=self.task).begin(worlds)
+        home = worlds.initial.command.copy()
+        u = np.array([np.random.default_rng(int(n)).random() for n in worlds.numbers])
+
+        def act(simulation):
+            command = np.array(expert(simulation))
+            command[u < self.still] = home[u < self.still]
+            command[u < self.broken] = np.nan
+            return command
+
+        return act
+
+
+def weakened(**how):
+    return lambda twin, task: Weakened(task=task, **how)
+
+
+@pytest.fixture(scope="module")
+def expert(twin, two):
+    return evaluate("expert", twin, suite=two, episodes=3, run_seed=5, backend=open_backend("threads", nthread=1))
+
+
+def test_an_expert_succeeds_and_every_score_is_there(expert):
+    rows = expert.trials.to_pylist()
+    assert [row["trial"] for row in rows[:3]] == ["nominal#0", "nominal#1", "nominal#2"]
+    assert all(row["success"] and row["valid"] and row["progress"] == 1.0 for row in rows)
+    assert all(2.0 < row["time_s"] < 6.0 and row["peak_force_n"] > 1.0 for row in rows)
+    assert all(-10.0 < row["smoothness"] < -1.0 and row["latency_s"] > 0 for row in rows)
+    assert expert.extra["latency"]["median_s"] <= expert.extra["latency"]["p95_s"]
+    assert expert.extra["suite_hash"]
+
+
+def test_the_same_policy_twice_is_the_same_bit_for_bit_in_any_batch(twin, two, expert):
+    again = evaluate("expert", twin, suite=two, episodes=2, run_seed=5, batch=3, slices=["heavy"])
+    columns = [name for name in again.trials.column_names if name != "latency_s"]
+    first = expert.of_slice("heavy").trials.slice(0, 2).select(columns)
+    assert again.trials.select(columns).to_pylist() == first.to_pylist()
+    assert compare_stored(expert, again).discordant == (0, 0)
+
+
+def test_a_policy_that_stands_still_or_breaks_is_told_apart_from_one_that_works(twin, two):
+    nominal = two.selected(["nominal"])
+    still = evaluate(weakened(still=1.0), twin, suite=nominal, episodes=1, run_seed=5, name="still")
+    (row,) = still.trials.to_pylist()
+    assert (row["success"], row["valid"], row["time_s"]) == (False, True, None)
+    assert row["progress"] < 0.1
+    assert row["violations"] == 0
+    made = Arena(suite=nominal, task="pick_and_place", run_seed=5)
+    (lost,) = made.run(candidate(weakened(broken=1.0)), [(nominal.slices[0], 0)])
+    assert (lost["success"], lost["valid"]) == (False, False)
+    assert lost["reason"]
+
+
+def test_each_trial_begins_in_its_own_world_in_whatever_order_they_come(twin, two):
+    """Slices differ by the cube's mass, trials by where it lies; who breaks at once has no more to do."""
+    begun = dict[tuple[str, int], tuple]()
+
+    class Noting(Weakened):
+        def begin(self, worlds):
+            seen.extend(zip(worlds.params["object/cube/mass"], map(tuple, worlds.initial.qpos), strict=True))
+            return super().begin(worlds)
+
+    nominal, heavy = two.slices
+    for order in ([(nominal, 0), (nominal, 1), (heavy, 0), (heavy, 1)], [(heavy, 1), (nominal, 1), (heavy, 0)]):
+        seen = list[tuple]()
+        arena = Arena(suite=two, task="pick_and_place", run_seed=1)
+        rows = arena.run(candidate(lambda twin, task: Noting(task=task, broken=1.0)), order)
+        assert [row["trial"] for row in rows] == [item.trial(number) for item, number in order]
+        assert [mass == 0.08 for mass, _ in seen] == [item is heavy for item, _ in order]
+        for (item, number), world in zip(order, seen, strict=True):
+            assert begun.setdefault((item.name, number), world) == world
+    assert len(set(begun.values())) == 4
+
+
+def test_trials_of_a_comparison_are_spread_over_slices_and_never_repeat(two):
+    source = drawn_trials(Arena(suite=two, task="pick_and_place", run_seed=1))
+    drawn = [next(source) for _ in range(400)]
+    names = [item.trial(number) for item, number in drawn]
+    assert len(set(names)) == 400
+    assert abs(sum(item.name == "heavy" for item, _ in drawn) - 200) < 50
+
+
+@pytest.mark.slow
+def test_planted_success_rates_are_found_and_a_comparison_decides(twin, two):
+    planted = 0.4
+    made = evaluate(weakened(still=planted), twin, suite=two, episodes=40, run_seed=2)
+    numbers = [item.numbers(range(40)) for item in two.slices]
+    u = [np.random.default_rng(int(n)).random() >= planted for row in numbers for n in row]
+    assert [bool(x) for x in made.trials["success"].to_pylist()] == u
+    arena = Arena(suite=two, task="pick_and_place", run_seed=2)
+    found, rows_a, rows_b = compare_running(candidate("expert"), candidate(weakened(still=planted)), arena, most=300)
+    assert found.answer == "better"
+    assert found.decided < 60
+    assert [row["trial"] for row in rows_a] == [row["trial"] for row in rows_b]
+    same, _, _ = compare_running(candidate("expert"), candidate("expert"), arena, margin=0.1, most=300)
+    assert (same.answer, same.discordant) == ("equivalent", (0, 0))
+
+
+@pytest.mark.slow
+def test_a_pinned_world_is_a_slice_and_fails_again(twin, tmp_path):
+    from twinloop.rollout import run_batch
+    from twinloop.rollout.pinned import PinnedWorld
+    from twinloop.rollout.pinned_files import write_pinned
+
+    task = open_task("pick_and_place", twin)
+    table = twin.table(1, {"object/cube/position/x": 0.26, "object/cube/position/y": 0.09})
+    result = run_batch(twin, task, table, run_seed=1, episodes=[7], actor=Weakened(task=task, still=1.0))
+    pinned = PinnedWorld.of_episode(result.episode(0), twin, task, name="far")
+    write_pinned(pinned, tmp_path / "far")
+    made = evaluate("expert", twin, suite="failures", episodes=3, scenarios=tmp_path)
+    assert made.slices == ("far",)
+    assert made.counts() == (3, 3)  # the world can be done, by who does not stand still
+    still = evaluate(weakened(still=1.0), twin, suite="failures", episodes=2, scenarios=tmp_path)
+    assert still.counts() == (0, 2)
+
+
+def test_the_time_of_a_command_leaves_out_what_no_robot_does(monkeypatch):
+    passed = [0.0]
+    monkeypatch.setattr("twinloop.evaluate.acting.time", SimpleNamespace(perf_counter=lambda: passed[0]))
+
+    def lasting(seconds):
+        passed[0] += seconds
+        return {}
+
+    class Looks:
+        name = "looks"
+        photograph = Photographs(take=lambda states, params: lasting(8.0))
+
+        def begin(self, worlds):
+            return lambda simulation: self.photograph(simulation, None) or lasting(0.5) or np.zeros(1)
+
+    actor = Timed(actor=Looks())
+    controller = actor.begin(None)
+    for _ in range(2):
+        controller(np.zeros(1))
+    assert actor.actor.photograph.seconds == 16.0
+    assert actor.seconds == [0.5, 0.5]
+
+
+def test_who_cannot_be_tried_is_refused(twin, two):
+    with pytest.raises(InputError, match="42 cannot be tried. Give a policy, 'expert', or an actor"):
+        evaluate(42, twin, suite=two)
+    with pytest.raises(InputError, match="At most 0 pairs decide nothing"):
+        arena = Arena(suite=two, task="pick_and_place")
+        compare_running(candidate("expert"), candidate("expert"), arena, most=0)
+
+
+def test_progress_grows_by_stages_and_is_whole_only_when_done(twin):
+    task = open_task("pick_and_place", twin)
+    actor, params = ExpertActor(task=task), twin.table(1)
+    from twinloop.rollout import run_batch
+
+    result = run_batch(twin, task, params, run_seed=0, episodes=[0], actor=actor)
+    progress = task.progress(result.trajectories.states)
+    assert progress.shape == result.held.shape
+    assert progress[0, 0] == 0.0
+    assert ((progress == 1.0) == result.held).all()
+    before = progress[:, : int(np.argmax(result.held[0]))]
+    assert (np.diff(before, axis=1) >= 0).all()
+    assert before.max() <= 0.75
+    cut = replace(result.trajectories, states=result.trajectories.states[:, :40])
+    assert 0 < task.progress(cut.states)[0, -1] < 0.75

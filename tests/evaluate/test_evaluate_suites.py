@@ -1,0 +1,165 @@
+"""Suites as data: what they stand for on a twin, and what is wrong with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.evaluate.suite import parse_suite, read_suite
+from twinloop.evaluate.suites import builtin_suites, open_suite
+from twinloop.evaluate.variants import with_contact_sensors
+from twinloop.evaluate.worlds import on_twin, stacked
+from twinloop.tasks import open_task
+from twinloop.twin import load_twin
+
+
+@pytest.fixture(scope="module")
+def twin():
+    return load_twin("so101_tabletop")
+
+
+@pytest.fixture(scope="module")
+def task(twin):
+    return open_task("pick_and_place", twin)
+
+
+def suite(twin, task, pictures=False, **said):
+    return on_twin(parse_suite({"name": "own", **said}, where="own.yaml"), twin, task, pictures=pictures)
+
+
+def test_every_axis_with_a_default_range_has_two_slices_at_its_ends(twin, task):
+    made = on_twin(open_suite("axes"), twin, task, pictures=True)
+    ranged = [param for param in twin.params.values() if param.default_range is not None]
+    assert [item.name for item in made.slices] == [f"{p.name}:{end}" for p in ranged for end in ("low", "high")]
+    for low, high, param in zip(made.slices[::2], made.slices[1::2], ranged, strict=True):
+        ends = [item.values[param.name] for item in (low, high)]
+        assert ends == [float(param.absolute(end, param.op)) for end in param.default_range]
+    bare = on_twin(open_suite("axes"), twin, task)
+    seen = {p.name for p in ranged if p.quantity.visual or p.quantity.device in ("camera", "depth", "lidar")}
+    assert {name for item in bare.slices for name in item.values}.isdisjoint(seen)
+    assert len(bare.slices) == 2 * (len(ranged) - len(seen))
+
+
+def test_pairs_take_all_four_ends_of_each_two_axes(twin, task):
+    made = suite(twin, task, pairs=["actuator/*/delay", "object/cube/mass", "joint/*/damping"])
+    assert len(made.slices) == 3 * 4
+    item = next(s for s in made.slices if s.name == "actuator/*/delay:high|object/cube/mass:low")
+    assert set(item.values) == {*(f"actuator/{name}/delay" for name in twin.robot.joints), "object/cube/mass"}
+    assert item.values["object/cube/mass"] == twin.params["object/cube/mass"].default_range[0]
+
+
+def test_worlds_are_functions_of_seed_slice_and_number_alone(twin, task):
+    said = [{"name": "a", "set": {"object/cube/mass": 0.05}}, {"name": "b"}]
+    made, turned = suite(twin, task, slices=said), suite(twin, task, slices=said[::-1])
+    (a, b), other = made.slices, turned.slices[1]
+    rows = made.table(a, a.numbers([0, 1, 2]), run_seed=3, nstep=4)
+    again = turned.table(other, other.numbers([2]), run_seed=3, nstep=4)
+    np.testing.assert_array_equal(rows.values[2], again.values[0])
+    assert (rows["object/cube/mass"] == 0.05).all()
+    assert len(np.unique(rows["object/cube/position/x"])) == 3
+    moved = {name for name in twin.moved(rows) if not name.startswith("object/")}
+    assert not moved  # nominal physics
+    both = stacked([rows, made.table(b, b.numbers([0, 1]), run_seed=3, nstep=4)])
+    assert both.nworld == 5
+    assert both.seeds.episodes.tolist() == [*a.numbers([0, 1, 2]), *b.numbers([0, 1])]
+    assert rows["object/cube/position/x"][0] != both["object/cube/position/x"][3]
+    assert (made.table(a, a.numbers([0]), run_seed=4, nstep=4).values != rows.values[0]).any()
+
+
+def test_a_suite_of_its_own_sets_draws_declares_and_replaces(twin, task, tmp_path):
+    text = """
+name: mine
+episodes: 3
+declare:
+  - {name: "push/{hand}/force", low: 0, high: 9, source: test}
+slices:
+  - {name: pushed, set: {"push/{hand}/force": 2.0}, episodes: 5}
+  - {name: slippery, draw: {physics: {friction_coefficient: [0.2, 0.3]}}}
+  - {name: can, object: {shape: cylinder, size: 0.02, mass: 0.07}}
+"""
+    (tmp_path / "mine.yaml").write_text(text)
+    made = on_twin(read_suite(tmp_path / "mine.yaml"), twin, task)
+    assert [item.episodes for item in made.slices] == [5, 3, 3]
+    assert made.episodes == 11
+    pushed, slippery, can = made.slices
+    assert made.table(pushed, pushed.numbers([0]), run_seed=0, nstep=4)["push/gripper/force"] == 2.0
+    drawn = made.table(slippery, slippery.numbers(range(9)), run_seed=0, nstep=4)["object/cube/friction/slide"]
+    assert ((drawn >= 0.2) & (drawn <= 0.3)).all()
+    assert len(set(drawn)) == 9
+    model = made.variant(can).model
+    assert model.body("cube").mass[0] == pytest.approx(0.07)
+    assert model.geom("cube").size[1] == pytest.approx(twin.model.geom_aabb[twin.model.geom("cube").id, 5], rel=1e-3)
+    assert made.variant(pushed) is made.twin
+    assert made.spec.hash != open_suite("nominal").hash
+    assert yaml.safe_load(yaml.safe_dump(made.spec.model_dump(mode="json"))) == made.spec.model_dump(mode="json")
+
+
+def test_the_suite_of_the_page_is_one(twin, task):
+    page = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+    text = page.split("```yaml\n")[1].split("```")[0]
+    made = on_twin(parse_suite(yaml.safe_load(text), where="docs/evaluation.md"), twin, task)
+    assert len(made.slices) == 3 + 2 * 6 + 4
+    for item in made.slices[:2]:
+        assert made.table(item, item.numbers([0]), run_seed=0, nstep=2).nworld == 1
+    listed = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and line.count("|") == 4}
+    assert set(builtin_suites()) <= listed
+
+
+def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_refused_in_ones_own(twin, task):
+    made = on_twin(builtin_suites()["unseen"], twin, task)
+    assert [line for line in made.left_out if "nothing but looks" in line]
+    assert "dark" not in {item.name for item in made.slices}
+    assert "dark" in {item.name for item in on_twin(builtin_suites()["unseen"], twin, task, pictures=True).slices}
+    with pytest.raises(UnknownNameError, match="object/cube/masse"):
+        suite(twin, task, slices=[{"name": "a", "set": {"object/cube/masse": 1.0}}])
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"slices": [{"name": "a"}, {"name": "a"}]}, "two slices have the name a"),
+        ({"slices": [{"name": "a b"}]}, "String should match"),
+        ({"slices": [{"name": "a", "sett": {}}]}, "Nearest existing: set"),
+        ({}, "a suite has slices, axes, pairs or scenarios"),
+        ({"pairs": ["object/cube/mass"]}, "one name makes no pair"),
+        ({"slices": [{"name": "a", "set": {"timing/command/jitter": "high"}}]}, "has no default range"),
+        ({"slices": [{"name": "a", "set": {"object/cube/mass": -1.0}}]}, "slice a"),
+        ({"axes": ["timing/*"]}, "axis 'timing/\\*'"),
+        ({"scenarios": "*"}, "no scenarios none matches"),
+        ({"slices": [{"name": "a", "draw": {"physics": {"object_mas": [0.1, 0.2]}}}]}, "object_mass"),
+    ],
+)
+def test_what_is_wrong_with_a_suite_is_named(twin, task, said, words):
+    with pytest.raises(InputError, match=words):
+        made = suite(twin, task, **said)
+        made.table(made.slices[0], made.slices[0].numbers([0]), run_seed=0, nstep=1)
+
+
+def test_unknown_suites_slices_and_numbers_are_named(twin, task):
+    with pytest.raises(UnknownNameError, match=r"nomnal.*nominal"):
+        open_suite("nomnal")
+    made = on_twin(open_suite("latency"), twin, task)
+    with pytest.raises(UnknownNameError, match="late_\\*"):
+        made.selected(["late_*"])
+    assert len(made.selected(["command_*"]).slices) == 5
+    with pytest.raises(InputError, match="0 episodes per slice"):
+        made.with_episodes(0)
+
+
+def test_sensors_of_contacts_change_no_bit_of_the_motion(twin):
+    from twinloop.simulate import InitialState, open_backend, rollout
+
+    seen = with_contact_sensors(twin)
+    commands = np.tile(twin.home()[1], (1, 12, 1))
+    commands[:, :, 1] -= 1.0  # the arm goes down to the table
+    runs = [
+        rollout(open_backend("reference"), made, made.table(1), InitialState.home(made, 1), commands, 12, record=record)
+        for made, record in ((twin, ()), (seen, ("sensordata",)))
+    ]
+    np.testing.assert_array_equal(runs[0].states, runs[1].states)
+    assert runs[1].records["sensordata"].shape == (1, 13, 6)
+    assert seen.hash == twin.hash

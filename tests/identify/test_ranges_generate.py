@@ -1,0 +1,171 @@
+"""An identify run becomes ranges: with the calibrated factor, and with a word on everything that was not determined."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support.swing import swing_twin
+from twinloop.core.distribution import ParamDistribution, RangeCalibration, ResidualNoise
+from twinloop.core.errors import InputError
+from twinloop.core.markdown import markdown_text
+from twinloop.dataset.reader import DatasetReader
+from twinloop.generate import read_config
+from twinloop.generate.config import load_plan
+from twinloop.randomize import Plan, identified_draws, identified_notes
+from twinloop.twin import load_twin
+from twinloop.workflows.generate.generate import run_generate
+
+KP, DAMPING, OFFSET = "actuator/elbow_flex/kp", "joint/elbow_flex/damping", "sensor/elbow_flex/offset"
+FILE = "scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs: 2, episodes_per_env: 1}\n"
+
+
+def calibration(**changes):
+    fields = {
+        "kappa": 2.25,
+        "status": "calibrated",
+        "level": 0.9,
+        "clips": 12,
+        "needed": 2.25,
+        "cap": 9.0,
+        "cap_reason": "three standard deviations in place of one",
+        "model_error": np.zeros(1),
+    }
+    return RangeCalibration(**{**fields, **changes})
+
+
+FOUND = ParamDistribution(
+    names=(KP, DAMPING, OFFSET),
+    transforms=("log", "identity", "identity"),
+    mean=np.array([np.log(9.0), 0.6, 0.0]),
+    covariance=np.diag([0.01, 0.01, 1.0]),
+    low=np.zeros(3),
+    high=np.ones(3),
+    determined=(True, True, False),
+    clusters=30,
+    data_hash="0123456789abcdef",
+    prior_mean=np.array([np.log(9.0), 0.6, 0.0]),
+    prior_sd=np.array([0.7, 0.6, 0.1]),
+    noise=ResidualNoise(
+        channels=("position/elbow_flex",),
+        units=("deg",),
+        sd=np.ones(1),
+        rho=np.zeros(1),
+        structured=np.zeros(1),
+        hz=30.0,
+    ),
+    calibration=calibration(),
+)
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "identify"
+    folder.mkdir()
+    (folder / "result.json").write_text(json.dumps({"distribution": FOUND.to_json()}))
+    (tmp_path / "g.yaml").write_text(FILE)
+    return folder
+
+
+def spread(draws, twin, name):
+    return np.std(np.log(Plan(twin=twin, run_seed=0, draws=tuple(draws)).draw(range(4000))[name]))
+
+
+def test_worlds_are_drawn_with_the_calibrated_factor_unless_another_is_asked_for():
+    twin = load_twin("so101_tabletop")
+    assert spread(identified_draws(twin, FOUND), twin, KP) == pytest.approx(1.5 * 0.1, rel=0.05)
+    assert spread(identified_draws(twin, FOUND, kappa=1.0), twin, KP) == pytest.approx(0.1, rel=0.05)
+    assert "kappa 2.25, calibrated on 12 clips for 90%" in identified_draws(twin, FOUND)[0].source
+    assert "kappa 1, as asked for" in identified_draws(twin, FOUND, kappa=1.0)[0].source
+
+
+def test_what_was_not_determined_says_so_in_its_range():
+    twin = load_twin("so101_tabletop")
+    draw = next(draw for draw in identified_draws(twin, FOUND) if draw.names == (OFFSET,))
+    assert draw.source.startswith("not determined by the data, prior range")
+    others = [d for d in identified_draws(twin, FOUND) if d.source.startswith("not determined")]
+    assert len(others) == 1
+    low, high = twin.params[OFFSET].default_range
+    first, second = identified_notes(twin, FOUND)
+    assert "2 parameters are drawn together as identified from 30 episodes, kappa 2.25, calibrated" in first
+    assert "100.0% of the draws lie inside the physical bounds" in first
+    assert second == (
+        f"NOT DETERMINED by the data, drawn from the twin's prior ranges: {OFFSET} [{low:.4g}, {high:.4g}] rad."
+    )
+
+
+def test_the_cap_and_the_model_error_are_said():
+    twin = load_twin("so101_tabletop")
+    capped = calibration(kappa=9.0, status="capped", needed=np.inf, model_error=np.array([0.7]))
+    text = "\n".join(identified_notes(twin, dataclasses.replace(FOUND, calibration=capped)))
+    assert "capped at kappa 9 (three standard deviations in place of one), 12 clips ask for more than any" in text
+    assert "MODEL ERROR beyond these ranges on real clips: position/elbow_flex 0.7 deg." in text
+    never = dataclasses.replace(FOUND, calibration=None)
+    assert "kappa 1, never calibrated" in identified_notes(twin, never)[0]
+
+
+def test_without_a_default_range_the_fits_own_prior_is_drawn_from_inside_its_bounds(tmp_path):
+    twin = swing_twin(tmp_path)
+    name = "joint/swing/frictionloss"
+    found = dataclasses.replace(
+        FOUND,
+        names=("joint/swing/damping", name, "joint/swing/stiction"),
+        transforms=("identity",) * 3,
+        mean=np.array([0.1, 0.05, 1.0]),
+        covariance=np.diag([0.01, 0.01, 1.0]),
+        determined=(True, False, False),
+        prior_mean=np.array([0.6, 0.05, np.nan]),
+        prior_sd=np.array([0.6, 0.1, np.nan]),
+        calibration=None,
+    )
+    draws = identified_draws(twin, found)
+    table = Plan(twin=twin, run_seed=0, draws=tuple(draws)).draw(range(4000))
+    # A normal about 0.05 with spread 0.1, cut at 0 and not clipped there: nothing lies on the bound.
+    assert (table[name] > 0).all()
+    assert table[name].mean() == pytest.approx(0.05 + 0.1 * 0.5092, rel=0.05)  # φ(½) / Φ(½) = 0.5092
+    assert (table["joint/swing/stiction"] == 1.0).all()
+    first, prior, kept = identified_notes(twin, found)
+    assert "84.1% of the draws" in first or "84." in first  # Φ(1): damping 0.1 ± 0.1 from 0
+    assert prior.endswith(f"drawn from the fit's priors: {name} 0.05 ± 0.1.")
+    assert kept.endswith("without a prior range and kept nominal: joint/swing/stiction.")
+
+
+def test_generate_draws_from_a_run_and_writes_down_what_it_means(run, tmp_path, capsys):
+    figures = run_generate(
+        tmp_path / "g.yaml",
+        str(tmp_path / "data"),
+        episodes=None,
+        seed=None,
+        workers=1,
+        resume=False,
+        keep="all",
+        randomize_from=run,
+        console=Console(width=200),
+    )
+    printed, card = capsys.readouterr().out, (tmp_path / "data" / "README.md").read_text()
+    for line in figures["ranges"]:
+        assert f"Ranges: {line}" in printed
+        assert f"- {markdown_text(line)}" in card
+    assert "NOT DETERMINED by the data" in card
+    spec = DatasetReader(tmp_path / "data").spec
+    assert spec.ranges == tuple(figures["ranges"])
+    sources = {draw["names"][0]: draw["source"] for draw in spec.config["plan"]["draws"]}
+    assert sources[KP].startswith("identified from 30 episodes, data 0123456789ab, kappa 2.25, calibrated on 12 clips")
+    assert sources[OFFSET].startswith("not determined by the data")
+
+
+def test_the_option_takes_the_place_of_the_files_section_but_not_of_ranges_by_hand(run, tmp_path):
+    asked = read_config(tmp_path / "g.yaml", randomize_from=run)
+    (tmp_path / "same.yaml").write_text(FILE + f"randomization: {{identified: {run}}}\n")
+    same = read_config(tmp_path / "same.yaml")
+    assert asked.kappa == same.kappa == 2.25
+    assert load_plan(asked).hash == load_plan(same).hash
+    (tmp_path / "g.yaml").write_text(FILE + "randomization: {kappa: 1.5, physics: {object_mass_g: [20, 100]}}\n")
+    with pytest.raises(InputError, match=r"in place of randomization\.physics\. Remove these"):
+        read_config(tmp_path / "g.yaml", randomize_from=run)
+    (tmp_path / "g.yaml").write_text(FILE + "randomization: {kappa: 1.5}\n")
+    assert read_config(tmp_path / "g.yaml", randomize_from=run).kappa == 1.5
+    with pytest.raises(InputError, match="does not exist"):
+        read_config(tmp_path / "g.yaml", randomize_from=tmp_path / "nowhere")

@@ -1,0 +1,90 @@
+"""An identification from log to page: calibrated ranges, structures and drift are printed, stored and drawn."""
+
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from support.swing import TRUTH, clips, swing_twin
+from twinloop.core.errors import InputError
+from twinloop.identify.config import FitConfig
+from twinloop.report.identification import correlation_map, coverage_curve, drift_panels, predicted_band
+from twinloop.simulate import open_backend
+from twinloop.workflows.data.logs import Log
+from twinloop.workflows.identify.identify import Beyond, run_identify, split_log
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swing")
+    twin = swing_twin(folder)
+    episodes = clips(twin, open_backend("threads", nthread=2), TRUTH, count=18, nframe=40)
+    return folder / "swing.yaml", Log(name="swing", label="a planted log", hash="0" * 64, episodes=tuple(episodes))
+
+
+@pytest.mark.slow
+def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, capsys):
+    pytest.importorskip("plotly")
+    twin, clips_of = log
+    asked = Beyond(calibrate="last:9", compare=True, structures=("quadratic_damping",), drift="2")
+    config = FitConfig(iterations=5, free=("joint/*/damping", "joint/*/frictionloss", "actuator/*/kp"))
+    fixed = FitConfig(**{**vars(config), "fixed": {"actuator/swing/delay": TRUTH["actuator/swing/delay"]}})
+    figures = run_identify(
+        str(twin), clips_of, tmp_path / "run", holdout="last:3", console=Console(width=160), config=fixed, beyond=asked
+    )
+    printed = capsys.readouterr().out
+    assert figures["training"] == [0, 1, 2, 3, 4, 5]
+    assert sorted(map(int, figures["ranges"]["scores"])) == list(range(6, 15))
+    assert figures["distribution"]["calibration"]["clips"] == 9
+    assert len(figures["ranges"]["curve"]["levels"]) == len(figures["ranges"]["curve"]["calibrated"])
+    assert figures["structures"]["structures"][0]["verdict"].startswith("buys nothing")
+    assert figures["drift"]["drifting"] == []
+    for words in ("Ranges: kappa", "calibrated on 9 clips for 90%", "Coverage of 3 test clips", "Drift: none of 3"):
+        assert words in printed
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["drift"]["groups"] == ["0–8", "9–17"]
+    page = (tmp_path / "run" / "report.html").read_text()
+    for title in (
+        "What the log says about the twin",
+        "Priors, correlation, identifiability",
+        "What is left over",
+        "Ranges for randomization",
+        "Which physics is missing",
+        "Drift",
+    ):
+        assert f"<h2>{title}</h2>" in page
+    assert "Episode 15, held out: measured against simulated, and the calibrated range." in page
+
+
+def test_calibration_clips_come_from_what_is_not_held_out(log):
+    _, clips_of = log
+    training, widening, held = split_log(clips_of.episodes, "last:3", "last:9")
+    assert [[e.index for e in part] for part in (training, widening, held)] == [
+        list(range(6)),
+        list(range(6, 15)),
+        [15, 16, 17],
+    ]
+    with pytest.raises(InputError, match="--calibrate 'some' is not understood"):
+        split_log(clips_of.episodes, "last:3", "some")
+    with pytest.raises(InputError, match="no episode 16 to hold out"):
+        split_log(clips_of.episodes, "last:3", "16")
+
+
+def test_structures_without_compare_are_a_mistake():
+    with pytest.raises(InputError, match="Say --compare as well"):
+        Beyond(structures=("delay",))
+
+
+def test_plots_refuse_what_does_not_fit_and_draw_what_does():
+    pytest.importorskip("plotly")
+    with pytest.raises(InputError, match="2 parameters was given correlations in shape"):
+        correlation_map(["a", "b"], np.eye(3))
+    with pytest.raises(InputError, match="1 parameters over 2 groups was given shape"):
+        drift_panels(["x", "y"], ["a"], [[1.0]], [[0.1]], [""])
+    with pytest.raises(InputError, match="2 channels and 3 frames was given values in shape"):
+        predicted_band(np.arange(3), ["a", "b"], np.zeros((3, 1)), np.zeros((3, 2)), np.zeros((3, 2)), units=["", ""])
+    figure = coverage_curve([0.5, 0.9], [0.4, 0.8], [0.5, 1.0], [0.2, 0.6], [0.8, 1.0])
+    traces = {trace.name: trace for trace in figure.data}
+    assert list(traces["calibrated"].y) == [0.5, 1.0]
+    band = predicted_band([0, 1], ["a"], [[0.0], [1.0]], [[0.5], [0.5]], [[0.1], [0.2]], units=["m"])
+    assert [list(trace.y) for trace in band.data[:2]] == [[0.6, 0.7], [0.4, 0.3]]

@@ -1,0 +1,60 @@
+"""What the README shows runs as it stands."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+
+from twinloop.generate import read_config
+from twinloop.generate.config import load_plan
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def block(language: str) -> str:
+    (text,) = blocks(language)
+    return text
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_the_python_examples_print_what_they_say(code):
+    said = re.search(r"print\(.*\)  # (\([^)]*\)[^:\n]*)", code).group(1)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, "README.md", "exec"), {})
+    assert printed.getvalue().strip() == said.strip()
+
+
+def test_the_yaml_example_is_a_plan(tmp_path):
+    (tmp_path / "generate.yaml").write_text(block("yaml"))
+    config = read_config(tmp_path / "generate.yaml")
+    plan = load_plan(config)
+    assert config.episodes == 1024
+    assert plan.texture_pool == 200
+    assert config.render is not None
+
+
+@pytest.mark.parametrize("path", [p for p in re.findall(r"\]\(([^)]+)\)", README) if "://" not in p])
+def test_links_lead_somewhere(path):
+    file, _, anchor = path.partition("#")
+    assert (ROOT / file).exists()
+    heads = re.findall(r"^#+ (.+)$", (ROOT / file).read_text(), flags=re.MULTILINE) if anchor else []
+    assert not anchor or anchor in {re.sub(r"[^\w\- ]", "", head).lower().replace(" ", "-") for head in heads}
+
+
+def test_every_command_shown_exists():
+    from twinloop.cli import main
+
+    shown = set(re.findall(r"^twinloop (\w+)", README, flags=re.MULTILINE))
+    known = set(re.findall(r'subcommand\("(\w+)"', Path(main.__file__).read_text()))
+    assert shown
+    assert shown <= known

@@ -1,0 +1,42 @@
+"""The page on rendering runs as it stands, and names every word of the command and of the section."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from twinloop.cli.render import Render
+from twinloop.generate import RenderConfig
+from twinloop.render import probe_renderer
+
+PAGE = (Path(__file__).parents[2] / "docs" / "rendering.md").read_text()
+WORDS = [line.split("|")[1:3] for line in PAGE.split("| word | YAML | meaning |")[1].split("\n\n")[0].splitlines()[2:]]
+HANDLING = {"dataset", "output", "workers", "resume", "json"}  # of files and processes, not of pictures
+
+
+def test_what_is_drawn_in_the_example_is_a_picture_with_its_truth():
+    if not probe_renderer("gl").available:
+        pytest.skip("the gl renderer does not work here")
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
+    names = {}
+    exec(code, names)
+    seen = names["seen"]["front"]
+    assert {name: (array.shape, array.dtype.name) for name, array in seen.items()} == {
+        "rgb": ((1, 480, 640, 3), "uint8"),
+        "depth": ((1, 480, 640), "float32"),
+        "geom": ((1, 480, 640), "int32"),
+        "normal": ((1, 480, 640, 3), "float32"),
+    }
+    np.testing.assert_array_equal(np.isinf(seen["depth"]), seen["geom"] == -1)
+    assert len(np.unique(seen["geom"])) > 10
+
+
+def test_every_word_of_the_command_and_of_the_section_stands_in_the_table():
+    words = {name for cell, _ in WORDS for name in re.findall(r"--(\w+)", cell)}
+    assert words == {field.name for field in dataclasses.fields(Render)} - HANDLING
+    keys = {name for _, cell in WORDS for name in re.findall(r"`(\w+)(?::[^`]*)?`", cell)}
+    assert keys == set(RenderConfig.model_fields)

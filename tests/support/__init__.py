@@ -1,0 +1,1 @@
+"""What tests share: planted data, small twins and datasets, servers and robots to be attacked."""

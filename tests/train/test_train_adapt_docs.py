@@ -1,0 +1,30 @@
+"""The page on adaptation: its sections and command lines are understood as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import tyro
+import yaml
+
+from twinloop.cli.train import Train
+from twinloop.train.config import TrainConfig
+
+PAGE = (Path(__file__).parents[2] / "docs/adaptation.md").read_text()
+LINES = [line for block in re.findall(r"```\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+
+
+def test_the_sections_of_the_page_are_read():
+    (text,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    config = TrainConfig.of({**yaml.safe_load(text), "sources": [{"data": "data/real"}]})
+    assert config.adapt is not None
+    assert (config.adapt.base, config.adapt.rank, config.adapt.l2_start) == ("policies/bc", 8, 0.01)
+
+
+@pytest.mark.parametrize("line", [line for line in LINES if line.startswith("twinloop train")])
+def test_commands_of_the_page_are_understood(line):
+    words = shlex.split(line.partition("#")[0])[2:]
+    tyro.cli(Train, args=words, config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff))

@@ -1,0 +1,38 @@
+"""The page on training: its files and command lines are understood as they stand."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import tyro
+import yaml
+
+from twinloop.cli.commands import Generate
+from twinloop.cli.train import Train
+from twinloop.generate.config import GenerateFile
+from twinloop.train.config import TrainConfig
+from twinloop.train.prepared import resolved
+
+PAGE = (Path(__file__).parents[2] / "docs/training.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def test_the_files_of_the_page_are_read():
+    generate, train = (yaml.safe_load(text) for text in blocks("yaml"))
+    assert GenerateFile.model_validate(generate).rollout.environment_state
+    config = TrainConfig.of(train)
+    assert len(config.sources) == 4
+    assert resolved(config).settings["width"] == 512
+
+
+@pytest.mark.parametrize("line", [line for line in blocks("")[0].splitlines() if line.startswith("twinloop")])
+def test_commands_of_the_page_are_understood(line):
+    words = shlex.split(line.partition("#")[0])[1:]
+    kind = {"train": Train, "generate": Generate}[words[0]]
+    tyro.cli(kind, args=words[1:], config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff))

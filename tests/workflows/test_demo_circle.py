@@ -1,0 +1,74 @@
+"""The demo's second half, small and from a folder that is named as seen from here, as ``make demo`` names it."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+
+from twinloop.release.gate_config import InvariantRule, RobotRule, parse_gate
+from twinloop.stats import paired_p_values
+from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
+
+pytest.importorskip("torch")
+from twinloop.workflows.demo import circle as demo_circle
+
+SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=1, conditions=(1, 4))
+
+
+@pytest.mark.slow
+def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
+    from twinloop.report import Report
+    from twinloop.workflows.demo.circle import circle_section, transfer_figure
+
+    monkeypatch.chdir(tmp_path)
+    for name, value in {"SETTINGS": SMALL, "_TRIES": 4, "_TARGETED": 8, "_TRIALS": 8, "_STEPS": 20}.items():
+        monkeypatch.setattr(demo_circle, name, value)
+    half = demo_circle.second_half(
+        Path("out/circle"), workers=1, console=Console(quiet=True), step=lambda _: nullcontext()
+    )
+    assert list(half.success) == ["nominal", "posterior", "after"]
+    assert {len(won) for won in half.success.values()} == {SMALL.episodes}
+    rules = {rule["rule"]: rule for rule in half.gate["rules"]}
+    assert rules["evidence"]["verdict"] == "yes"
+    asked_of_nothing = [name for name, rule in rules.items() if rule["verdict"] in ("waived", "none", "missing")]
+    assert asked_of_nothing == ["latency"]  # 59 trials bound the quantile, and these are fewer
+    assert rules["robot"]["evidence"]["pairs"] == SMALL.episodes
+    difference = int(half.success["after"].sum()) - int(half.success["posterior"].sum())
+    assert rules["robot"]["evidence"]["wins"] - rules["robot"]["evidence"]["losses"] == difference
+    assert rules["context"]["evidence"]["episodes"] > SMALL.demos / 2  # the workspace knows what trained both policies
+    assert half.champion == f"pick-and-place@{1 + half.gate['passed']}"
+    page = Report("demo")
+    page.figures([figure for figure in [transfer_figure(half)] if figure is not None])
+    circle_section(page, half, None)
+    html = page.write(Path("out/page.html")).read_text()
+    assert "what became of it" in html
+    assert half.scenario["scenario"] in html
+    assert demo_circle.gate_words(half) in html
+
+
+def test_the_gate_of_the_demo_is_that_of_its_page_and_waives_nothing():
+    page = (Path(__file__).parents[2] / "docs" / "release.md").read_text()
+    [told] = [yaml.safe_load(text) for text in page.split("```yaml\n")[1:2] for text in [text.split("```")[0]]]
+    made = demo_circle.gate_file("pick@2", {"candidate": [], "champion": []}, "identified")
+    assert "waived" not in str(made)
+    for rule, key in (("success", "within"), ("floor", "success"), ("regressions", "suites")):
+        assert made[rule][key] == told[rule][key]
+    rules = parse_gate(made)
+    assert (rules.alpha, rules.robot, rules.invariants) == (0.05, RobotRule(), InvariantRule())
+    assert rules.robot == parse_gate(told).robot
+    assert rules.latency.quantile == told["latency"]["quantile"]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_as_many_trials_as_show_a_policy_that_is_as_good():
+    """With a power of 80 %, where one pair in five ends differently: by the exact test, not by a formula alone."""
+    random = np.random.default_rng(0)
+    for pairs, margin in ((demo_circle._TRIALS, demo_circle._WITHIN), (demo_circle._ROBOT_TRIALS, RobotRule().within)):
+        p = paired_p_values(pairs, difference=-margin)
+        drawn = random.multinomial(pairs, [0.1, 0.1, 0.8], size=4000)
+        assert (p[drawn[:, 0], drawn[:, 1]] <= 0.05).mean() == pytest.approx(0.78, abs=0.03)
+    assert demo_circle.SETTINGS.episodes == demo_circle._ROBOT_TRIALS
