@@ -13,7 +13,8 @@ from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import SPEC, SPEC_VIDEO, commit, planted, write_all
 from twinloop.catalog import Workspace
 from twinloop.catalog.compaction import compact, remove_retired
-from twinloop.catalog.seals import Seal
+from twinloop.catalog.rebuild import rebuild
+from twinloop.catalog.seals import Seal, seals_of
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
 from twinloop.dataset import layout
@@ -199,6 +200,17 @@ def test_a_flipped_byte_in_a_dataset_is_found_by_name(root, capfd, file):
     path.unlink()
     code, figures = fsck(root, capfd)
     assert (code, str(path) in figures["findings"][0]["what"]) == (1, True)
+
+
+def test_an_index_that_was_made_again_has_the_seals_of_every_file(root):
+    def sealed():
+        with Workspace.open(root) as ws:
+            return seals_of(ws.state, "planted")
+
+    before = sealed()
+    assert len(before) > 4
+    rebuild(root / "catalog", root / "catalog" / "state.sqlite")
+    assert [(seal.path, seal.bytes, seal.sha256) for seal in sealed()] == [(s.path, s.bytes, s.sha256) for s in before]
 
 
 def test_a_table_that_was_added_broken_is_found_deep(root, capfd):

@@ -431,6 +431,11 @@ def test_a_contract_that_does_not_fit_is_named(offered):
     assert "the policy acts at 50 Hz, this runs at 30 Hz; observation.images.top: no such camera" in found.reason
 
 
+def test_a_candidate_without_a_contract_fits_nothing():
+    found = decided({"context": {"twin": "so101_tabletop"}}, known=Known(contract=None)).rule("context")
+    assert (found.verdict, found.reason) == ("missing", "the candidate says no contract in its config.json")
+
+
 def test_training_on_this_very_twin_covers_it(offered):
     twin, contract = offered
     context = {"context": {"twin": "so101_tabletop"}}

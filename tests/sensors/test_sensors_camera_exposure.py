@@ -51,6 +51,12 @@ def test_automatic_exposure_is_at_rest_before_the_first_picture():
         assert levels(AUTO, [flat(light, 16, 16)] * 3) == pytest.approx(0.2, abs=0.004)
 
 
+def test_no_compensation_seeks_a_level_that_is_nearly_saturated():
+    luma = np.full((8, 8), 0.3)
+    for stops in (2.5, 6.0):
+        assert wanted(luma, dataclasses.replace(AUTO, exposure_compensation=stops)) == pytest.approx(0.9 / 0.3)
+
+
 def test_automatic_exposure_settles_with_its_time_constant():
     model, before, after = dataclasses.replace(AUTO, exposure_lag=0.3), 0.1, 0.25
     seen = levels(model, [flat(before, 16, 16)] * 2 + [flat(after, 16, 16)] * 8)

@@ -17,10 +17,12 @@ from twinloop.core.units import NORMALIZED, JointUnit, UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import fixed_lists
 from twinloop.dataset.reader import DatasetReader
+from twinloop.policies.settings import MlpSettings
+from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train.config import SourceConfig, TrainConfig, read_config
 from twinloop.train.data import load
 from twinloop.train.holdout import split
-from twinloop.train.normalization import weighted_statistics
+from twinloop.train.normalization import measure, weighted_statistics
 from twinloop.train.prepared import resolved
 from twinloop.train.recipes import RECIPES
 from twinloop.train.sources import open_sources
@@ -175,6 +177,16 @@ def test_weighted_statistics_are_those_of_rows_repeated():
     np.testing.assert_allclose(found.std, repeated.std(axis=0))
     np.testing.assert_array_equal(found.q99, np.quantile(repeated, 0.99, axis=0, method="inverted_cdf"))
     np.testing.assert_array_equal(found.q01, np.quantile(repeated, 0.01, axis=0, method="inverted_cdf"))
+
+
+def test_relative_actions_are_measured_beside_the_commands_that_a_policy_sees():
+    data = frames([[9] * 3, [9] * 2])
+    settings = MlpSettings(action_space="delta_to_state", last_command=True, chunk_size=2)
+    found = measure(data, np.arange(5), [0.75, 0.25], settings).columns
+    of_first, of_second = (data.columns[ACTION][:27], data.columns[ACTION][27:])
+    mean = 0.75 * of_first.mean(axis=0) + 0.25 * of_second.mean(axis=0)
+    np.testing.assert_allclose(found[LAST_COMMAND].mean, mean, rtol=1e-5)
+    assert found[ACTION].mean.shape != found[LAST_COMMAND].mean.shape or (found[ACTION].mean != mean).any()
 
 
 def test_a_recipe_fills_in_what_nobody_said():
