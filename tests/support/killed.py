@@ -116,7 +116,7 @@ def serve() -> None:
     import pyarrow.parquet  # noqa: F401
 
     import support.catalog_workspace  # noqa: F401
-    import twinloop.catalog.compaction
+    import twinloop.catalog.parts  # noqa: F401
     import twinloop.release  # noqa: F401
 
     for line in sys.stdin:

@@ -25,7 +25,7 @@ from twinloop.core.files import sha256_bytes, write_bytes
 from twinloop.dataset.parquet import open_parquet
 
 if TYPE_CHECKING:
-    from twinloop.catalog.workspace import Workspace
+    from twinloop.catalog.state import Opened
 
 FOLDER = "datasets"  # within catalog/
 LISTS = "dataset_lists"  # what `lists` gives, where views are made
@@ -70,7 +70,7 @@ def list_hash(episode_ids: Iterable[str]) -> str:
     return sha256_bytes(*(name.encode() for name in sorted(episode_ids)))
 
 
-def freeze(ws: Workspace, name: str, sql: str, note: str = "") -> Frozen:
+def freeze(ws: Opened, name: str, sql: str, note: str = "") -> Frozen:
     """Freeze what a statement selects now, under a name.
 
     The newest version of that name is returned as it is where it lists the same episodes already.
@@ -113,7 +113,7 @@ def freeze(ws: Workspace, name: str, sql: str, note: str = "") -> Frozen:
     return Frozen(**{**vars(found), "new": new})
 
 
-def frozen(ws: Workspace, reference: str) -> Frozen:
+def frozen(ws: Opened, reference: str) -> Frozen:
     """The frozen dataset of that name (its newest version), ``NAME@VERSION``, or hash or unique beginning of one.
 
     Raises:
@@ -182,7 +182,7 @@ class Difference:
     both: int
 
 
-def difference(ws: Workspace, first: str, second: str) -> Difference:
+def difference(ws: Opened, first: str, second: str) -> Difference:
     """What two frozen datasets do not have in common; raises as `frozen`."""
     one, other = frozen(ws, first), frozen(ws, second)
     left, right = set(one.episode_ids), set(other.episode_ids)
@@ -218,14 +218,14 @@ def _row(state: State, reference: str) -> dict[str, Any]:
     return rows[0]
 
 
-def _selected(ws: Workspace, sql: str) -> list[str]:
+def _selected(ws: Opened, sql: str) -> list[str]:
     names = selected(ws, sql)
     if not names:
         raise InputError("The statement selects no episode. Nothing was frozen.")
     return sorted(names)
 
 
-def _require_living(ws: Workspace, ids: Sequence[str]) -> None:
+def _require_living(ws: Opened, ids: Sequence[str]) -> None:
     living = set(ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist())
     missing = [name for name in ids if name not in living]
     if not missing:

@@ -13,7 +13,7 @@ from twinloop.catalog.vocabulary import UNKNOWN, Vocabulary
 from twinloop.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from twinloop.catalog.workspace import Workspace
+    from twinloop.catalog.state import Opened
 
 Source = Literal["hand", "rule", "model"]
 SOURCES: tuple[Source, ...] = get_args(Source)  # in order of priority where they disagree
@@ -145,7 +145,7 @@ def require_one_answer(labels: Sequence[Label]) -> None:
         )
 
 
-def require_episodes(ws: Workspace, labels: Sequence[Label]) -> None:
+def require_episodes(ws: Opened, labels: Sequence[Label]) -> None:
     """Refuse episodes that are unknown or buried, and frames that they do not have."""
     names = sorted({label.episode_id for label in labels})
     table = ws.query("SELECT episode_id, frames FROM episodes")
@@ -166,7 +166,7 @@ def require_episodes(ws: Workspace, labels: Sequence[Label]) -> None:
             )
 
 
-def _refuse_missing(ws: Workspace, missing: Sequence[str]) -> None:
+def _refuse_missing(ws: Opened, missing: Sequence[str]) -> None:
     buried = ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
     reasons = {row["episode_id"]: row["reason"] for row in buried}
     for name in missing:

@@ -26,7 +26,7 @@ from twinloop.catalog.vocabulary import UNKNOWN, Vocabulary
 from twinloop.core.errors import InputError
 
 if TYPE_CHECKING:
-    from twinloop.catalog.workspace import Workspace
+    from twinloop.catalog.state import Opened
 
 _CHUNK = 500  # ids in one statement; SQLite takes 32,766 parameters
 
@@ -56,7 +56,7 @@ class Written:
 
 
 def write(
-    ws: Workspace,
+    ws: Opened,
     labels: Iterable[Label],
     *,
     add: bool = False,
@@ -101,7 +101,7 @@ def write(
 
 
 def retract(
-    ws: Workspace,
+    ws: Opened,
     episode_ids: Sequence[str],
     kind: str,
     *,

@@ -16,11 +16,11 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import dumps
 
 if TYPE_CHECKING:
-    from twinloop.catalog.workspace import Workspace
+    from twinloop.catalog.state import Opened
 
 
 def record_policy(
-    ws: Workspace,
+    ws: Opened,
     policy: str,
     name: str,
     dataset: str | Sequence[str],

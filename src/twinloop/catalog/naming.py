@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from twinloop.core.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from twinloop.catalog.workspace import Workspace
+    from twinloop.catalog.state import Opened
 
 LEAST = 4  # characters of an id
 MOST_ROWS = 5_000_000  # of a statement that chooses episodes: each becomes an object of some 100 bytes
@@ -20,7 +20,7 @@ _SHOWN = 4
 _SHORT = 12
 
 
-def resolve(ws: Workspace, words: Iterable[str], *, buried: bool = False) -> list[str]:
+def resolve(ws: Opened, words: Iterable[str], *, buried: bool = False) -> list[str]:
     """The episodes that words name, in their order; each is an id, the only beginning like it, or ``BATCH:INDEX``.
 
     Raises:
@@ -31,7 +31,7 @@ def resolve(ws: Workspace, words: Iterable[str], *, buried: bool = False) -> lis
     return [known.one(word, buried=buried) for word in words]
 
 
-def select(ws: Workspace, where: str) -> list[str]:
+def select(ws: Opened, where: str) -> list[str]:
     """The episodes that a condition on the view `episodes` holds for, or that a whole ``SELECT`` gives.
 
     Raises:
@@ -41,7 +41,7 @@ def select(ws: Workspace, where: str) -> list[str]:
     return selected(ws, where if whole else f"SELECT episode_id FROM episodes WHERE {where}\n")  # noqa: S608
 
 
-def selected(ws: Workspace, sql: str) -> list[str]:
+def selected(ws: Opened, sql: str) -> list[str]:
     """Return the ids in the column ``episode_id`` of a statement's rows, each once, in their order.
 
     Raises:
@@ -63,7 +63,7 @@ def selected(ws: Workspace, sql: str) -> list[str]:
 class _Known:
     """What can be named, read once."""
 
-    def __init__(self, ws: Workspace) -> None:
+    def __init__(self, ws: Opened) -> None:
         self._where = str(ws.root)
         places = ws.query("SELECT episode_id, batch, episode_index FROM places")
         self._places = places

@@ -13,10 +13,10 @@ import sqlite3
 import tempfile
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -359,3 +359,15 @@ def _opened(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+class Opened(Protocol):
+    """An open workspace as far as helpers need it: its folder, its state, and queries over its views."""
+
+    @property
+    def root(self) -> Path: ...
+    @property
+    def state(self) -> State: ...
+    def query(
+        self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, most_rows: int | None = None
+    ) -> pa.Table: ...

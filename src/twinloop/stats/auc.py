@@ -10,7 +10,7 @@ from twinloop.core.seeds import generator
 from twinloop.stats.classifier import weighted_auc
 from twinloop.stats.interval import Interval, check_level
 
-Array = NDArray[np.float64]
+from twinloop.stats.two_sample import Array
 
 
 def auc_interval(
