@@ -23,7 +23,7 @@ from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import Twin
-from twinloop.twin.quantities.log_cholesky import Inertial
+from twinloop.twin.quantities.rigid import Inertial
 from twinloop.twin.quantities.rotation import matrix
 
 Array = NDArray[np.float64]

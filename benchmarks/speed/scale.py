@@ -25,7 +25,8 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from twinloop.core.files import read_json, write_json
+from twinloop.core.documents import read_json
+from twinloop.core.files import write_json
 from twinloop.dataset import layout
 
 TASKS = {

@@ -22,7 +22,7 @@ from support.dataset_writer import SPEC, commit, planted, write_all
 from support.killed import Forks
 from twinloop.catalog import Workspace
 from twinloop.catalog import state as state_module
-from twinloop.catalog.rebuild import rebuild
+from twinloop.catalog.repair import rebuild
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError
 from twinloop.dataset import layout
 from twinloop.dataset.lerobot_v3 import DatasetWriter

@@ -9,7 +9,8 @@ import pytest
 
 from support.catalog_workspace import score
 from support.dataset_writer import KEPT, write_all
-from twinloop.catalog import Workspace, kept, shown
+from twinloop.catalog import Workspace, shown
+from twinloop.catalog import shown as kept
 from twinloop.catalog.label_checks import Label
 from twinloop.cli.main import main
 

@@ -18,8 +18,7 @@ import pytest
 from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import JOINTS, SPEC, planted, write_all
 from twinloop.catalog import Workspace
-from twinloop.catalog.questions import QUESTIONS
-from twinloop.catalog.reference import filled
+from twinloop.catalog.reference import QUESTIONS, filled
 from twinloop.catalog.schema import TABLES
 from twinloop.catalog.shown import newest, once
 from twinloop.catalog.state_schema import STATE_TABLES

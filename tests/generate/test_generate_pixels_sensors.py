@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import read_json, sha256_tree
+from twinloop.core.files import sha256_tree
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.validate import validate
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve

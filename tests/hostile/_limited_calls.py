@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.arrays import read_arrays
+from twinloop.core.documents import read_arrays
 from twinloop.dataset.parquet import read_table
 from twinloop.dataset.pictures import decoded
 from twinloop.dataset.video import decode

@@ -14,10 +14,12 @@ from hypothesis import strategies as st
 
 from support.catalog_workspace import score
 from support.dataset_writer import write_all
-from twinloop.catalog import Workspace, compaction, kept, querying, shown
+from twinloop.catalog import Workspace, querying, shown
+from twinloop.catalog import parts as compaction
+from twinloop.catalog import shown as kept
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.parts import Draft, enlist, rows_of_table
-from twinloop.catalog.questions import QUESTIONS
+from twinloop.catalog.reference import QUESTIONS
 from twinloop.catalog.ulid import LENGTH, ulid
 from twinloop.cli.main import main
 from twinloop.core.files import dumps

@@ -415,10 +415,10 @@ def test_every_compilation_goes_through_one_function():
     elsewhere = {
         "twin/compiling.py": "the function itself",
         "twin/gear.py": "reads the layout of the model, before and after",
-        "twin/urdf.py": "reads inertias",
-        "twin/mesh_files.py": "reads meshes",
+        "twin/servos.py": "reads inertias",
+        "twin/shapes.py": "reads meshes",
         "twin/scene.py": "reads shapes and inertias",
-        "twin/equipped.py": "reads parameters; the twin keeps its model",
+        "twin/variant.py": "reads parameters; the twin keeps its model",
         "twin/twin.py": "the twin's own spec, for pictures",
         "twin/model_text.py": "the twin's own spec, as text",
         "checks/statics.py": "the twin's own spec, compared with its model",

@@ -23,12 +23,12 @@ from hypothesis import strategies as st
 
 from support.dataset_writer import SPEC, commit, planted
 from support.releases import policy_folder, registry_of
-from twinloop.catalog import Workspace, kept
-from twinloop.catalog.commit_count import count_file, read_count
+from twinloop.catalog import Workspace
+from twinloop.catalog import shown as kept
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.row_digests import changed_tables, measured_digests
 from twinloop.catalog.seals import Seal, broken
 from twinloop.catalog.state import State
+from twinloop.catalog.state_digests import changed_tables, count_file, measured_digests, read_count
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset import layout

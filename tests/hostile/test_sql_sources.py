@@ -310,7 +310,7 @@ def test_paths_are_no_patterns_and_no_columns(root, tmp_path, folder, observed):
     "25 datasets' worth of random names of columns become SQL", expected="the frames are shown each time"
 )
 def test_any_name_of_a_column_is_quoted(template, tmp_path_factory, observed):
-    from twinloop.catalog import frames
+    from twinloop.catalog import querying as frames
     from twinloop.catalog.engine import Engine
     from twinloop.catalog.limits import Limits
 

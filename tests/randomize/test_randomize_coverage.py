@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json
 from twinloop.core.seeds import uniforms
 from twinloop.dataset import layout
 from twinloop.dataset.reader import DatasetReader

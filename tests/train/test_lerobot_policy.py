@@ -22,7 +22,7 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.reader import DatasetReader
 from twinloop.policies import Acting, open_policy
 from twinloop.train.lerobot import train_lerobot
-from twinloop.train.lerobot_child import LeRobotEndedError
+from twinloop.train.lerobot_interpreter import LeRobotEndedError
 from twinloop.train.lerobot_policy import LeRobotPolicy, _seeds
 
 PYTHON = os.environ.get("TWINLOOP_LEROBOT_PYTHON", "")

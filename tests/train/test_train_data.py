@@ -20,11 +20,9 @@ from twinloop.dataset.reader import DatasetReader
 from twinloop.policies.settings import MlpSettings
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train.config import SourceConfig, TrainConfig, read_config
-from twinloop.train.data import load
+from twinloop.train.data import load, measure, weighted_statistics
 from twinloop.train.holdout import split
-from twinloop.train.normalization import measure, weighted_statistics
-from twinloop.train.prepared import resolved
-from twinloop.train.recipes import RECIPES
+from twinloop.train.prepared import RECIPES, resolved
 from twinloop.train.sources import open_sources
 
 

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinloop.catalog.schema import EPISODES, PARAMS
-from twinloop.core.documents import parse_json, read_json_lines
+from twinloop.core.documents import parse_json, read_json, read_json_lines
 from twinloop.core.errors import DatasetError
-from twinloop.core.files import dumps, read_json
+from twinloop.core.files import dumps
 from twinloop.dataset import layout
 from twinloop.dataset.content_ids import content_ids
 from twinloop.dataset.declared import require_places, require_within

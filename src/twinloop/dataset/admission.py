@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError
-from twinloop.core.files import dumps, read_json
+from twinloop.core.files import dumps
 from twinloop.core.records import SimEpisode
 from twinloop.dataset import layout
 from twinloop.dataset.progress import Progress

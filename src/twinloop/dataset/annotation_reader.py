@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, UnknownNameError
-from twinloop.core.files import read_json
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.dataset import layout
 from twinloop.dataset.annotation_pictures import decode_depth, decode_flow, decode_normals, decode_png
 from twinloop.dataset.annotations import DOCUMENT, PREFIX

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import ConfigDict, StrictInt, TypeAdapter, ValidationError, with_config
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import read_json
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, require_joints
 
 # Feetech STS3215: 4096 ticks a turn, and LeRobot counts a turn as 4095 of them (lerobot 0.6.1, motors/motors_bus.py).

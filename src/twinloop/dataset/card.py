@@ -7,9 +7,8 @@ from typing import Any
 
 import yaml
 
-from twinloop.core.console import visible
+from twinloop.core.console import Code, markdown_block, markdown_cell, markdown_code, markdown_text, one_line, visible
 from twinloop.core.files import dumps
-from twinloop.core.markdown import Code, markdown_block, markdown_cell, markdown_code, markdown_text, one_line
 from twinloop.core.units import UnitMap
 from twinloop.dataset.spec import DatasetSpec
 

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, MissingDependencyError
-from twinloop.core.files import read_json, sha256_file, write_json
+from twinloop.core.files import sha256_file, write_json
 from twinloop.dataset.public_sets import RealSet
 
 DATA_VARIABLE = "TWINLOOP_DATA"

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from twinloop.core.markdown import Code, markdown_block, markdown_cell, markdown_text, one_line
+from twinloop.core.console import Code, markdown_block, markdown_cell, markdown_text, one_line
 from twinloop.core.units import UnitMap
 from twinloop.dataset.card import card, front_matter, units_section
 from twinloop.dataset.card_summary import Origin, read_origin

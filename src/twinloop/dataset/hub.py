@@ -17,8 +17,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
-from twinloop.core.files import read_json
 from twinloop.core.redaction import redacted
 from twinloop.dataset import layout
 from twinloop.dataset.dataset_files import MOST_FILES, chosen, require_room

@@ -12,8 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.arrays import read_arrays, require_plain_array
-from twinloop.core.documents import MOST_PIXELS, open_regular, require_regular
+from twinloop.core.documents import MOST_PIXELS, open_regular, read_arrays, require_plain_array, require_regular
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import generator
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.files import read_json
+from twinloop.core.documents import read_json
 from twinloop.dataset import layout
 from twinloop.dataset.statistics import Moments
 

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from twinloop.core.documents import open_regular, parse_json
+from twinloop.core.documents import open_regular, parse_json, read_json
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.core.files import read_json
 from twinloop.core.records import Episode, Provenance
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout

@@ -15,8 +15,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from twinloop.core.errors import DatasetError, DatasetLockedError
-from twinloop.core.system_errors import is_full, refused
+from twinloop.core.errors import DatasetError, DatasetLockedError, is_full, refused
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2  # linux/fs.h

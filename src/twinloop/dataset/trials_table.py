@@ -18,9 +18,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from twinloop.core.documents import MOST_LINES_BYTES, DocumentError, read_text
+from twinloop.core.documents import MOST_LINES_BYTES, DocumentError, read_json, read_text
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json
 from twinloop.core.trials import DOMAINS, Domain, Trials
 
 ALIASES = {

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.core.files import read_json
 from twinloop.core.params import ParamTable
 from twinloop.dataset import layout
 from twinloop.dataset.parquet import open_parquet, require_columns

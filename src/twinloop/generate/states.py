@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from twinloop.core.console import track
 from twinloop.core.pool import Engine, LocalProcesses
 from twinloop.core.profile import Profile, profiling, span
-from twinloop.core.progress import track
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.aside import SetAside
 from twinloop.dataset.lerobot_v3 import DatasetWriter

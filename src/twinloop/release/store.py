@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from twinloop.catalog.fsck_release import different
+from twinloop.catalog.fsck_versions import different
 from twinloop.catalog.parts import sync
 from twinloop.catalog.ulid import ulid
 from twinloop.core.approval import PICKLE_SUFFIXES

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.core.files import read_json, sha256_file, sha256_json, write_json
+from twinloop.core.files import sha256_file, sha256_json, write_json
 from twinloop.render.catalog import RENDERERS, renderer_entry
 
 # Warp compiles its kernels on first use: 5 to 30 s on two cores, longer where these are busy.

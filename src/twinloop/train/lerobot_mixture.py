@@ -10,8 +10,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json, write_json
+from twinloop.core.files import write_json
 from twinloop.core.seeds import generator
 from twinloop.dataset.edit.children import transform
 from twinloop.dataset.edit.documents import Operation

@@ -13,7 +13,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
-from twinloop.core.files import dumps, read_json, sha256_json
+from twinloop.core.documents import read_json
+from twinloop.core.files import dumps, sha256_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.card import card

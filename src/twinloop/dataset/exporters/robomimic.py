@@ -17,10 +17,9 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import InputError, UnknownNameError, full, refused
 from twinloop.core.files import atomic_open, dumps
 from twinloop.core.records import StoredSimulation
-from twinloop.core.system_errors import full, refused
 from twinloop.dataset import robomimic_layout as names
 from twinloop.dataset.exporters.protocol import Exported, Exporter, ExportOptions, chosen_episodes
 from twinloop.dataset.exporters.robomimic_play import play

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from twinloop.core.documents import read_json_lines
+from twinloop.core.documents import read_json, read_json_lines
 from twinloop.core.errors import DatasetError
-from twinloop.core.files import read_json
 from twinloop.dataset import layout
 from twinloop.dataset.edit.packets import PacketReader
 from twinloop.dataset.parquet import read_table

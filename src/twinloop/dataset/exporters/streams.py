@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import read_json
 from twinloop.core.records import Signal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.exporters.source import Clip

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, LogError
-from twinloop.core.files import read_json
 from twinloop.dataset import layout
 from twinloop.dataset.importers.columns import EpisodeBuilder
 from twinloop.dataset.importers.options import Importer, LogOptions

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.documents import DocumentError, read_json_lines
+from twinloop.core.documents import DocumentError, read_json, read_json_lines
 from twinloop.core.errors import LogError
-from twinloop.core.files import read_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.importers.columns import EpisodeBuilder

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import LogError
-from twinloop.core.files import read_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset import layout
 from twinloop.dataset.generated_signals import generated_signals

@@ -13,9 +13,10 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import TwinloopError
 from twinloop.core.extension import raised
-from twinloop.core.files import read_json, write_json
+from twinloop.core.files import write_json
 from twinloop.dataset.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
 from twinloop.dataset.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces

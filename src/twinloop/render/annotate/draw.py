@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.dataset.annotation_reader import CameraAnnotations, poses
 from twinloop.render.annotate.boxes import box_corners
 

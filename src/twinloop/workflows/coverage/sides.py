@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.naming import MOST_ROWS
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, LogError
-from twinloop.core.files import read_json
 from twinloop.core.records import Episode
 from twinloop.curate.coverage import ClipRows
 from twinloop.curate.recording import Recording, open_recordings

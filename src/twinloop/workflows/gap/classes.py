@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json
 from twinloop.core.headline import Headline, headlines
 from twinloop.core.records import Episode
 from twinloop.core.trials import Trials

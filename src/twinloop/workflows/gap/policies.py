@@ -19,7 +19,7 @@ from twinloop.gap.policies_rows import GapRow
 from twinloop.gap.policies_text import driver_words, policies_text
 from twinloop.gap.predictivity import PredictivityReport, TaskPredictivity, label, measure_predictivity, scores_by_task
 from twinloop.report import KeyFigure, Report
-from twinloop.report.gap_predictivity import gap_rows, score_scatter
+from twinloop.report.gap_policies import gap_rows, score_scatter
 from twinloop.stats import Interval
 from twinloop.stats.predictivity import PredictivityFigure
 from twinloop.stats.ranking_scores import PolicyScores

@@ -31,7 +31,7 @@ from twinloop.generate.pixels.dataset import PICTURES
 from twinloop.generate.render_settings import picture_size
 from twinloop.render.sheet import contact_sheet
 from twinloop.report import KeyFigure, Report
-from twinloop.report.gap_vision import against_chance, episode_scores, telling_regions, tone_quantiles
+from twinloop.report.gap_sensors import against_chance, episode_scores, telling_regions, tone_quantiles
 from twinloop.report.page import Tone
 from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.depth import sensor_settings

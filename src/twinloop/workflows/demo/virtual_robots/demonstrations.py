@@ -12,8 +12,9 @@ from scipy.special import ndtri
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError
-from twinloop.core.files import read_json, write_json
+from twinloop.core.files import write_json
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
 from twinloop.core.seeds import uniforms
