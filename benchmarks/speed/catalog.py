@@ -249,10 +249,10 @@ def stream(root: Path) -> dict[str, Any]:
 
     The frames are one block of random walks that lies there under forty names: reading and sorting know no difference.
     """
-    from twinloop.dataset import layout, metadata
-    from twinloop.dataset.parquet import fixed_lists, read_table, stored, write_groups
-    from twinloop.dataset.progress import BlockEntry, Progress
-    from twinloop.dataset.statistics import Moments, column_stats, merge_moments, take_columns
+    from twinloop.dataset.lerobot import layout, metadata
+    from twinloop.dataset.lerobot.parquet import fixed_lists, read_table, stored, write_groups
+    from twinloop.dataset.lerobot.progress import BlockEntry, Progress
+    from twinloop.dataset.lerobot.statistics import Moments, column_stats, merge_moments, take_columns
 
     rng, features = np.random.default_rng(0), ["action", "observation.state"]
     walks = {name: rng.normal(size=(BLOCK_FRAMES, 6)).cumsum(axis=0).astype(np.float32) for name in features}

@@ -27,7 +27,7 @@ from rich.table import Table
 
 from twinloop.core.documents import read_json
 from twinloop.core.files import write_json
-from twinloop.dataset import layout
+from twinloop.dataset.lerobot import layout
 
 TASKS = {
     "swing": {"twin": "double_pendulum", "task": f"{Path(__file__).parent / 'swing.py'}:Swing"},

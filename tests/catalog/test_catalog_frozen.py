@@ -16,7 +16,7 @@ from twinloop.catalog.fsck_versions import check_frozen
 from twinloop.catalog.naming import resolve, select
 from twinloop.catalog.views import LINEAGE_VIEWS
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot.tables import content_hash
 
 ALL = "SELECT episode_id FROM episodes"
 

@@ -17,9 +17,9 @@ from twinloop.catalog.repair import rebuild
 from twinloop.catalog.seals import Seal, seals_of
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
-from twinloop.dataset import layout
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 
 @pytest.fixture(name="made", scope="module")

@@ -25,8 +25,8 @@ from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.catalog.views import NAMES
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 
 @pytest.fixture(name="cell", scope="module")

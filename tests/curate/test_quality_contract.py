@@ -151,7 +151,7 @@ def test_a_task_that_is_done_and_undone_again_has_failed(foreign, monkeypatch):
         ("learned/support", "stats/novelty.py"),
         ("demonstration/path", "stats/novelty.py"),
         ("learned/fake", "encoders/trajectory.py"),
-        ("recording/clock_jump", "dataset/log_checks/timing.py"),
+        ("recording/clock_jump", "dataset/logs/checks/timing.py"),
         ("recording/blur", "curate/looks.py"),
         ("physics/torque", "curate/limits.py"),
     ],

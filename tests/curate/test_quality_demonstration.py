@@ -316,7 +316,7 @@ def test_uneven_times_are_put_on_a_grid(good: list) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="TWINLOOP_DATA has no so101_pick_place_tape")
 def test_recorded_tape_is_left_alone(tmp_path: Path) -> None:
-    from twinloop.dataset.registry import load
+    from twinloop.dataset.logs.sets.registry import load
 
     found = recordings(tmp_path / "real", load("so101_pick_place_tape")[0])
     wrong = {check.name: len(flagged(check, found)) for check in every()}

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.documents import read_arrays
-from twinloop.dataset.parquet import read_table
-from twinloop.dataset.pictures import decoded
-from twinloop.dataset.video import decode
+from twinloop.dataset.lerobot.parquet import read_table
+from twinloop.dataset.media.pictures import decoded
+from twinloop.dataset.media.video import decode
 
 
 def read_npz(path: Path) -> dict[str, Any]:

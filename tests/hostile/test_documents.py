@@ -495,7 +495,7 @@ FOLDERS = [
     ("twinloop.release.monitor.storage:read", "monitor.json", "a monitor"),
     ("twinloop.randomize.sources:read_identified", "result.json", "an identify run"),
     ("twinloop.core.evaluation:Evaluation.read", "evaluation.json", "an evaluation"),
-    ("twinloop.dataset.calibration:read_calibration", "calibration.json", "a calibration"),
+    ("twinloop.dataset.lerobot.calibration:read_calibration", "calibration.json", "a calibration"),
 ]
 
 

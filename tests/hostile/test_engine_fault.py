@@ -40,7 +40,7 @@ from twinloop.cli.main import main
 from twinloop.core.engine_faults import ENGINE_FAULTS, SPARSE_NEWTON, SolverSettings, known_faults
 from twinloop.core.errors import InputError
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.evaluate.variants import with_scene
 from twinloop.hardware.gear import with_gears
 from twinloop.randomize import Plan

@@ -23,7 +23,7 @@ from support.labelled import workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError, refused
 from twinloop.core.files import write_bytes
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EACCES", "EMFILE", "ENAMETOOLONG")
 STEPS = {"ENOSPC": "Free some space", "EDQUOT": "Free some space", "EIO": "has a fault", "EROFS": "another file system",

@@ -34,8 +34,8 @@ from twinloop.core.contract import Contract
 from twinloop.core.documents import read_json
 from twinloop.core.files import dumps, write_json
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.card import card
 from twinloop.dataset.folder_card import folder_card
+from twinloop.dataset.lerobot.metadata import card
 from twinloop.policies.card import Card, render_card
 from twinloop.report import KeyFigure, Report
 

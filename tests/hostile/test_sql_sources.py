@@ -21,7 +21,7 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.naming import select
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.label.rules_sql import SqlRule
 from twinloop.train.config import SourceConfig
 from twinloop.train.sources import open_sources

@@ -14,9 +14,9 @@ from support.training import DEG, JOINTS, RAD, config, dataset, frames
 from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import DatasetError, InputError, UnitsError, UnknownNameError
 from twinloop.core.units import NORMALIZED, JointUnit, UnitMap
-from twinloop.dataset import layout
-from twinloop.dataset.parquet import fixed_lists
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import fixed_lists
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.settings import MlpSettings
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train.config import SourceConfig, TrainConfig, read_config

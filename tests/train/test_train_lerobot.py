@@ -20,7 +20,7 @@ from support.training import config, dataset
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError, UnknownNameError
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies import open_policy, read_card
 from twinloop.release.serve_wire import Message, decode, encode
 from twinloop.train import lerobot_side

@@ -16,7 +16,7 @@ from twinloop.catalog.parts import Part, Parts
 from twinloop.catalog.seals import Seal, is_sealed, of_block, seal, sealed_files, seals_of
 from twinloop.catalog.state import State, now
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.dataset.footers import unreadable_files
+from twinloop.dataset.lerobot.validation import unreadable_files
 
 _TRIES = 5
 

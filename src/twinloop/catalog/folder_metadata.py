@@ -18,8 +18,8 @@ from typing import Any, Literal
 from twinloop.core.documents import parse_json, read_json, require_regular
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import sha256_bytes, sha256_json
-from twinloop.dataset import layout
-from twinloop.dataset.declared import require_possible
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.validation import require_possible
 
 MOST_INFO_BYTES = 64 << 20
 _SHOWN = 8  # datasets of a folder that a message names

@@ -26,7 +26,7 @@ from twinloop.catalog.parts import sync
 from twinloop.catalog.state import State, now
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import dumps, sha256_bytes, write_bytes
-from twinloop.dataset.parquet import open_parquet
+from twinloop.dataset.lerobot.parquet import open_parquet
 
 if TYPE_CHECKING:
     from twinloop.catalog.state import Opened

@@ -30,10 +30,10 @@ from twinloop.catalog.shown import damaged
 from twinloop.catalog.state import State
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import sha256_file
-from twinloop.dataset import layout
-from twinloop.dataset.content_ids import content_ids
-from twinloop.dataset.parquet import read_table
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.content_ids import content_ids
+from twinloop.dataset.lerobot.parquet import read_table
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 Repair = Literal["find", "add", "copy", "meant"]
 

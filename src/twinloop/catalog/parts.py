@@ -29,7 +29,7 @@ from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps, sha256_file
 from twinloop.core.tables import conforming
-from twinloop.dataset.snapshot import is_full
+from twinloop.dataset.storage.snapshot import is_full
 
 ABOUT = b"twinloop"
 SCHEMA = 1

@@ -28,7 +28,7 @@ from twinloop.catalog.views import DERIVED, FRAME_VIEWS, LATEST, NAMES, PART_VIE
 from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.files import dumps
 from twinloop.core.redaction import redacted, redacted_values, redacted_words
-from twinloop.dataset import layout
+from twinloop.dataset.lerobot import layout
 
 
 def numbers(answer: pa.Table) -> pa.Table:

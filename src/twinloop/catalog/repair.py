@@ -32,7 +32,7 @@ from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.catalog.ulid import ulid
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import sha256_file
-from twinloop.dataset import layout
+from twinloop.dataset.lerobot import layout
 
 _INDEX = ("parts", "batches")  # made again; every other table is taken over
 

@@ -31,8 +31,8 @@ from twinloop.core.files import dumps, write_text
 from twinloop.core.records import Source
 from twinloop.core.redaction import redacted, redacted_values, redacted_words
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 FILE = "twinloop.yaml"
 STATE = "state.sqlite"

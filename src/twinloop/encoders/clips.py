@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import load_class, raised
 from twinloop.core.files import sha256_json
-from twinloop.dataset.pictures import Pictures
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.encoders.pictures import Encoder, open_encoder
 from twinloop.encoders.trajectory import Clips
 

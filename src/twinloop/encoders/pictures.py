@@ -19,7 +19,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import load_class, raised
 from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
 from twinloop.core.yaml_documents import load_yaml, parse_yaml
-from twinloop.dataset.pictures import Pictures, resized
+from twinloop.dataset.media.pictures import Pictures, resized
 from twinloop.encoders.classical import ClassicalEncoder
 
 METADATA = "twinloop.preprocessing"

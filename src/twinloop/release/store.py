@@ -14,7 +14,7 @@ from twinloop.catalog.ulid import ulid
 from twinloop.core.approval import PICKLE_SUFFIXES
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import sha256_file, sha256_json
-from twinloop.dataset.snapshot import locked
+from twinloop.dataset.storage.snapshot import locked
 
 STAGED = ".adding-"
 

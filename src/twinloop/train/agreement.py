@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from twinloop.core.contract import ACTION, ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError, TwinloopError, UnitsError, UnknownNameError
 from twinloop.core.units import DEGREES, METRES, RADIANS, JointUnit, UnitMap
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.train.sources import Source
 from twinloop.twin import load_twin
 

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.console import track
 from twinloop.core.contract import ACTION, STATE, Contract
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset import layout
-from twinloop.dataset.parquet import numbers, read_table
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import numbers, read_table
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.settings import Settings
 from twinloop.policies.statistics import LAST_COMMAND, ColumnStatistics, Statistics, relative_actions
 from twinloop.train.agreement import Agreed, agree

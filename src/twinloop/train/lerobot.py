@@ -26,7 +26,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.edit.source import Source as Opened
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.card import Card
 from twinloop.train.agreement import agree
 from twinloop.train.config import TrainConfig

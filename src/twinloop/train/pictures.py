@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from twinloop.core.console import track
 from twinloop.core.contract import IMAGES
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.dataset.picture_sources import open_pictures
+from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.train.data import Data, Ints
 from twinloop.train.sources import Listed
 

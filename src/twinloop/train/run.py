@@ -16,7 +16,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
-from twinloop.dataset.snapshot import locked
+from twinloop.dataset.storage.snapshot import locked
 from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import InputError
-from twinloop.dataset.edit.children import transform
-from twinloop.dataset.edit.choice import Choice, chosen, groups
 from twinloop.dataset.edit.documents import Operation
-from twinloop.dataset.edit.item import Item
-from twinloop.dataset.edit.shares import balanced, checked_shares, parted
+from twinloop.dataset.edit.rows import Item, transform
+from twinloop.dataset.edit.selection import Choice, balanced, checked_shares, chosen, groups, parted
 from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.transcode import Encoding
 from twinloop.dataset.edit.videos import Pixels
 from twinloop.dataset.edit.writing import Edited, Settings, write_items, write_parts
+from twinloop.dataset.media.video_copy import Encoding
 
 Folder = Path | str
 _AS_IS = Settings()

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.imaging import Intrinsics
-from twinloop.dataset.annotation_reader import CameraAnnotations, poses
+from twinloop.dataset.annotations import CameraAnnotations, poses
 from twinloop.render.annotate.boxes import box_corners
 
 Picture = NDArray[np.uint8]

@@ -19,7 +19,7 @@ from twinloop.catalog.labels import Survey, Written, retract
 from twinloop.catalog.naming import resolve, select
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.replay import root_config
 from twinloop.label.agreement import Agreement, Pair, agreement
 from twinloop.label.boundaries import BoundaryPair, boundary_agreement

@@ -17,8 +17,8 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline, headlines
 from twinloop.core.records import Episode
 from twinloop.core.trials import Trials
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
 from twinloop.gap.classes import Errors, drift_since, errors_of, gap_too_wide, other_environment
 from twinloop.gap.classes_coverage import Support, combination_covered, never_covered

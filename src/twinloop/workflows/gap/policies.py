@@ -12,8 +12,7 @@ from rich.console import Console
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Measure, Trials
 from twinloop.dataset.trials import read_both
-from twinloop.dataset.trials_scores import is_score_table, scores_of_rows
-from twinloop.dataset.trials_table import read_rows
+from twinloop.dataset.trials_table import is_score_table, read_rows, scores_of_rows
 from twinloop.gap.policies import ALPHA, MeasureGap, measure_policies
 from twinloop.gap.policies_rows import GapRow
 from twinloop.gap.policies_text import driver_words, policies_text

@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.dataset import layout
-from twinloop.dataset.picture_sources import open_pictures
-from twinloop.dataset.pictures import Pictures, Size
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.media.picture_sources import open_pictures
+from twinloop.dataset.media.pictures import Pictures, Size
 from twinloop.encoders.pictures import open_encoder
 from twinloop.gap.camera_remedy import Remedy, developed_again, remedied, statistics_of
 from twinloop.gap.camera_remedy_develop import Look

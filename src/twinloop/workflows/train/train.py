@@ -18,7 +18,7 @@ from twinloop.catalog.engine import quoted
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.yaml_documents import parse_yaml
-from twinloop.dataset.snapshot import locked
+from twinloop.dataset.storage.snapshot import locked
 from twinloop.policies.door import require_torch
 from twinloop.train import TrainConfig, read_config, train
 from twinloop.train.config import CHECKPOINT, RESULT
