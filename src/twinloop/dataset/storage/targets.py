@@ -144,7 +144,7 @@ _KEPT = ("data/", "meta/", "twinloop/log/")
 
 
 class StoreTarget:
-    """An address in a store; a `target.Target`. ``path`` is a scratch folder with what the writer reads again.
+    """An address in a store; a `Target`. ``path`` is a scratch folder with what the writer reads again.
 
     A store has no locks: a second writer is noticed when one of the two moves the pointer that the other one knows.
 
@@ -159,7 +159,7 @@ class StoreTarget:
         self.path, self.held = Path(self._scratch.name) / "dataset", True
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> Progress:
-        """See `target.Target`; what was committed is downloaded as far as the writer reads it again."""
+        """See `Target`; what was committed is downloaded as far as the writer reads it again."""
         commit = self._store.commit()
         strangers = self._store.names() - {"dataset", "commits", "log", POINTER} if not commit.number else set()
         if strangers:
@@ -178,7 +178,7 @@ class StoreTarget:
 
     @contextlib.contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """See `target.Target`: upload what is new, then a manifest, then the pointer."""
+        """See `Target`: upload what is new, then a manifest, then the pointer."""
         with next_snapshot(self.path) as stage:
             yield stage
             with span("upload"):
@@ -188,7 +188,7 @@ class StoreTarget:
                     (stage / path).unlink(missing_ok=True)
 
     def release(self) -> None:
-        """See `target.Target`."""
+        """See `Target`."""
         self.held = False
         self._scratch.cleanup()
 
@@ -332,7 +332,7 @@ def open_target(output: Path | str) -> Target:
     """The place of that name, held for writing.
 
     Raises:
-        DatasetError: see `FolderTarget` and `store_target.StoreTarget`.
+        DatasetError: see `FolderTarget` and `StoreTarget`.
         MissingDependencyError: the store needs a library that is not installed.
     """
     if is_address(output):
