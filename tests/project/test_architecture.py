@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +30,50 @@ def test_the_package_never_imports_benchmarks():
         and any(name == "benchmarks" or name.startswith("benchmarks.") for name in named(ast.parse(text)))
     }
     assert found == set()
+
+
+# Names that only the library of twins, the tasks and the demo may know.
+ROBOT_OR_TASK = re.compile(
+    r"pick_?and_?place|reach_moving|\bso-?101|so101_|franka|panda(?!s)|\bcrazyflie|(?<!unit_)\bcube_toss|\bobject/cube"
+    r"|shoulder_(pan|lift)|elbow_flex|wrist_(flex|roll)|xl330|double_pendulum|simple_pendulum|planar_square",
+    re.IGNORECASE,
+)
+LIBRARY = ("tasks/", "twin/library.py", "workflows/demo/")
+
+
+def names_of_robots_and_tasks() -> set[str]:
+    """Return ``FILE: NAME`` of every identifier or string of code, docstrings apart, that names a robot or a task."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        where = path.relative_to(PACKAGE).as_posix()
+        if where.startswith(LIBRARY):
+            continue
+        tree = ast.parse(path.read_text())
+        bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            words = [getattr(node, key, None) for key in ("id", "attr", "name", "arg", "module")]
+            if isinstance(node, ast.Constant) and id(node) not in bare:
+                words.append(node.value)
+            found |= {f"{where}: {word}" for word in words if isinstance(word, str) and ROBOT_OR_TASK.search(word)}
+    return found
+
+
+# Files that may name robots, each with its reason.
+NAMED = {
+    "dataset/importers/crazyflie.py": "reads the log format of that drone's firmware",
+    "dataset/logs.py": "lists that format",
+    "dataset/public_sets.py": "describes public recordings of named robots, and their joints as recorded",
+    "dataset/sets/bam_servo.py": "reads a public set of a named servo",
+    "dataset/sets/contactnets.py": "names the built-in twin of a public set",
+    "dataset/sets/dfki_double_pendulum.py": "names the built-in twin of a public set",
+    "dataset/sets/dfki_simple_pendulum.py": "names the built-in twin of a public set",
+    "dataset/sets/planar_impacts.py": "names the built-in twin of a public set",
+    "hardware/lerobot.py": "drives robots under LeRobot's names of them and of their joints",
+    "randomize/boxes.py": "shows an example in an error",
+    "randomize/options.py": "shows an example in an error",
+    "workflows/scenario/ask.py": "shows an example in an error",
+}
+
+
+def test_robots_and_tasks_are_named_only_by_the_library_of_twins_and_tasks():
+    assert {line.partition(":")[0] for line in names_of_robots_and_tasks()} == set(NAMED)

@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from twinloop.cli.commands import Outcome, console
+from twinloop.tasks import DEFAULT_TASK
 
 _Policy = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="POLICY")]]
 
@@ -31,7 +32,7 @@ class Compare:
     """Pairs of episodes after which it gives up."""
     twin: str | None = None
     """What they are tried on; by default the workspace's twin, or so101_tabletop."""
-    task: str = "pick_and_place"
+    task: str = DEFAULT_TASK
     """What they should do."""
     slices: tuple[str, ...] = ()
     """Only slices whose names match."""

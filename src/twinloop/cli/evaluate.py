@@ -9,6 +9,7 @@ from typing import Annotated
 import tyro
 
 from twinloop.cli.commands import Outcome, console
+from twinloop.tasks import DEFAULT_TASK
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,7 +22,7 @@ class Evaluate:
     """nominal, randomized, axes, pairs, unseen, disturbances, latency, failures, or FILE.yaml of your own."""
     twin: str | None = None
     """What it is tried on; by default the workspace's twin, or so101_tabletop."""
-    task: str = "pick_and_place"
+    task: str = DEFAULT_TASK
     """What it should do."""
     episodes: int | None = None
     """Trials of each slice, instead of the suite's own number."""

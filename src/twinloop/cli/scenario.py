@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import tyro
 
 from twinloop.cli.commands import Outcome, console
+from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN
 
 _Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
 
@@ -82,9 +83,9 @@ class FromFailure:
     """What to call it; by default its failure class and where it comes from."""
     policy: str = ""
     """Who acts again: a policy's folder or name, or expert; by default whoever the episode says acted."""
-    twin: str = "so101_tabletop"
+    twin: str = DEFAULT_TWIN
     """Of a log: the twin of the robot. A simulated episode knows its own."""
-    task: str = "pick_and_place"
+    task: str = DEFAULT_TASK
     """Of a log: the task."""
     identified: Path | None = None
     """Of a log: a run of `twinloop identify` whose distribution parameters come from; else the twin's."""

@@ -15,14 +15,15 @@ except ImportError as error:
 from twinloop.envs.options import EnvOptions
 from twinloop.envs.single import TwinEnv
 from twinloop.envs.vector import TwinVectorEnv
+from twinloop.tasks.goals import goal_names
+from twinloop.twin.library import ARMS
 
 __all__ = ["IDS", "EnvOptions", "TwinEnv", "TwinVectorEnv"]
 
 IDS = {
-    "twinloop/PickAndPlace-SO101-v0": {"twin": "so101_tabletop", "goal": "pick_and_place"},
-    "twinloop/PickAndPlace-Panda-v0": {"twin": "panda_tabletop", "goal": "pick_and_place"},
-    "twinloop/Reach-SO101-v0": {"twin": "so101_tabletop", "goal": "reach"},
-    "twinloop/Reach-Panda-v0": {"twin": "panda_tabletop", "goal": "reach"},
+    f"twinloop/{goal.title().replace('_', '')}-{arm}-v0": {"twin": twin, "goal": goal}
+    for goal in goal_names()
+    for arm, twin in ARMS.items()
 }
 """Registered ids and the options that each stands for."""
 

@@ -13,7 +13,7 @@ import numpy as np
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.randomize import Plan, read_identified, section_plan
-from twinloop.tasks import Task
+from twinloop.tasks import DEFAULT_TASK, Task
 from twinloop.twin import Twin
 
 Observation = Literal["readings", "state", "lerobot"]
@@ -42,13 +42,13 @@ class EnvOptions:
 
     Attributes:
         twin: a built-in name, a file, or a compiled `Twin`.
-        goal: what to do in its worlds, see `goals`.
+        goal: what to do in its worlds, see `tasks.goals`.
         randomization: ``default`` (every parameter with a default range), None (nominal worlds), a mapping as in the
             ``randomization:`` section of a generate file, or ``{"identified": RUN, "kappa": 1.0}``.
         observation: ``readings`` (what the robot reports, and its last command), ``state`` (also what only a simulator
             knows), or ``lerobot`` (``agent_pos`` and ``pixels`` under LeRobot's names, in the dataset's units).
         action: ``absolute`` or ``delta`` joint targets scaled to [-1, 1], or ``dataset``: targets in dataset units.
-        reward: ``dense`` or ``sparse``, see `goals`.
+        reward: ``dense`` or ``sparse``, see `tasks.goals`.
         delta: largest change of a target per control step under ``delta``, as a part of the joint's range. Our choice:
             2 % moves an SO-101 joint by up to 2.3 rad/s, below the 4 to 5 rad/s of its unloaded servo.
         max_episode_steps: control steps until truncation, the goal's own by default.
@@ -61,7 +61,7 @@ class EnvOptions:
     """
 
     twin: str | Path | Twin
-    goal: str = "pick_and_place"
+    goal: str = DEFAULT_TASK
     randomization: Mapping[str, Any] | Literal["default"] | None = "default"
     observation: Observation = "state"
     action: Action = "absolute"

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.envs.options import EnvOptions
 from twinloop.simulate.protocol import state_columns
-from twinloop.tasks.pick_and_place import PickAndPlace, Scene
 from twinloop.twin import Twin
 
 Pictures = dict[str, NDArray[np.uint8]]
@@ -26,11 +25,11 @@ class Observer:
         names: of the numbers of a flat observation, in order.
     """
 
-    def __init__(self, task: PickAndPlace, options: EnvOptions) -> None:
-        self._task, self._twin, self._kind = task, task.twin, options.observation
-        self._qpos = state_columns(self._twin.model, mujoco.mjtState.mjSTATE_QPOS)
+    def __init__(self, twin: Twin, truth_names: tuple[str, ...], options: EnvOptions) -> None:
+        """``truth_names``: what the numbers of the truth are, that ``state`` observations hold."""
+        self._twin, self._kind = twin, options.observation
         self._qvel = state_columns(self._twin.model, mujoco.mjtState.mjSTATE_QVEL)
-        self.names = _names(self._twin, options.observation)
+        self.names = _names(self._twin, options.observation, truth_names)
         self.space = self._space(options)
 
     def _space(self, options: EnvOptions) -> spaces.Space[Any]:
@@ -47,7 +46,7 @@ class Observer:
         states: NDArray[np.float64],
         readings: NDArray[np.float64],
         command: NDArray[np.float64],
-        scene: Scene,
+        truth: NDArray[np.float64],
         pictures: Pictures,
     ) -> Any:
         """What is seen of worlds, one row of every argument each.
@@ -55,6 +54,7 @@ class Observer:
         Args:
             readings: see `Readings`.
             command: issued last.
+            truth: what only a simulator knows of the scene.
             pictures: by camera, for ``lerobot`` observations that have any.
         """
         if self._kind == "lerobot":
@@ -62,16 +62,7 @@ class Observer:
             return {**seen, "pixels": pictures} if pictures else seen
         parts = [readings, command]
         if self._kind == "state":
-            qpos, qvel = states[:, self._qpos], states[:, self._qvel]
-            row, column = self._task.object.qpos, self._task.object.qvel
-            parts += [
-                qvel[:, self._twin.joint_qvel],
-                scene.tool,
-                qpos[:, row : row + 7],
-                qvel[:, column : column + 6],
-                scene.object - scene.tool,
-                scene.target - scene.object,
-            ]
+            parts += [states[:, self._qvel][:, self._twin.joint_qvel], truth]
         return _finite(np.concatenate(parts, axis=1))
 
 
@@ -122,7 +113,7 @@ def _limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return limits[:, 0].copy(), limits[:, 1].copy()
 
 
-def _names(twin: Twin, kind: str) -> tuple[str, ...]:
+def _names(twin: Twin, kind: str, truth: tuple[str, ...]) -> tuple[str, ...]:
     joints = twin.robot.joints
     names = [f"{joint}/reading" for joint in joints]
     if kind == "lerobot":
@@ -131,11 +122,7 @@ def _names(twin: Twin, kind: str) -> tuple[str, ...]:
     if kind == "readings":
         return tuple(names)
     names += [f"{joint}/velocity" for joint in joints]
-    pose = ("x", "y", "z", "qw", "qx", "qy", "qz")
-    names += [f"tool/{axis}" for axis in "xyz"] + [f"object/{part}" for part in pose]
-    names += [f"object/{kind}/{axis}" for kind in ("velocity", "spin") for axis in "xyz"]
-    names += [f"{pair}/{axis}" for pair in ("object_from_tool", "target_from_object") for axis in "xyz"]
-    return tuple(names)
+    return (*names, *truth)
 
 
 def _finite(values: NDArray[np.float64]) -> NDArray[np.float32]:

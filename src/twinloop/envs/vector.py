@@ -15,13 +15,14 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.envs.batch import WorldBatch
 from twinloop.envs.episodes import PlannedEpisodes
-from twinloop.envs.goals import Verdict, open_goal
 from twinloop.envs.infos import Infos, drawn_infos, final_rows, put_rows, with_final, world_infos
 from twinloop.envs.options import EnvOptions, whole_number
 from twinloop.envs.pictures import open_photographer
 from twinloop.envs.spaces import Commander, Observer, Pictures
 from twinloop.rollout.running_readings import Readings
 from twinloop.simulate import open_backend
+from twinloop.tasks.goals import open_goal
+from twinloop.tasks.protocol import Verdict
 from twinloop.twin import Twin, load_twin
 
 SUCCESS_REWARD = 1.0
@@ -39,7 +40,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     same-step autoreset ``final_obs`` and ``final_info``, each with its mask ``_key`` as Gymnasium has them.
 
     Attributes:
-        twin: whose worlds these are; ``options``: what was asked for; ``goal``: what is judged, see `goals`.
+        twin: whose worlds these are; ``options``: what was asked for; ``goal``: what is judged, see `tasks.goals`.
 
     Raises:
         TwinloopError: an option is wrong, or the twin does not fit the goal.
@@ -57,7 +58,10 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self._backend = open_backend(self.options.backend, nthread=self.options.nthread)
         self._limit = self.options.max_episode_steps or self.goal.nstep
         self._readings = Readings(self.twin, num_envs, self._limit)
-        self._observer, self._commander = Observer(self.goal.task, self.options), Commander(self.twin, self.options)
+        self._observer, self._commander = (
+            Observer(self.twin, self.goal.truth_names, self.options),
+            Commander(self.twin, self.options),
+        )
         self.metadata = {**self.metadata, "autoreset_mode": self._mode, "render_fps": round(self.twin.control_hz)}
         self.render_mode = self.options.render_mode
         self._photographer, self._camera = open_photographer(self._plan, self.options)
@@ -224,11 +228,11 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         states, params = worlds.state, worlds.params
         if len(envs) < self.num_envs:
             states, params = states[envs], params.take(envs)
-        scene = self.goal.task.scene(states) if verdict is None else verdict.scene
+        truth = self.goal.truth(states) if verdict is None else verdict.truth
         readings = self._readings.now(states, params, worlds.steps[envs], envs)
         pictures = self._pictures(worlds, envs) if self.options.cameras else {}
         shown = {name: pictures[name] for name in self.options.cameras}
-        return self._observer.observe(states, readings, worlds.command[envs], scene, shown)
+        return self._observer.observe(states, readings, worlds.command[envs], truth, shown)
 
     def _same_step(self, worlds: WorldBatch, observation: Any, infos: Infos) -> Infos:
         """Begin anew where an episode is over: in place in ``observation``; the new infos hold the final ones."""

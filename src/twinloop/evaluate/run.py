@@ -21,7 +21,7 @@ from twinloop.evaluate.worlds import Slice, Suite, Worlds, on_twin, stacked
 from twinloop.hardware.limits import MotionLimits
 from twinloop.rollout import Actor, run_batch, software_versions
 from twinloop.simulate import Backend, open_backend
-from twinloop.tasks import Task, open_task
+from twinloop.tasks import DEFAULT_TASK, Task, open_task
 from twinloop.twin import Twin, load_twin
 
 # Worlds at a time. 256 pick-and-place episodes of the SO-101 are 17 MB of states and keep 16 threads busy for seconds.
@@ -151,7 +151,7 @@ class Arena:
 def evaluate(
     who: Any,
     twin: Twin | str,
-    task: str = "pick_and_place",
+    task: str = DEFAULT_TASK,
     suite: Suite | SuiteSpec | str = "nominal",
     *,
     episodes: int | None = None,

@@ -40,15 +40,9 @@ from twinloop.randomize import (
 )
 from twinloop.tasks import open_task
 from twinloop.twin import Twin, builtin_names, load_twin
+from twinloop.twin.library import ROBOTS
 from twinloop.twin.spec import describe
 
-# Robot names as other tools write them, and the built-in scene that stands for each.
-ROBOTS = {
-    "franka_panda": "panda_tabletop",
-    "panda": "panda_tabletop",
-    "so101": "so101_tabletop",
-    "so101_follower": "so101_tabletop",
-}
 # Worlds simulated at once by one worker: past this size a batch gets no faster on C threads, as
 # benchmarks/speed/generate.py measures. A device gets faster still, up to what its states weigh in the memory of the
 # process that writes them.

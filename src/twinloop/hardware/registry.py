@@ -11,6 +11,7 @@ from twinloop.hardware.lerobot import lerobot_names, open_lerobot
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.hardware.virtual_cell import VirtualCell
+from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin import builtin_names, load_twin
 
 _VIRTUAL, _LEROBOT = "virtual:", "lerobot:"
@@ -53,7 +54,7 @@ def _virtual(twin: str, options: dict[str, str], address: str) -> Robot:
         if key in _NUMBERS and not value.isdecimal():
             raise InputError(f"{key}={value} in {address} is not a whole number from 0. Write for example {key}=3.")
         if key in _OF_CELLS and "task" not in options:
-            raise InputError(f"{key}={value} in {address} is of a robot at a task. Add task=pick_and_place.")
+            raise InputError(f"{key}={value} in {address} is of a robot at a task. Add task={DEFAULT_TASK}.")
     numbers = {key: int(value) for key, value in options.items() if key in _NUMBERS}
     if "task" not in options:
         return VirtualRobot(twin, **numbers)

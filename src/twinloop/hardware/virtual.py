@@ -13,6 +13,7 @@ from twinloop.core.units import UnitMap
 from twinloop.hardware.arms import VirtualArms
 from twinloop.hardware.hidden import Hidden, draw_hidden
 from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError
+from twinloop.tasks import DEFAULT_TWIN
 from twinloop.twin import load_twin
 
 
@@ -41,7 +42,7 @@ class VirtualRobot:
             and its number alone.
     """
 
-    def __init__(self, twin: str | Path = "so101_tabletop", *, seed: int = 0, session: int = 0) -> None:
+    def __init__(self, twin: str | Path = DEFAULT_TWIN, *, seed: int = 0, session: int = 0) -> None:
         self._twin, self._seed, self._session = load_twin(twin), seed, session
         self._hidden = draw_hidden(self._twin, seed)
         self._arms: VirtualArms | None = None

@@ -19,7 +19,7 @@ from twinloop.randomize import Plan
 from twinloop.rollout.actor import Beginning
 from twinloop.rollout.observing import Observer
 from twinloop.simulate import Simulation, open_backend
-from twinloop.tasks import Task, open_task
+from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, Task, open_task
 from twinloop.tasks.protocol import is_tracked
 from twinloop.twin import load_twin
 
@@ -111,10 +111,10 @@ class VirtualCell:
 
     def __init__(
         self,
-        twin: str | Path = "so101_tabletop",
+        twin: str | Path = DEFAULT_TWIN,
         *,
         seed: int = 0,
-        task: str = "pick_and_place",
+        task: str = DEFAULT_TASK,
         session: int = 0,
         run_seed: int = 0,
         fault: str | None = None,

@@ -18,6 +18,7 @@ from twinloop.hardware.record import drive, episodes_of
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.rollout.observing import Tracker
+from twinloop.tasks import DEFAULT_TWIN
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin, load_twin
 
@@ -27,7 +28,7 @@ TASK = "pick and place, teleoperated"
 def virtual_log(
     seed: int,
     *,
-    twin: str | Path = "so101_tabletop",
+    twin: str | Path = DEFAULT_TWIN,
     episodes: int | Sequence[int] = 40,
     seconds: float = 10.0,
     hz: float | None = None,

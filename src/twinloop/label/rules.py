@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import load_class, raised
 from twinloop.label.rule import Rule
+from twinloop.label.rules_simulated import FailureFromStates
 from twinloop.label.rules_sql import SqlRule
+from twinloop.tasks import task_names
 
 ENTRY_POINTS = "twinloop.rules"  # NAME = "package.module:Class"
 RULES: dict[str, str] = {
@@ -18,13 +21,16 @@ RULES: dict[str, str] = {
     "success/gripper": "rules_recorded:SuccessFromGripper",
     "subtask/states": "rules_simulated:SubtasksFromStates",
     "subtask/gripper": "rules_recorded:SubtasksFromGripper",
-    "failure/pick_and_place": "rules_simulated:FailureFromStates",
 }
+
+
+_FAILURE = "failure/"  # and the name of a task
 
 
 def rule_names() -> list[str]:
     """Names of the built-in rules and of those that installed packages offer."""
-    return [*RULES, *(entry.name for entry in entry_points(group=ENTRY_POINTS) if entry.name not in RULES)]
+    built_in = [*RULES, *(f"{_FAILURE}{task}" for task in task_names())]
+    return [*built_in, *(entry.name for entry in entry_points(group=ENTRY_POINTS) if entry.name not in built_in)]
 
 
 def open_rule(word: str) -> Rule | SqlRule:
@@ -48,6 +54,9 @@ def open_rule(word: str) -> Rule | SqlRule:
 
 
 def _class(word: str) -> Any:
+    task = word.removeprefix(_FAILURE)
+    if task != word and task in task_names():
+        return functools.partial(FailureFromStates, task)
     if word in RULES:
         module, _, name = RULES[word].partition(":")
         return getattr(importlib.import_module(f"twinloop.label.{module}"), name)

@@ -1,16 +1,17 @@
-"""Rules that read the exact states of a simulated pick and place: subtasks, and the failure class."""
+"""Rules that read the exact states of a simulated episode, as its task explains them: subtasks, the failure class."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from twinloop.core.files import sha256_json
-from twinloop.label.placing import Placing
 from twinloop.label.rule import UNKNOWN, Finding, Material
+from twinloop.tasks.protocol import Task, is_explained
+from twinloop.tasks.registry import task_class
 
 
 class SubtasksFromStates:
-    """The phases of a pick and place by what hand and object did."""
+    """The phases of an episode as its task finds them in the states."""
 
     name = "subtask/states"
     version = "1"
@@ -23,24 +24,24 @@ class SubtasksFromStates:
 
     def label(self, material: Material) -> Sequence[Finding]:
         """See `Rule`: as many phases as there were, the last one until the end."""
-        placing = Placing.of(material)
-        if placing is None:
-            return [Finding(kind="subtask", value=UNKNOWN, reason=f"no states of a pick and place: {material.missing}")]
-        starts = [("reach", 0), ("grasp", placing.closing)]
-        if placing.held is not None:
-            starts.append(("lift", placing.held))
-            if placing.carrying is not None:
-                starts += [("transport", placing.carrying[0]), ("place", placing.carrying[1])]
-            starts += [("release", placing.opening_again), ("retreat", placing.leaving)]
-        return ranges(starts, material.frames, "what hand and object did in the states")
+        task, states = material.world, material.states
+        if states is None or not is_explained(task):
+            return [
+                Finding(kind="subtask", value=UNKNOWN, reason=f"no states of a task with phases: {material.missing}")
+            ]
+        return ranges(task.phases(states, material.fps), material.frames, "what hand and object did in the states")
 
 
 class FailureFromStates:
-    """Why a simulated pick and place failed, by the stage at which it did."""
+    """Why a simulated episode of a task failed, by the stage at which it did."""
 
-    name = "failure/pick_and_place"
     version = "1"
-    meaning = "failure class of a simulated pick and place by the stage at which it went wrong"
+
+    def __init__(self, task: str = "") -> None:
+        """``task``: the name of the task whose episodes are explained; of any task by default."""
+        self._task, self._words = task, task.replace("_", " ") or "task"
+        self.name = f"failure/{task}"
+        self.meaning = f"failure class of a simulated {self._words} by the stage at which it went wrong"
 
     @property
     def hash(self) -> str:
@@ -53,12 +54,14 @@ class FailureFromStates:
             record = material.reader.provenance(material.index)
             if not record.valid:
                 return [_failure("diverged", f"the world was lost: {record.invalid_reason}")]
-        placing = Placing.of(material)
-        if placing is None:
-            return [_failure(UNKNOWN, f"it takes the states of a pick and place: {material.missing}")]
-        if placing.done[-1]:
-            return []
-        return [_failure(*_class(placing, material.fps))]
+        task, states = material.world, material.states
+        if states is None or not is_explained(task) or not self._is_asked(task):
+            return [_failure(UNKNOWN, f"it takes the states of a {self._words}: {material.missing}")]
+        failed = task.failure(states, material.fps)
+        return [_failure(*failed)] if failed else []
+
+    def _is_asked(self, task: Task) -> bool:
+        return not self._task or isinstance(task, task_class(self._task))
 
 
 def ranges(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -> list[Finding]:
@@ -74,45 +77,3 @@ def ranges(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -
 
 def _failure(value: str, reason: str) -> Finding:
     return Finding(kind="failure", value=value, reason=reason)
-
-
-def _class(placing: Placing, fps: float) -> tuple[str, str]:
-    """The class of an episode that did not end in success, and why."""
-    nearest = float(placing.distance.min())
-    if placing.reached is None:
-        return "never_reached", (
-            f"the tool came within {1000 * nearest:.0f} mm of the object, and touches it from "
-            f"{1000 * placing.reach:.0f} mm on"
-        )
-    if placing.held is None:
-        if float(placing.way.max()) > placing.radius and placing.distance[-1] > placing.reach:
-            return "pushed_away", f"the object was moved {1000 * placing.way.max():.0f} mm and never lifted"
-        closed = "closed" if placing.closing is not None else "never closed"
-        return "grasp_missed", (
-            f"the hand {closed} within reach, and the object rose {1000 * max(placing.rise.max(), 0.0):.0f} mm "
-            f"where {1000 * placing.lifted:.0f} mm count as lifted"
-        )
-    if placing.lost is not None:
-        return "dropped", f"lost from the closed hand at {placing.lost / fps:.2f} s"
-    return _class_of_placed(placing, fps)
-
-
-def _class_of_placed(placing: Placing, fps: float) -> tuple[str, str]:
-    """The class of an episode whose object was lifted and not lost."""
-    over = placing.aside[-1] <= placing.radius
-    low = abs(float(placing.rise[-1])) <= placing.tolerance
-    if placing.opening_again is None:
-        if over and placing.rise[-1] < placing.lifted:
-            return "not_released", "the object is down at its place and the hand still closed at the end"
-        return "timeout", f"still in the hand at the end, {1000 * placing.aside[-1]:.0f} mm from the target"
-    released = placing.opening_again
-    if placing.rise[released] > placing.lifted:
-        return "dropped", (
-            f"the hand opened at {released / fps:.2f} s with the object {1000 * placing.rise[released]:.0f} mm up"
-        )
-    if not over or (not low and placing.left[-1]):
-        return "placed_off_target", (
-            f"let go at {released / fps:.2f} s and ended {1000 * placing.aside[-1]:.0f} mm from the target's centre "
-            f"(within {1000 * placing.radius:.0f} mm is on it), {1000 * placing.rise[-1]:+.0f} mm in height"
-        )
-    return "timeout", "let go on the target, and time was over before the hand was out of reach and the object at rest"

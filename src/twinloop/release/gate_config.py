@@ -28,6 +28,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.trials import Domain
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.release.plan import CanaryPlan, ShadowPlan, StagePlan
+from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin.spec import describe
 
 Looks = Literal["any", "once"]
@@ -156,7 +157,7 @@ class ContextRule(_Part):
     """
 
     twin: str | None = None
-    task: str = "pick_and_place"
+    task: str = DEFAULT_TASK
     contract: Path | None = None
     cameras: dict[str, tuple[int, int]] = Field(default_factory=dict)
     distribution: Path | None = None

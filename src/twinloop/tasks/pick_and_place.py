@@ -10,22 +10,20 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.core.seeds import uniforms
 from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
-from twinloop.simulate.command import command_map
 from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.arm import Arm, mocap_row
 from twinloop.tasks.fitting import FITS, object_fits
 from twinloop.tasks.ground import Ground, stand
 from twinloop.tasks.hand import Hand
-from twinloop.tasks.kinematics import Chain
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
+from twinloop.tasks.pick_and_place_moments import Placing, failure_class, phases
 from twinloop.tasks.placement import place_clutter
 from twinloop.tasks.predicates import above_plane, best, ever, held_for, in_disc, slower_than
-from twinloop.tasks.servo import ServoModel
 from twinloop.twin import Twin
 
 
@@ -41,12 +39,11 @@ class PickAndPlace:
         """Raises: InputError or UnknownNameError where the twin does not fit the task."""
         self.twin = twin
         self.config = config or PickAndPlaceConfig.of(twin)
-        self._home, self._home_command = twin.home()
-        self.chain = Chain(twin.model, _tool_site(twin), self._home)
+        self._arm = Arm(twin)
+        self.chain, self.servo = self._arm.chain, self._arm.servo
         self.hand = Hand.of(twin)
-        self.servo = ServoModel.of(twin, self.chain)
         self.object = FreeBody.of(twin, self.config.object)
-        self._target = _mocap_row(twin, self.config.target)
+        self._target = mocap_row(twin, self.config.target)
         self.nstep = round(self.config.duration * twin.control_hz)
         self.instruction = f"Pick up the {self.config.object} and place it on the {self.config.target}."
 
@@ -54,15 +51,11 @@ class PickAndPlace:
         """Object and target where the parameters say, the arm at home within ``joint_noise`` and held still there.
 
         Things stand on the table as it is in each world, and `place_clutter` places the rest of the scene clear of
-        them. The command before the first is the one that holds the arm in its initial position under gravity, through
-        the encoder's map and the servo's stiffness of that world.
+        them. See `Arm.begin` for the arm.
         """
-        initial = InitialState.home(self.twin, params.nworld)
+        draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
+        initial = self._arm.begin(params, self.config.joint_noise, stream=f"{self.name}/reset/joints", **draws)
         qpos = initial.qpos.copy()
-        noise = uniforms(run_seed, f"{self.name}/reset/joints", episodes, size=self.chain.njoint, attempt=attempt)
-        arm = self._home[self.chain.qpos] + self.config.joint_noise * (2.0 * noise - 1.0)
-        arm = np.clip(arm, self.chain.limits[:, 0], self.chain.limits[:, 1])
-        qpos[:, self.chain.qpos] = arm
         ground = Ground.of(self.twin, params)
         self._stand(qpos, params, ground)
         position, quaternion = initial.mocap_pos.copy(), initial.mocap_quat.copy()
@@ -74,12 +67,11 @@ class PickAndPlace:
             quaternion[:, self._target] = ground.turn(quaternion[:, self._target])
         placed = dataclasses.replace(
             initial,
-            qpos=self.twin.with_motors(qpos),
+            qpos=qpos,
             mocap_pos=position,
             mocap_quat=quaternion,
-            command=self._holding(params, arm),
         )
-        return place_clutter(self.twin, params, placed, run_seed=run_seed, episodes=episodes, attempt=attempt)
+        return place_clutter(self.twin, params, placed, **draws)
 
     def _stand(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
         """Put the object, and what else the scene always has, where the parameters say on the table of each world."""
@@ -104,7 +96,7 @@ class PickAndPlace:
         ``reach``: how much of the distance between tool and object was made up; ``lift``: the object's height over the
         height that counts as lifted; ``carry``, of a lifted object: how much of the horizontal distance to the target's
         disc was made up; ``placed``: success. Each lies in [0, 1]; the first three are the best so far, and what was
-        lifted was reached. The stages are those of `twinloop.envs.goals`; that they weigh the same is our choice.
+        lifted was reached. The stages are those of `twinloop.tasks.goals`; that they weigh the same is our choice.
         """
         scene, config = self.scene(states), self.config
         rise = scene.height - scene.height[:, :1]
@@ -170,6 +162,34 @@ class PickAndPlace:
         """See the protocol."""
         return PickAndPlaceExpert(self, initial)
 
+    def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
+        """See `twinloop.tasks.protocol.Explained`."""
+        return phases(self._placing(states, fps))
+
+    def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
+        """See `twinloop.tasks.protocol.Explained`."""
+        placing = self._placing(states, fps)
+        return None if placing.done[-1] else failure_class(placing, fps)
+
+    def _placing(self, states: NDArray[np.float64], fps: float) -> Placing:
+        scene, hand = self.scene(states), self.hand
+        qpos = states[:, state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))]
+        moves = np.gradient(scene.tool, axis=0) * fps
+        return Placing(
+            distance=np.linalg.norm(scene.tool - scene.object, axis=1),
+            rise=scene.height - scene.height[0],
+            opening=(qpos[:, hand.joint_qpos] - hand.closed) / (hand.open - hand.closed),
+            aside=np.linalg.norm((scene.object - scene.target)[:, :2], axis=1),
+            way=np.linalg.norm((scene.object - scene.object[0])[:, :2], axis=1),
+            speed=np.stack([np.linalg.norm(moves[:, :2], axis=1), moves[:, 2]], axis=1),
+            left=scene.left,
+            done=self.success(states[None])[0],
+            reach=self.release_distance,
+            lifted=self.config.lifted,
+            radius=self.config.target_radius,
+            tolerance=self.config.height_tolerance,
+        )
+
     def target_position(self, initial: InitialState) -> NDArray[np.float64]:
         """Centre of the target disc in every world, ``(nworld, 3)``."""
         return initial.mocap_pos[:, self._target]
@@ -196,7 +216,7 @@ class PickAndPlace:
     @property
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """``qpos`` and command of the home pose."""
-        return self._home.copy(), self._home_command.copy()
+        return self._arm.home.copy(), self._arm.home_command.copy()
 
     @property
     def release_distance(self) -> float:
@@ -206,17 +226,6 @@ class PickAndPlace:
     def _released(self, qpos: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.bool_]:
         opening = (qpos[..., self.hand.joint_qpos] - self.hand.closed) / (self.hand.open - self.hand.closed)
         return (opening > 0.5) & ((offset**2).sum(axis=-1) > self.release_distance**2)
-
-    def _holding(self, params: ParamTable, arm: NDArray[np.float64]) -> NDArray[np.float64]:
-        servo, columns = self.servo, self.servo.actuators
-        names = [f"actuator/{self.twin.robot.actuator_names[i]}/kp" for i in columns]
-        ones = np.ones(params.nworld)
-        pairs = zip(names, servo.stiffness, strict=True)
-        stiffness = np.stack([params.get(name, ones * nominal) for name, nominal in pairs], axis=-1)
-        offset, scale = command_map(self.twin, params)
-        target = np.tile(self._home_command, (params.nworld, 1))
-        target[:, columns] = arm + self.chain.gravity(self.chain.pose(arm)) / stiffness
-        return (target - offset) / scale
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,17 +317,3 @@ _PARTS = tuple(
         mujoco.mjtState.mjSTATE_MOCAP_QUAT,
     )
 )
-
-
-def _tool_site(twin: Twin) -> str:
-    if twin.robot.tcp is None:
-        raise InputError(f"The robot of {twin.name} names no tool site. Add `robot.tcp` to its YAML.")
-    return twin.robot.tcp
-
-
-def _mocap_row(twin: Twin, name: str) -> int:
-    model = twin.model
-    rows = {model.body(b).name: int(model.body_mocapid[b]) for b in np.flatnonzero(model.body_mocapid >= 0)}
-    if name not in rows:
-        raise UnknownNameError("mocap body", name, rows, where=f"the twin {twin.name}")
-    return rows[name]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from twinloop.simulate import InitialState, Simulation
 from twinloop.simulate.arrays import HOST, Arrays
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
-from twinloop.tasks.servo import ServoTracker
+from twinloop.tasks.servo import ServoTracker, column_order
 
 if TYPE_CHECKING:
     from twinloop.tasks.pick_and_place import PickAndPlace
@@ -89,7 +89,8 @@ class PickAndPlaceExpert:
         self._clearance = _SIDE_CLEARANCE + larger if task.hand.one_sided else 0.0 * larger
         self._lift = task.config.lift_height + self._xp.maximum(self._rise, self._ground(centre))
         self._command = there(initial.command)
-        self._columns = there(_column_order(initial.command.shape[1], task.servo.actuators, task.hand.actuator))
+        driven = np.array([*task.servo.actuators, task.hand.actuator])
+        self._columns = there(column_order(initial.command.shape[1], driven))
         self._reference = there(initial.qpos[:, chain.qpos])
         self._planned = chain.pose(self._reference)
         self._tracker = ServoTracker(
@@ -208,14 +209,6 @@ class PickAndPlaceExpert:
     def _aside(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
         """Offset that keeps a fixed finger off the object; none for a hand that opens to both sides."""
         return self._clearance[:, None] * self._frame.opening(position, turn)
-
-
-def _column_order(nu: int, arm: NDArray[np.intp], finger: int) -> NDArray[np.intp]:
-    """Where each actuator's command is in (arm, finger, command before)."""
-    order = len(arm) + 1 + np.arange(nu)
-    order[arm] = np.arange(len(arm))
-    order[finger] = len(arm)
-    return order
 
 
 def _smooth(fraction: NDArray[np.float64]) -> NDArray[np.float64]:

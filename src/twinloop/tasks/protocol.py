@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.simulate import Controller, InitialState
@@ -70,3 +71,57 @@ class Staged(Task, Protocol):
 def is_staged(task: Task) -> TypeGuard[Staged]:
     """Whether a task offers its progress, which is no duty of a task."""
     return hasattr(task, "progress")
+
+
+class Explained(Task, Protocol):
+    """A task that names the phases of an episode, and the stage at which an episode without success failed."""
+
+    def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
+        """Return names of phases and the state at which each begins (None: it did not), of states ``(T + 1, nstate)``.
+
+        A phase ends where the next one begins, the last one with the episode.
+        """
+        ...
+
+    def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
+        """Return the class of failure of an episode ``(T + 1, nstate)`` and why; None where it ended in success."""
+        ...
+
+
+def is_explained(task: Task | None) -> TypeGuard[Explained]:
+    """Return whether a task offers phases and failures, which is no duty of a task."""
+    return hasattr(task, "phases") and hasattr(task, "failure")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a goal says of one state of each of k worlds: success and potential ``(k,)``, and the truth ``(k, n)``."""
+
+    success: NDArray[np.bool_]
+    potential: NDArray[np.float64]
+    truth: NDArray[np.float64]
+
+
+class Goal(Protocol):
+    """Success and potential of running worlds of ``task``; ``truth_names`` says what each number of `truth` is."""
+
+    @property
+    def task(self) -> Task:
+        """The task whose worlds these are."""
+        ...
+
+    nstep: int
+    instruction: str
+    truth_names: tuple[str, ...]
+
+    def truth(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what only a simulator knows of the scene in states ``(k, nstate)``: ``(k, n)``."""
+        ...
+
+    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> Verdict:
+        """Judge the next state of some worlds, one row of ``states`` each.
+
+        Args:
+            begin: whether this is a world's first state, for all or for each.
+        """
+        ...

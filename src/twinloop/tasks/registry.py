@@ -9,7 +9,10 @@ from twinloop.core.extension import load_class, raised
 from twinloop.tasks.protocol import Task
 from twinloop.twin import Twin
 
-_BUILTIN = {"pick_and_place": ("twinloop.tasks.pick_and_place", "PickAndPlace")}
+_BUILTIN = {
+    "pick_and_place": ("twinloop.tasks.pick_and_place", "PickAndPlace"),
+    "reach_moving": ("twinloop.tasks.reach_moving", "ReachMoving"),
+}
 
 
 def task_names() -> list[str]:
@@ -28,7 +31,7 @@ def open_task(name: str, twin: Twin) -> Task:
         InputError: the file does not run as Python, the class is not a task or cannot be made, or the twin does not
             fit it.
     """
-    found = _task_class(name)
+    found = task_class(name)
     try:
         task = found(twin)
     except TwinloopError:
@@ -46,7 +49,8 @@ def _required() -> list[str]:
     return sorted({*Task.__annotations__, *methods})
 
 
-def _task_class(name: str) -> type:
+def task_class(name: str) -> type:
+    """Return the class of a built-in task, or of one in a user's file."""
     if name in _BUILTIN:
         module, class_name = _BUILTIN[name]
         return getattr(importlib.import_module(module), class_name)

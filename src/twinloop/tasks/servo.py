@@ -71,6 +71,13 @@ class ServoModel:
         )
 
 
+def column_order(nu: int, driven: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return where each actuator's command is in (commands of the driven ones, all commands before)."""
+    order = len(driven) + np.arange(nu)
+    order[driven] = np.arange(len(driven))
+    return order
+
+
 class ServoTracker:
     """Commands that make joints follow a reference: lead for the lag, sag for gravity, and an integral for the rest.
 

@@ -21,8 +21,9 @@ from twinloop.catalog.seals import readable
 from twinloop.catalog.state import State
 from twinloop.catalog.workspace import STATE, Workspace
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.generate.config import ROBOTS
+from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin import load_twin
+from twinloop.twin.library import ROBOTS
 
 _SHOWN = 5  # files that a line names
 _GITIGNORE = "data/\ncatalog/\nruns/\npolicies/\n"
@@ -30,7 +31,7 @@ _PLAN = """\
 # The first dataset of this workspace:  twinloop generate generate.yaml --output data/first --episodes 100
 scene:
   {scene}
-  task: pick_and_place
+  task: {task}
 randomization: default        # the twin's own ranges; see `twinloop twin show {twin}`
 rollout:
   parallel_envs: 64
@@ -58,7 +59,7 @@ def run_init(
         reference = str(at.resolve()) if at.is_file() else reference
     files = {".gitignore": _GITIGNORE}
     if robot:
-        files["generate.yaml"] = _PLAN.format(scene=f"robot: {robot}", twin=reference)
+        files["generate.yaml"] = _PLAN.format(task=DEFAULT_TASK, scene=f"robot: {robot}", twin=reference)
     made = Workspace.create(folder, name=name or folder.resolve().name, twin=reference, files=files)
     made.close()
     console.print(f"Workspace {made.root}")

@@ -24,6 +24,7 @@ from twinloop.release.running_policy import Decider, open_decider, open_saved
 from twinloop.release.running_robot import Spoken, offered_contract
 from twinloop.release.serve import PolicyServer, ServeOptions
 from twinloop.release.stages import Stages
+from twinloop.tasks import DEFAULT_TWIN
 from twinloop.twin import Twin, load_twin
 
 OnTrip = Literal["stop", "go-on", "rollback"]
@@ -158,7 +159,7 @@ def _twin_name(request: RunRequest, registry: Registry | None) -> str:
     if named is None:
         raise InputError(
             f"The envelope asks a twin where {request.robot} can be without touching anything, and there is none. Give "
-            "--twin, such as --twin so101_tabletop, or the workspace's twinloop.yaml a twin."
+            f"--twin, such as --twin {DEFAULT_TWIN}, or the workspace's twinloop.yaml a twin."
         )
     return str(named)
 

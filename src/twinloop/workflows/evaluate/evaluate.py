@@ -29,7 +29,7 @@ from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, SliceSummary, Sum
 from twinloop.evaluate.worlds import Suite, on_twin
 from twinloop.report import Report
 from twinloop.simulate import open_backend
-from twinloop.tasks import open_task
+from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, open_task
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.evaluate.page import evaluation_section
 from twinloop.workflows.run.results import MeasuredRun, Outcome
@@ -85,7 +85,6 @@ def _cells(item: SliceSummary) -> list[str]:
     return [item.name, f"{item.successes} / {item.trials}", ends, *(number(value, digits) for value, digits in numbers)]
 
 
-DEFAULT_TWIN = "so101_tabletop"
 _SCENARIOS = "scenarios"
 
 
@@ -96,7 +95,7 @@ class EvaluateRequest:
     policy: str = EXPERT
     suite: str = "nominal"
     twin: str | None = None
-    task: str = "pick_and_place"
+    task: str = DEFAULT_TASK
     episodes: int | None = None
     slices: tuple[str, ...] = ()
     run_seed: int = 0

@@ -26,7 +26,7 @@ from twinloop.scenario.rebuild import LoggedEpisode, pin_log
 from twinloop.scenario.regress import expectation
 from twinloop.scenario.trials import Tried, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend, rollout
-from twinloop.tasks import Task, open_task
+from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, Task, open_task
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.places import Located
@@ -250,8 +250,8 @@ class Asked:
     episode: str
     name: str = ""
     policy: str = ""
-    twin: str = "so101_tabletop"
-    task: str = "pick_and_place"
+    twin: str = DEFAULT_TWIN
+    task: str = DEFAULT_TASK
     identified: Path | None = None
     tries: int = 32
     least: float = LEAST

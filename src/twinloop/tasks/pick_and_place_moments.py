@@ -8,13 +8,8 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import mujoco
 import numpy as np
 from numpy.typing import NDArray
-
-from twinloop.label.rule import Material
-from twinloop.simulate.protocol import state_columns
-from twinloop.tasks.pick_and_place import PickAndPlace
 
 Array = NDArray[np.float64]
 # Choices of ours, in m: an object that has risen this far has left the table (contact gives way by tenths of a
@@ -47,31 +42,6 @@ class Placing:
     lifted: float
     radius: float
     tolerance: float
-
-    @classmethod
-    def of(cls, material: Material) -> Placing | None:
-        """Read from the states of an episode; None where it is no pick and place with states."""
-        task, states = material.world, material.states
-        if not isinstance(task, PickAndPlace) or states is None:
-            return None
-        scene, hand = task.scene(states), task.hand
-        qpos = states[:, state_columns(task.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))]
-        opening = (qpos[:, hand.joint_qpos] - hand.closed) / (hand.open - hand.closed)
-        moves = np.gradient(scene.tool, axis=0) * material.fps
-        return cls(
-            distance=np.linalg.norm(scene.tool - scene.object, axis=1),
-            rise=scene.height - scene.height[0],
-            opening=opening,
-            aside=np.linalg.norm((scene.object - scene.target)[:, :2], axis=1),
-            way=np.linalg.norm((scene.object - scene.object[0])[:, :2], axis=1),
-            speed=np.stack([np.linalg.norm(moves[:, :2], axis=1), moves[:, 2]], axis=1),
-            left=scene.left,
-            done=task.success(states[None])[0],
-            reach=task.release_distance,
-            lifted=task.config.lifted,
-            radius=task.config.target_radius,
-            tolerance=task.config.height_tolerance,
-        )
 
     @functools.cached_property
     def reached(self) -> int | None:
@@ -144,6 +114,59 @@ class Placing:
             return None
         quick = _first(total > 0.5 * float(total.max()))
         return None if quick is None else self.opening_again + _last(total[: quick + 1] < 0.1 * float(total.max()))
+
+
+def phases(placing: Placing) -> list[tuple[str, int | None]]:
+    """Return the phases by what hand and object did, and the state at which each begins."""
+    starts = [("reach", 0), ("grasp", placing.closing)]
+    if placing.held is not None:
+        starts.append(("lift", placing.held))
+        if placing.carrying is not None:
+            starts += [("transport", placing.carrying[0]), ("place", placing.carrying[1])]
+        starts += [("release", placing.opening_again), ("retreat", placing.leaving)]
+    return starts
+
+
+def failure_class(placing: Placing, fps: float) -> tuple[str, str]:
+    """The class of an episode that did not end in success, and why."""
+    nearest = float(placing.distance.min())
+    if placing.reached is None:
+        return "never_reached", (
+            f"the tool came within {1000 * nearest:.0f} mm of the object, and touches it from "
+            f"{1000 * placing.reach:.0f} mm on"
+        )
+    if placing.held is None:
+        if float(placing.way.max()) > placing.radius and placing.distance[-1] > placing.reach:
+            return "pushed_away", f"the object was moved {1000 * placing.way.max():.0f} mm and never lifted"
+        closed = "closed" if placing.closing is not None else "never closed"
+        return "grasp_missed", (
+            f"the hand {closed} within reach, and the object rose {1000 * max(placing.rise.max(), 0.0):.0f} mm "
+            f"where {1000 * placing.lifted:.0f} mm count as lifted"
+        )
+    if placing.lost is not None:
+        return "dropped", f"lost from the closed hand at {placing.lost / fps:.2f} s"
+    return _class_of_placed(placing, fps)
+
+
+def _class_of_placed(placing: Placing, fps: float) -> tuple[str, str]:
+    """The class of an episode whose object was lifted and not lost."""
+    over = placing.aside[-1] <= placing.radius
+    low = abs(float(placing.rise[-1])) <= placing.tolerance
+    if placing.opening_again is None:
+        if over and placing.rise[-1] < placing.lifted:
+            return "not_released", "the object is down at its place and the hand still closed at the end"
+        return "timeout", f"still in the hand at the end, {1000 * placing.aside[-1]:.0f} mm from the target"
+    released = placing.opening_again
+    if placing.rise[released] > placing.lifted:
+        return "dropped", (
+            f"the hand opened at {released / fps:.2f} s with the object {1000 * placing.rise[released]:.0f} mm up"
+        )
+    if not over or (not low and placing.left[-1]):
+        return "placed_off_target", (
+            f"let go at {released / fps:.2f} s and ended {1000 * placing.aside[-1]:.0f} mm from the target's centre "
+            f"(within {1000 * placing.radius:.0f} mm is on it), {1000 * placing.rise[-1]:+.0f} mm in height"
+        )
+    return "timeout", "let go on the target, and time was over before the hand was out of reach and the object at rest"
 
 
 def _first(condition: NDArray[np.bool_]) -> int | None:

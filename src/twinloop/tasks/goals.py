@@ -1,0 +1,160 @@
+"""Success and shaped reward of running worlds, state by state: of pick and place, and of any other task.
+
+``sparse`` rewards are 1 at the step that reaches success, else 0. ``dense`` rewards add to that the change of a
+potential, F = Φ(next state) − Φ(state), which tells the way without changing which policy is best: it sums to the
+potential gained, so that waiting earns nothing (potential-based shaping, Ng, Harada and Russell, ICML 1999, here
+undiscounted). Every potential lies in [0, 1] per term and is made of ``1 − tanh(5 d)`` for distances d in m, the shape
+that robosuite and ManiSkill use, of equal weights: our choice.
+"""
+
+from __future__ import annotations
+
+import mujoco
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.simulate.protocol import state_columns
+from twinloop.tasks.pick_and_place import PickAndPlace, Scene
+from twinloop.tasks.protocol import Goal, Task, Verdict, is_staged, is_tracked
+from twinloop.tasks.registry import open_task, task_names
+from twinloop.twin import Twin
+
+_NEAR = 5.0  # 1/m: half of the way is told within 11 cm
+_REACHED = 0.02  # m, of the point above the object; our choice, about the object's half width
+_REACH_SECONDS = 3.0  # half of what pick and place has; our choice
+
+
+_POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
+_TRUTH = (
+    *(f"tool/{axis}" for axis in "xyz"),
+    *(f"object/{part}" for part in _POSE),
+    *(f"object/{kind}/{axis}" for kind in ("velocity", "spin") for axis in "xyz"),
+    *(f"{pair}/{axis}" for pair in ("object_from_tool", "target_from_object") for axis in "xyz"),
+)
+
+
+class TaskGoal:
+    """Any task: its success over the states so far, its progress as Φ, and the columns of its tracker as the truth.
+
+    Every look judges all states of the episode again, so it costs in proportion to its length.
+    """
+
+    def __init__(self, task: Task, num_envs: int) -> None:
+        if not is_tracked(task):
+            raise InputError(f"The task {task.name} has no environment(states), which observations are made of.")
+        self.task, self.nstep, self.instruction = task, task.nstep, task.instruction
+        self.truth_names = tuple(name.replace(".", "/") for name in task.environment_names)
+        self.truth = task.environment
+        self._past: list[list[NDArray[np.float64]]] = [[] for _ in range(num_envs)]
+
+    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> Verdict:
+        """See `Goal`."""
+        for env, state, first in zip(envs, states, np.broadcast_to(begin, len(envs)), strict=True):
+            self._past[env] = [state.copy()] if first else [*self._past[env], state.copy()]
+        success, potential = np.zeros(len(envs), dtype=bool), np.zeros(len(envs))
+        lengths = np.array([len(self._past[env]) for env in envs])
+        for length in np.unique(lengths):
+            rows = np.flatnonzero(lengths == length)
+            past = np.stack([self._past[env] for env in envs[rows]])
+            success[rows] = self.task.success(past)[:, -1]
+            potential[rows] = self.task.progress(past)[:, -1] if is_staged(self.task) else 0.0
+        return Verdict(success=success, potential=potential, truth=self.truth(states))
+
+
+class _TabletopGoal:
+    """What both goals of the scene of pick and place tell of it."""
+
+    truth_names = _TRUTH
+
+    def __init__(self, task: PickAndPlace) -> None:
+        self.task, self.nstep, self.instruction = task, task.nstep, task.instruction
+        model = task.twin.model
+        self._qpos = state_columns(model, int(mujoco.mjtState.mjSTATE_QPOS))
+        self._qvel = state_columns(model, int(mujoco.mjtState.mjSTATE_QVEL))
+
+    def truth(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+        """See `Goal`."""
+        return self._truth(states, self.task.scene(states))
+
+    def _truth(self, states: NDArray[np.float64], scene: Scene) -> NDArray[np.float64]:
+        qpos, qvel, thing = states[:, self._qpos], states[:, self._qvel], self.task.object
+        parts = [scene.tool, qpos[:, thing.qpos : thing.qpos + 7], qvel[:, thing.qvel : thing.qvel + 6]]
+        return np.concatenate([*parts, scene.object - scene.tool, scene.target - scene.object], axis=1)
+
+
+class PickAndPlaceGoal(_TabletopGoal):
+    """The task itself, see `PickAndPlaceConfig` for success. Φ is the sum of three terms.
+
+    ``reach``: nearness of tool and object, 1 once the object has been lifted and lies or hangs over the target.
+    ``lift``: the object's height over the height that counts as lifted, at most 1, and 1 ever after.
+    ``carry``: horizontal nearness of object and target, 0 until the object has been lifted.
+    """
+
+    def __init__(self, task: PickAndPlace, num_envs: int) -> None:
+        super().__init__(task)
+        self._watch = task.watch(num_envs)
+
+    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> Verdict:
+        """See `Goal`."""
+        scene, config = self.task.scene(states), self.task.config
+        success = self._watch.look(scene, envs, begin=begin)
+        lifted = self._watch.lifted[envs]
+        away = _norm(scene.object[:, :2] - scene.target[:, :2])
+        there = lifted & (away <= config.target_radius)
+        reach = np.where(there, 1.0, _nearness(_norm(scene.tool - scene.object)))
+        lift = np.where(lifted, 1.0, np.clip(self._watch.rise[envs] / config.lifted, 0.0, 1.0))
+        carry = np.where(lifted, _nearness(away), 0.0)
+        return Verdict(success=success, potential=reach + lift + carry, truth=self._truth(states, scene))
+
+
+class ReachGoal(_TabletopGoal):
+    """Bring the tool within 2 cm of a point above the object (``lift_height`` from the table) and keep it there.
+
+    "Keep" is as long as a placed object must rest in the task. Φ is the nearness of tool and point.
+    """
+
+    def __init__(self, task: PickAndPlace, num_envs: int) -> None:
+        super().__init__(task)
+        self.nstep = round(_REACH_SECONDS * task.twin.control_hz)
+        self.instruction = f"Move the gripper above the {task.config.object}."
+        self._streak = np.zeros(num_envs, dtype=np.int64)
+
+    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> Verdict:
+        """See `Goal`."""
+        scene = self.task.scene(states)
+        distance = _norm(scene.object + np.array([0.0, 0.0, self.task.config.lift_height]) - scene.tool)
+        self._streak[envs] = np.where(distance <= _REACHED, np.where(begin, 0, self._streak[envs]) + 1, 0)
+        success = np.isfinite(states).all(axis=-1) & (self._streak[envs] >= self.task.rest_steps)
+        return Verdict(success=success, potential=_nearness(distance), truth=self._truth(states, scene))
+
+
+_REACH = "reach"  # a goal of its own in the worlds of pick and place
+
+
+def goal_names() -> list[str]:
+    """Return names of the built-in goals: every built-in task, and ``reach``."""
+    return [*task_names(), _REACH]
+
+
+def open_goal(name: str, twin: Twin, num_envs: int) -> Goal:
+    """Return the goal of that name for a batch of worlds: a task (see `open_task`), or ``reach``.
+
+    Raises:
+        UnknownNameError: there is none of that name.
+        InputError: the twin does not fit its task.
+    """
+    if name == _REACH:
+        return ReachGoal(PickAndPlace(twin), num_envs)
+    if name not in task_names() and ".py:" not in name:
+        raise UnknownNameError("goal", name, goal_names())
+    task = open_task(name, twin)
+    return PickAndPlaceGoal(task, num_envs) if isinstance(task, PickAndPlace) else TaskGoal(task, num_envs)
+
+
+def _norm(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.sqrt((vectors**2).sum(axis=-1))
+
+
+def _nearness(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1.0 - np.tanh(_NEAR * distance)

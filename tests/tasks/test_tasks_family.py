@@ -1,0 +1,113 @@
+"""What holds of every registered task, on every twin of an arm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from twinloop.core.seeds import uniforms
+from twinloop.randomize import Plan, section_plan
+from twinloop.simulate import open_backend, rollout
+from twinloop.simulate.protocol import state_columns
+from twinloop.tasks import open_task, task_names
+from twinloop.tasks.protocol import is_explained, is_staged, is_tracked
+from twinloop.twin import load_twin
+
+TWINS = ("so101_tabletop", "panda_tabletop")
+SEED, EPISODES = 11, list(range(20))
+
+
+@pytest.fixture(scope="module", params=[(twin, task) for twin in TWINS for task in task_names()], ids="-".join)
+def task(request):
+    twin, name = request.param
+    return open_task(name, load_twin(twin))
+
+
+@pytest.fixture(scope="module")
+def params(task):
+    return Plan(twin=task.twin, run_seed=SEED, draws=()).draw(EPISODES, nstep=task.nstep)
+
+
+@pytest.fixture(scope="module")
+def initial(task, params):
+    return task.reset(params, run_seed=SEED, episodes=EPISODES)
+
+
+def run(task, params, initial, actions):
+    return rollout(open_backend("threads"), task.twin, params, initial, actions, task.nstep)
+
+
+@pytest.fixture(scope="module")
+def expert(task, params, initial):
+    return run(task, params, initial, task.expert(initial))
+
+
+def test_a_world_is_a_function_of_its_episode_alone(task, params, initial):
+    rows = np.array([13, 2])
+    alone = task.reset(params.take(rows), run_seed=SEED, episodes=[13, 2])
+    for field in ("qpos", "qvel", "mocap_pos", "mocap_quat", "command"):
+        np.testing.assert_array_equal(getattr(alone, field), getattr(initial, field)[rows])
+    other = task.reset(params, run_seed=SEED + 1, episodes=EPISODES)
+    assert not np.array_equal(other.qpos, initial.qpos)
+
+
+def test_worlds_begin_within_the_joints_limits_even_when_all_is_drawn(task):
+    plan = section_plan("default", task.twin, run_seed=SEED, episodes=20, where="", named=dict)
+    begun = task.reset(plan.draw(EPISODES, nstep=task.nstep), run_seed=SEED, episodes=EPISODES)
+    model = task.twin.model
+    limited = np.flatnonzero(model.jnt_limited)
+    qpos = begun.qpos[:, model.jnt_qposadr[limited]]
+    low, high = model.jnt_range[limited].T
+    assert (qpos >= low - 1e-9).all()
+    assert (qpos <= high + 1e-9).all()
+    assert np.isfinite(begun.command).all()
+
+
+def test_an_experts_commands_depend_on_their_world_alone(task, params, initial, expert):
+    rows = np.array([7])
+    some = initial.take(rows)
+    alone = run(task, params.take(rows), some, task.expert(some))
+    np.testing.assert_array_equal(alone.states[0], expert.states[7])
+
+
+def test_the_expert_succeeds_and_nothing_or_chance_does_not(task, params, initial, expert):
+    assert task.success(expert.states)[:, -1].mean() >= 0.9
+    still = np.repeat(initial.command[:, None], task.nstep, axis=1)
+    assert task.success(run(task, params, initial, still).states).any(axis=1).mean() <= 0.05
+    low, high = np.sort(task.twin.joint_ranges, axis=1).T
+    u = uniforms(SEED, "test/chance", EPISODES, size=still[0].size).reshape(still.shape)
+    assert task.success(run(task, params, initial, low + (high - low) * u).states).any(axis=1).mean() <= 0.05
+
+
+def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, expert):
+    states, kept = expert.states, expert.states.copy()
+    success = task.success(states)
+    assert success.shape == states.shape[:2]
+    half = task.nstep // 2
+    np.testing.assert_array_equal(task.success(states[3:5, :half]), success[3:5, :half])
+    if is_staged(task):
+        progress = task.progress(states)
+        assert ((progress >= 0) & (progress <= 1)).all()
+        assert (progress[success] == 1).all()
+    if is_tracked(task):
+        seen = task.environment(states)
+        assert seen.shape == (*states.shape[:2], len(task.environment_names))
+        np.testing.assert_array_equal(task.environment(states[4, 9]), seen[4, 9])
+    np.testing.assert_array_equal(states, kept)
+
+
+def test_states_that_are_not_finite_are_no_success(task, expert):
+    states = expert.states.copy()
+    states[:, -1, state_columns(task.twin.model, 2)] = np.nan
+    assert not task.success(states)[:, -1].any()
+
+
+def test_phases_begin_in_order_and_success_has_no_failure(task, expert):
+    if not is_explained(task):
+        pytest.skip("the task explains nothing")
+    fps, done = task.twin.control_hz, task.success(expert.states)[:, -1]
+    for states, succeeded in zip(expert.states, done, strict=True):
+        starts = [start for _, start in task.phases(states, fps) if start is not None]
+        assert starts == sorted(starts)
+        assert (task.failure(states, fps) is None) == succeeded
+    assert task.failure(expert.states[0, :5], fps) is not None
