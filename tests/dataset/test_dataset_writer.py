@@ -6,7 +6,6 @@ import dataclasses
 import json
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
@@ -297,13 +296,6 @@ with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
     except DatasetError as error:
         print(error)
 """
-
-
-def encode_under_a_limit(folder: Path) -> None:
-    """Encode two cameras where no file may grow beyond a few kilobytes."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
-    paths = {camera.name: folder / f"{camera.name}.mp4" for camera in CAMERAS}
-    encode_block([pictures(0, 60)] * 3, CAMERAS, paths, fps=30)
 
 
 def test_a_full_disk_while_encoding_in_another_process_is_one_clear_message(tmp_path):

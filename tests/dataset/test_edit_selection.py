@@ -404,7 +404,7 @@ if where == "frames":
         die() if count[0] == 6 else real(self, item)
     block.Blocks.add = add
 elif where == "swap":
-    from twinloop.dataset import snapshot
+    from twinloop.dataset.storage import snapshot
     snapshot._swap = die
 split(source, output, counts={"a": 4, "b": 3})
 """

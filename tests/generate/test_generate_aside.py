@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from support.generate_aside import MODEL
+from support.generate_aside import value as value
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_tree

@@ -406,7 +406,7 @@ def test_tracebacks_and_logs_of_the_program(tmp_path):
     code = (
         "import logging, sys\n"
         "import twinloop.cli.main as program\n"
-        "def fail(words=None):\n"
+        "def fail(words=None, **_):\n"
         f"    logging.getLogger('urllib3').warning('retry http://USER:{S}@host/x?sig={S}')\n"
         f"    raise RuntimeError('cannot open s3://USER:{S}@bucket')\n"
         "program.main = fail\n"

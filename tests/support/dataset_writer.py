@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from twinloop.core.records import Provenance, SimEpisode
 from twinloop.core.units import DEGREES, PERCENT, unit_map_from_ranges
 from twinloop.dataset.lerobot.writer import DatasetWriter
+from twinloop.dataset.media.video import encode_block
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 
 JOINTS = ("shoulder_pan", "elbow_flex", "gripper")
@@ -87,3 +89,10 @@ def write_all(path: Path, spec: DatasetSpec = SPEC, *, resume: bool = False) -> 
             commit(writer, block)
         writer.finish({"yield": 0.5625})
     return path
+
+
+def encode_under_a_limit(folder: Path) -> None:
+    """Encode two cameras where no file may grow beyond a few kilobytes."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
+    paths = {camera.name: folder / f"{camera.name}.mp4" for camera in CAMERAS}
+    encode_block([pictures(0, 60)] * 3, CAMERAS, paths, fps=30)
