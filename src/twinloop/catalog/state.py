@@ -365,9 +365,17 @@ class Opened(Protocol):
     """An open workspace as far as helpers need it: its folder, its state, and queries over its views."""
 
     @property
-    def root(self) -> Path: ...
+    def root(self) -> Path:
+        """The folder."""
+        ...
+
     @property
-    def state(self) -> State: ...
+    def state(self) -> State:
+        """What is known of the workspace."""
+        ...
+
     def query(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, most_rows: int | None = None
-    ) -> pa.Table: ...
+    ) -> pa.Table:
+        """The rows of a SELECT; see `Workspace.query`."""
+        ...

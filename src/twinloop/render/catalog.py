@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.extension import load_class
 from twinloop.render.protocol import Renderer
-
-if TYPE_CHECKING:
-    import mujoco
 
 AUTO = "auto"
 
@@ -127,36 +124,3 @@ def renderer_entry(name: str) -> RendererEntry:
         where = "the built-in renderers; one of your own is written path/to/file.py:ClassName" if ".py" in name else ""
         raise UnknownNameError("renderer", name, [*RENDERERS, AUTO], where=where)
     return RENDERERS[name]
-
-
-def open_renderer(
-    name: str,
-    model: mujoco.MjModel,
-    *,
-    height: int = 240,
-    width: int = 320,
-    cameras: Sequence[str] | None = None,
-    quality: Mapping[str, Any] | None = None,
-) -> Renderer:
-    """A renderer of one compiled model, to be closed by its user (it is a context manager).
-
-    Args:
-        name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works here (each
-            tried in a subprocess).
-        model: copied; changing it afterwards changes nothing.
-        cameras: names; all cameras of the model when None.
-        quality: settings of that renderer, by the names of its settings class (`GlQuality`, …).
-
-    Raises:
-        UnknownNameError: no such renderer, camera or setting.
-        MissingDependencyError: it does not work here; the message holds the command that would make it.
-        InputError: an impossible size.
-    """
-    if name == AUTO:
-        from twinloop.render.probe import choose_renderer
-
-        name = choose_renderer()
-    entry = renderer_entry(name)
-    settings = entry.settings(quality or {})
-    options = {} if settings is None else {"quality": settings}
-    return entry.load()(model, height=height, width=width, cameras=cameras, **options)
