@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 
+from twinloop.core.registry import Registry
 from twinloop.core.units import NORMALIZED, PERCENT, RADIANS
 from twinloop.dataset.importers import crazyflie
 from twinloop.dataset.importers.options import LogOptions
@@ -93,106 +94,104 @@ _BAM = {
     "(arXiv 2410.08650)",
 }
 
-SETS: dict[str, RealSet] = {
-    entry.name: entry
-    for entry in (
-        RealSet(
-            name="so101_pick_place_tape",
-            repository="Sachin-2007/oc_models",
-            commit="c1babeaeb447e8dbb7dbb7beee072422583fb79e",
-            licence="repository Apache-2.0; the data set's own field is empty: use it, do not redistribute it",
-            citation="aadarshram/pick_place_tape (Hugging Face), cached in github.com/Sachin-2007/oc_models",
-            read=_so101,
-            note="SO-101 leader commands and follower positions, 30 Hz, 50 episodes upstream. The hash of the public "
-            "Arrow file is not pinned: a first download is remembered, not verified.",
-        ),
-        RealSet(
-            name="g1_inspire_lerobot",
-            repository="YifanTian07/G1-policy-train",
-            commit="d1d3bb45f16a99eb3220c88b4f84f6c92d306f88",
-            licence="MIT",
-            citation="github.com/YifanTian07/G1-policy-train",
-            read=_g1,
-            note="LeRobot v2.1, 30 Hz; the manifest names 12 of 100 episodes, one with video.",
-        ),
-        RealSet(
-            name="bam_servo",
-            commit="af2260462471ff45ac18af159b1327ea51d8db15",
-            read=bam_servo.read_xl330,
-            note="Dynamixel XL330-M288 with 0.49 kg at 0.1 m, 188 to 250 Hz: 12 of 16 runs, firmware gains 100, 200 "
-            "and 800 under four trajectories each. lift_and_drop switches the motor off after 2 s.",
-            **_BAM,
-        ),
-        RealSet(
-            name="bam_servo_sts3250",
-            commit="b53408c590cb4d65f90abd25fe062ddd00505a93",
-            read=bam_servo.read_sts3250,
-            folder="bam_servo",
-            note="Feetech STS3250 with 1.13 kg at 0.12 m, 47 to 65 Hz: 3 of 4 runs at firmware gain 32.",
-            **_BAM,
-        ),
-        RealSet(
-            name="dfki_double_pendulum",
-            read=dfki_double_pendulum.read_identification,
-            note="5 identification runs of design C.1, 6 to 10 s at 500 Hz; commands are torques.",
-            **_DOUBLE_PENDULUM,
-        ),
-        RealSet(
-            name="dfki_double_pendulum_rollouts",
-            read=dfki_double_pendulum.read_rollouts,
-            folder="dfki_double_pendulum",
-            note="20 rollouts of two pendubot controllers: mcpilco at 33 Hz, sac_lqr at 400 Hz; commands are torques.",
-            **_DOUBLE_PENDULUM,
-        ),
-        RealSet(
-            name="dfki_simple_pendulum",
-            repository="dfki-ric-underactuated-lab/torque_limited_simple_pendulum",
-            commit="ed17ea2d32a35ad944944ca03ef57693e2986732",
-            licence="BSD-3-Clause",
-            citation="github.com/dfki-ric-underactuated-lab/torque_limited_simple_pendulum",
-            read=dfki_simple_pendulum.read,
-            note="Four controllers at 200 to 1000 Hz. Where a controller followed a trajectory in the drive's own "
-            "loop, the wanted torque is only its feed-forward part: use the measured one.",
-        ),
-        RealSet(
-            name="contactnets_cube_tosses",
-            repository="DAIRLab/contact-nets",
-            commit="c3dc21c94577ff4ed99123f0b00bfe57bb2d1d90",
-            licence="BSD-3-Clause",
-            citation="Pfrommer, Halm, Posa, ContactNets, CoRL 2020 (arXiv 2009.11193)",
-            read=contactnets.read,
-            note="Tosses 0 to 369 of 570, 148 Hz, filtered upstream. The cube comes to rest 1.2 mm below half its "
-            "side: an offset of the recording's table.",
-        ),
-        RealSet(
-            name="crazyflie_sysid",
-            repository="arplaboratory/data-driven-system-identification",
-            commit="2d267dd07b4262f579ee223d20b26a6dc9d17147",
-            licence="MIT",
-            citation="Eschmann, Albani, Loianno, Data-Driven System Identification of Quadrotors Subject to Motor "
-            "Delays, IROS 2024",
-            read=_crazyflie,
-            note="2 of 3 flights of a Crazyflie, 1 kHz: IMU and throttles; log10 excites thrust, log15 roll and pitch.",
-        ),
-        RealSet(
-            name="cassie_impact",
-            repository="DAIRLab/cassie_impact_dataset",
-            commit="fcf6423066c93e4f83e4085e3105704b7f2f9cea",
-            licence="BSD-3-Clause",
-            citation="Acosta, Yang, Posa, Validating Robotics Simulators on Real-World Impacts, RA-L 2022",
-            read=cassie_impact.read,
-            note="20 of 29 landings, 50 ms at 2 kHz. The ankle springs' positions come from inverse kinematics; their "
-            "velocities are 0 in the files.",
-        ),
-        RealSet(
-            name="planar_impacts",
-            repository="DAIRLab/ImpactModeling",
-            commit="f6c28898845da6d48efdd6c1c696db2fb3716edf",
-            licence="BSD-3-Clause",
-            citation="Nima Fazeli's planar impact data (MIT MCube), kept in github.com/DAIRLab/ImpactModeling",
-            read=planar_impacts.read,
-            note="60 of 500 drops of a square of 0.06 m, 250 Hz, velocities filtered upstream. 2000 bounces of an "
-            "ellipse have a reader of their own (dataset.sets.planar_impacts.read_ellipse).",
-        ),
-    )
-}
+_SETS = (
+    RealSet(
+        name="so101_pick_place_tape",
+        repository="Sachin-2007/oc_models",
+        commit="c1babeaeb447e8dbb7dbb7beee072422583fb79e",
+        licence="repository Apache-2.0; the data set's own field is empty: use it, do not redistribute it",
+        citation="aadarshram/pick_place_tape (Hugging Face), cached in github.com/Sachin-2007/oc_models",
+        read=_so101,
+        note="SO-101 leader commands and follower positions, 30 Hz, 50 episodes upstream. The hash of the public "
+        "Arrow file is not pinned: a first download is remembered, not verified.",
+    ),
+    RealSet(
+        name="g1_inspire_lerobot",
+        repository="YifanTian07/G1-policy-train",
+        commit="d1d3bb45f16a99eb3220c88b4f84f6c92d306f88",
+        licence="MIT",
+        citation="github.com/YifanTian07/G1-policy-train",
+        read=_g1,
+        note="LeRobot v2.1, 30 Hz; the manifest names 12 of 100 episodes, one with video.",
+    ),
+    RealSet(
+        name="bam_servo",
+        commit="af2260462471ff45ac18af159b1327ea51d8db15",
+        read=bam_servo.read_xl330,
+        note="Dynamixel XL330-M288 with 0.49 kg at 0.1 m, 188 to 250 Hz: 12 of 16 runs, firmware gains 100, 200 "
+        "and 800 under four trajectories each. lift_and_drop switches the motor off after 2 s.",
+        **_BAM,
+    ),
+    RealSet(
+        name="bam_servo_sts3250",
+        commit="b53408c590cb4d65f90abd25fe062ddd00505a93",
+        read=bam_servo.read_sts3250,
+        folder="bam_servo",
+        note="Feetech STS3250 with 1.13 kg at 0.12 m, 47 to 65 Hz: 3 of 4 runs at firmware gain 32.",
+        **_BAM,
+    ),
+    RealSet(
+        name="dfki_double_pendulum",
+        read=dfki_double_pendulum.read_identification,
+        note="5 identification runs of design C.1, 6 to 10 s at 500 Hz; commands are torques.",
+        **_DOUBLE_PENDULUM,
+    ),
+    RealSet(
+        name="dfki_double_pendulum_rollouts",
+        read=dfki_double_pendulum.read_rollouts,
+        folder="dfki_double_pendulum",
+        note="20 rollouts of two pendubot controllers: mcpilco at 33 Hz, sac_lqr at 400 Hz; commands are torques.",
+        **_DOUBLE_PENDULUM,
+    ),
+    RealSet(
+        name="dfki_simple_pendulum",
+        repository="dfki-ric-underactuated-lab/torque_limited_simple_pendulum",
+        commit="ed17ea2d32a35ad944944ca03ef57693e2986732",
+        licence="BSD-3-Clause",
+        citation="github.com/dfki-ric-underactuated-lab/torque_limited_simple_pendulum",
+        read=dfki_simple_pendulum.read,
+        note="Four controllers at 200 to 1000 Hz. Where a controller followed a trajectory in the drive's own "
+        "loop, the wanted torque is only its feed-forward part: use the measured one.",
+    ),
+    RealSet(
+        name="contactnets_cube_tosses",
+        repository="DAIRLab/contact-nets",
+        commit="c3dc21c94577ff4ed99123f0b00bfe57bb2d1d90",
+        licence="BSD-3-Clause",
+        citation="Pfrommer, Halm, Posa, ContactNets, CoRL 2020 (arXiv 2009.11193)",
+        read=contactnets.read,
+        note="Tosses 0 to 369 of 570, 148 Hz, filtered upstream. The cube comes to rest 1.2 mm below half its "
+        "side: an offset of the recording's table.",
+    ),
+    RealSet(
+        name="crazyflie_sysid",
+        repository="arplaboratory/data-driven-system-identification",
+        commit="2d267dd07b4262f579ee223d20b26a6dc9d17147",
+        licence="MIT",
+        citation="Eschmann, Albani, Loianno, Data-Driven System Identification of Quadrotors Subject to Motor "
+        "Delays, IROS 2024",
+        read=_crazyflie,
+        note="2 of 3 flights of a Crazyflie, 1 kHz: IMU and throttles; log10 excites thrust, log15 roll and pitch.",
+    ),
+    RealSet(
+        name="cassie_impact",
+        repository="DAIRLab/cassie_impact_dataset",
+        commit="fcf6423066c93e4f83e4085e3105704b7f2f9cea",
+        licence="BSD-3-Clause",
+        citation="Acosta, Yang, Posa, Validating Robotics Simulators on Real-World Impacts, RA-L 2022",
+        read=cassie_impact.read,
+        note="20 of 29 landings, 50 ms at 2 kHz. The ankle springs' positions come from inverse kinematics; their "
+        "velocities are 0 in the files.",
+    ),
+    RealSet(
+        name="planar_impacts",
+        repository="DAIRLab/ImpactModeling",
+        commit="f6c28898845da6d48efdd6c1c696db2fb3716edf",
+        licence="BSD-3-Clause",
+        citation="Nima Fazeli's planar impact data (MIT MCube), kept in github.com/DAIRLab/ImpactModeling",
+        read=planar_impacts.read,
+        note="60 of 500 drops of a square of 0.06 m, 250 Hz, velocities filtered upstream. 2000 bounces of an "
+        "ellipse have a reader of their own (dataset.sets.planar_impacts.read_ellipse).",
+    ),
+)
+SETS: Registry[RealSet] = Registry("public data set", {entry.name: entry for entry in _SETS})

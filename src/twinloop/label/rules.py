@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import importlib
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import load_class, raised
+from twinloop.core.errors import InputError
+from twinloop.core.extension import raised
+from twinloop.core.registry import Registry
 from twinloop.label.rule import Rule
 from twinloop.label.rules_sql import SqlRule
 
-ENTRY_POINTS = "twinloop.rules"  # NAME = "package.module:Class"
-RULES: dict[str, str] = {
-    "success/predicate": "rules_recorded:SuccessFromPredicate",
-    "success/gripper": "rules_recorded:SuccessFromGripper",
-    "subtask/states": "rules_simulated:SubtasksFromStates",
-    "subtask/gripper": "rules_recorded:SubtasksFromGripper",
-    "failure/pick_and_place": "rules_simulated:FailureFromStates",
-}
-
-
-def rule_names() -> list[str]:
-    """Names of the built-in rules and of those that installed packages offer."""
-    return [*RULES, *(entry.name for entry in entry_points(group=ENTRY_POINTS) if entry.name not in RULES)]
+RULES: Registry[Any] = Registry(
+    "rule",
+    {
+        "success/predicate": "twinloop.label.rules_recorded:SuccessFromPredicate",
+        "success/gripper": "twinloop.label.rules_recorded:SuccessFromGripper",
+        "subtask/states": "twinloop.label.rules_simulated:SubtasksFromStates",
+        "subtask/gripper": "twinloop.label.rules_recorded:SubtasksFromGripper",
+        "failure/pick_and_place": "twinloop.label.rules_simulated:FailureFromStates",
+    },
+    group="twinloop.rules",
+    files=True,
+    where="the rules; one of your own is FILE.py:Class or a .yaml",
+)
 
 
 def open_rule(word: str) -> Rule | SqlRule:
@@ -36,7 +35,7 @@ def open_rule(word: str) -> Rule | SqlRule:
     """
     if word.endswith((".yaml", ".yml")):
         return SqlRule.read(Path(word))
-    found = _class(word)
+    found = RULES[word]
     try:
         rule = found()
     except Exception as error:  # whatever the user's class raises, it is the class that is wrong
@@ -45,17 +44,3 @@ def open_rule(word: str) -> Rule | SqlRule:
         missing = [part for part in ("name", "version", "meaning", "hash", "label") if not hasattr(rule, part)]
         raise InputError(f"{word} is not a rule: it lacks {', '.join(missing)}. See twinloop.label.rule.Rule.")
     return rule
-
-
-def _class(word: str) -> Any:
-    if word in RULES:
-        module, _, name = RULES[word].partition(":")
-        return getattr(importlib.import_module(f"twinloop.label.{module}"), name)
-    for entry in entry_points(group=ENTRY_POINTS):
-        if entry.name == word:
-            return entry.load()
-    if ".py:" not in word and not word.endswith(".py"):
-        raise UnknownNameError(
-            "rule", word, rule_names(), where="the rules; one of your own is FILE.py:Class or a .yaml"
-        )
-    return load_class("rule", word, rule_names())

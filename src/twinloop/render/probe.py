@@ -50,7 +50,10 @@ def probe_renderer(name: str) -> ProbeResult:
     Raises:
         UnknownNameError: there is no renderer of that name.
     """
-    entry = renderer_entry(name)
+    try:
+        entry = renderer_entry(name)
+    except MissingDependencyError as error:
+        return ProbeResult(name=name, available=False, detail=str(error), remedy=error.remedy)
     versions = _versions(entry.packages)
     missing = [package for package, found in versions.items() if found is None]
     if missing:
@@ -84,7 +87,7 @@ def choose_renderer() -> str:
         MissingDependencyError: none does; says why for each.
     """
     tried = []
-    for name in (name for name, entry in RENDERERS.items() if entry.automatic):
+    for name in (name for name in RENDERERS.builtin if renderer_entry(name).automatic):
         result = probe_renderer(name)
         if result.available:
             return name
