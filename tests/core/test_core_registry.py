@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
 import mujoco
 import pytest
 
-from twinloop.checks import run_checks
+from twinloop.checks import CHECKS, run_checks
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.registry import Registry
+from twinloop.curate.registry import CHECKS as CHECKS_OF_EPISODES
 from twinloop.curate.registry import open_checks
-from twinloop.dataset.exporters.formats import exporter
-from twinloop.dataset.logs import importers
-from twinloop.encoders.clips import open_clip_encoder
-from twinloop.encoders.pictures import open_encoder
+from twinloop.dataset.exporters.formats import EXPORTERS, exporter
+from twinloop.dataset.logs import IMPORTERS, importers
+from twinloop.dataset.registry import SETS
+from twinloop.encoders.clips import CLIP_ENCODERS, open_clip_encoder
+from twinloop.encoders.pictures import ENCODERS, open_encoder
 from twinloop.generate.config import resolve
-from twinloop.hardware import open_robot
-from twinloop.label.rules import open_rule
-from twinloop.render import open_renderer, probe_all
+from twinloop.hardware.registry import ROBOTS, open_robot
+from twinloop.label.rules import RULES, open_rule
+from twinloop.render import RENDERERS, open_renderer, probe_all
 from twinloop.render.probe import renderer_versions
-from twinloop.simulate.rollout import open_backend
-from twinloop.tasks import open_task
-from twinloop.twin import load_twin
+from twinloop.render.rays import CASTERS
+from twinloop.simulate.rollout import BACKENDS, open_backend
+from twinloop.tasks.registry import TASKS, open_task
+from twinloop.twin import TWINS, load_twin
 
 CODE = """
 from pathlib import Path
@@ -111,6 +115,12 @@ ENTRIES = {
 }
 
 
+REGISTRIES = (
+    *(BACKENDS, CASTERS, CHECKS, CLIP_ENCODERS, CHECKS_OF_EPISODES, ENCODERS, EXPORTERS, IMPORTERS, RENDERERS, ROBOTS),
+    *(RULES, SETS, TASKS, TWINS),
+)
+
+
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder as pip leaves it: a package's code, and the metadata that name what it offers."""
@@ -161,10 +171,15 @@ def test_what_an_installed_package_cannot_do_is_said(installed: Path) -> None:
         load_twin("wrong")
     with pytest.raises(MissingDependencyError, match=r"task heavy needs .*a_package_that_nobody_has.*pip install --up"):
         open_task("heavy", twin)
-    with pytest.raises(
-        InputError, match=r"task odd of the package robot-lab cannot .*RuntimeError: not today \("
-    ):
+    with pytest.raises(InputError, match=r"task odd of the package robot-lab cannot .*RuntimeError: not today \("):
         open_task("odd", twin)
+
+
+@pytest.mark.parametrize("registry", REGISTRIES, ids=[registry.kind for registry in REGISTRIES])
+def test_every_built_in_name_leads_to_its_object(registry: Registry[object]) -> None:
+    for name in registry.builtin:
+        with contextlib.suppress(MissingDependencyError):  # only `warp` of the backends imports what is optional
+            assert registry[name] is not None
 
 
 def test_a_registry_is_a_mapping_that_loads_upon_use() -> None:
