@@ -16,7 +16,7 @@ import numpy as np
 import tyro
 from numpy.typing import NDArray
 
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.pixels import StoredEpisode, source_plan, stored_episode
 from twinloop.render import Fields, SceneStates, contact_sheet, open_renderer, write_png
 from twinloop.render.annotate import draw_annotations

@@ -30,7 +30,7 @@ from benchmarks.predictivity.wiring import measured_wiring, torque_reading
 from benchmarks.studies import around, markdown_table, write_between
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load
+from twinloop.dataset.logs.sets.registry import load
 from twinloop.simulate import open_backend
 from twinloop.stats import Interval
 from twinloop.stats.predictivity import Predictivity, predictivity

@@ -18,12 +18,12 @@ from benchmarks.real_data.case import Errors
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode, Signal
-from twinloop.dataset.resample import resample
+from twinloop.dataset.logs.resampling import resample
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import Twin
-from twinloop.twin.quantities.log_cholesky import Inertial
+from twinloop.twin.quantities.rigid import Inertial
 from twinloop.twin.quantities.rotation import matrix
 
 Array = NDArray[np.float64]

@@ -23,7 +23,7 @@ from benchmarks.real_data.case import (
     mean_errors,
 )
 from twinloop.core.records import Episode
-from twinloop.dataset.resample import resample
+from twinloop.dataset.logs.resampling import resample
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
 from twinloop.simulate import Backend

@@ -22,7 +22,7 @@ from benchmarks.real_data.arm_windows import between, body_inertial, inertia_mat
 from benchmarks.real_data.case import Candidate, Constant, Errors, Fitted, Fold, RealCase, grouped, leave_one_out
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
-from twinloop.dataset.resample import resample
+from twinloop.dataset.logs.resampling import resample
 from twinloop.identify import FitConfig, IdentifyResult, identify
 from twinloop.identify.space import Prior
 from twinloop.simulate import Backend

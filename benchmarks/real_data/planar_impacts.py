@@ -29,7 +29,7 @@ from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
 from twinloop.identify.space import Prior
-from twinloop.randomize.sobol import scrambled_sobol
+from twinloop.randomize.sequences import scrambled_sobol
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin

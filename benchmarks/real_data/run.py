@@ -17,7 +17,7 @@ from benchmarks.real_data.case import SHIPPED, Array, Fold, RealCase
 from benchmarks.real_data.nested import Fits, FoldResult, content, run_fold
 from benchmarks.studies import around, markdown_table, write_between
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.dataset.registry import RealDataUnavailableError, fetch, load_set
+from twinloop.dataset.logs.sets.registry import RealDataUnavailableError, fetch, load_set
 from twinloop.simulate import Backend, open_backend
 from twinloop.stats import Interval
 

@@ -18,8 +18,8 @@ from twinloop.sensors.camera import Camera, CameraModel, CameraSeeds
 from twinloop.sensors.compiled import has_numba
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
-from twinloop.twin.equipped import equipped
 from twinloop.twin.spec import SensorSpec
+from twinloop.twin.variant import equipped
 
 HEIGHT, WIDTH, CAPTURES = 480, 640, 40
 TARGET_MS = 15.0

@@ -2,7 +2,7 @@
 
 The episodes are made up, but are committed as those of datasets are: 20 batches, 30 drawn parameters each, verdicts of
 three checks, labels of a person and of a rule, two policies. Every figure of time is by the clock, and the queries are
-those of `twinloop.catalog.questions`, each the median of seven after one before it. ``processor_ms`` is the least
+those of `twinloop.catalog.reference`, each the median of seven after one before it. ``processor_ms`` is the least
 processor time of a query, all threads together: on a busy machine it says more than the clock.
 """
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 from twinloop.catalog import Workspace
 from twinloop.catalog.batch_commit import BatchCommit
 from twinloop.catalog.episode_rows import Rows
-from twinloop.catalog.questions import QUESTIONS
+from twinloop.catalog.reference import QUESTIONS
 from twinloop.catalog.schema import EPISODES, PARAMS
 from twinloop.catalog.state import now
 
@@ -189,7 +189,7 @@ def trials(ids: list[str], *, seed: int) -> pa.Table:
 
 def _label(ws: Workspace, ids: list[str], run_id: str) -> None:
     """A person's and a rule's word on every tenth episode."""
-    from twinloop.catalog.said_schema import LABEL_HISTORY
+    from twinloop.catalog.state_schema import LABEL_HISTORY
 
     rng, stamp = np.random.default_rng(4), now()
     columns = [column.name for column in LABEL_HISTORY.columns]
@@ -206,8 +206,7 @@ def _label(ws: Workspace, ids: list[str], run_id: str) -> None:
 
 def _train(ws: Workspace) -> None:
     """Two policies, trained on datasets of half and a quarter of all episodes."""
-    from twinloop.catalog.frozen import freeze
-    from twinloop.catalog.lineage import record_policy
+    from twinloop.catalog.frozen import freeze, record_policy
 
     for name, share in (("champion", 2), ("candidate", 4)):
         freeze(ws, name, f"SELECT episode_id FROM episodes WHERE episode_index % {share} = 0")
@@ -250,10 +249,10 @@ def stream(root: Path) -> dict[str, Any]:
 
     The frames are one block of random walks that lies there under forty names: reading and sorting know no difference.
     """
-    from twinloop.dataset import layout, metadata
-    from twinloop.dataset.parquet import fixed_lists, read_table, stored, write_groups
-    from twinloop.dataset.progress import BlockEntry, Progress
-    from twinloop.dataset.statistics import Moments, column_stats, merge_moments, take_columns
+    from twinloop.dataset.lerobot import layout, metadata
+    from twinloop.dataset.lerobot.parquet import fixed_lists, read_table, stored, write_groups
+    from twinloop.dataset.lerobot.progress import BlockEntry, Progress
+    from twinloop.dataset.lerobot.statistics import Moments, column_stats, merge_moments, take_columns
 
     rng, features = np.random.default_rng(0), ["action", "observation.state"]
     walks = {name: rng.normal(size=(BLOCK_FRAMES, 6)).cumsum(axis=0).astype(np.float32) for name in features}

@@ -18,9 +18,9 @@ from rich.table import Table
 
 from benchmarks.speed.writer import EPISODES, STEPS, write_video
 from twinloop.dataset.edit.operations import merge
-from twinloop.dataset.edit.transcode import Encoding
 from twinloop.dataset.edit.videos import Pixels
 from twinloop.dataset.edit.writing import Settings, write_selection
+from twinloop.dataset.media.video_copy import Encoding
 
 
 def run(rounds: int = 3) -> dict[str, Any]:

@@ -39,7 +39,7 @@ def run(worlds: int = WORLDS, steps: int = STEPS, rounds: int = 3) -> dict:
 
 def _round(worlds: int, steps: int) -> dict:
     env = TwinVectorEnv(worlds, twin="so101_tabletop", action="delta")
-    actions = np.random.default_rng(0).uniform(-1, 1, (steps, worlds, *env.single_action_space.shape))
+    actions = np.random.default_rng(0).uniform(-1, 1, (steps, worlds, *env.single_action_space.sample().shape))
     together, commands = _played(env, actions, apart=False)
     source = PlannedEpisodes(
         env.options.plan(env.twin, env.goal.task), env.goal.task, run_seed=0, first=np.arange(worlds, dtype=np.int64)

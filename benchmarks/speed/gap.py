@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load
+from twinloop.dataset.logs.sets.registry import load
 from twinloop.gap import measure_gap
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions

@@ -28,7 +28,7 @@ import numpy as np
 from mujoco.egl import GLContext
 
 from twinloop.core.pool import cores
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import generate_states, render_config, render_dataset, resolve
 from twinloop.generate.pixels import visual_model
 from twinloop.generate.pixels.dataset import BLOCK

@@ -25,8 +25,9 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from twinloop.core.files import read_json, write_json
-from twinloop.dataset import layout
+from twinloop.core.documents import read_json
+from twinloop.core.files import write_json
+from twinloop.dataset.lerobot import layout
 
 TASKS = {
     "swing": {"twin": "double_pendulum", "task": f"{Path(__file__).parent / 'swing.py'}:Swing"},

@@ -21,13 +21,14 @@ from twinloop.tasks import open_task
 from twinloop.twin import Twin, load_twin
 
 WORLDS, STEPS, ROUNDS, MOST = 64, 30, 3, 5
-EXAMPLE = Path(__file__).parents[1] / "examples" / "so101_clutter.yaml"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "so101_clutter.yaml"
 
 
 def run() -> dict:
     """Rates by number of things, and their ratio to the plain table's."""
     plain, cluttered = load_twin("so101_tabletop"), load_twin(EXAMPLE)
     task = open_task("pick_and_place", cluttered)
+    assert cluttered.scene is not None
     shapes = np.linspace(0, len(cluttered.scene.layout.slots[0].shapes), WORLDS, endpoint=False)
     worlds, placing = {}, {}
     for count in range(MOST + 1):

@@ -19,7 +19,7 @@ from benchmarks.real_data.double_pendulum import CASE, FREE, PRIORS, SPAN
 from twinloop.core.errors import MissingDependencyError
 from twinloop.core.pool import cores
 from twinloop.core.records import Episode
-from twinloop.dataset import registry
+from twinloop.dataset.logs.sets import registry
 from twinloop.identify import FitConfig, identify
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.records import Provenance, SimEpisode
 from twinloop.core.units import DEGREES, PERCENT, unit_map_from_ranges
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 
 TARGET_STEPS_PER_S = 300.0

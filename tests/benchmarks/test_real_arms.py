@@ -25,7 +25,7 @@ from benchmarks.real_data.run_zeros import SPREAD, window_errors_with_zeros, zer
 from benchmarks.real_data.simple_pendulum import REGRESSION, published_values
 from twinloop.core.records import Episode, Signal
 from twinloop.core.units import UnitMap
-from twinloop.dataset.registry import load_set
+from twinloop.dataset.logs.sets.registry import load_set
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay

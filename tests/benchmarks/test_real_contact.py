@@ -16,7 +16,7 @@ from benchmarks.real_data.planar_impacts import CASE as SQUARE
 from twinloop.core.records import Episode, Signal
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
-from twinloop.dataset.registry import load_set
+from twinloop.dataset.logs.sets.registry import load_set
 from twinloop.identify import FitConfig, identify
 from twinloop.simulate import open_backend
 from twinloop.simulate.open_loop import open_loop

@@ -23,7 +23,7 @@ from benchmarks.predictivity.twins import identify_arm
 from benchmarks.predictivity.wiring import measured_wiring, torque_reading
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
+from twinloop.dataset.logs.sets.registry import load_set
 from twinloop.simulate import open_backend
 from twinloop.stats.predictivity import predictivity
 from twinloop.twin import load_twin

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.predictivity.score import height, outcome, outcome_of, succeeded, swingup_time
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode
-from twinloop.dataset.registry import load_set
+from twinloop.dataset.logs.sets.registry import load_set
 
 # Published, dfki-ric-underactuated-lab.github.io/real_ai_gym_leaderboard/pendubot_real_system_leaderboard{,_v2}.html:
 # successes of ten, mean score of version 1, of version 2, and the best rollout's figures.

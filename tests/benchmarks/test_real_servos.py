@@ -14,7 +14,7 @@ from benchmarks.real_data import so101
 from benchmarks.real_data.bam_servo import CASE, GAIN, PUBLISHED_ZERO, STRUCTURES, on_grid, run_errors
 from benchmarks.real_data.case import Fitted
 from benchmarks.real_data.second_order import SecondOrder, _response
-from twinloop.dataset.registry import load_set
+from twinloop.dataset.logs.sets.registry import load_set
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin

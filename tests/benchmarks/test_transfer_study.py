@@ -16,7 +16,7 @@ from rich.console import Console
 from benchmarks.transfer.pages import difference_table, figure, success_table, time_table
 from benchmarks.transfer.run import run_bench_transfer
 from twinloop.core.errors import InputError
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.randomize import Plan
 from twinloop.rollout import run_batch
 from twinloop.simulate import open_backend

@@ -6,10 +6,10 @@ import pytest
 
 from support.dataset_writer import write_all
 from twinloop.catalog import Workspace
-from twinloop.dataset.annotation_reader import vectors
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.annotations import vectors
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.dataset.tables import content_hash
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import run_batch
 from twinloop.rollout.contacts import dynamics_tables

@@ -22,12 +22,12 @@ from support.dataset_writer import SPEC, commit, planted, write_all
 from support.killed import Forks
 from twinloop.catalog import Workspace
 from twinloop.catalog import state as state_module
-from twinloop.catalog.rebuild import rebuild
+from twinloop.catalog.repair import rebuild
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError
-from twinloop.dataset import layout
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(

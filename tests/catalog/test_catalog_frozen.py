@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from support.labelled import child, episode_id, workspace, write_batch
 from twinloop.catalog.frozen import difference, list_hash
-from twinloop.catalog.fsck_frozen import check_frozen
+from twinloop.catalog.fsck_versions import check_frozen
 from twinloop.catalog.naming import resolve, select
-from twinloop.catalog.said_views import LINEAGE_VIEWS
+from twinloop.catalog.views import LINEAGE_VIEWS
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot.tables import content_hash
 
 ALL = "SELECT episode_id FROM episodes"
 

@@ -12,14 +12,14 @@ import pytest
 from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import SPEC, SPEC_VIDEO, commit, planted, write_all
 from twinloop.catalog import Workspace
-from twinloop.catalog.compaction import compact, remove_retired
-from twinloop.catalog.rebuild import rebuild
+from twinloop.catalog.parts import compact, remove_retired
+from twinloop.catalog.repair import rebuild
 from twinloop.catalog.seals import Seal, seals_of
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
-from twinloop.dataset import layout
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 
 @pytest.fixture(name="made", scope="module")

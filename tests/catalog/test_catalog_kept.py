@@ -9,7 +9,7 @@ import pytest
 
 from support.catalog_workspace import score
 from support.dataset_writer import KEPT, write_all
-from twinloop.catalog import Workspace, kept, shown
+from twinloop.catalog import Workspace, shown
 from twinloop.catalog.label_checks import Label
 from twinloop.cli.main import main
 
@@ -20,7 +20,7 @@ NUMBERS = [number for numbers in KEPT.values() for number in numbers]
 
 @pytest.fixture(name="made", scope="module")
 def made_once(tmp_path_factory):
-    """A workspace of nine episodes, scored and labelled, without anything kept."""
+    """A workspace of nine episodes, scored and labelled, without anything shown."""
     root = tmp_path_factory.mktemp("made") / "cell"
     with Workspace.create(root) as ws:
         ws.add(write_all(root / "data" / "planted"))
@@ -34,7 +34,6 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture(name="root")
 def workspace(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "LEAST", 1)
     monkeypatch.setattr(shown, "LEAST", 1)
     return shutil.copytree(made, tmp_path / "cell")
 
@@ -47,7 +46,7 @@ def seen(root) -> dict[str, list[str]]:
 def test_what_is_kept_says_what_the_parts_say(root, monkeypatch):
     first = seen(root)
     assert len(first["episodes"]) == len(NUMBERS)
-    names = {path.name.rsplit("-", 1)[0] for path in (root / "catalog" / kept.FOLDER).iterdir()}
+    names = {path.name.rsplit("-", 1)[0] for path in (root / "catalog" / shown.FOLDER).iterdir()}
     assert names == {"episodes", "scores", "label_history", "made-episodes", "made-scores"}
     read, real = [], shown.read_part
     monkeypatch.setattr(shown, "read_part", lambda parts, table, name: read.append(name) or real(parts, table, name))
@@ -60,14 +59,14 @@ def test_what_is_kept_says_what_the_parts_say(root, monkeypatch):
         ws.bury(ws.query("SELECT min(episode_id) AS n FROM episodes")["n"].to_pylist(), "why", "who")
     assert len(seen(root)["episodes"]) == len(NUMBERS) - 1
     with_kept = seen(root)
-    shutil.rmtree(root / "catalog" / kept.FOLDER)
+    shutil.rmtree(root / "catalog" / shown.FOLDER)
     assert seen(root) == with_kept
 
 
 @pytest.mark.parametrize("harm", ["cut", "garbage", "columns", "offsets"])
 def test_a_kept_file_that_is_not_whole_is_not_used(root, harm):
     first = seen(root)
-    for path in (root / "catalog" / kept.FOLDER).iterdir():
+    for path in (root / "catalog" / shown.FOLDER).iterdir():
         data = bytearray(path.read_bytes())
         if harm == "cut":
             path.write_bytes(data[: len(data) // 2])
@@ -102,7 +101,7 @@ def test_labels_of_another_history_are_not_taken_for_these(root):
 
 def test_fsck_names_a_kept_file_that_was_harmed_and_removes_it(root, capfd):
     first = seen(root)
-    path = next((root / "catalog" / kept.FOLDER).glob("scores-*"))
+    path = next((root / "catalog" / shown.FOLDER).glob("scores-*"))
     data = bytearray(path.read_bytes())
     data[-2000] ^= 1
     path.write_bytes(data)

@@ -18,16 +18,15 @@ import pytest
 from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import JOINTS, SPEC, planted, write_all
 from twinloop.catalog import Workspace
-from twinloop.catalog.questions import QUESTIONS
-from twinloop.catalog.reference import filled
+from twinloop.catalog.reference import QUESTIONS, filled
 from twinloop.catalog.schema import TABLES
 from twinloop.catalog.shown import newest, once
 from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.catalog.views import NAMES
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 
 @pytest.fixture(name="cell", scope="module")

@@ -14,9 +14,9 @@ from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import SPEC, commit, planted, write_all
 from twinloop.catalog import Workspace
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 
 @pytest.fixture(name="ws")

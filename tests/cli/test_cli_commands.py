@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from twinloop.cli.main import main
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.hardware import virtual_log
 
 SMALL = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 3}}

@@ -12,11 +12,10 @@ import pytest
 from benchmarks.commands import BenchGate
 from support.releases import policy_folder
 from twinloop.catalog import Workspace
+from twinloop.cli.arguments import check_numbers, joined
 from twinloop.cli.compare import Compare
 from twinloop.cli.evaluate import Evaluate
 from twinloop.cli.main import _Commands, main
-from twinloop.cli.numbers import check_numbers
-from twinloop.cli.repeats import joined
 from twinloop.cli.run import Run
 from twinloop.cli.scenario import Augment, Loop, Scenario
 from twinloop.cli.train import Train

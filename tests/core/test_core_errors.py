@@ -6,13 +6,7 @@ import pickle
 
 import pytest
 
-from twinloop.core.errors import (
-    CheckFailedError,
-    InputError,
-    MissingDependencyError,
-    TwinloopError,
-    UnknownNameError,
-)
+from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError, TwinloopError, UnknownNameError
 from twinloop.core.pool import LocalProcesses
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from twinloop.core.errors import TwinloopError, UnknownNameError
-from twinloop.core.lasting import Lost, lasting_map
+from twinloop.core.pool import Lost, lasting_map
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, LogError, UnitsError, UnknownNameError
-from twinloop.core.files import atomic_open, read_json, write_json
+from twinloop.core.files import atomic_open, write_json
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode, Provenance
 from twinloop.core.units import JointUnit, UnitMap, split_unit, unit_map_from_ranges

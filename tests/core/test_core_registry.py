@@ -14,9 +14,9 @@ from twinloop.core.errors import InputError, MissingDependencyError, UnknownName
 from twinloop.core.registry import Registry
 from twinloop.curate.registry import CHECKS as CHECKS_OF_EPISODES
 from twinloop.curate.registry import open_checks
-from twinloop.dataset.exporters.formats import EXPORTERS, exporter
-from twinloop.dataset.logs import IMPORTERS, importers
-from twinloop.dataset.registry import SETS
+from twinloop.dataset.export.formats import EXPORTERS, exporter
+from twinloop.dataset.logs.formats import IMPORTERS, importers
+from twinloop.dataset.logs.sets.public_sets import SETS
 from twinloop.encoders.clips import CLIP_ENCODERS, open_clip_encoder
 from twinloop.encoders.pictures import ENCODERS, open_encoder
 from twinloop.generate.config import resolve

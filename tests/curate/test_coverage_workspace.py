@@ -15,7 +15,7 @@ from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.curate.recording import open_recordings
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.workflows.coverage.coverage import clip_named
 from twinloop.workflows.coverage.sides import Member, stand_in
 

@@ -11,7 +11,7 @@ import yaml
 
 from support.covered import AWAY, MASS, X, Y, generate_file, write_generated
 from twinloop.cli.main import main
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 PARAMETERS = ("--embedding", "parameters")
 

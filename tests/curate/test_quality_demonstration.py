@@ -22,9 +22,9 @@ from twinloop.curate.demonstration.movement import Movement
 from twinloop.curate.demonstration.outcome import OutcomeFits, predict_outcomes
 from twinloop.curate.demonstration.path import PathEfficiency
 from twinloop.curate.demonstration.smoothness import Jerk, Smoothness
-from twinloop.stats.logistic import cross_validated_logistic, fit_logistic
 from twinloop.stats.near_duplicates import aligned_distances, nearest_pairs
-from twinloop.stats.outlying import fence
+from twinloop.stats.novelty import fence
+from twinloop.stats.ridge import cross_validated_logistic, fit_logistic
 from twinloop.stats.smoothness import log_dimensionless_jerk, spectral_arc_length
 
 REAL = Path(os.environ.get("TWINLOOP_DATA", "")) / "so101_pick_place_tape"
@@ -316,7 +316,7 @@ def test_uneven_times_are_put_on_a_grid(good: list) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="TWINLOOP_DATA has no so101_pick_place_tape")
 def test_recorded_tape_is_left_alone(tmp_path: Path) -> None:
-    from twinloop.dataset.registry import load
+    from twinloop.dataset.logs.sets.registry import load
 
     found = recordings(tmp_path / "real", load("so101_pick_place_tape")[0])
     wrong = {check.name: len(flagged(check, found)) for check in every()}

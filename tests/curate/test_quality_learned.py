@@ -15,7 +15,7 @@ from twinloop.curate.learned.fakes import Fakes
 from twinloop.curate.learned.picture_numbers import _numbers
 from twinloop.curate.learned.support import Support
 from twinloop.stats.conformal import conformal_p_values
-from twinloop.stats.cross_fit import cross_fit
+from twinloop.stats.discriminant import cross_fit
 from twinloop.stats.multiplicity import benjamini_hochberg
 from twinloop.stats.novelty import novelty, shrunk_covariance
 

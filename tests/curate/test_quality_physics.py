@@ -14,7 +14,7 @@ from twinloop.curate.physics.states import Penetration
 from twinloop.curate.physics.torque import force_limits
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import open_checks
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.hardware import virtual_log
 from twinloop.twin import load_twin
 from twinloop.workflows.curate.scores import TwinsOfEpisodes

@@ -15,9 +15,9 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
 from twinloop.cli.main import main
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.card import card
-from twinloop.dataset.exporters.formats import exporter
+from twinloop.dataset.export.formats import exporter
 from twinloop.dataset.folder_card import folder_card
+from twinloop.dataset.lerobot.metadata import card
 from twinloop.dataset.spec import DatasetSpec
 
 

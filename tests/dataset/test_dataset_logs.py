@@ -18,11 +18,11 @@ from support.dataset_logs import SO101, SO101_UNITS, planted_log, real
 from support.dataset_writer import SPEC, planted
 from twinloop.core.errors import DatasetError, InputError, LogError, UnitsError, UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset import layout
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.writer import DatasetWriter
+from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.dataset.logs.formats import load_log
 
 CSV = """\
 # units: deg, gripper=range_0_100

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from twinloop.core.errors import LogError
 from twinloop.core.records import Signal
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.importers.columns import EpisodeBuilder
-from twinloop.dataset.importers.options import LogOptions
-from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.logs.importers.columns import EpisodeBuilder
+from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode
 
 UNITS = UnitMap(joints=(JointUnit(joint="a", unit="rad", scale=1.0, offset=0.0),), source="planted")
 

@@ -17,10 +17,8 @@ import scipy.io
 from support.dataset_logs import real
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode
-from twinloop.dataset.importers.torch_legacy import read_tensor
-from twinloop.dataset.registry import load, load_set
-from twinloop.dataset.sets.contactnets import HALF_WIDTH_M, RATE_HZ
-from twinloop.dataset.sets.planar_impacts import read_ellipse
+from twinloop.dataset.logs.sets.impacts import CUBE_RATE_HZ, HALF_WIDTH_M, read_ellipse, read_tensor
+from twinloop.dataset.logs.sets.registry import load, load_set
 
 GRAVITY = 9.81
 
@@ -201,7 +199,7 @@ def test_a_tensor_comes_back_without_torch(tmp_path):
     np.testing.assert_array_equal(read_tensor(tmp_path / "3.pt"), values)
     (toss,) = load_set("contactnets_cube_tosses", tmp_path)
     assert (toss.index, toss.joints, toss.command) == (3, (), "none")
-    np.testing.assert_allclose(toss.time, np.arange(5) / RATE_HZ)
+    np.testing.assert_allclose(toss.time, np.arange(5) / CUBE_RATE_HZ)
     np.testing.assert_allclose(toss.signals["pose/cube"].values[:, :3], values[0, :, :3] * HALF_WIDTH_M)
     np.testing.assert_array_equal(toss.signals["pose/cube"].values[:, 3:], values[0, :, 3:7])
     np.testing.assert_array_equal(toss.signals["twist/cube"].values[:, 3:], values[0, :, 10:13])
@@ -279,7 +277,7 @@ def test_real_tosses_fall_and_turn_as_their_velocities_say():
     for toss in tosses:
         pose, twist = toss.signals["pose/cube"], toss.signals["twist/cube"]
         np.testing.assert_allclose(np.linalg.norm(pose.values[:, 3:], axis=1), 1, atol=1e-6)
-        falls.append(np.diff(twist.values[:8, 2]) * RATE_HZ)
+        falls.append(np.diff(twist.values[:8, 2]) * CUBE_RATE_HZ)
         turns.append(np.abs(turn_rate(pose.values[:, 3:], pose.time) - twist.values[1:, 3:])[:20].mean())
     assert np.median(np.concatenate(falls)) == pytest.approx(-GRAVITY, rel=0.05)
     assert np.median(turns) < 0.2  # rad/s; about 2 if the angular velocity were in the world's axes

@@ -12,9 +12,9 @@ from support.dataset_logs import planted_log, real
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode, Signal
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.dataset.logs.formats import load_log
 from twinloop.workflows.data.logs import import_log, open_log, open_logs
 
 POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")

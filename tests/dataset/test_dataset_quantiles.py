@@ -12,9 +12,14 @@ from hypothesis.extra.numpy import arrays
 
 from support.dataset_writer import SPEC, planted
 from twinloop.core.errors import DatasetError
-from twinloop.dataset.quantiles import streamed_quantiles
-from twinloop.dataset.statistics import Moments, column_stats, sorted_quantiles, take_columns
-from twinloop.dataset.tables import Placed, episodes_table, frame_matrix, stat_columns
+from twinloop.dataset.lerobot.statistics import (
+    Moments,
+    column_stats,
+    sorted_quantiles,
+    streamed_quantiles,
+    take_columns,
+)
+from twinloop.dataset.lerobot.tables import Placed, episodes_table, frame_matrix, stat_columns
 
 VALUES = st.one_of(
     arrays(np.float32, st.tuples(st.integers(1, 60), st.integers(1, 3)), elements=st.floats(-1e9, 1e9, width=32)),

@@ -15,7 +15,7 @@ import pytest
 from support.dataset_logs import real
 from twinloop.core.errors import DatasetError, InputError, LogError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset import registry
+from twinloop.dataset.logs.sets import registry
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode, Signal
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.resample import hold, interpolate_rotation, resample, split_gaps
+from twinloop.dataset.logs.resampling import hold, interpolate_rotation, resample, split_gaps
 
 DEGREES = UnitMap(joints=(JointUnit(joint="hip", unit="deg", scale=math.pi / 180, offset=0.0),), source="test")
 

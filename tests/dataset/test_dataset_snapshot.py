@@ -9,8 +9,8 @@ import os
 import pytest
 
 from twinloop.core.errors import DatasetError, DatasetLockedError
-from twinloop.dataset import snapshot
-from twinloop.dataset.snapshot import FolderLock, next_snapshot, recover, replace_bytes
+from twinloop.dataset.storage import snapshot
+from twinloop.dataset.storage.snapshot import FolderLock, next_snapshot, recover, replace_bytes
 
 
 @pytest.fixture(params=["exchange", "two renames"])

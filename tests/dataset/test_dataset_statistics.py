@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from twinloop.dataset.statistics import (
+from twinloop.dataset.lerobot.statistics import (
     QUANTILES,
     Moments,
     image_stats,

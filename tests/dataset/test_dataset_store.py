@@ -16,12 +16,11 @@ from support.dataset_writer import SPEC, commit, write_all
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, DatasetLockedError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_tree
-from twinloop.dataset.fetch import fetch_dataset
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.store import POINTER, Store
-from twinloop.dataset.target import committed, open_target
-from twinloop.dataset.validate import validate
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
+from twinloop.dataset.lerobot.writer import DatasetWriter
+from twinloop.dataset.storage.store import POINTER, Store
+from twinloop.dataset.storage.targets import committed, fetch_dataset, open_target
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -198,7 +197,7 @@ GENERATE = "scene: {robot: so101, task: pick_and_place}\nrollout: {parallel_envs
 KILLED_BEFORE_THE_POINTER = """
 import os, signal, sys
 from twinloop.cli.main import main
-from twinloop.dataset.store import POINTER, Store
+from twinloop.dataset.storage.store import POINTER, Store
 
 write, moved = Store.write, []
 

@@ -13,10 +13,10 @@ import pytest
 from support.dataset_logs import SO101, SO101_UNITS, planted_log, real
 from support.dataset_writer import SPEC, SPEC_VIDEO, write_all
 from twinloop.core.errors import DatasetError, MissingDependencyError
-from twinloop.dataset import layout
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.recorded import write_log_dataset
-from twinloop.dataset.validate import lerobot_doctor, robovet, validate
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.validation import lerobot_doctor, robovet, validate
+from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.dataset.logs.formats import load_log
 
 if not (Path(sysconfig.get_path("scripts")) / "robovet").exists():
     pytest.skip("the validators are not installed", allow_module_level=True)

@@ -21,12 +21,12 @@ import pytest
 from support.dataset_writer import CAMERAS, KEPT, SPEC, SPEC_VIDEO, UNITS, commit, pictures, planted, write_all
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError, UnitsError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset import layout
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
+from twinloop.dataset.media.video import encode_block
 from twinloop.dataset.spec import CameraSpec
-from twinloop.dataset.tables import content_hash
-from twinloop.dataset.video import encode_block
 
 
 def siblings(path: Path) -> list[str]:
@@ -123,7 +123,7 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from support.dataset_writer import KEPT, SPEC_VIDEO, commit, pictures, planted
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 def frames(episodes):
     yield pictures(episodes[0].number, len(episodes[0]))
@@ -141,7 +141,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from support.dataset_writer import SPEC, planted
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 writer = DatasetWriter.open(Path(sys.argv[2]), SPEC, resume=True)
 while True:
@@ -228,7 +228,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from support.dataset_writer import SPEC, commit
 from twinloop.core.errors import DatasetError
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 with DatasetWriter.open(Path(sys.argv[2]), SPEC) as writer:
     commit(writer, 0)

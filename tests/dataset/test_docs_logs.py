@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from support.import_csv import FOREIGN
-from twinloop.dataset.importers.tables import KNOWN, UNITS
-from twinloop.dataset.logs import importers, load_log
-from twinloop.dataset.registry import SETS
+from twinloop.dataset.logs.formats import importers, load_log
+from twinloop.dataset.logs.importers.tables import KNOWN, UNITS
+from twinloop.dataset.logs.sets.registry import SETS
 
 PAGE = (Path(__file__).parents[2] / "docs/logs.md").read_text()
 

@@ -17,11 +17,11 @@ from support.generate_aside import value as value
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
-from twinloop.dataset.aside import aside_numbers, read_aside
 from twinloop.dataset.edit.operations import merge, retask, select, split
 from twinloop.dataset.edit.writing import Settings
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.invalid_worlds import aside_numbers, read_aside
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.generate import generate_states, replay_aside, replay_episode, resolve
 from twinloop.generate.replay import root_config
 

@@ -21,16 +21,16 @@ from support.edits import KEY, foreign, picture, stats_of, whole
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError, UnitsError
 from twinloop.core.files import sha256_tree
 from twinloop.core.records import Episode
-from twinloop.dataset import layout
 from twinloop.dataset.edit.operations import delete, merge, rebalance, retask, select, split
 from twinloop.dataset.edit.source import Source
 from twinloop.dataset.edit.writing import Settings, write_selection
-from twinloop.dataset.progress import Progress
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import write_log_dataset
-from twinloop.dataset.snapshot import FolderLock
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.progress import Progress
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.spec import INDEX_FEATURES
-from twinloop.dataset.validate import validate
+from twinloop.dataset.storage.snapshot import FolderLock
 
 
 @pytest.fixture(scope="module")

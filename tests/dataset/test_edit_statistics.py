@@ -17,11 +17,10 @@ from support.dataset_writer import SPEC_VIDEO, write_all
 from support.edit_statistics import EXACT, check_exact
 from support.edits import KEY, foreign, stats_of, whole
 from twinloop.dataset.edit.operations import merge, retask, select, split
-from twinloop.dataset.edit.shares import balanced, largest_remainder, parted
+from twinloop.dataset.edit.selection import balanced, largest_remainder, parted
 from twinloop.dataset.edit.writing import Settings, write_selection
-from twinloop.dataset.quantiles import streamed_quantiles
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.statistics import QUANTILES, sorted_quantiles
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.statistics import QUANTILES, sorted_quantiles, streamed_quantiles
 
 SAME_UNITS = Settings(same_units=True)
 
@@ -194,8 +193,8 @@ MANY = """
 import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from twinloop.dataset.edit.frames import DataFile, chunks_of, matrix
-from twinloop.dataset.edit.totals import Totals
+from twinloop.dataset.edit.rows import DataFile, chunks_of, matrix
+from twinloop.dataset.edit.statistics import Totals
 root, frames, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 rng, length = np.random.default_rng(0), 20_000
 totals, paths, schema, file = Totals(widths={"x": width}), [], None, None

@@ -11,14 +11,13 @@ import pytest
 from support.dataset_writer import CAMERAS, SPEC_VIDEO, pictures, write_all
 from support.edits import KEY, foreign, picture
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset import layout
 from twinloop.dataset.edit.operations import delete, merge, reencode, select
-from twinloop.dataset.edit.packets import PacketReader
 from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.transcode import Encoding, transcode
 from twinloop.dataset.edit.videos import Pixels
 from twinloop.dataset.edit.writing import Settings
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.media.video_copy import Encoding, PacketReader, transcode
 
 # Mean absolute differences in 8-bit steps between a planted picture and its coding are 3.6 to 5.9 here; the picture a
 # frame before or after, or one of another episode, is 35 or more away.

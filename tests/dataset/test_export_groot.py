@@ -10,12 +10,11 @@ import pytest
 
 from support.dataset_writer import SPEC_VIDEO, write_all
 from twinloop.core.errors import InputError
-from twinloop.dataset.exporters.formats import exporter
-from twinloop.dataset.exporters.modality import modality, part
-from twinloop.dataset.exporters.played import PlayedFolder
-from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.verify import verify_export
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.export.formats import exporter
+from twinloop.dataset.export.lerobot_parts import modality, part
+from twinloop.dataset.export.protocol import ExportOptions
+from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 
 @pytest.fixture(scope="module")

@@ -15,15 +15,13 @@ from support.dataset_writer import SPEC, SPEC_VIDEO, UNITS, write_all
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.edit.packets import PacketReader
-from twinloop.dataset.edit.transcode import Encoding, transcode
-from twinloop.dataset.exporters.formats import exporter
-from twinloop.dataset.exporters.played import PlayedFolder
-from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.source import SourceV21, open_source
-from twinloop.dataset.exporters.verify import psnr, verify_export
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.export.formats import exporter
+from twinloop.dataset.export.protocol import ExportOptions
+from twinloop.dataset.export.source import SourceV21, open_source
+from twinloop.dataset.export.verification import PlayedFolder, psnr, verify_export
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.formats import load_log
+from twinloop.dataset.media.video_copy import Encoding, PacketReader, transcode
 
 LEROBOT, LEGACY = "lerobot", "lerobot-v2"
 FRONT = "observation.images.front"

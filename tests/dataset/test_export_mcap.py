@@ -26,15 +26,13 @@ from support.exports import (
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.core.units import unit_map_from_ranges
-from twinloop.dataset.exporters.mcap import EXPORTER, export_mcap
-from twinloop.dataset.exporters.mcap_messages import fields_of, stamp
-from twinloop.dataset.exporters.mcap_play import decoded
-from twinloop.dataset.exporters.played import PlayedFolder
-from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.truth import Event, Truth
-from twinloop.dataset.exporters.verify import verify_export
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.export.mcap import EXPORTER, decoded, export_mcap
+from twinloop.dataset.export.mcap_messages import fields_of, stamp
+from twinloop.dataset.export.protocol import ExportOptions
+from twinloop.dataset.export.streams import Event, Truth
+from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.workflows.data.export import truth_of
 
 pytest.importorskip("mcap")
@@ -298,7 +296,7 @@ def test_without_known_units_there_are_only_the_datasets_numbers(tmp_path):
 def test_what_is_not_finite_is_null_and_names_are_fields(pictured):
     assert fields_of(["a.b", "x y", "1", "timestamp"]) == ["a_b", "x_y", "column_1", "column_timestamp"]
     assert fields_of(["a.b", "a_b"]) == ["a_b_0", "a_b_1"]
-    from twinloop.dataset.exporters.mcap_messages import encoded, numbers
+    from twinloop.dataset.export.mcap_messages import encoded, numbers
 
     assert encoded(numbers(1_500_000_000, ["a", "b"], [np.nan, 0.1])) == (
         b'{"timestamp":{"sec":1,"nsec":500000000},"a":null,"b":0.1}'

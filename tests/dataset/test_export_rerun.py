@@ -9,12 +9,11 @@ import pytest
 
 from support.exports import JOINTS, LENGTHS, UNITS, generated_dataset, picture_dataset, planted, recorded_dataset, times
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.dataset.exporters.played import PlayedFolder
-from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.rerun import EXPORTER, export_rerun
-from twinloop.dataset.exporters.truth import Event, Truth
-from twinloop.dataset.exporters.verify import verify_export
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.export.protocol import ExportOptions
+from twinloop.dataset.export.rerun import EXPORTER, export_rerun
+from twinloop.dataset.export.streams import Event, Truth
+from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.workflows.data.export import truth_of
 
 pytest.importorskip("rerun.chunk")

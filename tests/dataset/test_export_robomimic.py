@@ -25,13 +25,12 @@ from support.exports import (
 )
 from twinloop.core.errors import InputError, LogError, MissingDependencyError, UnitsError, UnknownNameError
 from twinloop.core.files import sha256_file
-from twinloop.dataset.exporters.played import PlayedFolder
-from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.robomimic import EXPORTER, export_robomimic
-from twinloop.dataset.exporters.verify import verify_export
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.export.protocol import ExportOptions
+from twinloop.dataset.export.robomimic import EXPORTER, export_robomimic
+from twinloop.dataset.export.verification import PlayedFolder, verify_export
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.dataset.logs.formats import load_log
 from twinloop.twin import load_twin
 from twinloop.twin.model_text import model_text
 from twinloop.workflows.data.export import truth_of

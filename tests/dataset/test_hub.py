@@ -14,7 +14,7 @@ from support.hub_server import TOKEN, hub_server
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.hub import pull_dataset, push_dataset
+from twinloop.dataset.storage.hub import pull_dataset, push_dataset
 
 pytest.importorskip("huggingface_hub")
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub of its own client

@@ -12,9 +12,9 @@ import pytest
 
 from support.dataset_logs import real
 from twinloop.core.errors import InputError, LogError
-from twinloop.dataset.importers.crazyflie import read_events
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.registry import load
+from twinloop.dataset.logs.formats import load_log
+from twinloop.dataset.logs.importers.crazyflie import read_events
+from twinloop.dataset.logs.sets.registry import load
 
 IMU = ("acc.x(f)", "acc.y(f)", "acc.z(f)", "gyro.x(f)", "gyro.y(f)", "gyro.z(f)")
 MOTORS = tuple(f"motor.m{i}(I)" for i in (1, 2, 3, 4))

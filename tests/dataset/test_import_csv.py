@@ -10,7 +10,7 @@ import pytest
 from support.import_csv import FOREIGN
 from twinloop.core.errors import InputError, LogError, UnitsError, UnknownNameError
 from twinloop.core.records import Episode
-from twinloop.dataset.logs import load_log, read_raw
+from twinloop.dataset.logs.formats import load_log, read_raw
 
 TORQUE = """\
 # units: deg

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import LogError, MissingDependencyError
-from twinloop.dataset.logs import load_log, read_raw
+from twinloop.dataset.logs.formats import load_log, read_raw
 
 h5py = pytest.importorskip("h5py")
 

@@ -9,7 +9,7 @@ import pytest
 
 from support.bags import NS, Messages, write_bag
 from twinloop.core.errors import LogError, MissingDependencyError, UnknownNameError
-from twinloop.dataset.logs import importers, load_log, read_raw
+from twinloop.dataset.logs.formats import importers, load_log, read_raw
 
 pytest.importorskip("rosbags")
 

@@ -18,13 +18,13 @@ from support.dataset_writer import JOINTS, SPEC_VIDEO, UNITS, write_all
 from twinloop.core.files import sha256_tree
 from twinloop.core.records import Episode
 from twinloop.dataset.edit.operations import delete, merge, reencode
-from twinloop.dataset.edit.transcode import Encoding
-from twinloop.dataset.exporters.formats import exporter
-from twinloop.dataset.exporters.protocol import ExportOptions
-from twinloop.dataset.exporters.verify import psnr
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import write_log_dataset
-from twinloop.dataset.validate import validate
+from twinloop.dataset.export.formats import exporter
+from twinloop.dataset.export.protocol import ExportOptions
+from twinloop.dataset.export.verification import psnr
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
+from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.dataset.media.video_copy import Encoding
 
 PYTHON = os.environ.get("TWINLOOP_LEROBOT_PYTHON", "")
 SIDE = Path(__file__).parents[1] / "support" / "lerobot_side.py"

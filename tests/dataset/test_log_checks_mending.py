@@ -13,10 +13,10 @@ from twinloop.cli.main import main
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.records import Signal
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.importers.raw import RawEpisode
-from twinloop.dataset.log_checks import check_log
-from twinloop.dataset.log_checks.mending import Mending
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.checks import check_log
+from twinloop.dataset.logs.checks.mending import Mending
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 UNITS = UnitMap(joints=tuple(JointUnit(joint=j, unit="rad", scale=1.0, offset=0.0) for j in "ab"), source="test")
 

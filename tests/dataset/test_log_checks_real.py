@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from twinloop.dataset.download import RealDataUnavailableError
-from twinloop.dataset.log_checks import check_log
-from twinloop.dataset.registry import SETS, load_raw
+from twinloop.dataset.logs.checks import check_log
+from twinloop.dataset.logs.sets.public_sets import RealDataUnavailableError
+from twinloop.dataset.logs.sets.registry import SETS, load_raw
 
 # Warnings that are true: gaps of 5 and 13 ms; an elbow that is locked in one run; spring velocities that the log leaves
 # at zero; one frame in which the tracking is off.

@@ -8,10 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.dataset import layout
+from twinloop.dataset.lerobot import layout
 from twinloop.dataset.trials import read_both, read_trials
-from twinloop.dataset.trials_scores import is_score_table, read_scores
-from twinloop.dataset.trials_table import read_rows
+from twinloop.dataset.trials_table import is_score_table, read_rows, read_scores
 
 
 def _write(path, text):

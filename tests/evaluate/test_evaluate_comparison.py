@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.acting import candidate
 from twinloop.evaluate.comparison import compare_running, compare_stored, decide, settled
-from twinloop.stats.sequential_pairs import log_e_pairs, sequential_pairs
+from twinloop.stats.sequential import log_e_pairs, sequential_pairs
 
 
 def pairs(rng, p, *, only_a=0.0, only_b=0.0, n=200, rows=300):

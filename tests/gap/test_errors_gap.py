@@ -11,7 +11,7 @@ import pytest
 from twinloop.cli.main import main
 from twinloop.core.records import Episode, Signal, Source
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.gap.sensors import measure_sensors
 
 HZ = 30.0

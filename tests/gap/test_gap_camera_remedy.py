@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from benchmarks.error_rates.gap.vision_scenes import camera_pictures
+from twinloop.core.imaging import display_of
 from twinloop.core.params import SeedPath
-from twinloop.core.srgb import display_of
 from twinloop.gap.camera_remedy import developed_again, find_remedies, remedied, statistics_of
 from twinloop.gap.camera_remedy_detail import fit_blur
 from twinloop.gap.camera_remedy_develop import Look, noise_variance, redeveloped

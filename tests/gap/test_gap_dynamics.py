@@ -10,9 +10,9 @@ from benchmarks.error_rates.gap.dynamics import ratio_tally, skill_tally
 from support.gap_logs import arm_log, arm_twin, episode
 from support.real_data import real_set
 from twinloop.core.errors import InputError, LogError
-from twinloop.dataset.registry import load
-from twinloop.dataset.resample import resample
-from twinloop.dataset.sets.dfki_double_pendulum import read_rollouts
+from twinloop.dataset.logs.resampling import resample
+from twinloop.dataset.logs.sets.pendulums import read_rollouts
+from twinloop.dataset.logs.sets.registry import load
 from twinloop.gap import measure_gap
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions

@@ -5,8 +5,8 @@ import pytest
 import yaml
 
 from benchmarks.error_rates.gap.vision_scenes import camera_pictures
-from twinloop.core.embedding import Embedding, require_same_encoder
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import Embedding, require_same_encoder
 from twinloop.encoders.classical import features, lab_of
 from twinloop.encoders.pictures import Preprocessing, open_encoder
 

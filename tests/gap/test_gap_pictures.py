@@ -9,9 +9,9 @@ from PIL import Image
 
 from support.dataset_writer import SPEC_VIDEO, write_all
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.dataset.picture_sources import open_pictures
-from twinloop.dataset.pictures import camera_named, picture_arrays, resized, samples
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.media.picture_sources import open_pictures
+from twinloop.dataset.media.pictures import camera_named, picture_arrays, resized, samples
 
 REAL = Path(os.environ.get("TWINLOOP_DATA", "/nowhere")) / "g1_inspire_lerobot"
 

@@ -9,7 +9,7 @@ from benchmarks.error_rates.gap.predictivity import TABLES
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import DOMAINS, Trials
-from twinloop.dataset.trials_scores import read_scores
+from twinloop.dataset.trials_table import read_scores
 from twinloop.gap.predictivity import measure_predictivity, scores_by_task
 from twinloop.stats.ranking_scores import PolicyScores, Scores
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from twinloop.cli.main import main
-from twinloop.dataset.logs import load_log
+from twinloop.dataset.logs.formats import load_log
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "so101_felt.yaml"
 PLANTED = """

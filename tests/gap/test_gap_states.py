@@ -241,7 +241,7 @@ def test_joint_ranges_of_a_twin_stand_in_for_a_calibration():
 @pytest.mark.slow
 def test_a_virtual_robot_against_replays_of_itself_has_no_gap_and_a_weaker_one_has():
     """A twin's own replay is the real side: replaying it shows nothing, and another gain is found at its joint."""
-    from twinloop.dataset import registry
+    from twinloop.dataset.logs.sets import registry
 
     source = registry.load_set("so101_pick_place_tape", real_set("so101_pick_place_tape"))[:10]
     twin, backend = load_twin("so101_tabletop"), open_backend("threads", nthread=1)

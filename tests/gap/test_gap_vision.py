@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from twinloop.core.errors import InputError
-from twinloop.dataset.pictures import picture_arrays
+from twinloop.dataset.media.pictures import picture_arrays
 from twinloop.encoders.pictures import open_encoder
 from twinloop.gap.camera_remedy_develop import Look
 from twinloop.gap.vision import measure_vision

@@ -11,9 +11,9 @@ from support.generate_aside import MODEL
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.aside import aside_numbers, read_aside
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.validate import validate
+from twinloop.dataset.invalid_worlds import aside_numbers, read_aside
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
 from twinloop.generate import generate_states, replay_aside, replay_episode, resolve
 from twinloop.rollout import initial_from_state
 

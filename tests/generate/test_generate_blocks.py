@@ -10,7 +10,7 @@ import pytest
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_tree
 from twinloop.core.pool import LocalProcesses
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import config as settings
 from twinloop.generate import generate_states, resolve
 from twinloop.generate.batches import Batch, work

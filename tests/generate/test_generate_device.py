@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from twinloop.cli.main import main
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 pytest.importorskip("mujoco_warp", reason="mujoco-warp is not installed: pip install 'twinloop[gpu]'")
 pytest.importorskip("torch", reason="torch is not installed: pip install 'twinloop[gpu]'")

@@ -7,8 +7,8 @@ import pytest
 
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.validate import validate
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
 from twinloop.generate import RenderConfig, generate_states, render_dataset, replay_episode, resolve
 from twinloop.render import probe_renderer
 from twinloop.workflows.demo.demo import write_pictures

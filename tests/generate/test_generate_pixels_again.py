@@ -13,9 +13,9 @@ import yaml
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_tree
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.recorded import write_log_dataset
-from twinloop.dataset.validate import validate
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
 from twinloop.generate.coverage import dataset_coverage, rendered_documents
 from twinloop.generate.render_settings import chosen_episodes, picture_size

@@ -15,7 +15,7 @@ import pytest
 from support.generate_pixels_deaths import FRAGILE, PICTURES, ROOT
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import generate_states, render_dataset, resolve
 from twinloop.generate.pixels import dataset as second_pass
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import read_json, sha256_tree
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.validate import validate
+from twinloop.core.files import sha256_tree
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
 from twinloop.render import probe_renderer
 

@@ -12,9 +12,9 @@ import yaml
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
 from twinloop.dataset.spec import ReadingSpec
-from twinloop.dataset.validate import validate
 from twinloop.generate import RenderConfig, generate_states, render_dataset, replay_episode, resolve
 from twinloop.generate import states as generating
 from twinloop.rollout import BodySensors

@@ -14,8 +14,8 @@ import yaml
 
 from twinloop.core.errors import BoundsError, DatasetError, InputError, UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.validate import validate
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
 from twinloop.generate import generate_states, read_config, replay_episode, resolve
 from twinloop.generate.config import load_plan
 from twinloop.tasks import open_task

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.validate import validate
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import validate
 from twinloop.generate import generate_states, resolve
 
 SMALL = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 2, "episodes_per_env": 2}}

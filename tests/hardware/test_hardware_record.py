@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, LogError
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.dataset.logs.formats import load_log
 from twinloop.hardware.arms import VirtualArms
 from twinloop.hardware.hidden import draw_hidden
 from twinloop.hardware.line import CommandLine

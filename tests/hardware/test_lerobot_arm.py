@@ -21,7 +21,7 @@ from support.feetech_bus import GOAL, OVERLOAD, TORQUE, VOLTAGE_ERROR, FeetechBu
 from twinloop.cli.main import main
 from twinloop.core.contract import STATE
 from twinloop.core.errors import InputError
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.hardware import open_robot
 from twinloop.hardware.lerobot_bus import ServoFaultError
 from twinloop.hardware.protocol import NotConnectedError

@@ -12,7 +12,7 @@ import pytest
 from support.record_excitation import HOME, LIMITS, TWIN, plan_of
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
-from twinloop.dataset.logs import load_log
+from twinloop.dataset.logs.formats import load_log
 from twinloop.hardware import VirtualRobot
 from twinloop.hardware.excite import save_excitation
 from twinloop.hardware.excite_drive import approach, excite

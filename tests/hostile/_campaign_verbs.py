@@ -25,7 +25,7 @@ from support.exports import picture_dataset
 from support.releases import policy_folder, released
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 TESTS = Path(__file__).resolve().parent.parent
 SMALL = ("--steps", "6", "--batch", "8", "--set", "width=8", "depth=1", "chunk_size=4", "n_action_steps=2")

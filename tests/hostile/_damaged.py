@@ -16,7 +16,7 @@ from support.dataset_writer import SPEC_VIDEO, commit
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
 from twinloop.core.errors import TwinloopError
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.workflows.curate.curate import run_curate
 from twinloop.workflows.data.workspace import run_fsck
 

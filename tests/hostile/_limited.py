@@ -38,8 +38,8 @@ _PRELOADED = (
     "yaml",
     "twinloop.cli.main",
     "twinloop.catalog",
-    "twinloop.dataset.reader",
-    "twinloop.dataset.video",
+    "twinloop.dataset.lerobot.reader",
+    "twinloop.dataset.media.video",
     "twinloop.generate.config",
     "twinloop.twin",
 )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.arrays import read_arrays
-from twinloop.dataset.parquet import read_table
-from twinloop.dataset.pictures import decoded
-from twinloop.dataset.video import decode
+from twinloop.core.documents import read_arrays
+from twinloop.dataset.lerobot.parquet import read_table
+from twinloop.dataset.media.pictures import decoded
+from twinloop.dataset.media.video import decode
 
 
 def read_npz(path: Path) -> dict[str, Any]:

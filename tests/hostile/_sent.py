@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from twinloop.cli.main import main
-from twinloop.dataset import layout
+from twinloop.dataset.lerobot import layout
 from twinloop.rollout import run_batch
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import write_pinned

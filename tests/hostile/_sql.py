@@ -13,7 +13,7 @@ from support.dataset_writer import SPEC, planted
 from twinloop.catalog import Workspace
 from twinloop.catalog.engine import Engine, quoted
 from twinloop.catalog.limits import Limits
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 SMALL = Limits(memory=64 << 20, threads=2, timeout_s=20.0)
 

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from support.catalog_workspace import score
 from support.dataset_writer import write_all
-from twinloop.catalog import Workspace, compaction, kept, querying, shown
+from twinloop.catalog import Workspace, querying, shown
+from twinloop.catalog import parts as compaction
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.parts import Draft, enlist, rows_of_table
-from twinloop.catalog.questions import QUESTIONS
+from twinloop.catalog.reference import QUESTIONS
 from twinloop.catalog.ulid import LENGTH, ulid
 from twinloop.cli.main import main
 from twinloop.core.files import dumps
@@ -131,7 +132,6 @@ def test_whatever_clock_each_run_has(tmp_path_factory, offsets, joined):
     expected="a later process shows the later score, not the one that was kept",
 )
 def test_what_is_kept_for_quick_opening_follows_the_commits(tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "LEAST", 1)
     monkeypatch.setattr(shown, "LEAST", 1)
     root = tmp_path / "cell"
     with Workspace.create(root) as ws, clock(9 * YEAR_MS):

@@ -401,7 +401,7 @@ def test_a_hostile_array_file_is_refused(
 
 
 def test_arrays_are_read_back(tmp_path: Path) -> None:
-    from twinloop.core.arrays import read_arrays
+    from twinloop.core.documents import read_arrays
 
     np.savez_compressed(tmp_path / "a.npz", x=np.arange(6.0).reshape(2, 3), names=np.array(["a", "bc"]))
     read = read_arrays(tmp_path / "a.npz", most=1 << 20, where="a")
@@ -495,7 +495,7 @@ FOLDERS = [
     ("twinloop.release.monitor.storage:read", "monitor.json", "a monitor"),
     ("twinloop.randomize.sources:read_identified", "result.json", "an identify run"),
     ("twinloop.core.evaluation:Evaluation.read", "evaluation.json", "an evaluation"),
-    ("twinloop.dataset.calibration:read_calibration", "calibration.json", "a calibration"),
+    ("twinloop.dataset.lerobot.calibration:read_calibration", "calibration.json", "a calibration"),
 ]
 
 

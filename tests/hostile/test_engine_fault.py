@@ -40,7 +40,7 @@ from twinloop.cli.main import main
 from twinloop.core.engine_faults import ENGINE_FAULTS, SPARSE_NEWTON, SolverSettings, known_faults
 from twinloop.core.errors import InputError
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.evaluate.variants import with_scene
 from twinloop.hardware.gear import with_gears
 from twinloop.randomize import Plan
@@ -415,10 +415,10 @@ def test_every_compilation_goes_through_one_function():
     elsewhere = {
         "twin/compiling.py": "the function itself",
         "twin/gear.py": "reads the layout of the model, before and after",
-        "twin/urdf.py": "reads inertias",
-        "twin/mesh_files.py": "reads meshes",
+        "twin/servos.py": "reads inertias",
+        "twin/shapes.py": "reads meshes",
         "twin/scene.py": "reads shapes and inertias",
-        "twin/equipped.py": "reads parameters; the twin keeps its model",
+        "twin/variant.py": "reads parameters; the twin keeps its model",
         "twin/twin.py": "the twin's own spec, for pictures",
         "twin/model_text.py": "the twin's own spec, as text",
         "checks/statics.py": "the twin's own spec, compared with its model",

@@ -21,10 +21,9 @@ from _campaign_verbs import LEFT_OUT, READING, VERBS, leaves
 
 from support.labelled import workspace
 from twinloop.cli.main import main
-from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.errors import DatasetError, InputError, refused
 from twinloop.core.files import write_bytes
-from twinloop.core.system_errors import refused
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 ERRORS = ("ENOSPC", "EDQUOT", "EIO", "EROFS", "EACCES", "EMFILE", "ENAMETOOLONG")
 STEPS = {"ENOSPC": "Free some space", "EDQUOT": "Free some space", "EIO": "has a fault", "EROFS": "another file system",

@@ -23,16 +23,15 @@ from hypothesis import strategies as st
 
 from support.dataset_writer import SPEC, commit, planted
 from support.releases import policy_folder, registry_of
-from twinloop.catalog import Workspace, kept
-from twinloop.catalog.commit_count import count_file, read_count
+from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.row_digests import changed_tables, measured_digests
 from twinloop.catalog.seals import Seal, broken
 from twinloop.catalog.state import State
+from twinloop.catalog.state_digests import changed_tables, count_file, measured_digests, read_count
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.dataset import layout
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.workflows.run.remember import remember
 
 DOCS = Path(__file__).parents[2] / "docs" / "catalog.md"
@@ -755,7 +754,6 @@ def test_a_file_of_another_kind_is_named(root, observed, pattern):
 
 @pytest.mark.attack("a bit flipped in a file that makes opening quick", expected=NAMED)
 def test_a_kept_table_is_named(plain, observed, monkeypatch):
-    monkeypatch.setattr(kept, "LEAST", 1)
     with Workspace.open(plain) as ws:
         ws.query("SELECT * FROM episodes")
     path = next((plain / "catalog" / ".kept").glob("*.arrow"))

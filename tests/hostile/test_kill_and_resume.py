@@ -21,9 +21,9 @@ from _campaign_verbs import VERBS, leftovers, whole
 
 from twinloop.core.errors import DatasetLockedError, InputError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.exporters.protocol import fresh_folder
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.snapshot import FolderLock, locked_snapshot
+from twinloop.dataset.export.protocol import fresh_folder
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.storage.snapshot import FolderLock, locked_snapshot
 from twinloop.report import Report
 from twinloop.workflows.run.results import claim_output, write_run
 
@@ -143,7 +143,7 @@ def test_an_export_after_a_killed_one(tmp_path: Path) -> None:
                     expected="the reader sees the blocks that were committed, whole")  # fmt: skip
 def test_a_reader_after_a_killed_writer(tmp_path: Path, observed: Callable[[object], None]) -> None:
     from support.dataset_writer import SPEC, commit
-    from twinloop.dataset.lerobot_v3 import DatasetWriter
+    from twinloop.dataset.lerobot.writer import DatasetWriter
 
     def half() -> None:
         with DatasetWriter.open(tmp_path / "set", SPEC) as writer:
@@ -195,7 +195,7 @@ def test_a_run_without_figures_is_made_again(tmp_path: Path, monkeypatch: pytest
                     expected="the lock is free at once, though its file is still there")  # fmt: skip
 def test_a_lock_dies_with_its_process(tmp_path: Path, observed: Callable[[object], None]) -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom twinloop.dataset.snapshot import FolderLock\n"
+        "import sys, time\nfrom pathlib import Path\nfrom twinloop.dataset.storage.snapshot import FolderLock\n"
         "lock = FolderLock(Path(sys.argv[1]))\nprint('held', flush=True)\ntime.sleep(60)\n"
     )
     with subprocess.Popen(
@@ -278,7 +278,7 @@ def test_a_workspace_is_whole_once_it_is_one(tmp_path: Path, observed: Callable[
                     expected="--resume goes on; the bytes are those of an unbroken run")  # fmt: skip
 def test_a_render_whose_commit_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from support.generate_pixels_deaths import PICTURES
-    from twinloop.dataset.snapshot import _sync_tree
+    from twinloop.dataset.storage.snapshot import _sync_tree
     from twinloop.generate import generate_states, render_dataset, resolve
 
     root = Path(__file__).parents[2]
@@ -288,7 +288,7 @@ def test_a_render_whose_commit_was_killed_goes_on(tmp_path: Path, monkeypatch: p
     render_dataset(tmp_path / "states", tmp_path / "plain", PICTURES)
 
     def half() -> None:
-        monkeypatch.setattr("twinloop.dataset.snapshot._sync_tree", lambda *given: (_sync_tree(*given), _die()))
+        monkeypatch.setattr("twinloop.dataset.storage.snapshot._sync_tree", lambda *given: (_sync_tree(*given), _die()))
         render_dataset(tmp_path / "states", tmp_path / "images", PICTURES)
 
     _killed_in(tmp_path, half)

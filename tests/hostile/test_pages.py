@@ -21,13 +21,21 @@ from rich.table import Table
 from support.dataset_writer import SPEC, write_all
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
-from twinloop.core.console import SafeConsole, visible
+from twinloop.core.console import (
+    Code,
+    SafeConsole,
+    markdown_block,
+    markdown_cell,
+    markdown_code,
+    markdown_text,
+    visible,
+)
 from twinloop.core.contract import Contract
-from twinloop.core.files import dumps, read_json, write_json
-from twinloop.core.markdown import Code, markdown_block, markdown_cell, markdown_code, markdown_text
+from twinloop.core.documents import read_json
+from twinloop.core.files import dumps, write_json
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.card import card
 from twinloop.dataset.folder_card import folder_card
+from twinloop.dataset.lerobot.metadata import card
 from twinloop.policies.card import Card, render_card
 from twinloop.report import KeyFigure, Report
 

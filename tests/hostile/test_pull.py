@@ -16,11 +16,11 @@ from support.hub_server import TOKEN, hub_server
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, sha256_tree
-from twinloop.dataset import dataset_files, hub
-from twinloop.dataset.dataset_files import belongs, chosen
-from twinloop.dataset.fetch import fetch_dataset
-from twinloop.dataset.hub import pull_dataset, push_dataset
-from twinloop.dataset.store import POINTER, Store
+from twinloop.dataset.storage import dataset_files, hub
+from twinloop.dataset.storage.dataset_files import belongs, chosen
+from twinloop.dataset.storage.hub import pull_dataset, push_dataset
+from twinloop.dataset.storage.store import POINTER, Store
+from twinloop.dataset.storage.targets import fetch_dataset
 
 fsspec = pytest.importorskip("fsspec")
 pytest.importorskip("huggingface_hub")

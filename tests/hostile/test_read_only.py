@@ -16,7 +16,7 @@ from support.labelled import workspace
 from twinloop.catalog import Workspace
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import write_text
-from twinloop.dataset.snapshot import FolderLock
+from twinloop.dataset.storage.snapshot import FolderLock
 
 READS = {
     "query": "query SELECT~count(*)~AS~n~FROM~episodes",

@@ -33,7 +33,7 @@ from _drivers import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.side_tables import open_side_table
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings

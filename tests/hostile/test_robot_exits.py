@@ -29,7 +29,7 @@ from _drivers import (
 
 from twinloop.core.errors import CheckFailedError, InputError, TwinloopError
 from twinloop.core.units import UnitMap
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.hardware import check_robot
 from twinloop.release.envelope import Envelope
 from twinloop.release.running_robot import Spoken

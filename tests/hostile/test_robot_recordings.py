@@ -13,7 +13,7 @@ import pytest
 from _drivers import HOME, TWIN, Arm, first, raises
 
 from twinloop.cli.main import main
-from twinloop.dataset.logs import load_log
+from twinloop.dataset.logs.formats import load_log
 from twinloop.hardware.excite import ExcitationPlan, save_excitation
 from twinloop.hardware.limits import motion_limits
 

@@ -28,8 +28,8 @@ from twinloop.cli.main import main
 from twinloop.core import redaction
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.redaction import note_secrets, redacted, redacted_values, redacted_words
-from twinloop.dataset.fetch import fetch_dataset
-from twinloop.dataset.store import Store, write_log
+from twinloop.dataset.storage.store import Store, write_log
+from twinloop.dataset.storage.targets import fetch_dataset
 
 fsspec = pytest.importorskip("fsspec")
 S = "Zq7-Vx9.Kd3"  # the secret; nothing else in a workspace contains it
@@ -497,7 +497,9 @@ def test_what_commands_print(tmp_path, capfd, monkeypatch):
     table = Table(address, title=address)
     table.add_row(address)
     console(json=False).print(address, table)
-    monkeypatch.setattr("twinloop.dataset.fetch.fetch_dataset", lambda *_: {**_FETCHED, "address": address, "token": S})
+    monkeypatch.setattr(
+        "twinloop.dataset.storage.targets.fetch_dataset", lambda *_: {**_FETCHED, "address": address, "token": S}
+    )
     assert main(["fetch", "memory://b/x", str(tmp_path / "y"), "--json"]) == 0
     said = capfd.readouterr()
     assert leaks(tmp_path, said.out, said.err) == []

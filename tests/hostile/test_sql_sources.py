@@ -21,7 +21,7 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.naming import select
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.label.rules_sql import SqlRule
 from twinloop.train.config import SourceConfig
 from twinloop.train.sources import open_sources
@@ -310,7 +310,7 @@ def test_paths_are_no_patterns_and_no_columns(root, tmp_path, folder, observed):
     "25 datasets' worth of random names of columns become SQL", expected="the frames are shown each time"
 )
 def test_any_name_of_a_column_is_quoted(template, tmp_path_factory, observed):
-    from twinloop.catalog import frames
+    from twinloop.catalog import querying as frames
     from twinloop.catalog.engine import Engine
     from twinloop.catalog.limits import Limits
 

@@ -17,9 +17,9 @@ from support.dataset_writer import SPEC, commit
 from twinloop.catalog import Workspace
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError
 from twinloop.core.files import atomic_open, write_bytes
-from twinloop.dataset.exporters.protocol import fresh_folder
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.snapshot import FolderLock, locked, locked_snapshot
+from twinloop.dataset.export.protocol import fresh_folder
+from twinloop.dataset.lerobot.writer import DatasetWriter
+from twinloop.dataset.storage.snapshot import FolderLock, locked, locked_snapshot
 from twinloop.workflows.run.results import finishing
 
 SAME = ("generate", "render", "import", "pull", "edit select", "edit split", "export", "export robomimic", "fetch",
@@ -123,7 +123,7 @@ def test_an_export_into_a_folder_that_is_being_written(tmp_path: Path, observed:
                     expected="the second is refused, and nothing is mixed")  # fmt: skip
 def test_an_output_that_appeared_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("twinloop.dataset.exporters.protocol.locked_snapshot", _late)
+        patch.setattr("twinloop.dataset.export.protocol.locked_snapshot", _late)
         with pytest.raises(InputError, match="exists and is not an empty folder"), fresh_folder(tmp_path / "out"):
             pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["one"]

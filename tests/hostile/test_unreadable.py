@@ -27,7 +27,7 @@ from _damaged import (
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 GOOD = "verdict unreadable, with file and reason; no good selection has the episode"
 NOT_GOOD = "no score of the episode is good, and no selection has it"
@@ -508,7 +508,7 @@ def test_add_says_what_cannot_be_read(folder, observed, capsys):
 
 def test_the_footer_of_a_whole_file_says_nothing(made):
     """Row groups with statistics and without: what is not known is not called empty."""
-    from twinloop.dataset.footers import unreadable_files
+    from twinloop.dataset.lerobot.validation import unreadable_files
 
     reader = DatasetReader(made)
     tables = sorted(path.relative_to(made).as_posix() for path in (made / "meta" / "episodes").glob("*/*.parquet"))

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from twinloop.dataset.registry import load
+from twinloop.dataset.logs.sets.registry import load
 from twinloop.gap import measure_gap
 from twinloop.identify import HoldoutSpec, identify
 from twinloop.simulate import open_backend

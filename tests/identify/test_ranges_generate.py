@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 from support.swing import swing_twin
+from twinloop.core.console import markdown_text
 from twinloop.core.distribution import ParamDistribution, RangeCalibration, ResidualNoise
 from twinloop.core.errors import InputError
-from twinloop.core.markdown import markdown_text
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import read_config
 from twinloop.generate.config import load_plan
 from twinloop.randomize import Plan, identified_draws, identified_notes

@@ -11,8 +11,7 @@ import pytest
 import tyro
 import yaml
 
-from twinloop.catalog.label_checks import KINDS
-from twinloop.catalog.vocabulary import FILE, Vocabulary
+from twinloop.catalog.label_checks import FILE, KINDS, Vocabulary
 from twinloop.cli.datasets import Datasets
 from twinloop.cli.label import Label, labelled
 from twinloop.label.exchange import read_labels

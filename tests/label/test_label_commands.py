@@ -10,7 +10,7 @@ from support.labelled import workspace
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.label.exchange import read_labels, write_labels
 
 

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 from safetensors.torch import load, save_file  # noqa: E402
 
-from twinloop.dataset.snapshot import FolderLock  # noqa: E402
+from twinloop.dataset.storage.snapshot import FolderLock  # noqa: E402
 from twinloop.policies.weights import read_weights  # noqa: E402
 
 _CARD = Card(

@@ -35,7 +35,6 @@ def test_the_package_never_imports_benchmarks():
 
 # Groups of small files that will be one file each, which ends their cycles.
 TO_BE_MERGED = [
-    ["twinloop.dataset.fetch", "twinloop.dataset.store_target", "twinloop.dataset.target"],
     ["twinloop.gap.report", "twinloop.gap.report_headline", "twinloop.gap.report_text"],
     ["twinloop.tasks.pick_and_place", "twinloop.tasks.pick_and_place_expert"],
 ]

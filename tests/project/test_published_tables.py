@@ -14,7 +14,7 @@ from scipy.stats import barnard_exact
 from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
 from benchmarks.predictivity.score import outcome_of
 from twinloop.core.trials import Trials
-from twinloop.dataset.sets.dfki_double_pendulum import read_rollouts
+from twinloop.dataset.logs.sets.pendulums import read_rollouts
 from twinloop.stats import TwoByTwo, exact_p_value, ranking
 from twinloop.stats.predictivity import predictivity
 from twinloop.stats.ranking_scores import Scores

@@ -11,11 +11,9 @@ import yaml
 from twinloop.generate import resolve
 from twinloop.generate.config import load_plan
 from twinloop.randomize import make_design
-from twinloop.randomize.constraints import parse_constraint
-from twinloop.randomize.coverage import MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS
-from twinloop.randomize.emptiness import MOST_BALL_AXES
+from twinloop.randomize.constraints import LEAST_ACCEPTED, parse_constraint
+from twinloop.randomize.coverage import MARGINAL_CELLS, MOST_BALL_AXES, PAIR_CELLS, TRIPLE_CELLS
 from twinloop.randomize.options import AdaptiveOptions
-from twinloop.randomize.rejection import LEAST_ACCEPTED
 
 PAGE = (Path(__file__).parents[2] / "docs" / "randomization.md").read_text()
 SECTIONS = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -12,10 +12,9 @@ from scipy import stats
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.randomize import Draw, Plan, make_design, section_plan
-from twinloop.randomize.constraints import Constraint, parse_constraint
+from twinloop.randomize.constraints import Constraint, Rejection, parse_constraint
 from twinloop.randomize.distributions import LogUniform, MultivariateNormal, Uniform
 from twinloop.randomize.draws import JointDraw
-from twinloop.randomize.rejection import Rejection
 from twinloop.tasks import open_task
 from twinloop.tasks.fitting import FITS, jaw_openings, object_fits
 from twinloop.twin import load_twin

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json
 from twinloop.core.seeds import uniforms
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import generate_states, resolve
 from twinloop.generate.coverage import dataset_coverage
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws

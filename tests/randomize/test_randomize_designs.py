@@ -14,8 +14,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Draw, Plan, default_draws, identified_draws, make_design
 from twinloop.randomize.distributions import Choice, Uniform
-from twinloop.randomize.permute import permute
-from twinloop.randomize.sobol import scrambled_sobol
+from twinloop.randomize.sequences import permute, scrambled_sobol
 from twinloop.twin import load_twin
 
 SO101 = load_twin("so101_tabletop")

@@ -11,7 +11,7 @@ import pytest
 from support.worlds import make_world
 from twinloop.core.errors import BoundsError
 from twinloop.randomize import Plan
-from twinloop.randomize.config import parse_randomization
+from twinloop.randomize.section import parse_randomization
 from twinloop.render import Renderer, SceneStates, open_renderer, probe_renderer
 from twinloop.twin import Twin
 

@@ -12,8 +12,8 @@ from hypothesis.extra.numpy import arrays
 from support.worlds import HZ, make_world, run
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
+from twinloop.twin.compiling import prepare
 from twinloop.twin.params import expand_params
-from twinloop.twin.preparation import prepare
 from twinloop.twin.quantities.rigid import scaled_inertia, second_moments
 from twinloop.twin.spec import ParamSpec
 

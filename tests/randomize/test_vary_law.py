@@ -11,7 +11,7 @@ from twinloop.core.errors import UnitsError
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import uniforms
 from twinloop.randomize import Plan
-from twinloop.randomize.config import parse_randomization
+from twinloop.randomize.section import parse_randomization
 from twinloop.simulate import open_backend, rollout
 from twinloop.twin import load_twin
 from twinloop.twin.quantities import QUANTITIES, has_quantity, members

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.stats.cusum import cusum, cusum_run_length, cusum_threshold, page_hinkley, self_starting
-from twinloop.stats.functional import envelope, joint_band, least_curves
+from twinloop.stats.change_points import cusum, cusum_run_length, cusum_threshold, page_hinkley, self_starting
+from twinloop.stats.conformal import envelope, joint_band, least_curves
 
 
 def test_run_lengths_are_the_published_ones() -> None:

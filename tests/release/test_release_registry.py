@@ -12,8 +12,8 @@ import pytest
 
 from support.releases import policy_folder, registry_of, yes
 from twinloop.catalog import Workspace, audit, state_schema
-from twinloop.catalog.fsck_release import check_release
-from twinloop.catalog.release_schema import RELEASE_STEP, RELEASE_TABLES
+from twinloop.catalog.fsck_versions import check_release
+from twinloop.catalog.state_schema import RELEASE_STEP, RELEASE_TABLES
 from twinloop.core.errors import CheckFailedError, DatasetError, InputError, UnknownNameError
 from twinloop.core.files import sha256_json, sha256_tree
 from twinloop.release import Registry, StagePlan, promote, rollback

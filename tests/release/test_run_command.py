@@ -18,8 +18,8 @@ from rich.console import Console
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.formats import load_log
 from twinloop.dataset.side_tables import open_side_table
 from twinloop.release.client import PolicyClient
 from twinloop.release.running_policy import LocalDecider

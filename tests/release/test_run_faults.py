@@ -11,8 +11,8 @@ import pytest
 from support.run_faults import CONTRACT, ENVELOPE, ROBOT, TWIN, assert_came_to_rest, ran_with
 from twinloop.core.contract import STATE
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.dataset.logs import load_log
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.formats import load_log
 from twinloop.dataset.side_tables import open_side_table
 from twinloop.hardware.limits import CLEARANCE
 from twinloop.hardware.virtual import VirtualRobot

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.catalog import Workspace
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.side_tables import open_side_table
 from twinloop.release.plan import ShadowPlan, StagePlan
 from twinloop.release.promotion import promote

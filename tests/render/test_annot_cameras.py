@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.render import SceneStates, probe_renderer
 from twinloop.render.cameras import intrinsics, opencv_pose, world_from_camera
 

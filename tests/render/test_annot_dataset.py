@@ -16,7 +16,9 @@ from support.annot_dataset import write
 from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset import annotations
-from twinloop.dataset.annotation_pictures import (
+from twinloop.dataset.annotations import poses, vectors
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.media.png_coding import (
     FLOW_UNIT,
     decode_depth,
     decode_flow,
@@ -27,8 +29,6 @@ from twinloop.dataset.annotation_pictures import (
     encode_normals,
     encode_png,
 )
-from twinloop.dataset.annotation_reader import poses, vectors
-from twinloop.dataset.reader import DatasetReader
 from twinloop.render import probe_renderer
 from twinloop.render.annotate import AnnotationSettings
 

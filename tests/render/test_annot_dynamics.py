@@ -13,7 +13,7 @@ import pytest
 from support.rollout_substeps import HARD
 from support.worlds import make_world, start
 from twinloop.core.errors import InputError
-from twinloop.dataset.annotation_reader import vectors
+from twinloop.dataset.annotations import vectors
 from twinloop.randomize import Plan, default_draws
 from twinloop.randomize.distributions import Uniform
 from twinloop.randomize.plan import Draw

@@ -11,9 +11,9 @@ from hypothesis import settings as law
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.intrinsics import Intrinsics
-from twinloop.dataset.annotation_pictures import decode_depth, decode_flow, decode_normals, decode_png
-from twinloop.dataset.annotation_reader import poses, vectors
+from twinloop.core.imaging import Intrinsics
+from twinloop.dataset.annotations import poses, vectors
+from twinloop.dataset.media.png_coding import decode_depth, decode_flow, decode_normals, decode_png
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.annotate import AnnotationSettings, InstanceTable, annotate_episode, annotations_document
 from twinloop.render.annotate.boxes import Blobs

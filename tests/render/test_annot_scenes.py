@@ -8,8 +8,8 @@ import pytest
 
 from support.scenes import clutter, placed, table_twin
 from twinloop.core.errors import InputError
-from twinloop.dataset.annotation_pictures import decode_depth, decode_png
 from twinloop.dataset.annotations import document
+from twinloop.dataset.media.png_coding import decode_depth, decode_png
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.annotate import (
     AnnotationSettings,
@@ -144,7 +144,7 @@ def test_pictures_for_people_show_what_is_there():
 @needs_gl
 def test_a_picture_with_its_annotations(tmp_path):
     from support.annot_dataset import write
-    from twinloop.dataset.reader import DatasetReader
+    from twinloop.dataset.lerobot.reader import DatasetReader
 
     path, _ = write(tmp_path / "d")
     front = DatasetReader(path).annotations(0, "front")

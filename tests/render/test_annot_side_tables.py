@@ -10,8 +10,8 @@ from support.annot_side_tables import NAME, rows, write
 from support.dataset_writer import KEPT, SPEC, planted
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 
 def test_rows_come_back_by_episode_and_over_all(tmp_path):

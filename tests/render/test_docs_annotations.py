@@ -7,8 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from twinloop.dataset.annotation_reader import CameraAnnotations
-from twinloop.dataset.annotations import TABLES
+from twinloop.dataset.annotations import TABLES, CameraAnnotations
 from twinloop.render.annotate import ANNOTATIONS, AnnotationSettings
 from twinloop.render.annotate.instances import CLASSES
 from twinloop.render.annotate.visibility import MOST_RAYS

@@ -11,7 +11,7 @@ from rich.console import Console
 from benchmarks.error_rates.renderers import run_bench_renderers
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError, TwinloopError, UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
 from twinloop.render import open_renderer
 from twinloop.render.catalog import renderer_entry

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.render import SceneStates, probe_renderer
 from twinloop.render.splats import Splats, read_splats
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from support.pages import ends, panels, titles, traces
-from twinloop.report.coverage_reality import clip_map, clip_traces, success_rows
-from twinloop.report.failure_map import failure_map
+from twinloop.report.coverage import clip_map, clip_traces, success_rows
 from twinloop.report.figure import BLUE, GREEN, GREY, ORANGE
+from twinloop.report.scenario import failure_map
 
 REAL = np.array([[0.0, 5.0], [1.0, 6.0], [2.0, 7.0], [3.0, 9.0], [4.0, 8.0]])
 SIM = np.array([[0.5, 5.5], [1.5, 3.0]])

@@ -8,10 +8,9 @@ import pytest
 from support.pages import ends, level_lines, panels, titles, traces, upright_lines
 from twinloop.core.errors import InputError
 from twinloop.report.figure import BLUE, GREY, INK, ORANGE, VIOLET
-from twinloop.report.gap_attribution import index_matrix, share_panels
+from twinloop.report.gap_attribution import index_matrix, share_bars, share_forest, share_panels
 from twinloop.report.gap_plots import Curve, clip_series, error_over_horizon
 from twinloop.report.gap_sensors import allan_pair, spectra_pair
-from twinloop.report.gap_where import share_bars, share_forest
 from twinloop.stats import AllanCurve, Interval, Spectrum
 
 CHANNELS = ["pan", "lift", "roll", "grip"]

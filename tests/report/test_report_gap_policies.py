@@ -8,8 +8,14 @@ import pytest
 from support.pages import ends, level_lines, titles, traces, upright_lines
 from twinloop.core.errors import InputError
 from twinloop.report.figure import BLUE, GREY, INK, ORANGE
-from twinloop.report.gap_comparison import confidence_sequence, interval_rows, power_curve, wealth_curves
-from twinloop.report.gap_predictivity import gap_rows, score_scatter
+from twinloop.report.gap_policies import (
+    confidence_sequence,
+    gap_rows,
+    interval_rows,
+    power_curve,
+    score_scatter,
+    wealth_curves,
+)
 
 POLICIES = ["act", "bc", "dp"]
 REAL, SIM = [0.2, 0.5, 0.9], [0.7, 0.3, 0.8]

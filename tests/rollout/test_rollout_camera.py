@@ -15,8 +15,8 @@ from twinloop.rollout.camera import TwinCamera, camera_sensors
 from twinloop.rollout.camera_motion import PictureMotion, subframes_needed
 from twinloop.rollout.camera_shots import CameraShots, MovingWorld
 from twinloop.twin import load_twin
-from twinloop.twin.equipped import equipped
 from twinloop.twin.spec import SensorSpec
+from twinloop.twin.variant import equipped
 
 pytestmark = pytest.mark.skipif(not probe_renderer("gl").available, reason="renderer gl is not available")
 HEIGHT, WIDTH = 240, 320

@@ -9,7 +9,7 @@ import pytest
 
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import resolve
 from twinloop.generate.readings import environment_spec
 from twinloop.generate.states import generate_states

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import SeedPath
 from twinloop.sensors.camera.capture import CaptureClock, captures
 from twinloop.sensors.camera.optics import OPTICS_QUANTITIES, clock_of, lens_of, shutter_of
-from twinloop.twin.quantities.camera_optics import CAMERA_OPTICS
+from twinloop.twin.quantities.sensing import CAMERA_OPTICS
 
 SEEDS = SeedPath.of(7, [3])
 CLOCKS = {

@@ -12,7 +12,7 @@ from hypothesis import assume, example, given, reject, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
 from twinloop.sensors.camera.optics import lens_of
 from twinloop.sensors.camera.remap import Remap

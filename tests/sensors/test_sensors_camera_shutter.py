@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
 from twinloop.sensors.camera.remap import Remap
 from twinloop.sensors.camera.shutter import Shutter, combine, row_weights, subframe_times

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.special import ndtr
 
 from twinloop.core.errors import InputError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.depth import (
     DepthFrames,
     StereoDepth,
@@ -26,7 +26,7 @@ from twinloop.sensors.depth.disparity import fattened, hidden
 from twinloop.sensors.depth.returns import GRAZING_POWER, Returns
 from twinloop.sensors.depth.structured_light import agreeing
 from twinloop.twin.devices import device_presets
-from twinloop.twin.quantities.ranging import RANGING
+from twinloop.twin.quantities.sensing import RANGING
 
 PINHOLE = Intrinsics(fx=426.0, fy=426.0, cx=160.0, cy=60.0, width=320, height=120)
 BASELINE = 0.05

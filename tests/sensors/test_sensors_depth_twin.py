@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.core.params import SeedPath
 from twinloop.render import light
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_model, depth_reading

@@ -16,7 +16,7 @@ from twinloop.sensors.lidar import Beams, Lidar, LidarSpec, NonRepetitivePattern
 from twinloop.sensors.lidar.beam import strongest_echo, subrays
 from twinloop.sensors.lidar.lidar import LEAST_COSINE
 from twinloop.twin.devices import device_presets
-from twinloop.twin.quantities.ranging import RANGING
+from twinloop.twin.quantities.sensing import RANGING
 
 
 def pattern_of(device: str):

@@ -15,7 +15,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, MissingDependencyError, TwinloopError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.core.pool import LocalProcesses
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import generate_states, open_engine, resolve
 
 SMALL = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 4, "episodes_per_env": 10}}

@@ -8,7 +8,7 @@ import pytest
 
 from twinloop.cli.main import main
 from twinloop.core.files import write_json
-from twinloop.stats.claims import trials_to_claim
+from twinloop.stats.proportion import trials_to_claim
 
 
 def evidence(capsys, *words):

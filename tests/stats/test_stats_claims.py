@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from twinloop.core.errors import InputError
-from twinloop.stats.claims import chance_to_show, log_wealth, rate_shown, trials_to_claim, watched_claim
+from twinloop.stats.proportion import chance_to_show, log_wealth, rate_shown, trials_to_claim, watched_claim
 
 
 def test_no_failure_allowed_is_the_closed_form():

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import erf
 
-from twinloop.core.embedding import Embedding, require_same_encoder
 from twinloop.core.errors import InputError
+from twinloop.core.records import Embedding, require_same_encoder
 from twinloop.stats import energy_distance, kid, least_p_value, mmd
-from twinloop.stats.two_sample import two_samples
-from twinloop.stats.two_sample_labels import relabellings
+from twinloop.stats.two_sample import relabellings, two_samples
 
 KINDS = (mmd, kid, energy_distance)
 

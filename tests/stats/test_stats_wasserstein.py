@@ -8,7 +8,7 @@ from scipy.stats import wasserstein_distance
 
 from twinloop.core.errors import InputError
 from twinloop.stats import wasserstein
-from twinloop.stats.two_sample_labels import Relabellings
+from twinloop.stats.two_sample import Relabellings
 
 
 def rows(seed: int, episodes: int, shift=(0.0, 0.0, 0.0), per: int = 6):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twinloop.dataset import annotations
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.randomize import Plan, default_draws
 from twinloop.render import SceneStates, open_renderer

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from support.dataset_writer import KEPT, SPEC, planted
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 NAME = "annotations/frames"
 

@@ -13,7 +13,7 @@ import numpy as np
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Provenance, SimEpisode, Source
 from twinloop.core.units import NORMALIZED, UnitMap
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.generate.config import make_plan, resolve
 from twinloop.twin import Twin, load_twin

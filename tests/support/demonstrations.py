@@ -11,7 +11,7 @@ import numpy as np
 from twinloop.core.records import Episode, Source
 from twinloop.core.units import RADIANS, JointUnit, UnitMap
 from twinloop.curate.recording import Recording, open_recordings
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.logs.conversion import write_log_dataset
 
 HZ = 30.0
 JOINTS = ("pan", "lift", "elbow", "gripper")

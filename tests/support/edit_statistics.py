@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from support.edits import stats_of, whole
-from twinloop.dataset.statistics import QUANTILES
+from twinloop.dataset.lerobot.statistics import QUANTILES
 
 EXACT = {"rtol": 1e-6, "atol": 1e-6}
 

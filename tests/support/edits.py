@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from PIL import Image
 
-from twinloop.dataset import layout
 from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.transcode import own_priority
-from twinloop.dataset.statistics import image_stats, pixel_histogram, sample_indices
-from twinloop.dataset.tables import tasks_table
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.statistics import image_stats, pixel_histogram, sample_indices
+from twinloop.dataset.lerobot.tables import tasks_table
+from twinloop.dataset.media.video_copy import own_priority
 
 NAMES = ["pan.pos", "lift.pos"]
 SIZE = (48, 64)

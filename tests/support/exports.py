@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from twinloop.core.records import Episode, Provenance, Signal, SimEpisode
 from twinloop.core.units import DEGREES, PERCENT, unit_map_from_ranges
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.lerobot.writer import DatasetWriter
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
 from twinloop.generate import generate_states, resolve
 

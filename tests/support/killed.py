@@ -67,8 +67,8 @@ def work(what: str, root: Path) -> None:
     """The operations that must be whole or not at all."""
     from support.catalog_workspace import score
     from twinloop.catalog import Workspace
-    from twinloop.catalog.compaction import compact
     from twinloop.catalog.frozen import freeze
+    from twinloop.catalog.parts import compact
 
     with Workspace.open(root) as ws:
         ws.query("SELECT count(*) FROM episodes")  # everything is loaded before the first step is counted
@@ -116,7 +116,7 @@ def serve() -> None:
     import pyarrow.parquet  # noqa: F401
 
     import support.catalog_workspace  # noqa: F401
-    import twinloop.catalog.parts  # noqa: F401
+    import twinloop.catalog.parts
     import twinloop.release  # noqa: F401
 
     for line in sys.stdin:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from support.dataset_writer import SPEC, planted
 from twinloop.catalog import Workspace
-from twinloop.dataset.lerobot_v3 import DatasetWriter
-from twinloop.dataset.tables import content_hash
+from twinloop.dataset.lerobot.tables import content_hash
+from twinloop.dataset.lerobot.writer import DatasetWriter
 
 
 @functools.cache

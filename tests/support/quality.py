@@ -8,7 +8,7 @@ import numpy as np
 
 from twinloop.core.records import Provenance, SimEpisode
 from twinloop.core.units import DEGREES, PERCENT, unit_map_from_ranges
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 
 JOINTS = ("left_pan", "right_lift", "gripper")

@@ -10,7 +10,7 @@ import numpy as np
 from twinloop.core.contract import ACTION, STATE, Contract
 from twinloop.core.records import Provenance, SimEpisode
 from twinloop.core.units import DEGREES, RADIANS, UnitMap, unit_map_from_ranges
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.train.config import SourceConfig, TrainConfig
 from twinloop.train.data import Data

@@ -19,10 +19,10 @@ from support.training import config
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies import Acting, open_policy
 from twinloop.train.lerobot import train_lerobot
-from twinloop.train.lerobot_child import LeRobotEndedError
+from twinloop.train.lerobot_interpreter import LeRobotEndedError
 from twinloop.train.lerobot_policy import LeRobotPolicy, _seeds
 
 PYTHON = os.environ.get("TWINLOOP_LEROBOT_PYTHON", "")

@@ -16,8 +16,7 @@ from twinloop.train.prepared import prepare, resolved
 
 torch = pytest.importorskip("torch")
 
-from twinloop.train.adapt_additions import configured  # noqa: E402
-from twinloop.train.adapt_methods import L2Start, LowRank, choose, merged  # noqa: E402
+from twinloop.train.adapt import L2Start, LowRank, choose, configured, merged  # noqa: E402
 from twinloop.train.loop import Loop  # noqa: E402
 
 

@@ -16,9 +16,8 @@ from twinloop.workflows.train.page import adaptation_section, train_page
 
 torch = pytest.importorskip("torch")
 
-from twinloop.stats.mmd import mmd  # noqa: E402
-from twinloop.train.align_diagnosis import coral_share, verdict  # noqa: E402
-from twinloop.train.align_terms import Aligned, Coral, Mmd  # noqa: E402
+from twinloop.stats.distances import mmd  # noqa: E402
+from twinloop.train.align import Aligned, Coral, Mmd, coral_share, verdict  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "adaptation.md"
 

@@ -14,17 +14,15 @@ from support.training import DEG, JOINTS, RAD, config, dataset, frames
 from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import DatasetError, InputError, UnitsError, UnknownNameError
 from twinloop.core.units import NORMALIZED, JointUnit, UnitMap
-from twinloop.dataset import layout
-from twinloop.dataset.parquet import fixed_lists
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import fixed_lists
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.settings import MlpSettings
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train.config import SourceConfig, TrainConfig, read_config
-from twinloop.train.data import load
+from twinloop.train.data import load, measure, weighted_statistics
 from twinloop.train.holdout import split
-from twinloop.train.normalization import measure, weighted_statistics
-from twinloop.train.prepared import resolved
-from twinloop.train.recipes import RECIPES
+from twinloop.train.prepared import RECIPES, resolved
 from twinloop.train.sources import open_sources
 
 

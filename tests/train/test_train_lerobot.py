@@ -20,16 +20,14 @@ from support.training import config, dataset
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError, UnknownNameError
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies import open_policy, read_card
 from twinloop.release.serve_wire import Message, decode, encode
 from twinloop.train import lerobot_side
-from twinloop.train.lerobot import train_lerobot
-from twinloop.train.lerobot_child import LeRobotEndedError
-from twinloop.train.lerobot_interpreter import VARIABLE, require_lerobot
+from twinloop.train.lerobot import parsed, train_lerobot, train_words, work_folder
+from twinloop.train.lerobot_interpreter import VARIABLE, LeRobotEndedError, require_lerobot
 from twinloop.train.lerobot_mixture import materialize, repeats
 from twinloop.train.lerobot_policy import DEVICE, open_lerobot
-from twinloop.train.lerobot_words import parsed, train_words, work_folder
 from twinloop.train.sources import open_sources
 
 PROGRAM = """#!{python} -S

@@ -17,7 +17,7 @@ from twinloop.policies import open_policy
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train import prepared
 from twinloop.train.additions import Additions
-from twinloop.train.schedule import learning_rate
+from twinloop.train.loop import learning_rate
 
 torch = pytest.importorskip("torch")
 import twinloop.train.run as run_module  # noqa: E402

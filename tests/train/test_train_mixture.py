@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from support.training import frames
 from twinloop.core.errors import InputError
 from twinloop.train.config import CurriculumConfig
-from twinloop.train.mixture import Mixture, Shares, shares
-from twinloop.train.strength import strengths
+from twinloop.train.mixture import Mixture, Shares, shares, strengths
 
 WEIGHTS = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=6)
 

@@ -10,8 +10,8 @@ import pytest
 from support.edits import foreign
 from twinloop.core.contract import ACTION, IMAGES
 from twinloop.core.errors import DatasetError
-from twinloop.dataset import layout
-from twinloop.dataset.picture_sources import open_pictures
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.train.config import SourceConfig, TrainConfig
 from twinloop.train.data import load
 from twinloop.train.pictures import PictureCache, open_caches

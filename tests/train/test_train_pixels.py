@@ -17,8 +17,8 @@ from twinloop.train.prepared import Prepared
 
 torch = pytest.importorskip("torch")
 
-from twinloop.train import pixels_methods  # noqa: E402
-from twinloop.train.pixels_methods import Fda, Moments, changed, like_real  # noqa: E402
+from twinloop.train import pixels as pixels_methods  # noqa: E402
+from twinloop.train.pixels import Fda, Moments, changed, like_real  # noqa: E402
 
 
 def pictures(count: int, seed: int, low: float = 60, high: float = 160):

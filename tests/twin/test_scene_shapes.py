@@ -12,11 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.twin.mesh_files import read_piece
-from twinloop.twin.scene_build import add_geoms
-from twinloop.twin.scene_shapes import expand
+from twinloop.twin.scene_build import add_geoms, expand
 from twinloop.twin.scene_spec import ShapeSpec
-from twinloop.twin.shapes import PRIMITIVES, PROCEDURAL, Shape, bounds, primitive, procedural
+from twinloop.twin.shapes import PRIMITIVES, PROCEDURAL, Shape, bounds, primitive, procedural, read_piece
 
 EXTENTS = np.array([0.04, 0.03, 0.05])
 

@@ -15,7 +15,7 @@ from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
-from twinloop.twin.urdf import FULL_EFFORT_ERROR, LEAST_STEPS
+from twinloop.twin.servos import FULL_EFFORT_ERROR, LEAST_STEPS
 
 LINK = (
     '<link name="{}"><inertial><origin xyz="0.1 0 0"/><mass value="{}"/>'

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from support.pages import KeptReport
-from twinloop.catalog.vocabulary import FAILURES, SUBTASKS
+from twinloop.catalog.label_checks import FAILURES, SUBTASKS
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.curate.check import Score

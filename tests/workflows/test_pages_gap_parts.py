@@ -23,7 +23,7 @@ from twinloop.gap.vision_difference import Difference
 from twinloop.gap.vision_regions import Regions
 from twinloop.report.figure import BLUE, GREY, ORANGE, VIOLET
 from twinloop.stats import AllanCurve
-from twinloop.stats.spectra import Spectrum
+from twinloop.stats.series import Spectrum
 from twinloop.workflows.gap import dynamics as pages_gap_dynamics
 from twinloop.workflows.gap.classes import classes_section
 from twinloop.workflows.gap.dynamics import clips_section, horizon_section, recorded_camera

@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.stats import PairedTrials, clopper_pearson, control_variate, post_stratified
-from twinloop.stats.control_variates import Coefficient
-from twinloop.stats.prediction_powered import log_e_prediction_powered, rectified
+from twinloop.stats.prediction_powered import Coefficient, log_e_prediction_powered, rectified
 
 _PAGE = "saving_trials.md"
 _MORE = 50  # simulated-only trials per real one

@@ -15,9 +15,9 @@ from benchmarks.error_rates.logs.planted import DEFECTS, Defect, Planted, raw
 from benchmarks.studies import markdown_table, write_between
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.seeds import generator
-from twinloop.dataset.importers.raw import RawEpisode
-from twinloop.dataset.log_checks import Expectations, Finding, LogReport, check_log
-from twinloop.dataset.registry import SETS, load_raw
+from twinloop.dataset.logs.checks import Expectations, Finding, LogReport, check_log
+from twinloop.dataset.logs.importers.protocol import RawEpisode
+from twinloop.dataset.logs.sets.registry import SETS, load_raw
 from twinloop.hardware import virtual_log
 from twinloop.stats import wilson
 from twinloop.twin import load_twin

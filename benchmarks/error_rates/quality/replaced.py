@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from twinloop.core.records import Episode, Provenance, Source
 from twinloop.curate.recording import Pictures, Recording
-from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 Camera = Callable[[Sequence[int]], Pictures]
 

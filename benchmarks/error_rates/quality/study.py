@@ -20,8 +20,8 @@ from twinloop.core.seeds import generator
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.recording import Recording, open_recordings
 from twinloop.curate.registry import open_checks
-from twinloop.dataset.recorded import write_log_dataset
-from twinloop.dataset.registry import load_raw
+from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.dataset.logs.sets.registry import load_raw
 from twinloop.stats import wilson
 from twinloop.workflows.curate.scores import TwinsOfEpisodes
 from twinloop.workflows.generate.generate import run_generate

@@ -9,15 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.catalog.admission import checked_info
 from twinloop.catalog.batch_commit import BatchCommit, ChangedMeanwhileError, write_record, write_seals
 from twinloop.catalog.episode_rows import Folder, Rows, read_rows
-from twinloop.catalog.fingerprint import Fingerprint, episode_files
+from twinloop.catalog.folder_metadata import Fingerprint, checked_info, episode_files
 from twinloop.catalog.parts import Part, Parts
 from twinloop.catalog.seals import Seal, is_sealed, of_block, seal, sealed_files, seals_of
 from twinloop.catalog.state import State, now
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.dataset.footers import unreadable_files
+from twinloop.dataset.lerobot.validation import unreadable_files
 
 _TRIES = 5
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.catalog.state import State, now
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import dumps, read_json, sha256_json, write_json
+from twinloop.core.files import dumps, sha256_json, write_json
 
 WITNESS = "audit-head.json"  # in policies/
 

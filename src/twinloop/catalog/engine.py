@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from twinloop.catalog.limits import Limits, StatementTimeoutError
-from twinloop.catalog.refusals import explained
-from twinloop.catalog.statements import require_reading
+from twinloop.catalog.statements import explained, require_reading
 from twinloop.core.errors import DatasetError, InputError
 
 if TYPE_CHECKING:

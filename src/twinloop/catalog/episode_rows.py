@@ -11,13 +11,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from twinloop.catalog.schema import EPISODES, PARAMS
-from twinloop.core.documents import parse_json, read_json_lines
+from twinloop.core.documents import parse_json, read_json, read_json_lines
 from twinloop.core.errors import DatasetError
-from twinloop.core.files import dumps, read_json
-from twinloop.dataset import layout
-from twinloop.dataset.content_ids import content_ids
-from twinloop.dataset.declared import require_places, require_within
-from twinloop.dataset.parquet import open_parquet, read_table, require_columns
+from twinloop.core.files import dumps
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.content_ids import content_ids
+from twinloop.dataset.lerobot.parquet import open_parquet, read_table, require_columns
+from twinloop.dataset.lerobot.validation import require_places, require_within
 
 _PROVENANCE, _DRAWN = "provenance/", "provenance/rand."
 _PLACE = ("episode_index", "length", "tasks", "data/chunk_index", "data/file_index")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from twinloop.catalog.fsck import Finding
 from twinloop.catalog.parts import Parts
-from twinloop.catalog.run_records import without_secrets
+from twinloop.catalog.querying import without_secrets
 from twinloop.catalog.schema import EVALUATIONS, SCORES
 from twinloop.catalog.state import State
 from twinloop.catalog.ulid import ulid

@@ -7,10 +7,9 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from twinloop.catalog.commit_count import count_file, read_count, read_hash
 from twinloop.catalog.fsck import Finding
-from twinloop.catalog.row_digests import changed_tables
 from twinloop.catalog.state import NewerStateError, State, UnreachableStateError
+from twinloop.catalog.state_digests import changed_tables, count_file, read_count, read_hash
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_file
 

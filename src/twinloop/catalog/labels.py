@@ -13,8 +13,10 @@ from sqlite3 import Connection
 from typing import TYPE_CHECKING, Any
 
 from twinloop.catalog.label_checks import (
+    UNKNOWN,
     Label,
     Source,
+    Vocabulary,
     checked,
     refuse_buried,
     require_episodes,
@@ -22,7 +24,6 @@ from twinloop.catalog.label_checks import (
     require_one_answer,
 )
 from twinloop.catalog.state import now
-from twinloop.catalog.vocabulary import UNKNOWN, Vocabulary
 from twinloop.core.errors import InputError
 
 if TYPE_CHECKING:

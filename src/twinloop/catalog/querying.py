@@ -1,26 +1,164 @@
-"""Queries over the catalog as it is now: what has been read stays in memory until something changed."""
+"""Answer queries over the catalog as it is now, frames and contacts too.
+
+What has been read stays in memory until something changed.
+"""
 
 from __future__ import annotations
 
+import datetime
+import functools
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from twinloop.catalog.answers import numbers
-from twinloop.catalog.engine import Engine, Parameters
-from twinloop.catalog.frames import data_files, view_sql
+from twinloop.catalog.engine import Engine, Parameters, quoted
 from twinloop.catalog.frozen import LISTS, lists
-from twinloop.catalog.kept import Kept
 from twinloop.catalog.limits import Limits
 from twinloop.catalog.parts import Part, Parts
-from twinloop.catalog.run_records import without_secrets
 from twinloop.catalog.schema import EPISODES, SCORES, TABLES
-from twinloop.catalog.shown import Cache, newest, once
+from twinloop.catalog.shown import Cache, Kept, newest, once
 from twinloop.catalog.state_schema import RUNS, STATE_TABLES
 from twinloop.catalog.views import DERIVED, FRAME_VIEWS, LATEST, NAMES, PART_VIEWS, latest_sql, named
 from twinloop.core.errors import DatasetError, UnknownNameError
+from twinloop.core.files import dumps
+from twinloop.core.redaction import redacted, redacted_values, redacted_words
+from twinloop.dataset.lerobot import layout
+
+
+def numbers(answer: pa.Table) -> pa.Table:
+    """An answer with DuckDB's decimals as numbers that everything reads.
+
+    Sums of integers, 128 bits wide there, become int64 where all of them fit and stay exact decimals where not; decimal
+    fractions such as ``1.5`` become float64.
+    """
+    for place, field in enumerate(answer.schema):
+        if pa.types.is_decimal(field.type):
+            try:
+                column = answer.column(place).cast(pa.float64() if field.type.scale else pa.int64())
+            except pa.ArrowInvalid:
+                continue
+            answer = answer.set_column(place, pa.field(field.name, column.type), column)
+    return answer
+
+
+def plain(value: Any) -> Any:
+    """A value of an answer as JSON has it: times as ISO 8601, bytes in hex, whole decimals as integers."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else float(value)
+    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
+
+
+def without_secrets(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of ``runs`` without credentials; texts that hold none stay as they are."""
+    return dict(row) | {
+        "folder": redacted_values(row["folder"]),
+        "arguments": _cleaned(row["arguments"], lambda words: redacted_words([str(word) for word in words])),
+        "result": _cleaned(row["result"], redacted_values),
+    }
+
+
+def _cleaned(text: str, clean: Callable[[Any], Any]) -> str:
+    try:
+        value = json.loads(text)
+        cleaned = clean(value)
+    except (ValueError, TypeError):  # nothing that `Workspace.record_run` wrote
+        return redacted(text)
+    return text if cleaned == value else dumps(cleaned)
+
+
+CONTACTS = "annotations/contacts"
+_GLOBS = {"frames": "data", "contacts": f"{layout.SIDE}/{CONTACTS}"}
+_NONE = "SELECT NULL::VARCHAR AS episode_id, NULL::VARCHAR AS batch, NULL::BIGINT AS episode_index WHERE false"
+
+Folders = Mapping[str, Callable[[], Path]]
+
+
+def data_files(view: str, folder: Path) -> list[Path]:
+    """The files of a dataset folder behind ``frames`` or ``contacts``.
+
+    Raises:
+        DatasetError: one leads out of the folder, is no regular file, or cannot be read.
+    """
+    paths = sorted((folder / _GLOBS[view]).glob("chunk-*/file-*.parquet"))
+    root = folder.resolve()
+    for path in paths:
+        if not path.resolve().is_relative_to(root):
+            raise DatasetError(
+                f"{path} leads out of the dataset's folder. Nothing outside it is read; restore the file."
+            )
+        if not path.is_file():
+            raise DatasetError(f"{path} is no regular file, and reading it could wait for ever. Restore the file.")
+        _schema(path)
+    return paths
+
+
+def view_sql(files: Mapping[str, Sequence[Path]], parquet: Callable[[Sequence[Path]], str]) -> str:
+    """The SQL of a view over the files of each batch; ``parquet`` gives the SQL that reads files."""
+    parts = [_of_batch(batch, paths, parquet(paths)) for batch, paths in files.items() if paths]
+    return "\nUNION ALL BY NAME\n".join(parts) or _NONE
+
+
+def _of_batch(batch: str, paths: Sequence[Path], rows: str) -> str:
+    columns = ", ".join(_column(field) for field in _shown(_schema(paths[0])))
+    return f"""SELECT p.episode_id, p.batch, {columns} FROM {rows} f
+        JOIN places p ON p.episode_index = f.episode_index AND p.batch = {quoted(batch)}"""  # noqa: S608 - quoted
+
+
+def _schema(path: Path) -> pa.Schema:
+    """The schema in a file's footer; raises `DatasetError` where it has none."""
+    try:
+        about = path.stat()
+        return _footer(path, about.st_size, about.st_mtime_ns)
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(f"{path} is damaged or gone ({error}). Run `twinloop fsck`.") from error
+
+
+@functools.lru_cache(maxsize=4096)
+def _footer(path: Path, _size: int, _mtime_ns: int) -> pa.Schema:
+    """A schema, read once for as long as the file stays as it is."""
+    return pq.read_schema(path)
+
+
+def _shown(schema: pa.Schema) -> list[pa.Field]:
+    """Return the columns that the view shows: SQL tells no capital letters apart, and a name of ours is not theirs."""
+    first: dict[str, pa.Field] = {}
+    for field in schema:
+        if _readable(field.type):
+            first.setdefault(field.name.lower(), field)
+    return [field for name, field in first.items() if name not in ("", "episode_id", "batch") and "\0" not in name]
+
+
+def _readable(kind: pa.DataType) -> bool:
+    """Numbers, texts and lists of them; pictures stay where they are."""
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
+        return _readable(kind.value_type)
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+
+
+def _column(field: pa.Field) -> str:
+    """A column; vectors as lists, so that batches of robots with other joints are one table."""
+    name = '"' + field.name.replace('"', '""') + '"'
+    if not pa.types.is_fixed_size_list(field.type):
+        return f"f.{name}"
+    return f"f.{name}::{_SQL.get(field.type.value_type, 'DOUBLE')}[] AS {name}"
+
+
+_SQL = {pa.float32(): "FLOAT", pa.int64(): "BIGINT", pa.int32(): "INTEGER", pa.bool_(): "BOOLEAN"}
+
 
 MOST_IN_MEMORY = 4_000_000  # rows of scores that are held, some 150 bytes each; beyond that they are read each time
 _HELD = {"episodes", "places"}

@@ -1,15 +1,115 @@
-"""The views and their columns as Markdown, from where they are declared: ``python -m twinloop.catalog.reference``."""
+"""Ten questions that a catalog is asked every day.
+
+Its views as Markdown: ``python -m twinloop.catalog.reference``.
+"""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from twinloop.catalog.questions import QUESTIONS
 from twinloop.catalog.schema import TABLES, CatalogTable
 from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.core.files import write_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """A question, the statement that answers it, and values for its parameters that make an example."""
+
+    name: str
+    question: str
+    sql: str
+    example: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+QUESTIONS = (
+    Question(
+        name="success",
+        question="How often does each task succeed, in reality and in simulation?",
+        sql="""
+SELECT task, source, count(*) AS episodes, avg(success::INT) AS success_rate, sum(duration_s) / 3600 AS hours
+FROM episodes WHERE valid GROUP BY task, source ORDER BY task, source""",
+    ),
+    Question(
+        name="worst",
+        question="Which real episodes have the most verdicts against them, and what for?",
+        sql="""
+SELECT episode_id, count(*) AS bad, string_agg(DISTINCT s."check", ', ') AS checks, any_value(s.reason) AS one_reason
+FROM scores s JOIN episodes e USING (episode_id)
+WHERE e.source = 'real' AND s.verdict IN ('bad', 'unreadable')
+GROUP BY episode_id ORDER BY bad DESC, episode_id LIMIT 20""",
+    ),
+    Question(
+        name="range",
+        question="Which simulated episodes with this friction in this range failed?",
+        sql="""
+SELECT e.episode_id, e.batch, e.episode_index, p.value FROM params p JOIN episodes e USING (episode_id)
+WHERE p.name = $name AND p.value BETWEEN $low AND $high AND NOT e.success ORDER BY p.value, e.episode_id""",
+        example={"name": "geom/table/friction/slide", "low": 0.2, "high": 0.4},
+    ),
+    Question(
+        name="twins",
+        question="How many episodes did each twin make, with which simulator, and when were they added?",
+        sql="""
+SELECT e.twin, left(e.twin_hash, 12) AS hash, e.sim_version, count(*) AS episodes, min(b.added) AS first_added
+FROM episodes e JOIN batches b USING (batch) WHERE e.twin IS NOT NULL GROUP BY ALL ORDER BY episodes DESC""",
+    ),
+    Question(
+        name="trained",
+        question="Which episodes trained this policy, and how many are real?",
+        sql="""
+SELECT e.source, count(*) AS episodes, sum(e.frames) AS frames
+FROM (SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = $policy) p JOIN episodes e USING (episode_id)
+GROUP BY e.source ORDER BY e.source""",
+        example={"policy": "champion"},
+    ),
+    Question(
+        name="seen",
+        question="Which policies saw this episode?",
+        sql="""
+SELECT DISTINCT policy, name, dataset FROM policy_episodes WHERE episode_id = $episode ORDER BY name, policy""",
+        example={"episode": ""},
+    ),
+    Question(
+        name="disagreement",
+        question="Where do a person and a rule say different things about success?",
+        sql="""
+SELECT h.episode_id, h.author AS person, h.value AS person_says, r.author AS rule, r.value AS rule_says
+FROM labels h JOIN labels r USING (episode_id)
+WHERE h.kind = 'success' AND r.kind = 'success' AND h.source = 'hand' AND r.source = 'rule' AND h.value <> r.value
+ORDER BY h.episode_id LIMIT 100""",
+    ),
+    Question(
+        name="occupancy",
+        question="How are episodes and successes spread over a parameter's range?",
+        sql="""
+SELECT floor((p.value - $low) / ($high - $low) * 10)::INT AS cell, count(*) AS episodes,
+       avg(e.success::INT) AS success_rate
+FROM params p JOIN episodes e USING (episode_id) WHERE p.name = $name GROUP BY cell ORDER BY cell""",
+        example={"name": "geom/table/friction/slide", "low": 0.2, "high": 1.4},
+    ),
+    Question(
+        name="unscored",
+        question="How many episodes of each batch has no check looked at yet?",
+        sql="""
+SELECT e.batch, count(*) AS unscored FROM episodes e ANTI JOIN score_history s USING (episode_id)
+GROUP BY e.batch ORDER BY unscored DESC""",
+    ),
+    Question(
+        name="evaluations",
+        question="How does each policy do in its newest evaluation of each suite?",
+        sql="""
+SELECT policy, suite, source, run_id, count(*) AS trials, avg(success::INT) AS success_rate, avg(score) AS mean_score
+FROM latest_evaluations
+GROUP BY ALL ORDER BY suite, success_rate DESC""",
+    ),
+)
+
 
 _TYPES = {"string": "text", "double": "number", "int64": "integer", "bool": "flag"}
 

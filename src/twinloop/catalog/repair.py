@@ -1,24 +1,221 @@
-"""Putting right what `fsck` found, as far as that loses nothing."""
+"""Put right what `fsck` found as far as that loses nothing.
+
+Make ``state.sqlite`` again from what the parts say.
+
+Runs, labels, frozen datasets, policies and tombstones stand in SQLite alone. What of them a damaged file still gives is
+taken over row by row; a file that is lost takes them with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 
 from twinloop.catalog.adding import add_folder, move
-from twinloop.catalog.admission import checked_info
-from twinloop.catalog.batch_commit import draw
-from twinloop.catalog.compaction import remove_retired
-from twinloop.catalog.fingerprint import Fingerprint
+from twinloop.catalog.batch_commit import draw, place, write_record, write_seals
+from twinloop.catalog.folder_metadata import Fingerprint, checked_info
 from twinloop.catalog.fsck import SWEPT, Finding, part_is_damaged
 from twinloop.catalog.fsck_runs import put_in_order, remove_secrets
-from twinloop.catalog.parts import Part, Parts, enlist
-from twinloop.catalog.rebuild import rebuild
-from twinloop.catalog.schema import EPISODES, PARAMS
-from twinloop.core.errors import TwinloopError
-from twinloop.dataset import layout
+from twinloop.catalog.parts import PATTERN, Part, Parts, about_of, enlist, remove_retired
+from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
+from twinloop.catalog.seals import seal
+from twinloop.catalog.state import State
+from twinloop.catalog.state_digests import count_file
+from twinloop.catalog.state_schema import STATE_TABLES
+from twinloop.catalog.ulid import ulid
+from twinloop.core.errors import DatasetError, TwinloopError
+from twinloop.core.files import sha256_file
+from twinloop.dataset.lerobot import layout
+
+_INDEX = ("parts", "batches")  # made again; every other table is taken over
+
+
+@dataclass(kw_only=True)
+class Rebuilt:
+    """Parts listed again, parts that cannot be read, parts of commits that never ended, rows taken over by table."""
+
+    parts: int = 0
+    damaged: list[str] = field(default_factory=list[str])
+    unfinished: list[str] = field(default_factory=list[str])
+    taken: dict[str, int] = field(default_factory=dict[str, int])
+
+
+def rebuild(folder: Path, path: Path) -> Rebuilt:
+    """Make the SQLite file of a catalog again; a damaged one is kept beside it.
+
+    Args:
+        folder: ``catalog/``.
+        path: of ``state.sqlite``.
+    """
+    rebuilt = Rebuilt()
+    fresh = path.with_name(f".{path.name}.rebuilt")
+    _remove(fresh)
+    state = State.create(fresh)
+    try:
+        abouts = _abouts(folder, rebuilt)
+        _index(folder, state, abouts, _positions(path), rebuilt)
+        _take_over(path, state, rebuilt)
+        with state.transaction() as connection:
+            connection.execute("UPDATE counters SET value = value + ?", (int.from_bytes(os.urandom(4), "big"),))
+    finally:
+        state.close()
+    with contextlib.closing(sqlite3.connect(fresh)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    kept = f"{path.name}.damaged-{ulid()}"
+    for suffix in ("-wal", "-shm", ""):
+        old = path.with_name(path.name + suffix)
+        if old.exists():
+            old.rename(path.with_name(kept + suffix))
+    fresh.replace(path)
+    count_file(fresh).replace(count_file(path))
+    _remove(fresh)
+    return rebuilt
+
+
+def _abouts(folder: Path, rebuilt: Rebuilt) -> dict[Path, dict[str, Any]]:
+    """What each part says of itself, those left out that others replaced or that were never committed."""
+    found: dict[Path, dict[str, Any]] = {}
+    for table in TABLES:
+        for path in sorted((folder / table).glob(PATTERN)):
+            try:
+                found[path] = about_of(path)
+            except DatasetError:
+                rebuilt.damaged.append(path.relative_to(folder).as_posix())
+    # What a commit that never ended was to replace still counts.
+    whole = {path: about for path, about in found.items() if rebuilt.damaged or _ended(about, found)}
+    replaced = {name for about in whole.values() for name in about.get("replaces", ())}
+    rebuilt.unfinished += [path.relative_to(folder).as_posix() for path in found.keys() - whole.keys()]
+    kept = {path: about for path, about in whole.items() if path.name not in replaced}
+    return _said_once(_last_of_each_revision(kept))
+
+
+def _ended(about: Mapping[str, Any], found: Mapping[Path, dict[str, Any]]) -> bool:
+    """Whether all parts of a part's commit are there."""
+    commit = about["commit"]
+    return sum(other["commit"]["id"] == commit["id"] for other in found.values()) >= commit["parts"]
+
+
+def _last_of_each_revision(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
+    """Of parts of one revision of a batch, the last: earlier ones are of attempts that were not committed."""
+    last: dict[Any, tuple[Path, dict[str, Any]]] = {}
+    for path, about in sorted(abouts.items(), key=lambda item: item[0].name):
+        single = about["batch"] is not None and not about.get("replaces")
+        key = (about["table"], about["batch"], about["revision"]) if single else path
+        last[key] = (path, about)
+    return dict(last.values())
+
+
+def _said_once(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
+    """Of appended parts of one run with the same rows, the last: a writer was ended before its commit and ran again."""
+    last: dict[Path, dict[str, Any]] = {}
+    alike: dict[Any, list[Path]] = {}
+    for path, about in sorted(abouts.items(), key=lambda item: item[0].name):
+        if about["batch"] is None and not about.get("replaces"):
+            group = alike.setdefault((about["table"], about["commit"]["run_id"], pq.read_metadata(path).num_rows), [])
+            rows = pq.read_table(path)
+            for other in [other for other in group if pq.read_table(other).equals(rows)]:
+                group.remove(other)
+                del last[other]
+            group.append(path)
+        last[path] = about
+    return last
+
+
+def _positions(path: Path) -> dict[str, str]:
+    """Return the positions of parts as far as the old file gives them.
+
+    A part's own metadata hold the position that its writer expected. It is another one where a second writer committed
+    in between.
+    """
+    if not path.is_file():
+        return {}
+    with contextlib.closing(sqlite3.connect(path)) as old:
+        rows = list(_readable(old, "SELECT part, position FROM parts"))
+    return {part: position for part, position in rows if isinstance(part, str) and isinstance(position, str)}
+
+
+def _index(
+    folder: Path, state: State, abouts: Mapping[Path, dict[str, Any]], positions: Mapping[str, str], rebuilt: Rebuilt
+) -> None:
+    parts = [
+        _part(path, {**about, "position": positions.get(path.name, about["position"])})
+        for path, about in abouts.items()
+    ]
+    parts.sort(key=lambda part: (part.position, part.part))
+    records: dict[str, dict[str, Any]] = {}
+    for about in abouts.values():
+        for record in [about.get("batch_record"), *about.get("batch_records", ())]:
+            if record and record["revision"] >= records.get(record["batch"], {"revision": 0})["revision"]:
+                records[record["batch"]] = record
+    with state.transaction() as connection:
+        enlist(connection, parts)
+        for record in records.values():
+            write_record(connection, record)
+            dataset = folder.parent / record["path"]
+            if dataset.is_dir():
+                write_seals(connection, record["batch"], seal(dataset))
+        for path, about in abouts.items():
+            if about["table"] == EPISODES.name:
+                rows = pq.read_table(path, columns=["episode_id", "batch", "episode_index"])
+                for batch in rows["batch"].unique().to_pylist():
+                    place(connection, batch, rows.filter([value == batch for value in rows["batch"].to_pylist()]))
+            elif about["table"] == PARAMS.name:
+                draw(connection, pq.read_table(path, columns=["episode_id"]))
+    rebuilt.parts = len(parts)
+
+
+def _part(path: Path, about: Mapping[str, Any]) -> Part:
+    return Part(
+        part=path.name,
+        table_name=about["table"],
+        position=about["position"],
+        rows=pq.read_metadata(path).num_rows,
+        bytes=path.stat().st_size,
+        sha256=sha256_file(path),
+        batch=about["batch"],
+        revision=about["revision"],
+        run_id=about["commit"]["run_id"],
+        committed=about["commit"]["at"],
+    )
+
+
+def _take_over(path: Path, state: State, rebuilt: Rebuilt) -> None:
+    """Rows of the old file's other tables, as many as it gives."""
+    if not path.is_file():
+        return
+    with contextlib.closing(sqlite3.connect(path)) as old, state.transaction() as connection:
+        old.text_factory = lambda raw: raw.decode("utf-8", "replace")  # one damaged text must not end a table
+        for name in (*STATE_TABLES, "run_files"):
+            if name in _INDEX:
+                continue
+            held = {row[1] for row in _readable(old, f"PRAGMA table_info({name})")}  # of an older version: not all
+            own = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+            names = [column for column in own if column in held]
+            columns = ", ".join(f'"{column}"' for column in names)
+            marks = ", ".join("?" * len(names))
+            rebuilt.taken[name] = 0
+            for row in _readable(old, f"SELECT {columns} FROM {name}"):  # noqa: S608 - names of our own
+                connection.execute(f"INSERT OR IGNORE INTO {name} ({columns}) VALUES ({marks})", row)  # noqa: S608
+                rebuilt.taken[name] += 1
+
+
+def _readable(old: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
+    """Rows until the file gives no more."""
+    with contextlib.suppress(sqlite3.Error):
+        yield from old.execute(sql)
+
+
+def _remove(path: Path) -> None:
+    for file in (*(path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")), count_file(path)):
+        file.unlink(missing_ok=True)
+
 
 _DEPTH = 4  # folders below the workspace in which a moved dataset is looked for
 

@@ -10,7 +10,7 @@ from twinloop.catalog.fsck import Finding
 from twinloop.catalog.seals import Seal, broken, readable
 from twinloop.catalog.state import State
 from twinloop.core.errors import InputError
-from twinloop.dataset import layout
+from twinloop.dataset.lerobot import layout
 
 _ELSEWHERE = ("catalog", "policies")  # folders of a workspace that have checks of their own
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from twinloop.catalog.state import State
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import sha256_bytes, sha256_file
-from twinloop.dataset import layout
-from twinloop.dataset.parquet import open_parquet
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import open_parquet
 
 _ROOMS = ("data", "meta", "twinloop", "videos")  # folders of which every file counts: none may be a link to outside
 _BLOCK = re.compile(r"(^|.*/)chunk-[^/]*/file-[^/]*$", re.DOTALL)

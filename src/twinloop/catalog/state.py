@@ -21,11 +21,16 @@ from typing import Any, Protocol
 import pyarrow as pa
 
 from twinloop.catalog import state_schema
-from twinloop.catalog.commit_count import write_count, write_hash
-from twinloop.catalog.row_digests import RowDigests, measured_digests, store_all, stored_digests
+from twinloop.catalog.state_digests import (
+    RowDigests,
+    measured_digests,
+    store_all,
+    stored_digests,
+    write_count,
+    write_hash,
+)
 from twinloop.catalog.state_schema import STATE_TABLES
-from twinloop.core.errors import DatasetError, DatasetLockedError, UnknownNameError
-from twinloop.core.system_errors import full, refused
+from twinloop.core.errors import DatasetError, DatasetLockedError, UnknownNameError, full, refused
 
 BUSY_S = 30.0  # how long a writer waits for its turn: a commit takes milliseconds, so that who waits longer is told
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -366,16 +371,16 @@ class Opened(Protocol):
 
     @property
     def root(self) -> Path:
-        """The folder."""
+        """The workspace's folder."""
         ...
 
     @property
     def state(self) -> State:
-        """What is known of the workspace."""
+        """What its SQLite file holds."""
         ...
 
     def query(
         self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = (), *, most_rows: int | None = None
     ) -> pa.Table:
-        """The rows of a SELECT; see `Workspace.query`."""
+        """Return the rows of one statement that reads: see `Workspace.query`."""
         ...

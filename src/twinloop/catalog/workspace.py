@@ -15,12 +15,11 @@ import yaml
 from twinloop import __version__
 from twinloop.catalog.adding import Added, add_folder
 from twinloop.catalog.batch_commit import key_of
-from twinloop.catalog.fingerprint import Fingerprint
-from twinloop.catalog.frozen import Frozen, freeze, frozen
+from twinloop.catalog.folder_metadata import Fingerprint
+from twinloop.catalog.frozen import Frozen, freeze, frozen, record_policy
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.labels import Survey, Written, write
 from twinloop.catalog.limits import Limits
-from twinloop.catalog.lineage import record_policy
 from twinloop.catalog.parts import Draft, Part, Parts, enlist, rows_of_table
 from twinloop.catalog.querying import Queries
 from twinloop.catalog.schema import EPISODES, TABLES
@@ -32,8 +31,8 @@ from twinloop.core.files import dumps, write_text
 from twinloop.core.records import Source
 from twinloop.core.redaction import redacted, redacted_values, redacted_words
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 FILE = "twinloop.yaml"
 STATE = "state.sqlite"

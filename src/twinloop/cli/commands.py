@@ -148,7 +148,7 @@ class Fetch:
 
     def run(self) -> Outcome:
         """Fetch."""
-        from twinloop.dataset.fetch import fetch_dataset
+        from twinloop.dataset.storage.targets import fetch_dataset
 
         figures = fetch_dataset(self.address, self.output)
         console(json=self.json).print(

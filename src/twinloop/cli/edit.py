@@ -122,7 +122,7 @@ class EditMerge(Writing):
     def run(self) -> Outcome:
         """Merge."""
         from twinloop.dataset.edit.operations import merge
-        from twinloop.dataset.edit.transcode import Encoding
+        from twinloop.dataset.media.video_copy import Encoding
 
         encoding = None if self.codec is None else Encoding(codec=self.codec)
         settings = self.settings(encoding=encoding, same_units=self.same_units, common=self.common, twice=self.twice)
@@ -178,7 +178,7 @@ class EditReencode(Writing):
     def run(self) -> Outcome:
         """Encode."""
         from twinloop.dataset.edit.operations import reencode
-        from twinloop.dataset.edit.transcode import Encoding
+        from twinloop.dataset.media.video_copy import Encoding
 
         height, width = _size(self.size) if self.size is not None else (None, None)
         encoding = Encoding(codec=self.codec, gop=self.gop, crf=self.crf, height=height, width=width)

@@ -15,7 +15,7 @@ from twinloop.cli.commands import Outcome, console
 class Export:
     """Export a LeRobot folder (v3.0 or v2.1, anybody's) to another format; docs/exchange.md says what survives.
 
-    Formats are looked up in `dataset/exporters/formats.py`, one line each: lerobot (v3.0), lerobot-v2 (v2.1), groot, …
+    Formats are looked up in `dataset/export/formats.py`, one line each: lerobot (v3.0), lerobot-v2 (v2.1), groot, …
     """
 
     format: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="FORMAT")]]

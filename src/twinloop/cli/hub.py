@@ -32,7 +32,7 @@ class Push:
 
     def run(self) -> Outcome:
         """Push."""
-        from twinloop.dataset.hub import push_dataset
+        from twinloop.dataset.storage.hub import push_dataset
 
         done = push_dataset(
             self.dataset,
@@ -68,7 +68,7 @@ class Pull:
 
     def run(self) -> Outcome:
         """Pull."""
-        from twinloop.dataset.hub import pull_dataset
+        from twinloop.dataset.storage.hub import pull_dataset
 
         done = pull_dataset(self.repo_id, self.output, revision=self.revision, allow=self.allow, ignore=self.ignore)
         console(json=self.json).print(

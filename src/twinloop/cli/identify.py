@@ -1,14 +1,76 @@
-"""The command that identifies a twin from logs."""
+"""The command ``twinloop identify``: its flags before the fit, of the fit, and beyond it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
 
 from twinloop.cli.commands import Outcome, Reading, console
-from twinloop.cli.planning import Planning
-from twinloop.cli.ranging import Ranging
 from twinloop.core.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planning:
+    """Look before the fit: what the data can tell, and a motion that would tell the rest."""
+
+    plan: bool = False
+    """Say what the data, or none, can tell about each parameter; fit nothing. Needs neither --data nor --output."""
+    excitation: Path | None = None
+    """With --plan: write the motion that would tell the rest, within the robot's limits, to this .yaml."""
+    duration: float = 30.0
+    """Seconds of one pass of that motion."""
+    repeat: int = 4
+    """How often it will be recorded, each pass an episode."""
+    optimal: Literal["D", "A", "E"] = "D"
+    """What of the open parameters' covariance is made small: determinant, trace or largest eigenvalue."""
+    speed_share: float = 0.6
+    """Part of the servos' no-load speed, and of the acceleration that their torque gives, that it may use."""
+    plan_seed: int = 0
+    """Seed of the plausible parameters and of the search."""
+
+    def run(self, twin: str, log: Any, *, config: Any, output: Path | None, console: Console) -> dict[str, Any]:
+        """Plan."""
+        from twinloop.workflows.identify.excitation import PlanRequest, run_plan
+
+        request = PlanRequest(
+            excitation=self.excitation,
+            duration=self.duration,
+            repeat=self.repeat,
+            criterion=self.optimal,
+            speed=self.speed_share,
+            seed=self.plan_seed,
+        )
+        return run_plan(twin, log, request, console=console, config=config, output=output)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranging:
+    """Beyond the fit: ranges that cover real clips, physics that is missing, change in time."""
+
+    calibrate: str | None = None
+    """Clips of their own that widen the ranges until they cover: last:K of those not held out, every:K, or numbers."""
+    compare: bool = False
+    """Fit rival structures (delay, backlash, Stribeck friction, …) and say which physics is missing."""
+    structures: tuple[str, ...] = ()
+    """Names of the structures to compare; by default all."""
+    structure_file: Path | None = None
+    """YAML with structures of your own (docs/hypotheses.md)."""
+    folds: int = 3
+    """Folds of episodes over which structures are cross-fitted; with --holdout they are judged on that instead."""
+    drift: str | None = None
+    """Test for change between groups of episodes: a number of groups in order, hour, day, or a condition's name."""
+
+    posterior: Literal["sbi"] | None = None
+    """Learn a posterior by simulation-based inference beside the fit, and check it (docs/posterior.md)."""
+
+    def request(self) -> Any:
+        """What the loop takes."""
+        from twinloop.workflows.identify.identify import Beyond
+
+        return Beyond(**vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from twinloop.cli.commands import Outcome, Reading, console
 from twinloop.core.errors import InputError
 
 if TYPE_CHECKING:
-    from twinloop.dataset.log_checks.mending import Mending
+    from twinloop.dataset.logs.checks.mending import Mending
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Mend:
 
     def mending(self) -> Mending:
         """As the rooms below take it."""
-        from twinloop.dataset.log_checks.mending import Mending
+        from twinloop.dataset.logs.checks.mending import Mending
 
         if self.quaternions not in ("wxyz", "xyzw"):
             raise InputError(f"--quaternions {self.quaternions}: give wxyz or xyzw.")

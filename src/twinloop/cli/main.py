@@ -20,6 +20,7 @@ from rich.markup import escape
 
 from twinloop import __version__
 from twinloop.cli.approve import Approve
+from twinloop.cli.arguments import check_local_paths, check_numbers, joined
 from twinloop.cli.commands import Command, Demo, Doctor, Fetch, Generate, Replay, Twin
 from twinloop.cli.compare import Compare
 from twinloop.cli.coverage import Coverage
@@ -36,15 +37,12 @@ from twinloop.cli.hub import Pull, Push
 from twinloop.cli.identify import Identify
 from twinloop.cli.importing import Import
 from twinloop.cli.label import Label, labelled
-from twinloop.cli.local_paths import check_local_paths
 from twinloop.cli.monitor import Monitor
-from twinloop.cli.numbers import check_numbers
 from twinloop.cli.plan import Plan
 from twinloop.cli.policies import Policies, Promote, Rollback
 from twinloop.cli.query import Query
 from twinloop.cli.recording import Record
 from twinloop.cli.render import Render
-from twinloop.cli.repeats import joined
 from twinloop.cli.run import Run
 from twinloop.cli.scenario import Scenario
 from twinloop.cli.sensors import Sensors
@@ -53,10 +51,9 @@ from twinloop.cli.train import Train
 from twinloop.cli.workspace import Add, Init
 from twinloop.core.approval import name_on_command_line
 from twinloop.core.console import SafeConsole, visible
-from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.errors import InputError, TwinloopError, refused
 from twinloop.core.files import dumps
 from twinloop.core.redaction import note_secrets, redacted, redacted_values, redacted_words
-from twinloop.core.system_errors import refused
 from twinloop.workflows.run.results import finite
 
 _INTERRUPTED = 130

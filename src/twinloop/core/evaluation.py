@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import atomic_open, read_json, sha256_bytes, sha256_file, write_json
+from twinloop.core.files import atomic_open, sha256_bytes, sha256_file, write_json
 from twinloop.core.tables import conforming
 from twinloop.core.trials import DOMAINS, Domain, Trials
 

@@ -16,9 +16,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 
 from twinloop.core.documents import open_regular
-from twinloop.core.documents import read_json as read_json
-from twinloop.core.errors import DatasetError, InputError
-from twinloop.core.system_errors import is_full, refused
+from twinloop.core.errors import DatasetError, InputError, is_full, refused
 
 
 @contextlib.contextmanager

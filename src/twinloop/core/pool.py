@@ -1,4 +1,8 @@
-"""Work on local processes, results in order whoever was faster; nothing survives the process that asked for it."""
+"""Work on local processes, results in order, nothing left behind; and on ones that may die and are replaced.
+
+For work that calls libraries which end the process when something is wrong, as renderers do. `pool` is for work that
+does not: there a death ends the run.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,17 @@ import collections
 import multiprocessing
 import multiprocessing.process
 import os
+import pickle
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from twinloop.core.errors import TwinloopError
 from twinloop.core.profile import span
@@ -137,3 +145,196 @@ def begin_worker(threads: str) -> None:
 def _follow(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
     os._exit(1)
+
+
+Report = Callable[[Any], None]
+Work = Callable[[Item, Report], Result]
+
+TRIES = 2  # a machine's moment of weakness passes; what ends its process twice will do so again
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost:
+    """An item that ended its process each time: how the last one ended, and what it had reported last (or None)."""
+
+    how: str
+    reported: Any
+
+
+def lasting_map(
+    function: Work[Item, Result],
+    items: Iterable[Item],
+    *,
+    workers: int,
+    tries: int = TRIES,
+    progress: Report | None = None,
+) -> Iterator[tuple[Item, Result | Lost]]:
+    """Yield every item with ``function(item, report)`` in order, whoever was faster and whoever died.
+
+    Args:
+        function: picklable; ``report`` takes what it wants to say on the way, of which the last is kept.
+        items: all of them are worked on, however far behind the one is that is yielded next: results should be small.
+        workers: processes; 0 works in this one, which then dies with what is wrong.
+        tries: how many processes an item may end before it is given up as `Lost`.
+        progress: called here with every report.
+
+    Raises:
+        TwinloopError: or whatever else the function raised, when it is the item's turn.
+    """
+    tell = progress or _silent
+    if not workers:
+        for item in items:
+            yield item, function(item, tell)
+        return
+    with _crew(function, workers) as crew:
+        yield from _supervised(crew, [_Task(item=item) for item in items], tries, tell)
+
+
+def _silent(value: Any) -> None:
+    """Nobody listens."""
+    del value
+
+
+@dataclass(kw_only=True)
+class _Task(Generic[Item]):
+    item: Item
+    deaths: int = 0
+    outcome: tuple[str, Any] | None = None  # how it went, and what came of it
+
+
+class _Worker:
+    """One process and the pipe to it; ``task`` is what it works on."""
+
+    def __init__(self, function: Work[Any, Any], threads: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        self.task: _Task[Any] | None = None
+        self.reported: Any = None
+        self.process = context.Process(target=_serve, args=(function, theirs, threads), daemon=True)
+        self.process.start()
+        theirs.close()  # so that the end of the process is the end of the pipe
+
+    def begin(self, task: _Task[Any]) -> None:
+        self.task, self.reported = task, None
+        try:
+            self.pipe.send(task.item)
+        except OSError:
+            return  # it has died before: the pipe says so to who waits
+
+    def message(self) -> tuple[str, Any]:
+        """What it says next; that it ended, when it did."""
+        try:
+            return self.pipe.recv()
+        except (EOFError, OSError):
+            self.process.join()
+            return "ended", _how(self.process.exitcode)
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.pipe.close()
+
+
+class _Crew:
+    """As many workers as are wanted at a time, made anew where one has died."""
+
+    def __init__(self, function: Work[Any, Any], size: int) -> None:
+        self._function, self._size, self._threads = function, size, max(1, cores() // size)
+        self.workers: list[_Worker] = []
+
+    def idle(self) -> _Worker | None:
+        """Somebody without work, engaged where there is room."""
+        found = next((worker for worker in self.workers if worker.task is None), None)
+        if found is None and len(self.workers) < self._size:
+            found = _Worker(self._function, self._threads)
+            self.workers.append(found)
+        return found
+
+    def busy(self) -> dict[Connection, _Worker]:
+        """Those with work, by the pipes to wait at."""
+        return {worker.pipe: worker for worker in self.workers if worker.task is not None}
+
+    def dismiss(self, worker: _Worker) -> None:
+        """Forget somebody who died."""
+        self.workers.remove(worker)
+        worker.stop()
+
+
+@contextmanager
+def _crew(function: Work[Any, Any], size: int) -> Generator[_Crew]:
+    crew = _Crew(function, size)
+    try:
+        yield crew
+    finally:
+        for worker in crew.workers:
+            worker.stop()
+
+
+def _supervised(
+    crew: _Crew, tasks: list[_Task[Item]], tries: int, progress: Report
+) -> Iterator[tuple[Item, Any | Lost]]:
+    waiting, following = collections.deque(tasks), collections.deque(tasks)
+    while following:
+        while waiting and (worker := crew.idle()) is not None:
+            worker.begin(waiting.popleft())
+        busy = crew.busy()
+        for pipe in wait(list(busy)):
+            _hear(crew, busy[pipe], waiting, tries, progress)  # pyright: ignore[reportArgumentType]
+        while following and following[0].outcome is not None:
+            yield _outcome(following.popleft())
+
+
+def _hear(crew: _Crew, worker: _Worker, waiting: collections.deque[_Task[Item]], tries: int, progress: Report) -> None:
+    """Take one message of a worker."""
+    kind, value = worker.message()
+    task = worker.task
+    if task is None:
+        return
+    if kind == "report":
+        worker.reported = value
+        progress(value)
+        return
+    worker.task = None
+    if kind != "ended":
+        task.outcome = (kind, value)
+        return
+    crew.dismiss(worker)
+    task.deaths += 1
+    if task.deaths < tries:
+        waiting.appendleft(task)
+    else:
+        task.outcome = ("lost", Lost(how=value, reported=worker.reported))
+
+
+def _outcome(task: _Task[Item]) -> tuple[Item, Any]:
+    kind, value = task.outcome or ("lost", None)
+    if isinstance(value, Exception) and kind == "raised":
+        raise value
+    return task.item, value
+
+
+def _how(code: int | None) -> str:
+    """How a process ended, for people."""
+    if code is None or code >= 0:
+        return f"ended with code {code}"
+    name = signal.Signals(-code).name if -code in set(signal.Signals) else "unknown"
+    memory = "; the system kills so what takes too much memory" if -code == signal.SIGKILL else ""
+    return f"was ended by signal {-code} ({name}{memory})"
+
+
+def _serve(function: Work[Any, Any], pipe: Connection, threads: int) -> None:
+    """What a worker does: one item after another, until the pipe ends."""
+    begin_worker(str(threads))
+    while True:
+        try:
+            item = pipe.recv()
+        except EOFError:
+            return
+        try:
+            answer = ("done", function(item, lambda value: pipe.send(("report", value))))
+        except Exception as error:  # noqa: BLE001 - carried to who asked, where it is raised
+            answer = ("raised", error)
+        try:
+            pipe.send(answer)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            pipe.send(("raised", TwinloopError(f"{answer[1]!r} cannot be handed back: {error}")))

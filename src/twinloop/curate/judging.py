@@ -105,7 +105,7 @@ def shortened(scores: Sequence[Score]) -> list[Score]:
 
 
 def verdict_of(severity: str) -> Verdict:
-    """What a finding of `dataset.log_checks` makes of an episode."""
+    """What a finding of `dataset.logs.checks` makes of an episode."""
     verdicts: dict[str, Verdict] = {"error": "bad", "warning": "suspect", "note": "good"}
     return verdicts[severity]
 

@@ -9,12 +9,11 @@ import numpy as np
 from twinloop.core.errors import LogError
 from twinloop.core.records import Source
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.generated_signals import generated_signals
-from twinloop.dataset.importers.columns import EpisodeBuilder
-from twinloop.dataset.importers.options import LogOptions
-from twinloop.dataset.importers.raw import RawEpisode
-from twinloop.dataset.parquet import numbers
-from twinloop.dataset.reader import DatasetReader, flat_names
+from twinloop.dataset.lerobot.parquet import numbers
+from twinloop.dataset.lerobot.reader import DatasetReader, flat_names
+from twinloop.dataset.logs.importers.columns import EpisodeBuilder
+from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode
+from twinloop.dataset.signals import generated_signals
 from twinloop.dataset.spec import STATE, TRUE_TIME
 
 

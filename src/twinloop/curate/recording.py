@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from twinloop.core.records import Episode, Provenance, SimEpisode, Source
 from twinloop.curate.reading import read_raw
-from twinloop.dataset.importers.raw import RawEpisode
-from twinloop.dataset.picture_sources import open_pictures
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.signal_table import restored
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.importers.protocol import RawEpisode
+from twinloop.dataset.media.picture_sources import open_pictures
+from twinloop.dataset.signals import restored
 
 Array = NDArray[np.float64]
 Pictures = NDArray[np.uint8]

@@ -13,7 +13,7 @@ from twinloop.core.files import sha256_file
 _ROOM = Path(__file__).parent
 _IMPORT = re.compile(r"^\s*from (twinloop[\w.]*) import ", re.MULTILINE)
 # What is followed further: rooms that measure. Of others, as of `dataset`, what is imported directly counts.
-_FOLLOWED = ("twinloop.curate", "twinloop.stats", "twinloop.encoders", "twinloop.dataset.log_checks")
+_FOLLOWED = ("twinloop.curate", "twinloop.stats", "twinloop.encoders", "twinloop.dataset.logs.checks")
 # A list of names, which grows, and modules of which no figure comes.
 _NO_FIGURES = (
     *("twinloop.curate.registry", "twinloop.core.errors", "twinloop.core.files", "twinloop.core.headline"),

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 from twinloop.core.documents import parse_json
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.files import dumps
-from twinloop.dataset import layout
-from twinloop.dataset.parquet import open_parquet
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import open_parquet
 
 if TYPE_CHECKING:
     import pyarrow.dataset as pad

@@ -8,7 +8,7 @@ from typing import Any
 
 from twinloop.core.errors import InputError, UnitsError
 from twinloop.core.units import UnitMap
-from twinloop.dataset import layout
+from twinloop.dataset.lerobot import layout
 
 STATE, TRUE_TIME = "observation.state", "observation.time"
 RUNS = (

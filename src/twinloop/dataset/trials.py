@@ -9,8 +9,8 @@ import numpy as np
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.trials import DOMAINS, Domain, Trials
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials_table import read_rows, trials_of_rows
 
 _TABLES = (".csv", ".json")

@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_file
-from twinloop.core.srgb import linear_of
-from twinloop.dataset.pictures import Pictures, resized
+from twinloop.core.imaging import linear_of
+from twinloop.dataset.media.pictures import Pictures, resized
 
 Array = NDArray[np.float32]
 _SIDE = 128

@@ -17,7 +17,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.extension import raised
 from twinloop.core.files import sha256_json
 from twinloop.core.registry import Registry
-from twinloop.dataset.pictures import Pictures
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.encoders.pictures import Encoder, open_encoder
 from twinloop.encoders.trajectory import Clips
 

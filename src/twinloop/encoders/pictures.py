@@ -20,7 +20,7 @@ from twinloop.core.extension import raised
 from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.yaml_documents import load_yaml, parse_yaml
-from twinloop.dataset.pictures import Pictures, resized
+from twinloop.dataset.media.pictures import Pictures, resized
 
 METADATA = "twinloop.preprocessing"
 POLICY_FILES = ("encoder.onnx", "encoder.pt")

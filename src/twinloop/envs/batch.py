@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from twinloop.core.params import ParamTable
 from twinloop.envs.episodes import EpisodeSource
 from twinloop.simulate import Backend
-from twinloop.simulate.monitor import Monitor
+from twinloop.simulate.rollout import Monitor
 from twinloop.twin import Twin
 
 

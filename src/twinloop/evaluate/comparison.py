@@ -24,8 +24,7 @@ from twinloop.evaluate.acting import Candidate
 from twinloop.evaluate.run import Arena, Row, Trial
 from twinloop.stats import Interval, PairedCounts, Sequential, check_margin, mcnemar
 from twinloop.stats.interval import check_level
-from twinloop.stats.sequential import running_p
-from twinloop.stats.sequential_pairs import log_e_pairs, sequential_pairs
+from twinloop.stats.sequential import log_e_pairs, running_p, sequential_pairs
 
 Answer = Literal["better", "worse", "equivalent", "undecided"]
 FIRST = 32  # pairs of the first batch; each further one is as many as all before, at most `MOST`

@@ -27,8 +27,8 @@ from twinloop.core.errors import InputError
 from twinloop.core.evaluation import TRIALS, Evaluation
 from twinloop.core.trials import Trials
 from twinloop.core.units import UnitMap
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
 from twinloop.dataset.trials_table import Row, number, read_rows, trials_of_rows, truth
 from twinloop.evaluate.scores import arm_limits, joint_violations, tool_smoothness

@@ -16,8 +16,7 @@ from twinloop.twin.compiling import changed_suffix, compile_model
 from twinloop.twin.devices import sensor_params
 from twinloop.twin.params import expand_params
 from twinloop.twin.scene import Scene
-from twinloop.twin.scene_build import CONTACT_SETTINGS, GEOM_TYPES, build_scene
-from twinloop.twin.scene_shapes import expand
+from twinloop.twin.scene_build import CONTACT_SETTINGS, GEOM_TYPES, build_scene, expand
 from twinloop.twin.scene_spec import SceneSpec, ShapeSpec
 from twinloop.twin.servos import nominals
 from twinloop.twin.shapes import Piece

@@ -26,7 +26,7 @@ from twinloop.gap.errors import window_errors
 from twinloop.gap.groups import Group, changed_params
 from twinloop.gap.thinning import part_within, physics_steps
 from twinloop.simulate import Backend
-from twinloop.simulate.physics_rate import at_physics_rate
+from twinloop.simulate.replay import at_physics_rate
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.dataset.pictures import Pictures
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.gap.camera_remedy_detail import DetailFit, fit_blur, fit_noise
 from twinloop.gap.camera_remedy_develop import Look, redeveloped
 from twinloop.gap.camera_remedy_tone import ToneProblem

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from twinloop.core.seeds import generator
-from twinloop.dataset.pictures import Pictures
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.gap.camera_remedy_develop import (
     BLUR,
     Look,

@@ -15,7 +15,7 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from twinloop.core.seeds import generator
-from twinloop.dataset.pictures import Pictures
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.sensors.camera import CameraModel, sensor
 from twinloop.sensors.camera.colour import mixing, pattern, responses
 from twinloop.sensors.camera.demosaic import demosaic

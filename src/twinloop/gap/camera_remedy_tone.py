@@ -17,7 +17,7 @@ from scipy.special import stdtr, stdtrit
 
 from twinloop.gap.camera_remedy_develop import Look, delivered, scaled, sensor_values
 from twinloop.gap.picture_statistics import PictureStatistics, PixelSample, colour_statistics
-from twinloop.twin.quantities.cameras import CAMERA_SENSORS
+from twinloop.twin.quantities.sensing import CAMERA_SENSORS
 
 Array = NDArray[np.float64]
 CANDIDATES = (

@@ -24,7 +24,7 @@ from twinloop.gap.events_kinematics import (
     whose,
 )
 from twinloop.gap.events_motion import about, breakaways, directions, onsets, reversals
-from twinloop.simulate.channels_bodies import free_joint
+from twinloop.simulate.channels import free_joint
 from twinloop.simulate.replay_logs import ReplayLogs
 
 Array = NDArray[np.float64]

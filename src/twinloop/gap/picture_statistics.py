@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter, maximum_filter
 
+from twinloop.core.imaging import linear_of
 from twinloop.core.seeds import generator
-from twinloop.core.srgb import linear_of
-from twinloop.dataset.pictures import Pictures
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.sensors.camera.shading import radius_squared
 
 Array = NDArray[np.float64]

@@ -23,8 +23,7 @@ from twinloop.gap.errors import stream_logs, summed
 from twinloop.gap.groups import Group
 from twinloop.gap.thinning import part_within
 from twinloop.simulate import Backend
-from twinloop.simulate.physics_rate import at_physics_rate
-from twinloop.simulate.replay import replay
+from twinloop.simulate.replay import at_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions
 from twinloop.stats import SobolIndices, SobolTerms, sobol_indices, sobol_rows, sobol_terms
 from twinloop.twin import Twin

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError
 from twinloop.core.records import Episode
-from twinloop.dataset.recorded_signals import column_units
+from twinloop.dataset.signals import column_units
 
 Array = NDArray[np.float64]
 

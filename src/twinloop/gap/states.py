@@ -28,7 +28,7 @@ from twinloop.stats import (
     precision_recall_density_coverage,
     wasserstein,
 )
-from twinloop.stats.classifier_fit import Features
+from twinloop.stats.discriminant import Features
 
 SIDES = ("real", "simulated")
 CLIP_S = 2.0  # a movement or two of an arm, and twenty times the lag of its servos (our choice)

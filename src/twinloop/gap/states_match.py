@@ -11,7 +11,7 @@ import numpy as np
 from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
-from twinloop.dataset.resample import resample
+from twinloop.dataset.logs.resampling import resample
 from twinloop.encoders.trajectory import Clips, cut_clips
 from twinloop.stats.interval import check_level
 

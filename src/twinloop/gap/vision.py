@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.embedding import require_same_encoder
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Headline
-from twinloop.dataset.pictures import Pictures
+from twinloop.core.records import require_same_encoder
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.encoders.pictures import Encoder
 from twinloop.gap.camera_remedy import Remedy, find_remedies
 from twinloop.gap.camera_remedy_develop import Look

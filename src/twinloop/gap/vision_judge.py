@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.pictures import Pictures
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.encoders.pictures import Encoder
 from twinloop.gap.camera_remedy import Remedy, developed_again, remedied, statistics_of
 from twinloop.gap.camera_remedy_develop import Look

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.pictures import Pictures
+from twinloop.dataset.media.pictures import Pictures
 from twinloop.encoders.classical import lab_of
 from twinloop.stats import classifier_test, holm
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.embedding import Embedding
 from twinloop.core.errors import InputError
-from twinloop.dataset.pictures import LEAST_EPISODES, Pictures, PictureSet, Size, samples
+from twinloop.core.records import Embedding
+from twinloop.dataset.media.pictures import LEAST_EPISODES, Pictures, PictureSet, Size, samples
 from twinloop.encoders.pictures import Encoder
 from twinloop.gap.picture_statistics import PictureStatistics, PixelSample, picture_statistics, sampled_pixels
 from twinloop.gap.vision_regions import region_features

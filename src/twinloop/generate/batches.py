@@ -17,7 +17,7 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.profile import Profile, profiling, span
 from twinloop.core.records import SimEpisode
 from twinloop.core.units import UnitMap
-from twinloop.dataset.aside import SetAside
+from twinloop.dataset.invalid_worlds import SetAside
 from twinloop.generate.adaptive import Rounds, boundary_counts
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.readings import Felt, with_environment, with_readings

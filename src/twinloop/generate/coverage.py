@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.core.files import read_json
 from twinloop.core.params import ParamTable
-from twinloop.dataset import layout
-from twinloop.dataset.parquet import open_parquet, require_columns
-from twinloop.dataset.progress import Progress
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import open_parquet, require_columns
+from twinloop.dataset.lerobot.progress import Progress
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.adaptive import history, known_plan, known_rounds
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config

@@ -13,7 +13,7 @@ from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import InputError
 from twinloop.core.profile import span
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.parquet import fixed_lists
+from twinloop.dataset.lerobot.parquet import fixed_lists
 from twinloop.dataset.side_tables import check_name
 from twinloop.dataset.spec import ReadingSpec
 from twinloop.rollout import BodySensors, Reading, reading_columns, reporting_sensors

@@ -12,9 +12,9 @@ import numpy as np
 from twinloop.core.approval import mark
 from twinloop.core.errors import InputError
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.aside import SetAside, read_aside
-from twinloop.dataset.layout import SPEC
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.invalid_worlds import SetAside, read_aside
+from twinloop.dataset.lerobot.layout import SPEC
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.spec import RUNS
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.rollout import Replay, initial_from_state

@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from twinloop.core.console import track
 from twinloop.core.pool import Engine, LocalProcesses
 from twinloop.core.profile import Profile, profiling, span
-from twinloop.core.progress import track
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.aside import SetAside
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.invalid_worlds import SetAside
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
 from twinloop.generate.adaptive import rounds_left
 from twinloop.generate.batches import Batch, Outcome, dataset_units, work, work_here

@@ -12,7 +12,7 @@ from twinloop.core.errors import InputError
 from twinloop.twin import Twin
 from twinloop.twin.compiling import compile_model
 from twinloop.twin.gear import Gear, add_gears, geared_qpos
-from twinloop.twin.quantities.gears import GEAR, MOTOR
+from twinloop.twin.quantities.joints import GEAR, MOTOR
 
 _ANY_PLAY = 2e-3  # written per world, see `VirtualArms`
 

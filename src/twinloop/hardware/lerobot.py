@@ -16,7 +16,7 @@ from twinloop.core.errors import InputError, MissingDependencyError, UnknownName
 from twinloop.core.extension import raised
 from twinloop.core.records import Source
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, UnitMap
-from twinloop.dataset.calibration import MotorCalibration, calibrated_units, read_calibration
+from twinloop.dataset.lerobot.calibration import MotorCalibration, calibrated_units, read_calibration
 from twinloop.hardware.lerobot_bus import CarefulBus
 from twinloop.hardware.protocol import POSITION, NotConnectedError, WallClock
 from twinloop.twin import load_twin

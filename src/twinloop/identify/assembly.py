@@ -12,8 +12,7 @@ from twinloop.identify.encoder import scale_from_quantum
 from twinloop.identify.problem import Block, Problem
 from twinloop.identify.space import Space, free_space
 from twinloop.simulate import Backend
-from twinloop.simulate.physics_rate import at_physics_rate
-from twinloop.simulate.replay import replay
+from twinloop.simulate.replay import at_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import best_lag
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json, write_json
+from twinloop.core.files import write_json
 from twinloop.identify.solver import Descent
 
 _SCHEMA = 1

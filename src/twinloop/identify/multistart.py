@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from twinloop.identify.problem import Problem
 from twinloop.identify.solver import Solution
 from twinloop.identify.space import Space
-from twinloop.randomize.sobol import scrambled_sobol
+from twinloop.randomize.sequences import scrambled_sobol
 
 Array = NDArray[np.float64]
 _ALIKE = 0.05  # optima are called nearly equal up to this difference of their losses, relative

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.units import PERCENT
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.spec import STATE
 from twinloop.tasks import Task
 

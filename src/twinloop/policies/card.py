@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
+from twinloop.core.console import Code, markdown_cell, markdown_code, markdown_text, one_line
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
-from twinloop.core.markdown import Code, markdown_cell, markdown_code, markdown_text, one_line
 from twinloop.core.units import UnitMap
 
 _KINDS = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json
 from twinloop.policies.card import Card
 
 SCHEMA = 1

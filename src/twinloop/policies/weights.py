@@ -21,7 +21,7 @@ from torch import Tensor  # pyright: ignore[reportMissingImports]
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes
-from twinloop.dataset.snapshot import locked_snapshot, replace_bytes
+from twinloop.dataset.storage.snapshot import locked_snapshot, replace_bytes
 from twinloop.policies.card import Card, render_card
 from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS
 

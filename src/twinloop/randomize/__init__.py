@@ -1,12 +1,11 @@
 """What varies between two worlds: distributions, frozen plans of draws, and where their ranges come from."""
 
 from twinloop.randomize.adaptive import AdaptiveDraw, run_rounds
-from twinloop.randomize.config import parse_randomization
 from twinloop.randomize.constraints import Constraint
 from twinloop.randomize.designs import make_design
 from twinloop.randomize.options import OPTIONS, adaptive_options, parse_adaptive, parse_constraints
 from twinloop.randomize.plan import Draw, JointDraw, Plan
-from twinloop.randomize.section import section_plan
+from twinloop.randomize.section import parse_randomization, section_plan
 from twinloop.randomize.sources import default_draws, identified_draws, identified_notes, read_identified
 
 __all__ = [

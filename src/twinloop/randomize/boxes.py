@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from twinloop.core.errors import InputError
 from twinloop.randomize.draws import Scope
-from twinloop.randomize.permute import permute
+from twinloop.randomize.sequences import permute
 from twinloop.twin import Twin
 from twinloop.twin.spec import describe
 

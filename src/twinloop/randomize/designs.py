@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.randomize.permute import permute
-from twinloop.randomize.sobol import MOST_AXES, scrambled_sobol
+from twinloop.randomize.sequences import MOST_AXES, permute, scrambled_sobol
 
 Axes: TypeAlias = Sequence[tuple[str, ...]]
 """One entry per independent number of an episode: the parameters that it decides."""

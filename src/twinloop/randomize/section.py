@@ -1,23 +1,230 @@
-"""A whole ``randomization:`` section as a plan."""
+"""Read the ``randomization:`` section of a YAML file: its draws with units in key names, and the whole as a plan.
+
+A key is either a parameter path (``joint/*/damping``, in SI units) or one of the plain words of the table below with
+its unit as a suffix (``object_mass_kg``). A value is a range ``[low, high]`` or a mapping::
+
+    joint/*/damping: {scale: [0.8, 1.25], tied: true}
+    object_mass_g: {distribution: truncated_normal, mean: 50, std: 10, low: 20, high: 100}
+    object_mass_g: {low: 20, high: 100, proposal: {distribution: log_uniform, low: 20, high: 100}}
+
+Values come from the ``proposal`` where there is one, and each episode records the importance weight that makes up
+for it. What such a section says beside ranges is read by `options`.
+"""
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 from twinloop.core.distribution import ParamDistribution
-from twinloop.core.errors import InputError
+from twinloop.core.errors import InputError, UnitsError, UnknownNameError
+from twinloop.core.units import SUFFIXES, split_unit
 from twinloop.randomize.boxes import parse_boxes
-from twinloop.randomize.combinations import AnyDraw
-from twinloop.randomize.config import parse_randomization
 from twinloop.randomize.constraints import Constraint
 from twinloop.randomize.designs import INDEPENDENT, make_design
-from twinloop.randomize.draws import Draw
+from twinloop.randomize.distributions import Choice, Distribution, make_distribution
+from twinloop.randomize.draws import Draw, Operation, Scope
 from twinloop.randomize.options import OPTIONS, parse_adaptive, parse_constraints
-from twinloop.randomize.plan import Plan
+from twinloop.randomize.plan import AnyDraw, Plan
 from twinloop.randomize.sources import default_draws, identified_draws
 from twinloop.twin import Twin
+
+SECTIONS = ("visual", "physics", "timing", "params")
+_VALUE_KEYS = ("low", "high", "mean", "std", "values", "samples")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Word:
+    """A plain word for some parameters: the patterns it stands for and its operation."""
+
+    patterns: tuple[str, ...]
+    op: Operation = "absolute"
+    tied: bool = False
+
+
+_WORDS: dict[str, _Word] = {
+    "lighting_intensity": _Word(patterns=("light/*/intensity",), tied=True),
+    "camera_jitter": _Word(patterns=("camera/*/rotation/*",)),
+    "camera_position_noise": _Word(patterns=("camera/*/position/*",)),
+    "camera_fov": _Word(patterns=("camera/*/fovy",)),
+    "object_mass": _Word(patterns=("object/*/mass",)),
+    "friction_coefficient": _Word(patterns=("object/*/friction/slide",)),
+    "object_position_noise": _Word(patterns=("object/*/position/?",), op="add"),
+    "joint_damping_scale": _Word(patterns=("joint/*/damping",), op="scale"),
+    "joint_friction_scale": _Word(patterns=("joint/*/frictionloss",), op="scale"),
+    "joint_armature_scale": _Word(patterns=("joint/*/armature",), op="scale"),
+    "servo_gain_scale": _Word(patterns=("actuator/*/kp",), op="scale"),
+    "torque_limit_scale": _Word(patterns=("actuator/*/torque_limit",), op="scale"),
+    "command_delay": _Word(patterns=("actuator/*/delay",), tied=True),
+    "encoder_offset": _Word(patterns=("sensor/*/offset",)),
+    "object_com_offset": _Word(patterns=("object/*/com/?",)),
+    "object_inertia_scale": _Word(patterns=("object/*/inertia/?",), op="scale"),
+    "object_size_scale": _Word(patterns=("object/*/size",), op="scale"),
+    "link_mass_scale": _Word(patterns=("link/*/mass",), op="scale"),
+    "payload": _Word(patterns=("link/*/payload",)),
+    "contact_stiffness_scale": _Word(patterns=("object/*/contact/stiffness",), op="scale"),
+    "contact_damping_ratio": _Word(patterns=("object/*/contact/damping_ratio",)),
+    "restitution": _Word(patterns=("object/*/contact/restitution",)),
+    "gravity_tilt": _Word(patterns=("world/gravity/tilt_?",)),
+    "table_height_offset": _Word(patterns=("geom/table/position/z",)),
+    "table_tilt": _Word(patterns=("geom/table/rotation/[xy]",)),
+    "light_direction": _Word(patterns=("light/*/direction/*",), op="add"),
+    "light_color_scale": _Word(patterns=("light/*/color/?",), op="scale"),
+}
+
+
+def parse_randomization(
+    section: Mapping[str, Any], twin: Twin, *, where: str, skip: frozenset[str] = frozenset({"target"})
+) -> tuple[list[Draw], int]:
+    """Draws of a ``randomization:`` section and the size of its texture pool.
+
+    Args:
+        skip: objects that plain words about objects leave alone (the place target is no object to weigh).
+
+    Raises:
+        UnknownNameError: a section, word or parameter that does not exist; lists the nearest.
+        UnitsError: a word without its unit, or with one of another dimension.
+        BoundsError: a range beyond physical bounds (when the plan is made).
+    """
+    draws: list[Draw] = []
+    pool = 0
+    for name, entries in section.items():
+        if name not in SECTIONS:
+            raise UnknownNameError("section", name, (*SECTIONS, *OPTIONS), where=f"{where}: randomization")
+        for key, value in _entries(entries, f"{where}: randomization.{name}").items():
+            place = f"{where}: randomization.{name}.{key}"
+            if key == "texture_pool":
+                pool = _pool_size(value, place)
+                draws.append(_textures(twin, pool, place))
+            elif "/" in key:
+                draws.append(_path_draw(twin, key, value, place))
+            else:
+                draws.append(_word_draw(twin, key, value, place, skip))
+    return draws, pool
+
+
+def _entries(value: Any, where: str) -> dict[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise InputError(f"{where}: lines of `name: [low, high]` are expected; given {value!r:.60}.")
+    return {str(key): entry for key, entry in (value or {}).items()}
+
+
+def _pool_size(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{where}: a texture pool is a whole number of textures, at least 1; given {value!r}.")
+    return value
+
+
+def _textures(twin: Twin, pool: int, where: str) -> Draw:
+    names = _matching(twin, ("texture/*",), where)
+    return Draw(names=names, distribution=Choice(values=tuple(float(i) for i in range(1, pool + 1))), source=where)
+
+
+def _path_draw(twin: Twin, key: str, value: Any, where: str) -> Draw:
+    return _draw(_matching(twin, (key,), where), value, 1.0, _Word(patterns=(key,)), where)
+
+
+def _word_draw(twin: Twin, key: str, value: Any, where: str, skip: frozenset[str]) -> Draw:
+    stem, unit, factor = split_unit(key)
+    if stem not in _WORDS:
+        stem, unit, factor = (key, "1", 1.0) if key in _WORDS else (stem, unit, factor)
+    if stem not in _WORDS:
+        raise UnknownNameError("parameter", key, [*_WORDS, *twin.params], where=where)
+    word = _WORDS[stem]
+    names = tuple(name for name in _matching(twin, word.patterns, where) if name.split("/")[1] not in skip)
+    if not names:
+        raise UnknownNameError("parameter", key, twin.params, where=where)
+    wanted = "1" if word.op == "scale" else twin.params[names[0]].unit
+    if unit != wanted:
+        fitting = " or ".join(f"{stem}_{suffix}" for suffix, (si, _) in SUFFIXES.items() if si == wanted) or stem
+        given = "has no unit" if unit == "1" else f"is in {unit}"
+        raise UnitsError(
+            f"{where}: {key} {given}, but {names[0]} is in {wanted}. Which unit is meant? Write {fitting}."
+        )
+    return _draw(names, value, factor, word, where)
+
+
+def _matching(twin: Twin, patterns: tuple[str, ...], where: str) -> tuple[str, ...]:
+    names = tuple(name for name in twin.params if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
+    if not names:
+        raise UnknownNameError("parameter", patterns[0], twin.params, where=where)
+    return names
+
+
+def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where: str) -> Draw:
+    op, tied, scope, proposal = word.op, word.tied, "episode", None
+    if isinstance(value, Mapping):
+        options = dict(value)
+        proposal = options.pop("proposal", None)
+        tied, scope = _tied(options.pop("tied", tied), where), str(options.pop("scope", scope))
+        op = cast("Operation", options.pop("op", op))
+        relative = [name for name in ("scale", "add") if name in options]
+        if relative:
+            _alone(value, relative, where)
+            op = cast("Operation", relative[0])
+            factor = 1.0 if op == "scale" else factor
+            options["low"], options["high"] = _pair(options.pop(op), where)
+        distribution = _distribution(options, factor, where)
+    else:
+        low, high = _pair(value, where)
+        distribution = make_distribution("uniform", {"low": low * factor, "high": high * factor}, where=where)
+    if scope not in ("run", "episode", "step"):
+        raise UnknownNameError("scope", scope, ("run", "episode", "step"), where=where)
+    if op not in ("absolute", "scale", "add"):
+        raise UnknownNameError("operation", op, ("absolute", "scale", "add"), where=where)
+    return Draw(
+        names=names,
+        distribution=distribution,
+        op=op,
+        tied=tied,
+        scope=cast("Scope", scope),
+        source=where,
+        proposal=None if proposal is None else _proposal(proposal, factor, where),
+    )
+
+
+def _tied(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{where}.tied: true or false is expected; given {value!r}.")
+    return value
+
+
+def _alone(value: Mapping[str, Any], relative: list[str], where: str) -> None:
+    """Refuse a second way of saying the range beside ``scale:`` or ``add:``."""
+    also = [key for key in value if key in (*relative[1:], "op", "distribution", *_VALUE_KEYS)]
+    if also:
+        raise InputError(f"{where}: {relative[0]} is the whole range; remove {', '.join(also)}.")
+
+
+def _proposal(value: Any, factor: float, where: str) -> Distribution:
+    if not isinstance(value, Mapping):
+        low, high = _pair(value, f"{where}.proposal")
+        value = {"low": low, "high": high}
+    return _distribution(dict(value), factor, f"{where}.proposal")
+
+
+def _distribution(options: dict[str, Any], factor: float, where: str) -> Distribution:
+    kind = str(options.pop("distribution", "uniform"))
+    arguments = {
+        key: _scaled(item, factor, f"{where}.{key}") if key in _VALUE_KEYS else item for key, item in options.items()
+    }
+    return make_distribution(kind, arguments, where=where)
+
+
+def _scaled(value: Any, factor: float, where: str) -> Any:
+    try:
+        return [float(item) * factor for item in value] if isinstance(value, list) else float(value) * factor
+    except (TypeError, ValueError):
+        raise InputError(f"{where}: a number is expected, given {value!r}.") from None
+
+
+def _pair(value: Any, where: str) -> tuple[float, float]:
+    pair = value if isinstance(value, list) and len(value) == 2 else [None]
+    if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in pair):
+        raise InputError(f"{where}: a range is written [low, high] with two numbers; given {value!r}.")
+    return float(value[0]), float(value[1])
 
 
 def no_constraints() -> Mapping[str, Constraint]:

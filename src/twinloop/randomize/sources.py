@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.files import read_json
 from twinloop.randomize.distributions import MultivariateNormal, Uniform
 from twinloop.randomize.draws import Draw, JointDraw
 from twinloop.twin import Twin

@@ -9,8 +9,8 @@ from typing import Any
 
 from twinloop import __version__
 from twinloop.catalog import Workspace
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.core.files import read_json
 from twinloop.release.trained import trained_on
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from twinloop.catalog import Workspace
 from twinloop.catalog import audit as log
-from twinloop.catalog.fsck_release import different
+from twinloop.catalog.fsck_versions import different
 from twinloop.catalog.state import now
 from twinloop.catalog.ulid import ulid
 from twinloop.core.decision import GateDecision

@@ -14,7 +14,7 @@ from scipy.special import ndtri
 from twinloop.core.contract import Contract
 from twinloop.core.decision import RuleVerdict, Verdict
 from twinloop.core.distribution import ParamDistribution
-from twinloop.core.files import read_json
+from twinloop.core.documents import read_json
 from twinloop.randomize import read_identified
 from twinloop.release.gate_config import ContextRule
 from twinloop.release.trained import Trained

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, Contract
 from twinloop.core.records import Episode, Provenance, SimEpisode, Source
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import SideTable
 from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
 from twinloop.release.running_steps import Ran

@@ -8,13 +8,13 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from twinloop.catalog.fsck_release import different
+from twinloop.catalog.fsck_versions import different
 from twinloop.catalog.parts import sync
 from twinloop.catalog.ulid import ulid
 from twinloop.core.approval import PICKLE_SUFFIXES
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import sha256_file, sha256_json
-from twinloop.dataset.snapshot import locked
+from twinloop.dataset.storage.snapshot import locked
 
 STAGED = ".adding-"
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.gl_normals import light_along_axes, normals_of_colours
 from twinloop.render.light import decode_srgb

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.srgb import display_of, linear_of
+from twinloop.core.imaging import display_of, linear_of
 
 
 def decode_srgb(values: ArrayLike) -> NDArray[np.float32]:

@@ -13,8 +13,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError
-from twinloop.core.files import read_json, sha256_file, sha256_json, write_json
+from twinloop.core.files import sha256_file, sha256_json, write_json
 from twinloop.render.catalog import AUTO, RENDERERS, renderer_entry
 from twinloop.render.protocol import Renderer
 

@@ -1,18 +1,21 @@
-"""Spectra and Allan deviations of real and simulated readings, side by side."""
+"""Plot real and simulated readings side by side: spectra, Allan deviations, and the gap between pictures."""
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.report.figure import BLUE, INK, ORANGE, new_figure, set_layout, with_unit
+from twinloop.report.figure import BLUE, GREEN, GREY, INK, ORANGE, new_figure, new_panels, set_layout, with_unit
 from twinloop.stats import AllanCurve, Spectrum
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
 
 Array = NDArray[np.float64]
 _SIDES = (("real", INK), ("simulated", ORANGE))
@@ -81,3 +84,140 @@ def _band(figure: Figure, x: Array, low: Array, high: Array, colour: str) -> Non
         hoverinfo="skip",
         showlegend=False,
     )
+
+
+_RED = "#d0473f"
+_SHADE = [[0.0, "rgba(255,255,255,0)"], [0.35, "rgba(255,210,60,0.30)"], [1.0, "rgba(215,30,30,0.65)"]]
+
+
+def telling_regions(
+    pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], apart: Array, hover: NDArray[np.str_]
+) -> Figure:
+    """Heat maps over pictures ``(h, w, 3)`` side by side: how well each region ``(rows, columns)`` alone tells.
+
+    Args:
+        pictures: one per panel.
+        titles: of the panels.
+        apart: distance of scores of each region in standard deviations, first row at the top; 0 is clear.
+        hover: what is said of each region.
+    """
+    figure = new_panels(1, len(pictures), subplot_titles=list(titles), horizontal_spacing=0.02)
+    rows, columns = apart.shape
+    most = max(2.0, float(np.quantile(apart, 0.98)))
+    for number, picture in enumerate(pictures, start=1):
+        height, width = picture.shape[:2]
+        figure.add_image(source=_source(picture), row=1, col=number, hoverinfo="skip")
+        figure.add_heatmap(
+            z=apart,
+            x=(np.arange(columns) + 0.5) * width / columns,
+            y=(np.arange(rows) + 0.5) * height / rows,
+            zmin=0.0,
+            zmax=most,
+            colorscale=_SHADE,
+            text=hover,
+            hovertemplate="%{text}<extra></extra>",
+            showscale=number == len(pictures),
+            colorbar={"title": "apart", "thickness": 10, "outlinewidth": 0},
+            row=1,
+            col=number,
+        )
+        figure.update_xaxes(visible=False, range=[0, width], row=1, col=number)
+        figure.update_yaxes(
+            visible=False, range=[height, 0], scaleanchor=f"x{number if number > 1 else ''}", row=1, col=number
+        )
+    set_layout(figure, height=330)
+    return figure
+
+
+def tone_quantiles(quantiles: Array, real: Array, sim: Array, remedied: Array | None = None) -> Figure:
+    """Display values at the same quantiles, simulated across and real upwards, by colour.
+
+    Args:
+        quantiles: from 0 to 1, ``(q,)``.
+        real: values from 0 to 1, ``(3, q)``.
+        sim: of simulated pictures.
+        remedied: of simulated pictures with all remedies.
+    """
+    figure = new_figure()
+    figure.add_scatter(
+        x=[0, 255], y=[0, 255], mode="lines", line={"color": GREY, "dash": "dot"}, name="equal", hoverinfo="skip"
+    )
+    for colour, shade, row in zip(("red", "green", "blue"), (_RED, GREEN, BLUE), range(3), strict=True):
+        for name, values, dash in (("", sim, "solid"), (" with all remedies", remedied, "dash")):
+            if values is None:
+                continue
+            figure.add_scatter(
+                x=255 * values[row],
+                y=255 * real[row],
+                mode="lines+markers",
+                line={"color": shade, "dash": dash},
+                marker={"size": 5, "symbol": "circle" if dash == "solid" else "circle-open"},
+                name=colour + name,
+                text=[f"quantile {q:.2f}" for q in quantiles],
+                hovertemplate="%{text}: simulated %{x:.1f}, real %{y:.1f}<extra>" + colour + name + "</extra>",
+            )
+    figure.update_xaxes(title="simulated value, of 255", range=[0, 260])
+    figure.update_yaxes(title="real value, of 255", range=[0, 260])
+    set_layout(figure, height=420)
+    return figure
+
+
+def against_chance(observed: float, low: float, high: float, relabelled: Array, *, name: str) -> Figure:
+    """The distance with its interval over what it is when labels of episodes are exchanged."""
+    figure = new_figure()
+    figure.add_histogram(
+        x=relabelled,
+        nbinsx=40,
+        marker={"color": GREY},
+        name="labels exchanged",
+        hovertemplate="%{x}: %{y}<extra></extra>",
+    )
+    top = float(np.histogram(relabelled, bins=40)[0].max())
+    figure.add_scatter(
+        x=[observed],
+        y=[top / 2],
+        mode="markers",
+        marker={"color": ORANGE, "size": 11, "symbol": "diamond"},
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [max(high - observed, 0)],
+            "arrayminus": [max(observed - low, 0)],
+            "color": ORANGE,
+            "thickness": 2,
+        },
+        name="observed, with its interval",
+        hovertemplate=f"{observed:.4g} [{low:.4g}, {high:.4g}]<extra>observed</extra>",
+    )
+    figure.update_xaxes(title=name)
+    figure.update_yaxes(title="relabellings")
+    set_layout(figure, height=300)
+    return figure
+
+
+def episode_scores(real: Array, sim: Array, real_names: Sequence[str], sim_names: Sequence[str]) -> Figure:
+    """Mean held-out score of every episode: to the right it looks real."""
+    figure = new_figure()
+    for label, values, names, colour in (("real", real, real_names, BLUE), ("simulated", sim, sim_names, ORANGE)):
+        figure.add_scatter(
+            x=values,
+            y=[label] * len(values),
+            mode="markers",
+            marker={"color": colour, "size": 9, "opacity": 0.65},
+            name=label,
+            text=list(names),
+            hovertemplate="%{text}: %{x:.2f}<extra>" + label + "</extra>",
+            showlegend=False,
+        )
+    figure.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
+    figure.update_xaxes(title="score in standard deviations; above 0 it is taken for real")
+    set_layout(figure, height=190)
+    return figure
+
+
+def _source(picture: NDArray[np.uint8]) -> str:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(picture)).save(buffer, format="JPEG", quality=88)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,12 +1,12 @@
-"""Doses and terms of a scenario as plotly figures from plain arrays."""
+"""Plot scenarios: doses, terms of the physics, and a map of failures over two parameters."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.report.figure import BLUE, GREY, INK, ORANGE, fitting, interval_bars, new_figure, set_layout
 
@@ -92,4 +92,30 @@ def term_bars(names: Sequence[str], needed: ArrayLike, ends: tuple[ArrayLike, Ar
     figure.update_xaxes(title="difference of success rates", range=[-1.06, 1.06])
     figure.update_yaxes(tickvals=rows, ticktext=list(names), range=[n - 0.45, -0.55], showgrid=False, zeroline=False)
     set_layout(figure, height=130 + 34 * n)
+    return figure
+
+
+def failure_map(odds: NDArray[np.float64], axes: Sequence[str]) -> Any:
+    """Cells by how improbable their most probable failure is; NaN cells stay empty.
+
+    Args:
+        odds: ``(n, n)``, first axis along x.
+        axes: names of both.
+    """
+    figure, count = new_figure(), len(odds)
+    places = [f"{100 * i // count}–{100 * (i + 1) // count} %" for i in range(count)]
+    text = np.where(np.isnan(odds.T), "", np.char.mod("%.1f", np.nan_to_num(odds.T)))
+    figure.add_heatmap(
+        x=places,
+        y=places,
+        z=odds.T,
+        text=text,
+        texttemplate="%{text}",
+        colorscale="OrRd_r",
+        colorbar={"title": "½ z²"},
+        hoverongaps=False,
+    )
+    figure.update_xaxes(title=f"{axes[0]}, quantile")
+    figure.update_yaxes(title=f"{axes[1]}, quantile")
+    set_layout(figure, height=460)
     return figure

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.core.params import ParamTable
 from twinloop.render import Fields
 from twinloop.render.cameras import intrinsics

@@ -8,7 +8,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.render import Fields, SceneStates
 from twinloop.render.cameras import opencv_pose
 from twinloop.render.scene import PosedScene, camera_ids

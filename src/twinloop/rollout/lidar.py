@@ -12,9 +12,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import UnknownNameError
+from twinloop.core.imaging import linear_of
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
-from twinloop.core.srgb import linear_of
 from twinloop.dataset.side_tables import about
 from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.rays import BodyMotion, RayCaster, open_caster

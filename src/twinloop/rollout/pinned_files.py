@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from twinloop.core.arrays import read_arrays
+from twinloop.core.documents import read_arrays
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json, write_bytes, write_text
 from twinloop.core.params import ParamTable

@@ -1,8 +1,10 @@
-"""Recorded commands through a twin, open loop from the first frame of each window, all of them in one batch."""
+"""Recorded commands through a twin, open loop from the first frame of each window, on a coarser step if wished."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,19 @@ from twinloop.core.params import ParamTable
 from twinloop.simulate.open_loop import Motion, open_loop
 from twinloop.simulate.protocol import Backend
 from twinloop.simulate.replay_logs import ReplayLogs
+from twinloop.twin import Twin
+
+_LEAST_SUBSTEPS = 2
+
+
+def at_physics_rate(twin: Twin, physics_hz: float) -> Twin:
+    """The twin on physics at about ``physics_hz``, or at its own rate if that is lower."""
+    substeps = min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz)))
+    model = copy.copy(twin.model)
+    model.opt.timestep = 1.0 / (twin.control_hz * substeps)
+    spec = twin.spec.model_copy(update={"substeps": substeps})
+    return replace(twin, spec=spec, model=model)
+
 
 _MOST_WORLDS = 600  # at once, of windows of 300 frames: about 100 MB of states
 _USUAL_FRAMES = 300

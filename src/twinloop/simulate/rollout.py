@@ -1,4 +1,4 @@
-"""Worlds from their beginning to their end under a controller, recorded at every control step."""
+"""Worlds from their beginning to their end under a controller, recorded, and no longer trusted once they diverge."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ from collections.abc import Callable, Sequence
 from inspect import signature
 
 import numpy as np
-from numpy.typing import NDArray
+from array_api_compat import array_namespace
+from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
 from twinloop.core.registry import Registry
 from twinloop.simulate.arrays import HOST, Array, Arrays, to_host
-from twinloop.simulate.monitor import Monitor
-from twinloop.simulate.protocol import Backend, Controller, DeviceController, InitialState, Simulation, Trajectories
+from twinloop.simulate.protocol import (
+    WARNINGS,
+    Backend,
+    Controller,
+    DeviceController,
+    InitialState,
+    Simulation,
+    Trajectories,
+)
 from twinloop.twin import Twin
 
 BACKENDS: Registry[Callable[..., Backend]] = Registry(
@@ -27,6 +35,54 @@ BACKENDS: Registry[Callable[..., Backend]] = Registry(
     group="twinloop.backends",
     shown=lambda: ("reference", "threads", "warp", "warp:cpu", "warp:cuda:1"),
 )
+
+
+class Monitor:
+    """Notices worlds whose warning counters rise or whose state is no longer finite.
+
+    It looks at a simulation's arrays where they are, on a device too, and brings nothing to the host until it is asked.
+    """
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._before: Array = simulation.warnings()
+        xp = array_namespace(self._before)
+        self._step = xp.zeros_like(self._before[:, 0]) - 1
+        self._kinds = self._before < 0
+
+    @property
+    def invalid_step(self) -> NDArray[np.int64]:
+        """Control step of the simulation after which something was noticed (-1: never), ``(nworld,)``."""
+        return to_host(self._step).copy()
+
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Worlds in which nothing was noticed, ``(nworld,)``."""
+        return self.invalid_step < 0
+
+    @property
+    def reason(self) -> list[str]:
+        """What was noticed in each world, empty where nothing was."""
+        kinds, reasons = to_host(self._kinds), [""] * len(self.invalid_step)
+        for world in np.flatnonzero(self.invalid_step >= 0):
+            names = [WARNINGS[kind] for kind in np.flatnonzero(kinds[world])]
+            reasons[world] = ", ".join(names) or "state not finite"
+        return reasons
+
+    def look(self, simulation: Simulation, state: Array) -> None:
+        """Judge every world after a control step by its counters and its ``state`` ``(nworld, nstate)``."""
+        xp = array_namespace(state)
+        risen = simulation.warnings() > self._before
+        lost = ~xp.all(xp.isfinite(state), axis=1)
+        fresh = (xp.any(risen, axis=1) | lost) & (self._step < 0)
+        self._step = xp.where(fresh, simulation.step_index - 1, self._step)
+        self._kinds = xp.where(fresh[:, None], risen, self._kinds)
+
+    def restart(self, simulation: Simulation, worlds: ArrayLike) -> None:
+        """Trust worlds again that the simulation has begun anew."""
+        index = Arrays.of(self._before).asarray(worlds)
+        self._before[index] = simulation.warnings()[index]
+        self._step[index] = -1
+        self._kinds[index] = False
 
 
 def open_backend(name: str = "threads", *, nthread: int = 0) -> Backend:

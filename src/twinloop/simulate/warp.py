@@ -17,9 +17,8 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.params import ParamTable
 from twinloop.simulate.arrays import to_host
 from twinloop.simulate.protocol import InitialState
-from twinloop.simulate.warp_bare import bare_seconds
 from twinloop.simulate.warp_device import find_device, memory_used
-from twinloop.simulate.warp_worlds import WarpWorlds
+from twinloop.simulate.warp_worlds import WarpWorlds, bare_seconds
 from twinloop.twin import Twin
 
 _CONTACTS = 48  # per world, at least: six times what a grasp of the SO-101 needs (measured: 8)

@@ -1,7 +1,11 @@
-"""Worlds of ``mujoco_warp`` in the middle of a rollout; everything they give and take are torch tensors beside them."""
+"""Worlds of ``mujoco_warp`` in a rollout, as torch tensors, their faults counted per world.
+
+``mujoco_warp`` alone.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,11 +22,58 @@ from twinloop.simulate.arrays import Arrays, to_host
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import Drives
-from twinloop.simulate.protocol import InitialState, state_columns
+from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
 from twinloop.simulate.warp_device import Graphs, on_device
-from twinloop.simulate.warp_faults import Faults
 from twinloop.simulate.warp_model import WarpModel
 from twinloop.twin import Twin
+
+_BAD = {"qpos": "mjWARN_BADQPOS", "qvel": "mjWARN_BADQVEL", "qacc": "mjWARN_BADQACC"}
+# The solver's iteration limits are no overflow: MuJoCo goes on with what it has, without a warning.
+_OVERFLOWS = {
+    mjw.OverflowType.NEFC: "mjWARN_CNSTRFULL",
+    mjw.OverflowType.NJMAX_NNZ: "mjWARN_CNSTRFULL",
+    mjw.OverflowType.NVMAX: "mjWARN_CNSTRFULL",
+    mjw.OverflowType.BROADPHASE: "mjWARN_CONTACTFULL",
+    mjw.OverflowType.NARROWPHASE: "mjWARN_CONTACTFULL",
+    mjw.OverflowType.CCD: "contact buffers of convex pairs overflowed",
+    mjw.OverflowType.EPA_HORIZON: "contact buffers of convex pairs overflowed",
+    mjw.OverflowType.HFIELD: "contact buffers of height fields overflowed",
+    mjw.OverflowType.CONTACT_MATCH: "buffers of contact sensors overflowed",
+    mjw.OverflowType.TACTILE: "buffers of contact sensors overflowed",
+}
+
+
+class Faults:
+    """Counters ``(nworld, len(WARNINGS))`` since each world began, raised at most once per control step."""
+
+    def __init__(self, nworld: int, device: torch.device) -> None:
+        self.counts = torch.zeros((nworld, len(WARNINGS)), dtype=torch.int64, device=device)
+        shifts = [int(bit).bit_length() - 1 for bit in _OVERFLOWS]
+        self._shifts = torch.tensor(shifts, dtype=torch.int32, device=device)
+        self._columns = torch.tensor([WARNINGS.index(name) for name in _OVERFLOWS.values()], device=device)
+
+    def sound(self, controls: torch.Tensor) -> torch.Tensor:
+        """Controls ``(nworld, substeps, nu)``, set to zero and counted where one is no number, as in MuJoCo."""
+        sound = _good(controls).all(dim=2, keepdim=True)
+        self._raise("mjWARN_BADCTRL", ~sound.flatten(1).all(dim=1))
+        return torch.where(sound, controls, 0.0)
+
+    def count(self, data: Any) -> None:
+        """Add what a control step left in a Data, and forget its overflows."""
+        for name, kind in _BAD.items():
+            self._raise(kind, ~_good(wp.to_torch(getattr(data, name))).all(dim=1))
+        overflow = wp.to_torch(data.overflow)
+        bits = (overflow[:, None] >> self._shifts) & 1
+        self.counts.index_add_(1, self._columns, bits.long())
+        overflow.zero_()
+
+    def _raise(self, kind: str, worlds: torch.Tensor) -> None:
+        self.counts[:, WARNINGS.index(kind)] += worlds
+
+
+def _good(values: torch.Tensor) -> torch.Tensor:
+    return torch.isfinite(values) & (values.abs() <= mujoco.mjMAXVAL)
+
 
 _STATE = {
     "time": mujoco.mjtState.mjSTATE_TIME,
@@ -280,3 +331,27 @@ def _derived_shapes(model: mujoco.MjModel, names: Sequence[str]) -> dict[str, tu
         if name not in both:
             raise UnknownNameError("derived field", name, both, where="the backend warp")
     return {name: getattr(data, name).shape for name in names}
+
+
+def bare_seconds(worlds: WarpWorlds, commands: NDArray[np.float64]) -> float:
+    """Seconds for the steps of a rollout from where the worlds are, with nothing around the physics.
+
+    The same model with the same parameters, the same room for contacts, the same graph of physics steps. Commands
+    ``(nworld, nstep, nu)`` lie on the device before and act at once; nothing decides, delays, watches or records.
+    """
+
+    def physics() -> None:
+        for _ in range(worlds.substeps):
+            mjw.step(worlds.model.device, worlds.data)
+
+    with on_device(worlds.on):
+        rows: Any = wp.array(commands.swapaxes(0, 1).astype(np.float32), dtype=float)
+        graphs = Graphs(worlds.on)
+        graphs.prepare("physics", worlds.model.version, physics)
+        wp.synchronize_device()
+        began = time.perf_counter()
+        for step in range(commands.shape[1]):
+            wp.copy(worlds.data.ctrl, rows[step])
+            graphs.run("physics", worlds.model.version, physics)
+        wp.synchronize_device()
+        return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Classifier two-sample test: can a small classifier tell held-out real rows from simulated ones, and by what?
+"""Test whether a small classifier tells held-out real rows from simulated ones, and the AUC of given scores.
 
 Lopez-Paz & Oquab, "Revisiting classifier two-sample tests", ICLR 2017, with whole episodes held out and labels of
 episodes permuted. The classifier is Fisher's discriminant with a ridge (Friedman, "Regularized discriminant analysis",
@@ -23,10 +23,18 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
-from twinloop.stats.classifier_fit import Discriminant, Features, Learner, learner
+from twinloop.stats.discriminant import Discriminant, Features, Learner, learner
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.two_sample import Array, TwoSample, column_names, least_p_value, two_samples
-from twinloop.stats.two_sample_labels import observed_labels, relabellings, resampled
+from twinloop.stats.two_sample import (
+    Array,
+    TwoSample,
+    column_names,
+    least_p_value,
+    observed_labels,
+    relabellings,
+    resampled,
+    two_samples,
+)
 
 _WIDE = 256  # columns up to which squares are added
 _RANKED = 4_000_000  # scores ranked at once
@@ -297,3 +305,45 @@ def _final(features: Array, samples: TwoSample, expand: Features) -> Discriminan
     known = learner(features, samples, np.ones(samples.nepisode, dtype=bool))
     coefficients, midpoint = known.directions(*observed_labels(samples))
     return Discriminant(features=expand, coefficients=coefficients[:, 0], midpoint=float(midpoint[0]))
+
+
+def auc_interval(
+    scores: ArrayLike, outcome: ArrayLike, *, level: float = 0.95, draws: int = 1000, seed: int = 0
+) -> Interval:
+    """The chance that a row with the outcome scores higher than one without it, ties half.
+
+    Rows are resampled within both outcomes, so that no resample lacks one. The scores must be of rows that their maker
+    did not see; that they would be others had it learned from other rows is not part of the interval.
+
+    Args:
+        scores: ``(n,)``, one row an episode.
+        outcome: ``(n,)``, yes or no.
+        level: of the interval.
+        draws: resamples.
+        seed: of them.
+
+    Raises:
+        InputError: one outcome is missing.
+    """
+    check_level(level)
+    values, yes = np.asarray(scores, dtype=np.float64), np.asarray(outcome, dtype=bool)
+    sides = np.flatnonzero(yes), np.flatnonzero(~yes)
+    if not len(sides[0]) or not len(sides[1]):
+        raise InputError("All outcomes are alike, so there is nothing to rank. Give some of both.")
+    rng = generator(seed, "stats/auc")
+    weights = np.zeros((len(values), draws + 1))
+    weights[:, 0] = 1.0
+    for side in sides:
+        drawn = side[rng.integers(0, len(side), (len(side), draws))]
+        np.add.at(weights, (drawn, np.arange(1, draws + 1)), 1.0)
+    columns = np.broadcast_to(values[:, None], weights.shape)
+    found = weighted_auc(columns, weights * yes[:, None], weights * ~yes[:, None])
+    tail = (1 - level) / 2
+    low, high = np.quantile(found[1:], (tail, 1 - tail))
+    return Interval(
+        estimate=found[0],
+        low=np.minimum(low, found[0]),
+        high=np.maximum(high, found[0]),
+        level=level,
+        method="percentile bootstrap over episodes within outcomes, given held-out scores",
+    )

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.two_sample import Array, TwoSample, require_episodes
-from twinloop.stats.two_sample_labels import observed_labels, relabellings, resampled
+from twinloop.stats.two_sample import Array, TwoSample, observed_labels, relabellings, require_episodes, resampled
 
 # From here on blocks are float32, twice as fast; a kernel value is then right to 1e-6 of the largest, and its mean over
 # 10⁷ pairs and more to far less than the spread between episodes.

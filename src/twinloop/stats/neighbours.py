@@ -22,8 +22,7 @@ from twinloop.core.errors import InputError
 from twinloop.stats.bootstrap import bootstrap_mean
 from twinloop.stats.interval import Interval
 from twinloop.stats.kernel_distance import squared_distances
-from twinloop.stats.two_sample import Array, TwoSample, two_samples
-from twinloop.stats.two_sample_labels import relabellings
+from twinloop.stats.two_sample import Array, TwoSample, relabellings, two_samples
 
 _BLOCK_BYTES = 64e6
 _FIGURES = ("precision", "recall", "density", "coverage")

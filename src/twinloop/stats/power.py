@@ -16,13 +16,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.equivalence import check_margin
 from twinloop.stats.sequential import GAMMA, decision_blocks, log_e_rates
-from twinloop.stats.two_by_two import (
-    Alternative,
-    fisher_p_values,
-    largest_tail,
-    score_order,
-    table_chances,
-)
+from twinloop.stats.two_by_two import Alternative, fisher_p_values, largest_tail, score_order, table_chances
 
 PowerTest = Literal["barnard", "fisher"]
 _MOST = 400  # trials per arm up to which a search goes: more tables than that are no longer added up in seconds

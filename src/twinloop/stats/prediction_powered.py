@@ -1,4 +1,13 @@
-"""The real mean score from few real and many simulated trials, valid for any number of them.
+"""Estimate the real mean score from few real and many simulated trials.
+
+Control variates, betting, and exact strata.
+
+With n starts tried in both worlds (real F, simulated G) and k more simulated ones (G′),
+μ̂ = mean(F) − β (mean(G) − mean(G′)). Whatever β is, simulation cannot bias it: the same policy in the same simulator is
+subtracted. β = 1 is prediction-powered inference (Angelopoulos et al., Science 382, 2023); the β of least variance,
+Cov(F, G) / Var(G) · k / (n + k), is the classical control variate and PPI++ (Angelopoulos, Duchi & Zrnic,
+arXiv 2311.01453, 2023). These intervals are asymptotic: for few trials, and where nearly all end alike, they cover less
+than they say, and `prediction_powered` is the one to use.
 
 Each real trial i takes a share of the trials that were simulated only, and is rectified by them:
 Z_i = F_i − β_i (G_i − mean of its share). With β_i chosen from the trials before, Z_i has the real mean whatever the
@@ -7,21 +16,171 @@ for any number of trials, any scores in [0, 1] and any correlation; where simula
 The rectified mean is that of `control_variates`; predictable coefficients are those of Waudby-Smith & Ramdas,
 "Confidence sequences for sampling without replacement / by betting" (2020, 2024), and of active and sequential
 prediction-powered inference (Zrnic & Candès, arXiv 2403.03208, 2024).
+
+Given that a start succeeds in simulation, let its chance in reality be p₁, else p₀, and let π be the share of starts
+that succeed in simulation. The real rate is π p₁ + (1 − π) p₀. π is known well, from the trials that were simulated
+only, and within the strata the paired trials are two binomials. Where simulation predicts reality, p₁ and p₀ lie near
+1 and 0 and vary little; that is what is gained over an interval of all real trials alone.
+
+The limits are Buehler's (J. Am. Stat. Assoc. 52, 1957): the smallest real rate at which an estimate as large as the one
+seen still has a chance of α/2, over all p₁ and p₀ within a box that holds them with high confidence (Berger & Boos, J.
+Am. Stat. Assoc. 89, 1994) and all π within its exact interval; what these two may miss is taken off α. The tail grows
+with p₁ and p₀, and the rate is linear in π, so that the smallest one lies on a curve, at an end of π's interval.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
+import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri, stdtrit
 
 from twinloop.core.errors import InputError
 from twinloop.stats.betting import bounded_mean, check_bounded, log_e_adaptive
-from twinloop.stats.control_variates import PairedTrials
-from twinloop.stats.interval import Interval
+from twinloop.stats.bootstrap import bootstrap
+from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.proportion import clopper_pearson
 
 Array = NDArray[np.float64]
+Coefficient = Literal["ppi", "ppi++", "cross-fitted"]
+_LEAST = 3  # paired trials from which a covariance and its spread can be told
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedTrials:
+    """Scores of starts tried in both worlds, ``real`` and ``sim`` ``(n,)``, and of ``more`` simulated ones ``(k,)``.
+
+    Raises:
+        InputError: scores outside [0, 1], pairs that do not match, or nothing simulated besides.
+    """
+
+    real: Array
+    sim: Array
+    more: Array
+
+    def __post_init__(self) -> None:
+        for name in ("real", "sim", "more"):
+            object.__setattr__(self, name, check_bounded(getattr(self, name), 0.0, 1.0))
+        if self.real.shape != self.sim.shape:
+            raise InputError(
+                f"{len(self.real)} real trials cannot be paired with {len(self.sim)} simulated ones. Simulate every "
+                "real start once, under the same name of pair."
+            )
+
+    def take(self, rows: NDArray[np.intp]) -> PairedTrials:
+        """The pairs of these numbers, with all other simulated trials."""
+        return PairedTrials(real=self.real[rows], sim=self.sim[rows], more=self.more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlVariate:
+    """The estimate of the real mean, with β and how it was found; asymptotic."""
+
+    mean: Interval
+    beta: float
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {"mean": self.mean.to_json(), "beta": self.beta}
+
+
+def control_variate(
+    trials: PairedTrials, *, coefficient: Coefficient = "cross-fitted", level: float = 0.95
+) -> ControlVariate:
+    """The real mean by a control variate, with an asymptotic interval.
+
+    Args:
+        trials: the scores.
+        coefficient: ``ppi`` for β = 1, ``ppi++`` for the β of least variance, both with normal quantiles as published;
+            ``cross-fitted`` takes each pair's β from all others, so that no pair chooses its own, and Student's t.
+        level: confidence level.
+
+    Raises:
+        InputError: fewer than three pairs, of which no spread can be told.
+    """
+    check_level(level)
+    n, k = len(trials.real), len(trials.more)
+    if n < _LEAST:
+        raise InputError(f"{n} paired trials tell no spread; at least {_LEAST} are needed, and 20 to rely on it.")
+    beta = {"ppi": _one, "ppi++": _tuned, "cross-fitted": _left_out}[coefficient](trials)
+    rectified = trials.real - beta * (trials.sim - trials.more.mean())
+    error = np.sqrt(rectified.var(ddof=1) / n + beta.mean() ** 2 * trials.more.var(ddof=min(1, k - 1)) / k)
+    tail = (1 + level) / 2
+    reach = float(stdtrit(n - 1, tail) if coefficient == "cross-fitted" else ndtri(tail)) * float(error)
+    estimate = float(rectified.mean())
+    return ControlVariate(
+        mean=Interval(
+            estimate=np.array(estimate),
+            low=np.array(estimate - reach),
+            high=np.array(estimate + reach),
+            level=level,
+            method=f"{coefficient} control variate, asymptotic",
+        ),
+        beta=float(beta.mean()),
+    )
+
+
+def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000, seed: int = 0) -> Interval:
+    """How many further real trials the simulated ones are worth: n ρ²k/(n + k) / (1 − ρ²k/(n + k)).
+
+    ρ² is corrected for its bias with few pairs, 1 − (1 − r²)(n − 1)/(n − 2) and at least 0, without which simulation
+    that tells nothing would seem to help. The interval is a percentile bootstrap over pairs. Where either side has only
+    one outcome the correlation cannot be told: nothing is saved as far as seen, and the ends are NaN.
+
+    Raises:
+        InputError: fewer than three pairs.
+    """
+    check_level(level)
+    n, k = len(trials.real), len(trials.more)
+    if n < _LEAST:
+        raise InputError(f"{n} paired trials tell no correlation; at least {_LEAST} are needed.")
+    if np.ptp(trials.real) == 0 or np.ptp(trials.sim) == 0:
+        nan = np.array(np.nan)
+        method = "none: all paired trials ended alike, so that no correlation can be told"
+        return Interval(estimate=np.array(0.0), low=nan, high=nan, level=level, method=method)
+
+    def saved(rows: NDArray[np.intp]) -> Array:
+        f, g = (values[rows] - values[rows].mean(axis=1, keepdims=True) for values in (trials.real, trials.sim))
+        product = np.sqrt(np.sum(f**2, axis=1) * np.sum(g**2, axis=1))
+        r = np.divide(np.sum(f * g, axis=1), product, out=np.zeros(len(rows)), where=product > 1e-12)
+        explained = np.clip(1 - (1 - r**2) * (n - 1) / (n - 2), 0.0, 1.0) * k / (n + k)
+        return n * explained / (1 - explained)
+
+    found = bootstrap(saved, n, level=level, draws=draws, method="percentile", seed=seed)
+    return Interval(
+        estimate=found.estimate,
+        low=np.minimum(found.low, found.estimate),
+        high=np.maximum(found.high, found.estimate),
+        level=level,
+        method="percentile bootstrap over pairs",
+    )
+
+
+def _one(trials: PairedTrials) -> Array:
+    return np.ones(len(trials.real))
+
+
+def _tuned(trials: PairedTrials) -> Array:
+    n, k = len(trials.real), len(trials.more)
+    spread = np.concatenate([trials.sim, trials.more]).var(ddof=1)
+    both = float(np.sum((trials.real - trials.real.mean()) * (trials.sim - trials.sim.mean())) / (n - 1))
+    return np.full(n, 0.0 if spread == 0 else both / spread * k / (n + k))
+
+
+def _left_out(trials: PairedTrials) -> Array:
+    """β of each pair from all others: sums without it, by what it contributes to them."""
+    n, k = len(trials.real), len(trials.more)
+    f, g = trials.real - trials.real.mean(), trials.sim - trials.sim.mean()
+    grown = n / (n - 1)  # leaving one out of centred sums removes its product this many times
+    both = np.sum(f * g) - grown * f * g
+    every = np.concatenate([trials.sim, trials.more])
+    spread = every.var() * (n - 2)
+    return both / spread * k / (n + k) if spread > 0 else np.zeros(n)
+
+
 _DOUBT = 1.0  # squares of simulated scores, without covariance, that β has as if seen: it starts at 0 and grows slowly
 
 
@@ -107,3 +266,88 @@ def _coefficients(f: Array, g: Array, known: tuple[ArrayLike, ArrayLike] | None)
     covariance = sums[2] - sums[0] * sums[1] / many
     variance = sums[3] - sums[1] ** 2 / many
     return np.clip((both + covariance) / (spread + np.maximum(variance, 0.0)), -1.0, 1.0)
+
+
+_SIDE = 0.1  # share of α that the interval of π may miss, and as much the box of p₁ and p₀
+_CURVE = 401  # points of the curve; between two of them the bound is taken, so that more only make it tighter
+_HALVINGS = 24
+_TIE = 1e-9
+
+
+def post_stratified(trials: PairedTrials, *, level: float = 0.95) -> Interval:
+    """Exact interval of the real success rate from paired and simulated-only successes.
+
+    Raises:
+        InputError: scores that are no successes.
+    """
+    check_level(level)
+    for name in ("real", "sim", "more"):
+        if not np.isin(getattr(trials, name), (0.0, 1.0)).all():
+            raise InputError("Strata by simulated success need 0 or 1 in every trial; use the betting interval.")
+    alpha = 1 - level
+    won = trials.sim == 1
+    counts = tuple((int(trials.real[rows].sum()), int(rows.sum())) for rows in (won, ~won))
+    share = clopper_pearson(int(trials.more.sum()), len(trials.more), level=1 - _SIDE * alpha)
+    estimated = float((trials.more.sum() + won.sum()) / (len(trials.more) + len(won)))
+    tail = alpha * (1 - 2 * _SIDE) / 2
+    ends = (float(share.low), float(share.high))
+    low = _lowest(counts, estimated, ends, tail, alpha)
+    failed = tuple((n - s, n) for s, n in counts)
+    high = 1 - _lowest(failed, estimated, ends, tail, alpha)
+    rates = [s / n if n else trials.real.mean() for s, n in counts]
+    estimate = estimated * rates[0] + (1 - estimated) * rates[1]
+    return Interval(
+        estimate=np.array(np.clip(estimate, low, high)),
+        low=np.array(low),
+        high=np.array(high),
+        level=level,
+        method="post-stratified exact",
+    )
+
+
+def _lowest(
+    counts: tuple[tuple[int, int], ...], share: float, ends: tuple[float, float], tail: float, alpha: float
+) -> float:
+    """The lower limit of the rate; of failures it gives the upper one."""
+    (s1, n1), (s0, n0) = counts
+    box1, box0 = _box(s1, n1, alpha), _box(s0, n0, alpha)
+    first = np.linspace(*box1, _CURVE)
+    second = _curve(first, counts, share, tail)
+    inside = second <= box0[1]
+    if not inside.any():  # the box and the tail contradict each other, which has a chance below α
+        return min(p * box1[1] + (1 - p) * box0[1] for p in ends)
+    second = np.clip(second, box0[0], box0[1])
+    # p₀ falls along the curve: between two points the rate is at least that of the one's p₁ and the other's p₀
+    start = max(int(np.argmax(inside)) - 1, 0)
+    p1, p0 = first[start:-1], second[start + 1 :]
+    return float(min((p * p1 + (1 - p) * p0).min() for p in ends))
+
+
+def _box(successes: int, trials: int, alpha: float) -> tuple[float, float]:
+    if trials == 0:
+        return 0.0, 1.0
+    found = clopper_pearson(successes, trials, level=1 - _SIDE * alpha / 2)
+    return float(found.low), float(found.high)
+
+
+def _curve(first: Array, counts: tuple[tuple[int, int], ...], share: float, tail: float) -> Array:
+    """The p₀ of every p₁ at which the chance of an estimate as large as the one seen is ``tail``; 2 where none is."""
+    (s1, n1), (s0, n0) = counts
+    weight1, weight0 = share / max(n1, 1), (1 - share) / max(n0, 1)
+    seen = weight1 * s1 + weight0 * s0
+    won = np.arange(n1 + 1)
+    short = seen - weight1 * won - _TIE  # what stratum 0 must add
+    needed = np.where(short <= 0, 0.0, np.ceil(short / weight0 - _TIE) if weight0 > 0 else np.inf)
+    needed = np.where(needed > n0, n0 + 1, needed)
+    chance = np.asarray(scipy.stats.binom.pmf(won, n1, first[:, None]))
+
+    def reached(second: Array) -> Array:
+        return np.einsum("gi,gi->g", chance, np.asarray(scipy.stats.binom.sf(needed - 1, n0, second[:, None])))
+
+    low, high = np.zeros(len(first)), np.ones(len(first))
+    never = reached(high) < tail
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = reached(middle) >= tail
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    return np.where(never, 2.0, low)

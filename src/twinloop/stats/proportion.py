@@ -1,9 +1,16 @@
-"""Intervals of a success rate."""
+"""Bound a success rate, and count the trials that a claim about a failure rate needs.
+
+Fixed beforehand or looked at.
+"""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import numpy as np
-from scipy.special import betaincinv, ndtri
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import bdtr, betainc, betaincinv, betaln, ndtri
 
 from twinloop.core.errors import InputError
 from twinloop.stats.interval import Interval, check_level
@@ -11,7 +18,7 @@ from twinloop.stats.interval import Interval, check_level
 
 def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
     """Wilson's score interval (J. Am. Stat. Assoc. 22, 1927): mean coverage near nominal, also for few trials."""
-    _check(successes, trials, level)
+    _check_counts(successes, trials, level)
     z = float(ndtri((1 + level) / 2))
     rate = successes / trials
     denominator = 1 + z**2 / trials
@@ -24,7 +31,7 @@ def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
 
 def clopper_pearson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
     """Clopper and Pearson's exact interval (Biometrika 26, 1934): coverage never below nominal."""
-    _check(successes, trials, level)
+    _check_counts(successes, trials, level)
     tail = (1 - level) / 2
     low = 0.0 if successes == 0 else betaincinv(successes, trials - successes + 1, tail)
     high = 1.0 if successes == trials else betaincinv(successes + 1, trials - successes, 1 - tail)
@@ -32,9 +39,108 @@ def clopper_pearson(successes: int, trials: int, *, level: float = 0.95) -> Inte
     return Interval(estimate=rate, low=np.array(low), high=np.array(high), level=level, method="Clopper–Pearson exact")
 
 
-def _check(successes: int, trials: int, level: float) -> None:
+def _check_counts(successes: int, trials: int, level: float) -> None:
     check_level(level)
     if trials < 1 or not 0 <= successes <= trials:
         raise InputError(
             f"{successes} successes of {trials} trials is no success rate; give 0 ≤ successes ≤ trials ≥ 1."
         )
+
+
+Array = NDArray[np.float64]
+MOST_TRIALS = 10**9
+
+
+def trials_to_claim(rate: float, *, confidence: float = 0.95, failures: int = 0) -> int:
+    """Fewest trials after which at most ``failures`` failures show that the failure rate is at most ``rate``.
+
+    The exact one-sided binomial test: n is the least with P(at most ``failures`` of n | rate) ≤ 1 − confidence. With no
+    failure allowed that is ln(1 − confidence) / ln(1 − rate), about 3 / rate at 95 % ("rule of three"; Hanley and
+    Lippman-Hand, JAMA 249, 1983).
+
+    Raises:
+        InputError: a rate or a confidence outside (0, 1), a negative number of failures, or more than a billion trials.
+    """
+    _check_claim(rate, confidence, failures)
+    alpha = 1.0 - confidence
+    low, high = failures, max(16, 2 * failures + 2)
+    while bdtr(failures, high, rate) > alpha:
+        low, high = high, 2 * high
+        if high > MOST_TRIALS:
+            raise InputError(
+                f"A failure rate of {rate:g} needs more than {MOST_TRIALS:,} trials. No fleet drives that many: claim "
+                "less, or argue from parts of the task."
+            )
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if bdtr(failures, middle, rate) <= alpha else (middle, high)
+    return high
+
+
+def rate_shown(failures: int, trials: int, *, confidence: float = 0.95) -> float:
+    """The largest failure rate that ``failures`` in ``trials`` leave possible: Clopper and Pearson's one-sided bound.
+
+    Raises:
+        InputError: more failures than trials, no trials, or a confidence outside (0, 1).
+    """
+    if trials < 1 or not 0 <= failures <= trials:
+        raise InputError(f"{failures} failures of {trials} trials is no result; give 0 ≤ failures ≤ trials ≥ 1.")
+    _check_claim(0.5, confidence, failures)
+    return 1.0 if failures == trials else float(betaincinv(failures + 1, trials - failures, confidence))
+
+
+def chance_to_show(truth: ArrayLike, trials: int, failures: int) -> Array:
+    """Chance that a policy of a true failure rate passes a demonstration: at most ``failures`` of ``trials``."""
+    return np.asarray(bdtr(failures, trials, np.asarray(truth, dtype=np.float64)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Watched:
+    """A demonstration that may be looked at after every trial.
+
+    ``trials`` ``(k,)`` is when it ends well if 0, 1, … k − 1 failures have come by then; fewer never suffice.
+    """
+
+    trials: NDArray[np.int64]
+
+
+def watched_claim(rate: float, *, confidence: float = 0.95, failures: int = 3) -> Watched:
+    """When trials that are looked at one by one show a failure rate of at most ``rate``, by the failures so far.
+
+    The wealth of bets against "the rate is ``rate`` or more" is ∫ (p/rate)^f ((1 − p)/(1 − rate))^s dπ(p) with π
+    Jeffreys' Beta(½, ½) cut to p < rate, a mixture of likelihood ratios and so a martingale at the boundary; by Ville's
+    inequality it exceeds 1/(1 − confidence) with a chance of at most 1 − confidence, whenever one stops.
+
+    Raises:
+        InputError: as `trials_to_claim`.
+    """
+    _check_claim(rate, confidence, failures)
+    needed = -math.log(1.0 - confidence)
+    ends: list[int] = []
+    for failed in range(failures + 1):
+        low, high = failed, max(16, 4 * trials_to_claim(rate, confidence=confidence, failures=failed))
+        while log_wealth(failed, high - failed, rate) < needed:
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            enough = log_wealth(failed, middle - failed, rate) >= needed
+            low, high = (low, middle) if enough else (middle, high)
+        ends.append(high)
+    return Watched(trials=np.array(ends, dtype=np.int64))
+
+
+def log_wealth(failures: ArrayLike, successes: ArrayLike, rate: float) -> Array:
+    """Logarithm of the wealth of `watched_claim` after so many failures and successes, elementwise."""
+    f, s = np.asarray(failures, dtype=np.float64) + 0.5, np.asarray(successes, dtype=np.float64) + 0.5
+    part = np.log(np.maximum(betainc(f, s, rate), np.finfo(np.float64).tiny))
+    cut = math.log(float(betainc(0.5, 0.5, rate))) + float(betaln(0.5, 0.5))
+    return betaln(f, s) + part - cut - (f - 0.5) * math.log(rate) - (s - 0.5) * math.log1p(-rate)
+
+
+def _check_claim(rate: float, confidence: float, failures: int) -> None:
+    if not 0.0 < rate < 1.0:
+        raise InputError(f"A failure rate of {rate:g} cannot be claimed; give one between 0 and 1, such as 1e-3.")
+    if not 0.0 < confidence < 1.0:
+        raise InputError(f"A confidence of {confidence:g} is none; give one between 0 and 1, such as 0.95.")
+    if failures < 0:
+        raise InputError(f"{failures} failures cannot be allowed; give 0 or more.")

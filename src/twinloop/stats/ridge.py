@@ -1,9 +1,22 @@
-"""Linear predictions of what was not seen: ridge regression, cross-validated over groups of rows (episodes)."""
+"""Fit linear and logistic regressions with a ridge, judged by groups of rows (episodes) that they did not see.
+
+Coefficients are those of le Cessie & van Houwelingen ("Ridge estimators in logistic regression", Applied Statistics 41,
+1992); the ridge is chosen within the learning part alone, so that the held-out predictions know nothing of their own
+outcomes.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.stats.classifier import auc_interval
+from twinloop.stats.interval import Interval
 
 Array = NDArray[np.float64]
 
@@ -39,3 +52,118 @@ def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -
         if error < least:
             best, least = guess, error
     return best
+
+
+# Of the mean square of standardized columns: from hardly any ridge to none but the base rate.
+PENALTIES = 10.0 ** np.arange(-3.0, 2.0, 0.5)
+_STEPS, _DONE = 50, 1e-9
+_INNER = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logistic:
+    """P(yes) = 1 / (1 + exp(−(intercept + Σ coefficient · (column − mean) / sd))); a constant column counts as 0."""
+
+    intercept: float
+    coefficients: Array
+    mean: Array
+    sd: Array
+    penalty: float
+
+    def probability(self, rows: ArrayLike) -> Array:
+        """Of rows ``(n, d)``: ``(n,)``."""
+        return expit(self.intercept + self.parts(rows).sum(axis=1))
+
+    def parts(self, rows: ArrayLike) -> Array:
+        """What each column adds to the log odds of each row, ``(n, d)``."""
+        return (np.asarray(rows, dtype=np.float64) - self.mean) / self.sd * self.coefficients
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossValidated:
+    """``held_out`` ``(n,)``: the probability of each row by a fit that did not see it; ``auc`` of them, by row.
+
+    ``model`` is fitted to all rows, for others.
+    """
+
+    held_out: Array
+    auc: Interval
+    model: Logistic
+
+
+def fit_logistic(rows: ArrayLike, outcome: ArrayLike, penalty: float) -> Logistic:
+    """Newton's method on −log likelihood / n + ``penalty`` / 2 · |coefficients|², columns standardized."""
+    x, y = np.asarray(rows, dtype=np.float64), np.asarray(outcome, dtype=np.float64)
+    mean, sd = x.mean(axis=0), x.std(axis=0)
+    sd = np.where(sd <= 1e-12 * (1e-300 + np.abs(x).max(axis=0)), np.inf, sd)
+    design = np.column_stack([np.ones(len(x)), (x - mean) / sd])
+    ridge = np.full(design.shape[1], penalty)
+    ridge[0] = 1e-6  # outcomes that are all alike leave the intercept finite
+    weights = np.zeros(design.shape[1])
+    for _ in range(_STEPS):
+        p = expit(design @ weights)
+        slope = design.T @ (p - y) / len(y) + ridge * weights
+        curvature = (design * (p * (1 - p))[:, None]).T @ design / len(y) + np.diag(ridge)
+        step = np.linalg.solve(curvature, slope)
+        weights -= step / max(1.0, float(np.abs(step).max()) / 2.0)
+        if float(np.abs(step).max()) < _DONE:
+            break
+    return Logistic(intercept=float(weights[0]), coefficients=weights[1:], mean=mean, sd=sd, penalty=penalty)
+
+
+def cross_validated_logistic(
+    rows: ArrayLike, outcome: ArrayLike, *, folds: int = 5, level: float = 0.95, draws: int = 1000, seed: int = 0
+) -> CrossValidated:
+    """Predict an outcome from rows, one row an episode, each by those of other folds.
+
+    Args:
+        rows: ``(n, d)``.
+        outcome: ``(n,)``, yes or no.
+        folds: parts with equal shares of both outcomes.
+        level: of the interval of the area under the curve, bootstrapped over rows given their predictions.
+        draws: resamples.
+        seed: of folds and resamples.
+
+    Raises:
+        InputError: a value that is not finite, or fewer of one outcome than folds.
+    """
+    x, y = np.asarray(rows, dtype=np.float64), np.asarray(outcome, dtype=bool)
+    if x.ndim != 2 or len(x) != len(y) or not np.isfinite(x).all():
+        raise InputError(f"Rows are a finite table (n, d) with an outcome each; given {x.shape} and {y.shape}.")
+    fewer = int(min(y.sum(), (~y).sum()))
+    if fewer < folds:
+        raise InputError(f"{fewer} episodes of the rarer outcome are too few for {folds} folds. Label more of them.")
+    fold = _dealt(y, folds, seed)
+    held_out = np.empty(len(y))
+    for number in range(folds):
+        rest = fold != number
+        penalty = _penalty(x[rest], y[rest], seed + 1 + number)
+        held_out[~rest] = fit_logistic(x[rest], y[rest], penalty).probability(x[~rest])
+    final = fit_logistic(x, y, _penalty(x, y, seed))
+    return CrossValidated(
+        held_out=held_out, auc=auc_interval(held_out, y, level=level, draws=draws, seed=seed), model=final
+    )
+
+
+def _dealt(outcome: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np.intp]:
+    """Fold of each row ``(n,)``: as many of both outcomes in each as can be."""
+    rng = generator(seed, "stats/logistic/folds")
+    fold = np.empty(len(outcome), dtype=np.intp)
+    for side in (outcome, ~outcome):
+        fold[side] = rng.permutation(int(side.sum())) % folds
+    return fold
+
+
+def _penalty(x: Array, y: NDArray[np.bool_], seed: int) -> float:
+    """The ridge that predicts best within these rows; the largest where no fold can be held out."""
+    folds = min(_INNER, int(min(y.sum(), (~y).sum())))
+    if folds < 2:
+        return float(PENALTIES[-1])
+    fold = _dealt(y, folds, seed)
+    loss = np.zeros(len(PENALTIES))
+    for number in range(folds):
+        rest = fold != number
+        for place, penalty in enumerate(PENALTIES):
+            p = np.clip(fit_logistic(x[rest], y[rest], penalty).probability(x[~rest]), 1e-9, 1 - 1e-9)
+            loss[place] -= np.sum(np.where(y[~rest], np.log(p), np.log1p(-p)))
+    return float(PENALTIES[np.argmin(loss)])

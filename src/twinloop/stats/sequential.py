@@ -1,4 +1,6 @@
-"""Two success rates compared while trials come in, valid whenever one looks and stops.
+"""Compare two arms while trials come in, valid whenever one looks and stops.
+
+Success rates, rates on the same starts, mean scores.
 
 An e-process is a wealth that bets against a hypothesis: if it holds, the chance that the wealth ever reaches 1/α is at
 most α (Ville's inequality). So one may look after every pair, stop when it pleases, and go on later. The bet is that of
@@ -10,6 +12,18 @@ intervals for contingency tables and beyond", Statistics & Probability Letters 1
 refused are a confidence sequence.
 
 Arrays have blocks last, so that thousands of sequences run side by side.
+
+The difference of a pair, 1, 0 or −1, has the mean p_a − p_b whatever the two of a pair have in common; it is bet on as
+in `betting`, all parts of the largest bet alike. With no difference as the hypothesis only pairs count that end
+differently, and with w and l of them won by a and by b the wealth is
+
+    2^(w + l + 1) B(w + 1, l + 1) (1 − I_½(w + 1, l + 1)),
+
+a sign test whose coin may favour a by any amount alike. It decides 10 to 20 % earlier than the bets of
+`sequential_scores` at rates that differ by 5 to 20 points; those are better at smaller differences.
+
+For scores between 0 and 1 (progress, a rubric) of any distribution: the difference of a pair lies between −1 and 1 and
+has the mean difference, whether or not the two of a pair resemble each other. It is bet on as in `betting`.
 """
 
 from __future__ import annotations
@@ -22,6 +36,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import xlog1py, xlogy
 
 from twinloop.core.errors import InputError
+from twinloop.stats.betting import check_bounded, log_e_mean
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.two_by_two import Alternative, check_difference, constrained_rates
 
@@ -210,3 +225,113 @@ def _log_ratio(successes: Array, size: int, rate: Array, null: Array) -> Array:
     won = xlogy(successes, rate) - xlogy(successes, null)
     lost = size - successes
     return won + xlog1py(lost, -rate) - xlog1py(lost, -null)
+
+
+_GRID_OF_PAIRS = 201  # hypotheses between −1 and 1 from which a confidence sequence is read: steps of a point
+
+
+def log_e_pairs(
+    a: ArrayLike, b: ArrayLike, *, difference: ArrayLike = 0.0, alternative: Alternative = "two-sided"
+) -> Array:
+    """Logarithm of the wealth after each pair, ``(…, npair)``, against mean(a) − mean(b) = ``difference`` or one side.
+
+    ``difference`` is broadcast against the leading axes. Two-sided it is the mean of both one-sided wealths.
+
+    Args:
+        a: successes as 0 and 1, or scores between, ``(…, npair)``.
+        b: likewise, of the same starts.
+        difference: of the hypothesis.
+        alternative: ``greater`` bets on mean(a) − mean(b) > difference.
+
+    Raises:
+        InputError: a value outside [0, 1], none at all, or pairs that do not match.
+    """
+    shift = np.asarray(difference, dtype=np.float64)
+    check_difference(float(shift.flat[np.argmax(np.abs(shift))]))
+    first, second = check_bounded(a, 0.0, 1.0), check_bounded(b, 0.0, 1.0)
+    if first.shape != second.shape:
+        raise InputError(
+            f"Outcomes of a have shape {first.shape}, of b {second.shape}. Give both of every pair, in their order."
+        )
+    return log_e_mean(first - second, shift, low=-1.0, high=1.0, alternative=alternative, bets="even")
+
+
+def sequential_pairs(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    difference: float = 0.0,
+    alternative: Alternative = "two-sided",
+    level: float = 0.95,
+) -> Sequential:
+    """The test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
+
+    Raises:
+        InputError: as `log_e_pairs`.
+    """
+    check_level(level)
+    log_e = log_e_pairs(a, b, difference=difference, alternative=alternative)
+    shifts = np.linspace(-1, 1, _GRID_OF_PAIRS)[1:-1]
+    first, second = (np.asarray(values, dtype=np.float64) for values in (a, b))
+    wealth = log_e_pairs(first[None], second[None], difference=shifts, alternative=alternative)
+    low, high = kept_range(shifts, wealth, alpha=1 - level)
+    return Sequential(
+        log_e=log_e,
+        p_value=running_p(log_e),
+        low=low,
+        high=high,
+        estimate=float((first - second).mean()),
+        level=level,
+        difference=difference,
+        alternative=alternative,
+        method="betting on pairs, even mixture",
+    )
+
+
+def log_e_scores(
+    a: ArrayLike, b: ArrayLike, *, difference: float = 0.0, alternative: Alternative = "two-sided"
+) -> NDArray[np.float64]:
+    """Logarithm of the wealth after each pair, ``(…, npair)``, against mean(a) − mean(b) = ``difference`` or one side.
+
+    Raises:
+        InputError: a score outside [0, 1], or pairs that do not match.
+    """
+    check_difference(difference)
+    first, second = check_bounded(a, 0.0, 1.0), check_bounded(b, 0.0, 1.0)
+    if first.shape != second.shape:
+        raise InputError(
+            f"Scores of a have shape {first.shape}, of b {second.shape}. Give both of every pair, in their order."
+        )
+    return log_e_mean(first - second, difference, low=-1.0, high=1.0, alternative=alternative)
+
+
+def sequential_scores(
+    a: ArrayLike,
+    b: ArrayLike,
+    *,
+    difference: float = 0.0,
+    alternative: Alternative = "two-sided",
+    level: float = 0.95,
+) -> Sequential:
+    """The test and the confidence sequence of mean(a) − mean(b) for one sequence of pairs ``(npair,)``.
+
+    Raises:
+        InputError: a score outside [0, 1], or pairs that do not match.
+    """
+    check_level(level)
+    log_e = log_e_scores(a, b, difference=difference, alternative=alternative)
+    off = np.asarray(a, dtype=np.float64) - np.asarray(b, dtype=np.float64)
+    shifts = np.linspace(-1, 1, _GRID)[1:-1]
+    wealth = log_e_mean(off[None], shifts, low=-1.0, high=1.0, alternative=alternative)
+    low, high = kept_range(shifts, wealth, alpha=1 - level)
+    return Sequential(
+        log_e=log_e,
+        p_value=running_p(log_e),
+        low=low,
+        high=high,
+        estimate=float(off.mean()),
+        level=level,
+        difference=difference,
+        alternative=alternative,
+        method="betting on differences of pairs",
+    )

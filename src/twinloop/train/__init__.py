@@ -1,7 +1,7 @@
 """Policies from data: the mixture, the loop, adaptation to a real robot.
 
 `train.run.train` goes from a configuration to a policy's folder; it needs torch, which is loaded when it is called.
-What adaptation adds (``train/adapt_*.py``, ``train/align_*.py``, ``train/pixels_*.py``) comes in as `Additions` of
+What adaptation adds (``train/adapt.py``, ``train/align.py``, ``train/pixels.py``) comes in as `Additions` of
 `train.run.train`; LeRobot's own policies are trained by ``train/lerobot.py``.
 """
 

@@ -1,7 +1,7 @@
 """What adaptation adds to the loop: which weights move, what happens to a batch, further terms of the loss.
 
-The loop knows these three places and nothing of methods. ``train/adapt_*.py`` (fine-tuning: full, head, low-rank,
-L2 to the start), ``train/align_*.py`` (feature alignment) and ``train/pixels_*.py`` (pixel statistics) make an
+The loop knows these three places and nothing of methods. ``train/adapt.py`` (fine-tuning: full, head, low-rank,
+L2 to the start), ``train/align.py`` (feature alignment) and ``train/pixels.py`` (pixel statistics) make an
 `Additions`; an adversarial or a progressive method needs no other place.
 """
 

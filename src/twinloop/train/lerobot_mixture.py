@@ -10,12 +10,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json, write_json
+from twinloop.core.files import write_json
 from twinloop.core.seeds import generator
-from twinloop.dataset.edit.children import transform
 from twinloop.dataset.edit.documents import Operation
-from twinloop.dataset.edit.item import Item
+from twinloop.dataset.edit.rows import Item, transform
 from twinloop.dataset.edit.source import Source as Opened
 from twinloop.dataset.edit.writing import Settings, write_items
 from twinloop.train.mixture import shares_of

@@ -21,15 +21,14 @@ from pydantic import ValidationError
 from twinloop import __version__
 from twinloop.core.approval import PICKLE_SUFFIXES
 from twinloop.core.contract import IMAGES, Contract
-from twinloop.core.documents import MOST_JSON_BYTES, open_regular, parse_json
+from twinloop.core.documents import MOST_JSON_BYTES, open_regular, parse_json, read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json, sha256_file, sha256_json, write_bytes, write_json
+from twinloop.core.files import sha256_file, sha256_json, write_bytes, write_json
 from twinloop.policies.card import Card, render_card
 from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, read_config
 from twinloop.policies.settings import CommonSettings
 from twinloop.policies.statistics import vector_sizes
-from twinloop.train.lerobot_child import Child, LeRobotEndedError
-from twinloop.train.lerobot_interpreter import require_lerobot
+from twinloop.train.lerobot_interpreter import Child, LeRobotEndedError, require_lerobot
 from twinloop.train.lerobot_side import SEEDS
 from twinloop.twin.spec import describe
 

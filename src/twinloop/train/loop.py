@@ -1,7 +1,8 @@
-"""The loop: batches, losses, steps, evaluations, checkpoints; the same weights every time on one device."""
+"""The loop: batches, losses, learning rate, steps, evaluations, checkpoints; the same weights on one device."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +14,8 @@ import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
+from twinloop.core.console import counted
 from twinloop.core.errors import CheckFailedError, InputError
-from twinloop.core.progress import counted
 from twinloop.core.seeds import generator, stream_key
 from twinloop.policies.policy import DOMAIN, Policy
 from twinloop.train.additions import SOURCE, Additions
@@ -24,7 +25,19 @@ from twinloop.train.data import Data, Ints
 from twinloop.train.holdout import Holdout, SourceError
 from twinloop.train.mixture import Mixture
 from twinloop.train.samples import Samples
-from twinloop.train.schedule import learning_rate
+
+
+def learning_rate(step: int, *, steps: int, peak: float, warmup: float) -> float:
+    """Rises linearly over the share ``warmup`` of the steps, then falls along half a cosine to zero.
+
+    Loshchilov & Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017, equation 5 without restarts.
+    ``step`` counts from 0.
+    """
+    rising = round(warmup * steps)
+    if step < rising:
+        return peak * (step + 1) / rising
+    return peak * 0.5 * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising)))
+
 
 _EVERY_S = 60.0  # a checkpoint at least so often: what a crash costs
 _NAMED = 5  # frames that a message names

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from twinloop.core.console import track
 from twinloop.core.contract import IMAGES
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.core.progress import track
-from twinloop.dataset.picture_sources import open_pictures
+from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.train.data import Data, Ints
 from twinloop.train.sources import Listed
 

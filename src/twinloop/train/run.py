@@ -16,23 +16,22 @@ import torch  # pyright: ignore[reportMissingImports]
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import write_json
-from twinloop.dataset.snapshot import locked
+from twinloop.dataset.storage.snapshot import locked
 from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
-from twinloop.train.adapt_additions import configured
+from twinloop.train.adapt import configured
 from twinloop.train.additions import Additions
 from twinloop.train.checkpoint import FILE, read_checkpoint
 from twinloop.train.config import RESULT, TrainConfig
+from twinloop.train.data import measure
 from twinloop.train.holdout import Holdout
 from twinloop.train.loop import Loop
-from twinloop.train.mixture import Mixture
-from twinloop.train.normalization import measure
+from twinloop.train.mixture import Mixture, strengths
 from twinloop.train.pictures import open_caches
 from twinloop.train.prepared import Prepared, prepare, resolved
 from twinloop.train.result import card_of, data_hash, figures_of
 from twinloop.train.samples import Samples
-from twinloop.train.strength import strengths
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ from twinloop.catalog.episode_rows import Folder, read_rows
 from twinloop.catalog.label_checks import YES
 from twinloop.catalog.naming import selected
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.train.config import SourceConfig
 
 _STATEMENT = re.compile(r"\s*(SELECT|WITH|FROM)\b", re.IGNORECASE)

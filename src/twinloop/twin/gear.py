@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.twin.quantities.gears import GEAR, MOTOR
+from twinloop.twin.quantities.joints import GEAR, MOTOR
 from twinloop.twin.servos import Servo
 from twinloop.twin.spec import RobotSpec
 

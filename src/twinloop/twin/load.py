@@ -15,18 +15,16 @@ from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.twin.compiling import compile_model
+from twinloop.twin.compiling import compile_model, prepare
 from twinloop.twin.devices import Device, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options
 from twinloop.twin.params import expand_params
-from twinloop.twin.preparation import prepare
 from twinloop.twin.scene import Scene
 from twinloop.twin.scene_build import Layout, build_scene
-from twinloop.twin.servos import apply_servos, nominals, robot_servos
+from twinloop.twin.servos import add_servos, apply_servos, nominals, robot_servos
 from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, parse_spec
 from twinloop.twin.twin import Twin
-from twinloop.twin.urdf import add_servos
 
 JOINT_UNITS = (NORMALIZED, PERCENT, DEGREES, RADIANS, METRES)
 _MENAGERIE = "menagerie:"

@@ -17,7 +17,7 @@ from twinloop.twin.devices import Device
 from twinloop.twin.fields import FieldValues, field_values, sharing_fields
 from twinloop.twin.params import Param
 from twinloop.twin.quantities import default_value
-from twinloop.twin.quantities.gears import motor_joint
+from twinloop.twin.quantities.joints import motor_joint
 from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.scene import Scene
 from twinloop.twin.servos import Servo, nominals

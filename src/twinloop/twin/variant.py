@@ -1,18 +1,20 @@
-"""The same twin with more parameters declared, or with gears between its motors and links: for rival structures."""
+"""The same twin with more parameters declared, with gears at its joints, or with other sensing devices."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from twinloop.core.errors import InputError
 from twinloop.twin.compiling import changed_suffix, compile_model
-from twinloop.twin.devices import sensor_params
+from twinloop.twin.devices import mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.params import expand_params
+from twinloop.twin.quantities.sensing import SENSOR_TEXT
 from twinloop.twin.scene import Scene
 from twinloop.twin.servos import nominals
-from twinloop.twin.spec import GearSpec, ParamSpec
+from twinloop.twin.spec import GearSpec, ParamSpec, SensorSpec
 from twinloop.twin.twin import Twin
 
 
@@ -46,3 +48,36 @@ def gearing(twin: Twin, gears: GearSpec) -> Twin:
     params = expand_params(model, rows, where=twin.name, nominals=nominals(robot, twin.servos))
     name = "+".join([twin.hash, "gears", *changed_suffix(model)])
     return replace(twin, spec=spec, model=model, mjspec=mjspec, scene=scene, params=params, hash=name)
+
+
+def equipped(twin: Twin, sensors: Mapping[str, SensorSpec], *, folder: Path | None = None) -> Twin:
+    """The twin carrying these sensors, in place of its own of the same names and beside the others.
+
+    Its model, its hash and all its other parameters stay as they are: what was simulated with the twin is as well of
+    this one. Parameters of the sensors are nominal where nothing else is said.
+
+    Args:
+        sensors: by name, as in the twin's YAML.
+        folder: where device files of a user's own are looked up.
+
+    Raises:
+        UnknownNameError: a device or a setting that does not exist.
+        InputError: a sensor named as a joint is.
+    """
+    where = f"twin {twin.name}"
+    devices = twin_devices(sensors, twin.spec.robot, where=where, folder=folder)
+    marked = twin.mjspec.copy()
+    for name in sensors:
+        old = twin.devices.get(name)
+        if old is not None:
+            marked.delete(next(text for text in marked.texts if text.name == SENSOR_TEXT.format(old.kind, name)))
+    mark_sensors(marked, devices)
+    own = expand_params(marked.compile(), sensor_params(devices), where=where)
+    replaced = tuple(f"sensor/{name}/" for name in sensors)
+    kept = {name: param for name, param in twin.params.items() if not name.startswith(replaced)}
+    return replace(
+        twin,
+        spec=twin.spec.model_copy(update={"sensors": {**twin.spec.sensors, **sensors}}),
+        params={**kept, **own},
+        devices={**twin.devices, **devices},
+    )

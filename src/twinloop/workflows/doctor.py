@@ -17,7 +17,7 @@ from rich.table import Table
 from twinloop.core.approval import approvals
 from twinloop.core.engine_faults import known_faults
 from twinloop.core.pool import cores
-from twinloop.dataset.registry import DATA_VARIABLE
+from twinloop.dataset.logs.sets.registry import DATA_VARIABLE
 from twinloop.render import probe_all
 from twinloop.twin.compiling import ENGINE
 

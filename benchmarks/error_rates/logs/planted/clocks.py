@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.error_rates.logs.planted.defect import Log, Planted, defect, of_all, raw, some_episode, with_episode
-from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 _FEWEST_JOINTS, _FEWEST_EPISODES = 4, 5  # of which one can differ from the others
 _LONG_S = 7.5  # an episode shorter than this has too few stretches to see a change of its lag

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.importers.raw import RawEpisode
-from twinloop.dataset.log_checks.expectations import LogRecord
+from twinloop.dataset.logs.checks.finding import LogRecord
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 Log = list[RawEpisode]
 _MOVES = 0.05  # of the widest joint's reach: a joint that moves less is not planted into

@@ -19,7 +19,7 @@ from benchmarks.error_rates.logs.planted.defect import (
     some_joint,
 )
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 
 @defect("NaN", "not_finite")

@@ -17,7 +17,7 @@ from benchmarks.error_rates.logs.planted.defect import (
     some_episode,
     with_episode,
 )
-from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 
 @defect("clock set back", "time_backwards", also=("gap", "time_duplicate"))

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.records import Provenance
 from twinloop.curate.recording import Array, Pictures, Recording
-from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 Made = TypeVar("Made")
 _LOOKS = "looks/"

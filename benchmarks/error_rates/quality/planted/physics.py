@@ -12,7 +12,7 @@ from benchmarks.error_rates.quality.planted.defect import Defect, defect, moving
 from benchmarks.error_rates.quality.planted.edited import Edited
 from twinloop.core.records import Provenance
 from twinloop.curate.recording import Array, Recording
-from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.simulate.protocol import state_columns
 from twinloop.stats import delayed
 from twinloop.twin import load_twin

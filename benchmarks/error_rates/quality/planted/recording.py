@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter
 from benchmarks.error_rates.quality.planted.defect import Defect, defect, moving_frame, moving_joint, reach
 from benchmarks.error_rates.quality.planted.edited import Edited
 from twinloop.curate.recording import Array, Pictures, Recording
-from twinloop.dataset.importers.raw import RawEpisode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 RECORDING: dict[str, Defect] = {}
 

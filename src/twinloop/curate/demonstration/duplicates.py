@@ -20,7 +20,7 @@ from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.demonstration.movement import Array, Movement
 from twinloop.curate.demonstration.peers import by_group
 from twinloop.curate.recording import Recording
-from twinloop.dataset.resample import interpolate
+from twinloop.dataset.logs.resampling import interpolate
 from twinloop.stats.near_duplicates import aligned_distances, nearest_pairs
 
 _RATE_HZ = 8.0  # of a trace: an arm on position servos of this size passes 1 to 4 Hz

@@ -11,7 +11,7 @@ from twinloop.core.errors import LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
 from twinloop.curate.recording import Recording
-from twinloop.dataset.resample import hold, interpolate, turn_of, unwrapped
+from twinloop.dataset.logs.resampling import hold, interpolate, turn_of, unwrapped
 
 Array = NDArray[np.float64]
 LEAST_FRAMES = 8  # as for a clip: three differences, and a spectrum of a few lines

@@ -23,7 +23,7 @@ from twinloop.curate.demonstration.outcome_features import OutcomeFeature, outco
 from twinloop.curate.demonstration.peers import by_group
 from twinloop.curate.recording import Recording
 from twinloop.stats.interval import Interval
-from twinloop.stats.logistic import CrossValidated, Logistic, cross_validated_logistic
+from twinloop.stats.ridge import CrossValidated, Logistic, cross_validated_logistic
 
 LEAST_LABELS, LEAST_OF_EACH = 20, 8  # fewer give no interval of the area under the curve worth the name (our choice)
 # A stated outcome is suspect where its chance, by other episodes, is below this, or below what the other outcome's own

@@ -15,7 +15,7 @@ import numpy as np
 
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.recording import Recording
-from twinloop.stats.outlying import LEAST_VALUES, Fence, fence
+from twinloop.stats.novelty import LEAST_VALUES, Fence, fence
 
 Group = tuple[str, ...]
 

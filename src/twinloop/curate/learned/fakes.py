@@ -18,11 +18,11 @@ from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.learned.clips import Array, ClipNumbers, clip_facts, comparable, in_words, is_real
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
-from twinloop.stats.auc import auc_interval
+from twinloop.stats.classifier import auc_interval
 from twinloop.stats.conformal import conformal_p_values
-from twinloop.stats.cross_fit import CrossFit, cross_fit
+from twinloop.stats.discriminant import CrossFit, cross_fit
 from twinloop.stats.multiplicity import benjamini_hochberg
-from twinloop.stats.outlying import fence
+from twinloop.stats.novelty import fence
 
 LEVEL = 0.05
 LEAST_EPISODES = 20  # of each side; with fewer no p-value gets below 0.05 held out in folds

@@ -20,8 +20,7 @@ from twinloop.curate.learned.clips import Array, ClipNumbers, clip_facts, compar
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
 from twinloop.stats.multiplicity import benjamini_hochberg
-from twinloop.stats.novelty import Kind, Novelty, novelty
-from twinloop.stats.outlying import Fence, fence
+from twinloop.stats.novelty import Fence, Kind, Novelty, fence, novelty
 
 LEVEL = 0.05
 LEAST_EPISODES = 20  # real ones: with fewer no p-value is below 0.05

@@ -13,7 +13,7 @@ from twinloop.core.params import ParamTable
 from twinloop.core.units import UnitMap
 from twinloop.curate.recording import Recording
 from twinloop.curate.registry import Twins
-from twinloop.dataset.log_checks.series import Series, prepare
+from twinloop.dataset.logs.checks.series import Series, prepare
 from twinloop.rollout.replay import recorded_params
 from twinloop.twin import Twin
 

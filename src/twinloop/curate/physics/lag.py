@@ -11,8 +11,8 @@ from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.judging import shortened
 from twinloop.curate.limits import LEAST
 from twinloop.curate.recording import Recording
-from twinloop.dataset.log_checks.response import answers, response_pair
-from twinloop.dataset.log_checks.series import prepare
+from twinloop.dataset.logs.checks.response import answers, response_pair
+from twinloop.dataset.logs.checks.series import prepare
 
 
 class Lag(MeasuringCheck):

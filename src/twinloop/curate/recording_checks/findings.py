@@ -10,14 +10,12 @@ import numpy as np
 from twinloop.curate.check import Measured, MeasuringCheck, Score
 from twinloop.curate.judging import shortened, verdict_of
 from twinloop.curate.recording import Recording
-from twinloop.dataset.importers.raw import RawEpisode
-from twinloop.dataset.log_checks import Finding
-from twinloop.dataset.log_checks.clocks import check_drift
-from twinloop.dataset.log_checks.jumps import check_jumps
-from twinloop.dataset.log_checks.response import answers, check_response, response_pair
-from twinloop.dataset.log_checks.series import prepare
-from twinloop.dataset.log_checks.timing import check_timing
-from twinloop.dataset.log_checks.values import check_numbers, check_standstill
+from twinloop.dataset.logs.checks import Finding
+from twinloop.dataset.logs.checks.response import answers, check_response, response_pair
+from twinloop.dataset.logs.checks.series import prepare
+from twinloop.dataset.logs.checks.timing import check_drift, check_timing
+from twinloop.dataset.logs.checks.values import check_jumps, check_numbers, check_standstill
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 VERDICT = "verdict"
 Look = Callable[[RawEpisode], Iterable[Finding]]

@@ -13,7 +13,7 @@ from twinloop.curate.limits import Limit
 from twinloop.curate.looks import looks_of
 from twinloop.curate.motion import Motion, motion_of
 from twinloop.curate.recording import Recording
-from twinloop.dataset.log_checks.timing import repeated_rows
+from twinloop.dataset.logs.checks.timing import repeated_rows
 
 Array = NDArray[np.float64]
 

@@ -18,8 +18,8 @@ from twinloop.curate.limits import LEAST
 from twinloop.curate.motion import filled
 from twinloop.curate.recording import Recording
 from twinloop.curate.recording_checks.findings import responses
-from twinloop.dataset.importers.raw import RawEpisode
-from twinloop.dataset.log_checks.units import check_units
+from twinloop.dataset.logs.checks.units import check_units
+from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 Array = NDArray[np.float64]
 

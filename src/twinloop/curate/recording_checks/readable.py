@@ -11,10 +11,10 @@ import pyarrow as pa
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.curate.check import READABLE, Measured, MeasuringCheck, Score
 from twinloop.curate.recording import Recording
-from twinloop.dataset import layout
-from twinloop.dataset.parquet import numbers
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import numbers
+from twinloop.dataset.media.video import require_frames
 from twinloop.dataset.spec import INDEX_FEATURES
-from twinloop.dataset.video import require_frames
 
 _NO_NUMBERS = ("video", "image", "string")  # dtypes of features
 _IMAGES = "observation.images."

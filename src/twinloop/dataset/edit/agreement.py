@@ -9,12 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, InputError, UnitsError
-from twinloop.core.files import read_json
 from twinloop.core.units import UnitMap
-from twinloop.dataset import layout
 from twinloop.dataset.edit.source import Source
-from twinloop.dataset.reader import flat_names
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import flat_names
 from twinloop.dataset.spec import INDEX_FEATURES
 
 _SAME_UNITS = "--same-units"

@@ -13,16 +13,17 @@ from typing import Any
 import pyarrow.parquet as pq
 import yaml
 
-from twinloop.core.files import dumps, read_json, sha256_json
+from twinloop.core.documents import read_json
+from twinloop.core.files import dumps, sha256_json
 from twinloop.core.units import UnitMap
-from twinloop.dataset import layout
-from twinloop.dataset.card import card
-from twinloop.dataset.edit.packets import Coding
 from twinloop.dataset.edit.source import Source
-from twinloop.dataset.progress import Progress
-from twinloop.dataset.snapshot import replace_bytes
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.metadata import card
+from twinloop.dataset.lerobot.progress import Progress
+from twinloop.dataset.lerobot.tables import tasks_table
+from twinloop.dataset.media.video_copy import Coding
 from twinloop.dataset.spec import RUNS, TRUE_TIME, CameraSpec, DatasetSpec
-from twinloop.dataset.tables import tasks_table
+from twinloop.dataset.storage.snapshot import replace_bytes
 
 EDIT = "twinloop/edit.json"
 _CODECS = {"h264": "H.264", "hevc": "HEVC", "av1": "AV1"}

@@ -8,22 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import InputError
-from twinloop.dataset.edit.children import transform
-from twinloop.dataset.edit.choice import Choice, chosen, groups
 from twinloop.dataset.edit.documents import Operation
-from twinloop.dataset.edit.item import Item
-from twinloop.dataset.edit.shares import balanced, checked_shares, parted
+from twinloop.dataset.edit.rows import Item, transform
+from twinloop.dataset.edit.selection import Choice, balanced, checked_shares, chosen, groups, parted
 from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.transcode import Encoding
 from twinloop.dataset.edit.videos import Pixels
 from twinloop.dataset.edit.writing import Edited, Settings, write_items, write_parts
+from twinloop.dataset.media.video_copy import Encoding
 
 Folder = Path | str
 _AS_IS = Settings()
 
 
 def select(source: Folder, output: Folder, episodes: Choice, *, settings: Settings = _AS_IS) -> Edited:
-    """Write some episodes, in the order given; see `choice.chosen` for how they are named.
+    """Write some episodes, in the order given; see `selection.chosen` for how they are named.
 
     Raises:
         InputError: an episode that is not there or is given twice, or none at all.
@@ -63,7 +61,7 @@ def split(
         shares: of each part, between 0 and 1; drawn by ``seed``.
         counts: episodes of each part instead; drawn by ``seed``.
         lists: episodes of each part instead, named as in `select`.
-        by: what shall be alike in all parts: ``task``, ``success`` or any column, see `choice.groups`.
+        by: what shall be alike in all parts: ``task``, ``success`` or any column, see `selection.groups`.
         seed: of the draw.
         settings: how to write.
 
@@ -194,7 +192,7 @@ def rebalance(
     Args:
         sources: one or several datasets.
         output: an absent or empty folder.
-        by: what groups are: ``task``, ``success``, ``source`` or any column, see `choice.groups`.
+        by: what groups are: ``task``, ``success``, ``source`` or any column, see `selection.groups`.
         shares: of each group; equal where none are given. A group without a share is left out.
         seed: which episodes are left out follows from it.
         repeat: leave none out of the fullest group, and repeat episodes of the others. A repeated one is a child of

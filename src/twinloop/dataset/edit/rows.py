@@ -1,14 +1,140 @@
-"""Rows of the episode table of a result: what follows from the new place, and all else as the sources have it."""
+"""Give episodes their place in a result.
+
+What is done to each, new ids and parents, episode rows, and frames with new numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
-from twinloop.dataset.edit.item import Item
+from twinloop.core.errors import DatasetError
+from twinloop.core.files import dumps, sha256_bytes, sha256_json
+from twinloop.core.records import Provenance, SimEpisode
+from twinloop.dataset.edit.source import Source
+from twinloop.dataset.lerobot.parquet import numbers, open_parquet
+from twinloop.dataset.lerobot.tables import content_hash
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """Episode ``index`` of ``source``.
+
+    ``texts`` are new task texts by the old ones; ``transforms`` are what makes it another episode than the source's, in
+    order.
+    """
+
+    source: Source
+    index: int
+    texts: Mapping[str, str] = field(default_factory=dict[str, str])
+    transforms: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Frames."""
+        return int(self.source.lengths[self.index])
+
+    @property
+    def tasks(self) -> list[str]:
+        """Its task texts as they will be, each once."""
+        found = self.source.reader.row(self.index).get("tasks") or []
+        return list(dict.fromkeys(self.texts.get(text, text) for text in found))
+
+    @property
+    def where(self) -> str:
+        """Names it in messages."""
+        return f"episode {self.index} of {self.source}"
+
+
+ID, PARENTS, TRANSFORMS = "provenance/episode_id", "provenance/parent_episode_ids", "provenance/transforms"
+KEY = "transforms"  # in Provenance.extra
+_NOTHING = np.empty((0, 0))
+
+
+def transform(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of the list of what was done to an episode's parents."""
+    plain = dict(parameters)
+    return {
+        "name": name,
+        "version": version("twinloop"),
+        "parameters": plain,
+        "parameters_hash": sha256_json(plain),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Child:
+    """What takes the place of an episode's record: the cells of the episode table, and our provenance if it had one."""
+
+    columns: Mapping[str, Any]
+    provenance: Provenance | None
+
+
+def child(item: Item, record: Provenance | None, parent: str, frames: pa.Table) -> Child:
+    """The record of an episode that an edit changes.
+
+    Args:
+        item: with at least one transform.
+        record: the provenance of the source's episode, if it has one.
+        parent: what the source's episode is called.
+        frames: the source's frames.
+    """
+    new = [dict(one) for one in item.transforms]
+    if record is None:
+        name = sha256_bytes(parent.encode(), dumps(new).encode(), _content(frames))
+        return Child(columns={ID: name, PARENTS: dumps([parent]), TRANSFORMS: dumps(new)}, provenance=None)
+    done = [*record.extra.get(KEY, ()), *new]
+    changed = replace(
+        record,
+        parents=(parent,),
+        content_hash="",
+        task=item.texts.get(record.task, record.task),
+        extra={**record.extra, KEY: done},
+    )
+    changed = replace(changed, content_hash=content_hash(_episode(item, changed, frames)))
+    columns = {
+        ID: changed.content_hash,
+        PARENTS: dumps([parent]),
+        TRANSFORMS: dumps(done),
+        "provenance/task": changed.task,
+    }
+    return Child(columns=columns, provenance=changed)
+
+
+def _content(frames: pa.Table) -> bytes:
+    """What the frames hold, but for their numbers in the dataset."""
+    names = [name for name in ("action", "observation.state") if name in frames.column_names]
+    return b"".join(numbers(frames[name], where=name).astype("<f8").tobytes() for name in names)
+
+
+def _episode(item: Item, record: Provenance, frames: pa.Table) -> SimEpisode:
+    """The episode as it is stored, for the name of its content."""
+    reader = item.source.reader
+    simulated = any("states" in template for template in item.source.exact(item.index))
+
+    def column(name: str) -> np.ndarray:
+        return numbers(frames[name], where=f"{item.where}: {name}")
+
+    return SimEpisode(
+        number=int(reader.numbers[item.index]),
+        commands=reader.commands(item.index) if simulated else _NOTHING,
+        states=reader.states(item.index) if simulated else _NOTHING,
+        action=column("action"),
+        observation=column("observation.state"),
+        next_success=np.zeros(len(frames), dtype=np.bool_),
+        provenance=record,
+        readings={reading.key: column(reading.key) for reading in reader.spec.readings},
+    )
+
 
 _MADE = frozenset({"episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index"})
 _MADE_SERIES = ("data/", "videos/", "meta/episodes/")
@@ -46,13 +172,13 @@ def block_rows(rows: Sequence[Row], carried: pa.Schema) -> pa.Table:
     for name in rows[0].statistics:
         columns[name] = pa.concat_arrays([row.statistics[name] for row in rows])
     taken = _carried([row.item for row in rows], carried)
-    for field in carried:
-        values = taken[field.name]
-        if any(field.name in row.replaced for row in rows):
+    for kept in carried:
+        values = taken[kept.name]
+        if any(kept.name in row.replaced for row in rows):
             old = values.to_pylist()
-            new = [row.replaced.get(field.name, cell) for row, cell in zip(rows, old, strict=True)]
-            values = pa.chunked_array([pa.array(new, field.type)])
-        columns[field.name] = values
+            new = [row.replaced.get(kept.name, cell) for row, cell in zip(rows, old, strict=True)]
+            values = pa.chunked_array([pa.array(new, kept.type)])
+        columns[kept.name] = values
     for name in after:
         columns[name] = _cells(name, [row.made[name] for row in rows])
     return pa.table(columns)
@@ -78,3 +204,152 @@ def _carried(items: Sequence[Item], schema: pa.Schema) -> pa.Table:
         parts.append(pa.Table.from_arrays(columns, schema=schema))
         at = stop
     return pa.concat_tables(parts)
+
+
+_NUMBERS = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
+_CELLS_AT_ONCE = 1 << 22  # numbers in memory while quantiles are counted: 16 MB of float32; our choice
+
+
+def numeric_features(features: Mapping[str, Any]) -> dict[str, int]:
+    """Features that have statistics of their numbers, and how many numbers a frame has of each."""
+    return {
+        key: int(np.prod(entry.get("shape") or [1]))
+        for key, entry in features.items()
+        if entry.get("dtype") in _NUMBERS
+    }
+
+
+def column_slices(widths: Mapping[str, int]) -> dict[str, slice]:
+    """Where each feature stands when all are put side by side."""
+    ends = np.cumsum(list(widths.values()))
+    return {key: slice(int(end - width), int(end)) for (key, width), end in zip(widths.items(), ends, strict=True)}
+
+
+def placed_frames(
+    table: pa.Table, schema: pa.Schema, *, index: int, start: int, tasks: NDArray[np.int64], where: str
+) -> pa.Table:
+    """One episode's frames as they stand in the result.
+
+    Args:
+        schema: the columns of the result.
+        index: the episode's new ``episode_index``.
+        start: the new ``index`` of its first frame.
+        tasks: the new ``task_index`` of each frame.
+        where: names the episode in messages.
+
+    Raises:
+        DatasetError: a column cannot be brought to the type that it has in the result.
+    """
+    length = len(table)
+    new = {
+        "episode_index": np.full(length, index, dtype=np.int64),
+        "index": np.arange(start, start + length, dtype=np.int64),
+        "task_index": tasks,
+    }
+    columns = []
+    for kept in schema:
+        column = pa.chunked_array([new[kept.name]]) if kept.name in new else table[kept.name]
+        try:
+            columns.append(column if column.type == kept.type else column.cast(kept.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise DatasetError(
+                f"{where}: {kept.name} is {column.type} and cannot become {kept.type} ({error})."
+            ) from error
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def matrix(table: pa.Table, widths: Mapping[str, int], *, where: str) -> dict[str, NDArray[Any]]:
+    """The numbers of some features, ``(T, width)`` of the type that they are stored in.
+
+    Raises:
+        DatasetError: empty cells, rows of other lengths, or something that is no finite number; names the frame.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for name, width in widths.items():
+        values = _flat(table[name], f"{where}: {name}")
+        if values.size != len(table) * width:
+            raise DatasetError(
+                f"{where}: {name} has {values.size} numbers in {len(table)} frames; its shape says {width} in each."
+            )
+        found[name] = values.reshape(len(table), width)
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            frame = int(np.argwhere(~np.isfinite(found[name]))[0][0])
+            raise DatasetError(
+                f"{where}: {name} is not finite at frame {frame}. Statistics of it would be of no use: leave the "
+                "episode out, or mend the source."
+            )
+    return found
+
+
+def _flat(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
+    array: Any = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):
+        array = pa.concat_arrays(array.chunks)
+    while True:
+        if array.null_count:
+            raise DatasetError(f"{where} has {array.null_count} empty values. Leave the episode out, or fill them.")
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        elif pa.types.is_nested(array.type) and not pa.types.is_struct(array.type):
+            array = array.flatten()
+        else:
+            return array.to_numpy(zero_copy_only=False)
+
+
+def side_by_side(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+    """All features of an episode in one matrix ``(T, columns)``."""
+    return np.hstack([values.astype(np.float64) for values in columns.values()])
+
+
+def chunks_of(paths: Sequence[Path], widths: Mapping[str, int]) -> Iterator[dict[str, NDArray[Any]]]:
+    """The numbers of data files, a bounded number of rows at a time."""
+    rows = max(1, _CELLS_AT_ONCE // max(1, sum(widths.values())))
+    for path in paths:
+        with open_parquet(path) as file:
+            pending: list[pa.RecordBatch] = []
+            for batch in file.iter_batches(batch_size=rows, columns=list(widths)):
+                pending.append(batch)
+                if sum(map(len, pending)) >= rows:
+                    yield matrix(pa.Table.from_batches(pending), widths, where=str(path))
+                    pending = []
+            if pending:
+                yield matrix(pa.Table.from_batches(pending), widths, where=str(path))
+
+
+def remapped_tasks(
+    table: pa.Table, names: Mapping[int, str], numbers: Mapping[str, int], *, where: str
+) -> NDArray[np.int64]:
+    """The new ``task_index`` of each frame: the same texts, numbered as in the result.
+
+    Raises:
+        DatasetError: a frame names a task that the folder's table has not.
+    """
+    old = table["task_index"].to_numpy().astype(np.int64)
+    found, inverse = np.unique(old, return_inverse=True)
+    unknown = [int(task) for task in found if int(task) not in names]
+    if unknown:
+        raise DatasetError(f"{where}: frames name the task_index {unknown[0]}, which meta/tasks.parquet has not.")
+    return np.array([numbers[names[int(task)]] for task in found], dtype=np.int64)[inverse]
+
+
+def used_tasks(table: pa.Table) -> list[int]:
+    """The task numbers of some frames, in order of first appearance."""
+    return pc.unique(table["task_index"].combine_chunks()).to_pylist()
+
+
+class DataFile:
+    """A data file of the result being written, one row group per episode."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._writer = pq.ParquetWriter(path, schema, compression="snappy")
+        self.bytes = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Append one episode."""
+        self._writer.write_table(table, row_group_size=max(len(table), 1))
+        self.bytes += table.nbytes
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.close()

@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.dataset import layout
-from twinloop.dataset.content_ids import content_ids
-from twinloop.dataset.parquet import open_parquet, read_table, require_columns
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.content_ids import content_ids
+from twinloop.dataset.lerobot.parquet import open_parquet, read_table, require_columns
+from twinloop.dataset.lerobot.reader import DatasetReader
 
 _EXACT = (layout.STATES_PATH, layout.LOGS_PATH)
 _TASK_COLUMNS = ("__index_level_0__", "task")  # the first where pandas named no index, the second where it did

@@ -14,11 +14,10 @@ import numpy as np
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.pool import cores
-from twinloop.dataset import layout
-from twinloop.dataset.edit.item import Item
-from twinloop.dataset.edit.packets import Coding, PacketFile, PacketReader
-from twinloop.dataset.edit.transcode import CODECS, PIXELS, Encoding, transcode
-from twinloop.dataset.snapshot import link_or_copy
+from twinloop.dataset.edit.rows import Item
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.media.video_copy import CODECS, PIXELS, Coding, Encoding, PacketFile, PacketReader, transcode
+from twinloop.dataset.storage.snapshot import link_or_copy
 
 _MOST_BYTES = 200_000_000  # of a file, as LeRobot's video_files_size_in_mb
 

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
-from twinloop.dataset import layout
 from twinloop.dataset.edit.agreement import (
     agreed_info,
     agreed_rows,
@@ -25,22 +24,18 @@ from twinloop.dataset.edit.agreement import (
     keep_common,
     left_out,
 )
-from twinloop.dataset.edit.beside import carry_aside, carry_documents, table_schemas
-from twinloop.dataset.edit.block import Blocks, Plan
-from twinloop.dataset.edit.children import ID, PARENTS, TRANSFORMS, transform
+from twinloop.dataset.edit.block import Blocks, Plan, carry_aside, carry_documents, table_schemas
 from twinloop.dataset.edit.documents import EDIT, Operation, Result, merged_spec, video_features, write_documents
-from twinloop.dataset.edit.frames import numeric_features
-from twinloop.dataset.edit.item import Item
-from twinloop.dataset.edit.pixels import PixelCounts
-from twinloop.dataset.edit.rows import is_made
+from twinloop.dataset.edit.rows import ID, PARENTS, TRANSFORMS, Item, is_made, numeric_features, transform
 from twinloop.dataset.edit.source import Source
-from twinloop.dataset.edit.totals import Totals
-from twinloop.dataset.edit.transcode import Encoding
+from twinloop.dataset.edit.statistics import PixelCounts, Totals
 from twinloop.dataset.edit.videos import CameraFiles, Pixels, write_camera
-from twinloop.dataset.progress import CameraSum, Progress
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.snapshot import next_snapshot, recover, writing_to
-from twinloop.dataset.target import FolderTarget
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.progress import CameraSum, Progress
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.media.video_copy import Encoding
+from twinloop.dataset.storage.snapshot import next_snapshot, recover, writing_to
+from twinloop.dataset.storage.targets import FolderTarget
 
 _OURS = (layout.SPEC, layout.UNIT_MAP, layout.PROGRESS, layout.RESULT, layout.COVERAGE, layout.ADAPTIVE, EDIT)
 _META = (layout.INFO, layout.STATS, layout.TASKS)

@@ -13,12 +13,13 @@ from typing import Any
 import mujoco
 import numpy as np
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import TwinloopError
 from twinloop.core.extension import raised
-from twinloop.core.files import read_json, write_json
-from twinloop.dataset.reader import DatasetReader
+from twinloop.core.files import write_json
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.media.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces
 from twinloop.dataset.spec import CameraSpec
-from twinloop.dataset.video import EncodedEpisode, EncodedVideo, Piece, encode_pieces
 from twinloop.generate.pixels.carry import carry_samples, carry_videos
 from twinloop.generate.pixels.memory import RememberingRenderer
 from twinloop.generate.pixels.sensors import SensorChoice, choose_sensors

@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from twinloop.core.errors import DatasetError
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
+from twinloop.dataset.media.video import EncodedEpisode, EncodedVideo, open_video
 from twinloop.dataset.spec import CameraSpec
-from twinloop.dataset.statistics import pixel_histogram, sample_indices
-from twinloop.dataset.video import EncodedEpisode, EncodedVideo, open_video
 from twinloop.generate.readings import SAMPLES
 
 

@@ -11,13 +11,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from twinloop.core.console import counted
 from twinloop.core.errors import MissingDependencyError, TwinloopError
 from twinloop.core.files import sha256_json
-from twinloop.core.lasting import Lost, lasting_map
-from twinloop.core.progress import counted
+from twinloop.core.pool import Lost, lasting_map
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.annotations import DOCUMENT
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import side_table_names
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.generate.coverage import rendered_documents

@@ -9,8 +9,8 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.generate.render_settings import CLEAN, DEVICE, RenderConfig
 from twinloop.rollout.camera import KIND, camera_sensors
 from twinloop.twin import Twin
-from twinloop.twin.equipped import equipped
 from twinloop.twin.spec import SensorSpec
+from twinloop.twin.variant import equipped
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.spec import CameraSpec
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.render_settings import RenderConfig, chosen_episodes

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twinloop.dataset.annotation_pictures import encode_png
+from twinloop.dataset.media.png_coding import encode_png
 from twinloop.dataset.side_tables import about
 from twinloop.generate.pixels.source import StoredEpisode
 from twinloop.generate.pixels.views import CleanView, SensedView, View

@@ -21,7 +21,7 @@ from twinloop.release.monitor.judging import Departure, Drives, Judge, Size
 from twinloop.release.monitor.outlying import Kind, fit_outlying
 from twinloop.release.monitor.pictures import LEAST, LOOKS, PictureReference
 from twinloop.release.monitor.scorer import Scorer
-from twinloop.stats.functional import Envelope, JointBand, envelope, joint_band, least_curves
+from twinloop.stats.conformal import Envelope, JointBand, envelope, joint_band, least_curves
 
 Array = NDArray[np.float64]
 Rows = Mapping[str, Array]  # by stream, (episode, time, d), NaN where an episode has ended

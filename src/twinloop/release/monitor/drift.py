@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from twinloop.release.monitor.calibration import Calibration
 from twinloop.release.monitor.signals import meaning
 from twinloop.stats.betting import log_e_mean
-from twinloop.stats.cusum import REFERENCE, cusum, cusum_threshold, self_starting
+from twinloop.stats.change_points import REFERENCE, cusum, cusum_threshold, self_starting
 
 Array = NDArray[np.float64]
 RUN_LENGTH = 1000.0  # episodes until a false alarm of drift, of all signals together (our choice)

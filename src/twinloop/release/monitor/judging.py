@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.records import frozen
-from twinloop.stats.functional import running_mean
+from twinloop.stats.conformal import running_mean
 from twinloop.stats.novelty import shrunk_covariance
 
 Array = NDArray[np.float64]

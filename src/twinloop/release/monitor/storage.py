@@ -11,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.arrays import read_arrays
 from twinloop.core.contract import Contract
-from twinloop.core.documents import read_bytes
+from twinloop.core.documents import read_arrays, read_bytes, read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import dumps, read_json, sha256_bytes, write_bytes, write_json
+from twinloop.core.files import dumps, sha256_bytes, write_bytes, write_json
 from twinloop.release.monitor.calibration import Calibration, Origin
 from twinloop.release.monitor.pictures import PictureReference
 from twinloop.release.monitor.scorer import KINDS, Scorer
-from twinloop.stats.functional import Envelope, JointBand
+from twinloop.stats.conformal import Envelope, JointBand
 
 SCHEMA = 2
 _MOST_BYTES = 2 << 30  # of the arrays: a thousand pictures at the resolution of a camera

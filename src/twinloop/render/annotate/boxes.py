@@ -15,7 +15,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable
 from twinloop.twin.quantities.rotation import matrix
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.intrinsics import Intrinsics
-from twinloop.dataset.annotation_reader import CameraAnnotations, poses
+from twinloop.core.imaging import Intrinsics
+from twinloop.dataset.annotations import CameraAnnotations, poses
 from twinloop.render.annotate.boxes import box_corners
 
 Picture = NDArray[np.uint8]

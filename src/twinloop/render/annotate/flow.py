@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 
 Array = NDArray[np.float64]
 # A point is the one that a picture shows where their distances agree: within half a millimetre and half a thousandth,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from twinloop.dataset.annotation_pictures import encode_depth, encode_flow, encode_normals, encode_png
 from twinloop.dataset.annotations import PREFIX, table
+from twinloop.dataset.media.png_coding import encode_depth, encode_flow, encode_normals, encode_png
 from twinloop.render.annotate.flow import forward_flow
 from twinloop.render.annotate.frame import FrameTruth, KeypointRows, ObjectRows, quaternions
 from twinloop.render.annotate.instances import InstanceTable

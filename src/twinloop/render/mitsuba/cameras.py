@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 
 Array = NDArray[np.float64]
 _TRUTHS = {"position": 3, "sh_normal": 3, "albedo": 3, "shape_index": 1}

@@ -27,7 +27,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.srgb import linear_of
+from twinloop.core.imaging import linear_of
 from twinloop.render.mitsuba.sky import luminance
 
 Array = NDArray[np.float64]

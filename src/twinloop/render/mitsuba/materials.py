@@ -23,7 +23,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.srgb import linear_of
+from twinloop.core.imaging import linear_of
 from twinloop.render.mitsuba.textures import linear, texture_of
 
 # MuJoCo's own colour of geoms: what is coloured by its material has it.

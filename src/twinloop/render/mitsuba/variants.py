@@ -18,8 +18,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.core.files import read_json, write_json
+from twinloop.core.files import write_json
 from twinloop.render.probe import memory, outcome
 
 AUTO = "auto"

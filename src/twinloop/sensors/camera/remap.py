@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import RectBivariateSpline
 
 from twinloop.core.errors import InputError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
 from twinloop.sensors.camera.view import normalized
 from twinloop.sensors.compiled import compiled, has_numba, over_rows

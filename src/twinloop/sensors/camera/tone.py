@@ -7,7 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.srgb import display_of, linear_of
+from twinloop.core.imaging import display_of, linear_of
 from twinloop.sensors.camera.model import CameraModel
 
 TONE_BINS = 4096  # of the table that says where in the steps to begin looking

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.intrinsics import Intrinsics
+from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
 
 # Off the axis. A flat picture of 2·80° has 11 times the width of one of 2·27°, and 33 times fewer pixels per degree in

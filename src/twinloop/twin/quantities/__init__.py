@@ -4,22 +4,15 @@ A path reads like ``joint/shoulder_lift/damping``: a family (``joint``), an obje
 of this package are the only mapping from paths to MuJoCo fields.
 """
 
-from twinloop.twin.quantities.actuators import ACTUATORS
+from twinloop.twin.quantities.actuators import ACTUATORS, ROTORS, TIMING
 from twinloop.twin.quantities.appearance import APPEARANCE
-from twinloop.twin.quantities.bodies import BODIES
+from twinloop.twin.quantities.bodies import BODIES, LINKS
 from twinloop.twin.quantities.contact import CONTACT
-from twinloop.twin.quantities.gears import GEARS
-from twinloop.twin.quantities.joints import JOINTS
+from twinloop.twin.quantities.joints import GEARS, JOINTS
 from twinloop.twin.quantities.kinds import Quantity, Rule, Slot, Stage, Target
-from twinloop.twin.quantities.links import LINKS
 from twinloop.twin.quantities.lookup import has_quantity, members, model_field, nominal_value, rows
-from twinloop.twin.quantities.placement import PLACEMENT
-from twinloop.twin.quantities.pushes import PUSHES
-from twinloop.twin.quantities.rotors import ROTORS
-from twinloop.twin.quantities.scene import SCENE
 from twinloop.twin.quantities.sensing import SENSING
-from twinloop.twin.quantities.timing import TIMING
-from twinloop.twin.quantities.world import WORLD
+from twinloop.twin.quantities.world import PLACEMENT, PUSHES, SCENE, WORLD
 
 QUANTITIES: tuple[Quantity, ...] = (
     *JOINTS,

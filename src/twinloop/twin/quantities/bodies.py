@@ -1,4 +1,4 @@
-"""Free objects: mass and its distribution, size, drag, and where they lie when an episode begins."""
+"""Bodies: mass and its distribution of free objects and robots' links; size, drag and first place of objects."""
 
 from __future__ import annotations
 
@@ -10,8 +10,18 @@ import mujoco
 import numpy as np
 
 from twinloop.twin.quantities.kinds import Compute, Quantity, assign
-from twinloop.twin.quantities.log_cholesky import INERTIAL_FIELDS, log_cholesky, object_log_cholesky
-from twinloop.twin.quantities.rigid import no_com, no_mass, no_size, no_size_along, object_body
+from twinloop.twin.quantities.rigid import (
+    INERTIAL_FIELDS,
+    link_body,
+    link_log_cholesky,
+    log_cholesky,
+    no_com,
+    no_mass,
+    no_size,
+    no_size_along,
+    object_body,
+    object_log_cholesky,
+)
 
 _SIZE_FIELDS = ("geom_size", "geom_pos", "body_ipos", "body_inertia")
 _ELLIPSOID, _BLUNT = 0, 1  # columns of geom_fluid: whether the ellipsoid model acts, its blunt drag coefficient
@@ -152,5 +162,32 @@ BODIES: tuple[Quantity, ...] = (
         default=0.0,
         stage="reset",
         meaning="its turn about the vertical when an episode begins",
+    ),
+)
+
+
+PAYLOAD = "payload/{}"  # the body that holds a link's payload, see `preparation.add_payload_bodies`
+
+
+def _no_payload(model: mujoco.MjModel, name: str) -> str:
+    found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, PAYLOAD.format(name))
+    return (
+        "" if found >= 0 else "it has no site, and a payload hangs at the link's first site. Give it one in the model"
+    )
+
+
+LINKS: tuple[Quantity, ...] = (
+    *inertial("link", link_body, mass_writes=("body_mass", "body_inertia", "body_gravcomp")),
+    *log_cholesky("link", link_log_cholesky, fields=(*INERTIAL_FIELDS, "body_gravcomp")),
+    Quantity(
+        family="link",
+        quantity="payload",
+        unit="kg",
+        low=0.0,
+        high=100.0,
+        slots=assign("body_mass"),
+        lacks=_no_payload,
+        set_const=True,
+        meaning="point mass at the link's first site, as a tool hung there; no controller compensates for it",
     ),
 )

@@ -6,12 +6,12 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.twin.quantities.gears import GEAR, is_motor_side, motor_joint
+from twinloop.twin.quantities.actuators import FAMILY as ROTORS
+from twinloop.twin.quantities.actuators import carrier_dofs, rotor_rows
+from twinloop.twin.quantities.joints import GEAR, is_motor_side, motor_joint
 from twinloop.twin.quantities.kinds import Quantity
-from twinloop.twin.quantities.rotors import FAMILY as ROTORS
-from twinloop.twin.quantities.rotors import carrier_dofs, rotor_rows
-from twinloop.twin.quantities.scene import scene_members
 from twinloop.twin.quantities.sensing import sensor_members
+from twinloop.twin.quantities.world import scene_members
 
 
 def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:

@@ -1,14 +1,21 @@
-"""The world: gravity's strength and direction, wind, air."""
+"""The world: gravity, wind, air, pushes, where still things stand, and how many things of a group there are.
+
+What a scene holds is written into the model as texts ``scene/count/<group>`` and ``scene/shape/<body>`` when it is
+built (`twin.scene_build`), so that a model alone says which of these parameters it has. Both are whole numbers: the
+whole part of a value counts, and the upper bound stands for the number below it, so that a uniform draw over the
+bounds gives every number the same chance.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Quantity, Target, assign
-from twinloop.twin.quantities.rotation import quat_from_rotation_vector, rotate
+from twinloop.twin.quantities.kinds import Compute, Quantity, Target, assign
+from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
 
 _TILT = "turn of gravity's direction about the world's {axis} axis, about x first: {effect}"
 
@@ -78,3 +85,103 @@ WORLD: tuple[Quantity, ...] = (
     _air("density", "kg/m³", 2000.0, "density of the air (1.2 at sea level; 0: vacuum): drag with the square of speed"),
     _air("viscosity", "Pa·s", 10.0, "viscosity of the air (1.8e-5 at 20 °C): drag in proportion to speed"),
 )
+
+
+def _push(quantity: str, unit: str, low: float, high: float, default: float, meaning: str) -> Quantity:
+    return Quantity(
+        family="push",
+        quantity=quantity,
+        unit=unit,
+        low=low,
+        high=high,
+        default=default,
+        stage="disturbance",
+        meaning=meaning,
+    )
+
+
+# A force at the body's centre of mass, constant in the world's frame while it lasts; see `simulate.disturbance`.
+PUSHES: tuple[Quantity, ...] = (
+    _push("force", "N", 0.0, 1e4, 0.0, "strength of a push at the body's centre of mass"),
+    _push("azimuth", "rad", -math.pi, math.pi, 0.0, "its direction: angle from the world's x towards y"),
+    _push("elevation", "rad", -math.pi / 2, math.pi / 2, 0.0, "its direction: angle above the horizontal"),
+    _push("time", "s", 0.0, 1e4, 0.0, "when it first begins"),
+    _push("duration", "s", 0.0, 1e4, 0.1, "how long it lasts"),
+    _push("period", "s", 0.0, 1e4, 0.0, "time from the beginning of one push to that of the next; 0: there is one"),
+)
+
+
+def _place(target: Target, position: str, quaternion: str) -> None:
+    (row,) = target.rows(position)
+    own = getattr(target.model, position)[row], getattr(target.model, quaternion)[row]
+    turn = quat_from_rotation_vector(target.vector("rotation"))
+    target.put(position, [row], (own[0] + target.vector("position"))[:, None])
+    target.put(quaternion, [row], quat_multiply(turn, np.broadcast_to(own[1], turn.shape))[:, None])
+
+
+def place_geom(target: Target) -> None:
+    """A shape moved and turned about its own centre, along the axes of the body it belongs to."""
+    _place(target, "geom_pos", "geom_quat")
+
+
+def place_body(target: Target) -> None:
+    """A still body moved and turned about its own origin, along the axes of the body it stands on."""
+    _place(target, "body_pos", "body_quat")
+
+
+def _offsets(family: str, compute: Compute, fields: tuple[str, str], frame: str, middle: str) -> Iterator[Quantity]:
+    for kind, unit, reach, writes, meaning in (
+        ("position", "m", 10.0, fields[:1], "shift along {axis} of {frame}"),
+        ("rotation", "rad", math.pi, fields[1:], "turn about {axis} of {frame}, its {middle} staying"),
+    ):
+        for axis in "xyz":
+            yield Quantity(
+                family=family,
+                quantity=f"{kind}/{axis}",
+                unit=unit,
+                low=-reach,
+                high=reach,
+                default=0.0,
+                compute=compute,
+                writes=writes,
+                set_const=True,
+                seen=True,
+                meaning=meaning.format(axis=axis, frame=frame, middle=middle),
+            )
+
+
+PLACEMENT: tuple[Quantity, ...] = (
+    *_offsets("geom", place_geom, ("geom_pos", "geom_quat"), "its body (the world, for a table)", "centre"),
+    *_offsets("body", place_body, ("body_pos", "body_quat"), "what it stands on", "origin"),
+)
+
+
+SCENE: tuple[Quantity, ...] = (
+    Quantity(
+        family="scene",
+        quantity="count",
+        unit="1",
+        low=0.0,
+        high=1e3,
+        default=0.0,
+        stage="scene",
+        meaning="how many things of a group there are; its whole part counts",
+    ),
+    Quantity(
+        family="scene",
+        quantity="shape",
+        unit="1",
+        low=0.0,
+        high=1e6,
+        default=0.0,
+        stage="scene",
+        meaning="which of its shapes a thing has; its whole part counts",
+    ),
+)
+
+
+def scene_members(model: mujoco.MjModel, quantity: str) -> list[str]:
+    """Groups that have a count, or bodies that have a shape to choose."""
+    prefix = f"scene/{quantity}/"
+    names = (mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_TEXT, i) or "" for i in range(model.ntext))
+    return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

@@ -18,7 +18,7 @@ from twinloop.core.seeds import uniforms
 from twinloop.curate.cells import Cell, PairCell, failure_boxes, pair_cells, parameter_cells
 from twinloop.curate.parameters import Axis, chosen_axes, known_names, pair_axes, parameter_axes, places
 from twinloop.curate.scan import MOST_PAIR_AXES, Box, scan
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config
 from twinloop.randomize import JointDraw, Plan, identified_draws, read_identified

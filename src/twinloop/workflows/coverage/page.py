@@ -11,7 +11,7 @@ from twinloop.core.errors import TwinloopError
 from twinloop.curate.cells import PAIR_CELLS, Cell, PairCell
 from twinloop.curate.holes import Hole
 from twinloop.report import KeyFigure, Report
-from twinloop.report.coverage_reality import clip_map, clip_traces, success_rows
+from twinloop.report.coverage import clip_map, clip_traces, success_rows
 from twinloop.stats import Interval
 from twinloop.workflows.coverage.axes import ParameterSpace
 from twinloop.workflows.coverage.measured import Measured, shown_map

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.naming import MOST_ROWS
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, LogError
-from twinloop.core.files import read_json
 from twinloop.core.records import Episode
 from twinloop.curate.coverage import ClipRows
 from twinloop.curate.recording import Recording, open_recordings
-from twinloop.dataset import layout
-from twinloop.dataset.resample import resample
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.logs.resampling import resample
 from twinloop.encoders.clips import ClipBatch, ClipEncoder, space_hash
 from twinloop.encoders.trajectory import cut_clips
 from twinloop.gap.states_match import even, match, only_channels, select_channels

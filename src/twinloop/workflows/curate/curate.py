@@ -14,9 +14,9 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import YES
 from twinloop.catalog.naming import MOST_ROWS, resolve
 from twinloop.catalog.schema import SCORES
+from twinloop.core.console import counted
 from twinloop.core.errors import InputError
 from twinloop.core.pool import LocalProcesses, cores
-from twinloop.core.progress import counted
 from twinloop.curate.check import VERDICTS, Check, Score
 from twinloop.curate.recording import Recording, open_recordings
 from twinloop.curate.registry import open_checks, with_readable

@@ -234,7 +234,7 @@ def _pictures(page: Report, wrong: Wrong) -> None:
 
 def _strip(recording: Recording, camera: str, score: Score) -> tuple[NDArray[np.uint8], list[int]]:
     """Frames side by side, from a little before what is concerned to a little after."""
-    from twinloop.dataset.pictures import resized
+    from twinloop.dataset.media.pictures import resized
 
     last = recording.frames - 1
     first = 0 if score.first_frame is None else score.first_frame

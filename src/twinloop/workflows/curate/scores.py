@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.headline import Headline
 from twinloop.curate.check import VERDICTS, Check, Score, worst
 from twinloop.curate.recording import Recording
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.config import GenerateConfig
 from twinloop.generate.replay import root_config
 from twinloop.twin import Twin, load_twin

@@ -19,20 +19,18 @@ from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.files import write_text
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Provenance, StoredSimulation
-from twinloop.dataset import layout
-from twinloop.dataset.exporters.formats import exporter
-from twinloop.dataset.exporters.mcap import export_mcap
-from twinloop.dataset.exporters.played import PlayedFolder
-from twinloop.dataset.exporters.protocol import Exporter, ExportOptions
-from twinloop.dataset.exporters.rerun import export_rerun
-from twinloop.dataset.exporters.robomimic import export_robomimic
-from twinloop.dataset.exporters.source import open_source
-from twinloop.dataset.exporters.streams import EpisodeStreams, open_reader
-from twinloop.dataset.exporters.truth import NOTHING, Bodies, Event, Shape, Truth
-from twinloop.dataset.exporters.verify import verify_export
+from twinloop.dataset.export.formats import exporter
+from twinloop.dataset.export.mcap import export_mcap
+from twinloop.dataset.export.protocol import Exporter, ExportOptions
+from twinloop.dataset.export.rerun import export_rerun
+from twinloop.dataset.export.robomimic import export_robomimic
+from twinloop.dataset.export.source import open_source
+from twinloop.dataset.export.streams import NOTHING, Bodies, EpisodeStreams, Event, Shape, Truth, open_reader
+from twinloop.dataset.export.verification import PlayedFolder, verify_export
 from twinloop.dataset.folder_card import Rows, folder_card
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.simulation_table import TABLE, stored_simulation
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.signals import SIMULATION_TABLE, stored_simulation
 from twinloop.generate.config import GenerateConfig, load_plan
 from twinloop.generate.replay import root_config
 from twinloop.rollout.episodes import INITIAL_COMMAND
@@ -115,7 +113,7 @@ def truth_of(reader: DatasetReader) -> Truth | None:
     """What is known of a dataset that a simulator made, or that came with one's models; None of any other."""
     if not reader.ours:
         return None
-    if TABLE in reader.side_tables:
+    if SIMULATION_TABLE in reader.side_tables:
         return Truth(simulation=partial(stored_simulation, reader), bodies=partial(_imported_bodies, reader))
     if "generate" not in root_config(reader):
         return None

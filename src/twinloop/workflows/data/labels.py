@@ -14,13 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.label_checks import Label, Source
+from twinloop.catalog.label_checks import SUBTASKS, Label, Source, Vocabulary
 from twinloop.catalog.labels import Survey, Written, retract
 from twinloop.catalog.naming import resolve, select
-from twinloop.catalog.vocabulary import SUBTASKS, Vocabulary
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.extension import raised
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.replay import root_config
 from twinloop.label.agreement import Agreement, Pair, agreement
 from twinloop.label.boundaries import BoundaryPair, boundary_agreement

@@ -16,13 +16,13 @@ from rich.console import Console
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_tree
 from twinloop.core.records import Episode
-from twinloop.dataset import registry
-from twinloop.dataset.importers.raw import RawEpisode
-from twinloop.dataset.log_checks import Expectations, LogReport, check_log
-from twinloop.dataset.log_checks.mending import Mending
-from twinloop.dataset.logs import read_raw
-from twinloop.dataset.recorded import write_log_dataset
-from twinloop.dataset.recorded_signals import shared_signals
+from twinloop.dataset.logs.checks import Expectations, LogReport, check_log
+from twinloop.dataset.logs.checks.mending import Mending
+from twinloop.dataset.logs.conversion import write_log_dataset
+from twinloop.dataset.logs.formats import read_raw
+from twinloop.dataset.logs.importers.protocol import RawEpisode
+from twinloop.dataset.logs.sets import registry
+from twinloop.dataset.signals import shared_signals
 from twinloop.dataset.spec import ReadingSpec
 from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin, load_twin

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.answers import plain
-from twinloop.catalog.questions import QUESTIONS
+from twinloop.catalog.querying import plain
+from twinloop.catalog.reference import QUESTIONS
 from twinloop.catalog.workspace import FILE
 from twinloop.core.console import SafeConsole, visible
 from twinloop.core.documents import DocumentError

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
-from twinloop.dataset.recorded import write_log_dataset
+from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.hardware import open_robot
 from twinloop.hardware.driver import RobotDriver, RobotLostError
 from twinloop.hardware.excite import ExcitationPlan, load_excitation

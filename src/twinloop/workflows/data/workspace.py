@@ -10,13 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.catalog import Added
-from twinloop.catalog.compaction import compact
 from twinloop.catalog.fsck import Finding, check_batches, check_index, check_kept, check_parts
-from twinloop.catalog.fsck_frozen import check_frozen
-from twinloop.catalog.fsck_release import check_release
 from twinloop.catalog.fsck_runs import check_order, check_secrets
 from twinloop.catalog.fsck_state import check_rows, check_state
-from twinloop.catalog.parts import Parts
+from twinloop.catalog.fsck_versions import check_frozen, check_release
+from twinloop.catalog.parts import Parts, compact
 from twinloop.catalog.repair import repair, repair_state
 from twinloop.catalog.run_files import accept, check_run_files
 from twinloop.catalog.seals import readable

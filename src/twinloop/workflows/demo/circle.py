@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from twinloop.catalog import Workspace
-from twinloop.core.files import read_json, write_json, write_text
+from twinloop.core.documents import read_json
+from twinloop.core.files import write_json, write_text
 from twinloop.hardware.hidden_cell import HiddenCell, hidden_cell
 from twinloop.release.promotion import promote
 from twinloop.release.registry import Registry
 from twinloop.render import contact_sheet
 from twinloop.report import KeyFigure, Report
-from twinloop.report.gap_comparison import interval_rows
+from twinloop.report.gap_policies import interval_rows
 from twinloop.rollout.photographer import Photographer
 from twinloop.stats import clopper_pearson
 from twinloop.twin import load_twin

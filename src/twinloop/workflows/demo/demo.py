@@ -16,9 +16,9 @@ from rich.console import Console
 
 from twinloop.core.errors import CheckFailedError, InputError, MissingDependencyError
 from twinloop.core.seeds import generator
-from twinloop.dataset.reader import DatasetReader
-from twinloop.dataset.registry import RealDataUnavailableError
-from twinloop.dataset.validate import Verdict, validate
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.lerobot.validation import Verdict, validate
+from twinloop.dataset.logs.sets.registry import RealDataUnavailableError
 from twinloop.generate import GenerateConfig, RenderConfig, ReplayResult, replay_episode, resolve
 from twinloop.generate.config import load_plan
 from twinloop.hardware.virtual_log import virtual_log

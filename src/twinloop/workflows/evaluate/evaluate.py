@@ -16,11 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
+from twinloop.core.console import counted
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.core.progress import counted
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.evaluate.acting import EXPERT, Candidate, candidate
 from twinloop.evaluate.real import read_real
 from twinloop.evaluate.run import evaluate

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json
 from twinloop.core.headline import Headline
 from twinloop.report import KeyFigure, Report
-from twinloop.stats.claims import chance_to_show, rate_shown, trials_to_claim, watched_claim
+from twinloop.stats.proportion import chance_to_show, rate_shown, trials_to_claim, watched_claim
 from twinloop.workflows.run.results import MeasuredRun
 
 

@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.files import read_json
 from twinloop.core.headline import Headline, headlines
 from twinloop.core.records import Episode
 from twinloop.core.trials import Trials
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
 from twinloop.gap.classes import Errors, drift_since, errors_of, gap_too_wide, other_environment
 from twinloop.gap.classes_coverage import Support, combination_covered, never_covered

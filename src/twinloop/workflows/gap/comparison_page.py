@@ -10,7 +10,7 @@ from twinloop.gap.comparison import Comparison, TaskComparison
 from twinloop.gap.comparison_sequential import SequentialComparison
 from twinloop.gap.estimate import RealEstimate
 from twinloop.report import Report
-from twinloop.report.gap_comparison import confidence_sequence, interval_rows, power_curve, wealth_curves
+from twinloop.report.gap_policies import confidence_sequence, interval_rows, power_curve, wealth_curves
 from twinloop.stats import Interval
 
 

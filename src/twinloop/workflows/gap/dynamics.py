@@ -13,7 +13,7 @@ from rich.console import Console
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, LogError, MissingDependencyError
 from twinloop.core.records import Episode
-from twinloop.dataset.picture_sources import open_pictures
+from twinloop.dataset.media.picture_sources import open_pictures
 from twinloop.gap import GapReport, measure_gap
 from twinloop.gap.film_strips import FilmStrip, film_strips
 from twinloop.randomize import read_identified

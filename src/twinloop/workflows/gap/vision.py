@@ -14,10 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.dataset import layout
-from twinloop.dataset.picture_sources import open_pictures
-from twinloop.dataset.pictures import Pictures, Size
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.media.picture_sources import open_pictures
+from twinloop.dataset.media.pictures import Pictures, Size
 from twinloop.encoders.pictures import open_encoder
 from twinloop.gap.camera_remedy import Remedy, developed_again, remedied, statistics_of
 from twinloop.gap.camera_remedy_develop import Look
@@ -31,7 +31,7 @@ from twinloop.generate.pixels.dataset import PICTURES
 from twinloop.generate.render_settings import picture_size
 from twinloop.render.sheet import contact_sheet
 from twinloop.report import KeyFigure, Report
-from twinloop.report.gap_vision import against_chance, episode_scores, telling_regions, tone_quantiles
+from twinloop.report.gap_sensors import against_chance, episode_scores, telling_regions, tone_quantiles
 from twinloop.report.page import Tone
 from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.depth import sensor_settings

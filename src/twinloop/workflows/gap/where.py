@@ -28,10 +28,9 @@ from twinloop.identify.config import FitConfig
 from twinloop.identify.structures import chosen_structures
 from twinloop.randomize import read_identified
 from twinloop.report import Report
-from twinloop.report.gap_where import share_bars, share_forest
+from twinloop.report.gap_attribution import share_bars, share_forest
 from twinloop.simulate import Backend
-from twinloop.simulate.physics_rate import at_physics_rate
-from twinloop.simulate.replay import replay
+from twinloop.simulate.replay import at_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import Twin
 

@@ -15,7 +15,7 @@ from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps
 from twinloop.core.pool import Engine, cores
 from twinloop.core.profile import Profile
-from twinloop.dataset.target import committed, is_address, local_path
+from twinloop.dataset.storage.targets import committed, is_address, local_path
 from twinloop.generate import (
     GenerateConfig,
     RenderConfig,
@@ -261,7 +261,7 @@ def _done_so_far(output: Path | str) -> dict[str, int]:
 def _log(output: Path | str, entry: Mapping[str, Any]) -> None:
     finished = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), **entry}
     if is_address(output):
-        from twinloop.dataset.store import write_log
+        from twinloop.dataset.storage.store import write_log
 
         write_log(str(output), finished)
         return

@@ -12,8 +12,8 @@ from typing import Any
 
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import dumps
-from twinloop.dataset import layout
-from twinloop.dataset.target import is_address, local_path
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.storage.targets import is_address, local_path
 from twinloop.workflows.run.results import finite
 
 # Commands that measure or make something; of these, those that make datasets. Some write down their own runs, with

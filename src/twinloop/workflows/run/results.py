@@ -21,8 +21,8 @@ from twinloop.core.errors import InputError, MissingDependencyError, UnknownName
 from twinloop.core.files import write_json
 from twinloop.core.headline import Headline, path_word
 from twinloop.core.redaction import redacted_values
-from twinloop.dataset import layout
-from twinloop.dataset.snapshot import forget_lock, locked
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.storage.snapshot import forget_lock, locked
 from twinloop.report import Report
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
-from twinloop.dataset import layout
+from twinloop.dataset.lerobot import layout
 from twinloop.generate.config import MAX_BATCH, make_plan, resolve
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.scenario.targeted import WIDTH, Box, box_around

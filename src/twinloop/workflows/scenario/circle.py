@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.decision import GateDecision
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.core.files import read_json
 from twinloop.report import KeyFigure, Report
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import stored

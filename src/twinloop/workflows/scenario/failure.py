@@ -14,7 +14,7 @@ from twinloop.core.contract import ACTION, ENVIRONMENT, STATE
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.replay import root_config
 from twinloop.label.rule import UNKNOWN, Material
 from twinloop.label.rules_simulated import FailureFromStates

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.dataset import layout
-from twinloop.dataset.reader import DatasetReader
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.rollout import Actor, ExpertActor
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import SCENARIO, read_pinned, stored

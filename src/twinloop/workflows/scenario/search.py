@@ -11,11 +11,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from twinloop.core.console import track
 from twinloop.core.headline import Headline
-from twinloop.core.progress import track
 from twinloop.generate.config import load_plan, read_config
 from twinloop.report import KeyFigure, Report
-from twinloop.report.failure_map import failure_map
+from twinloop.report.scenario import failure_map
 from twinloop.rollout.pinned import Origin, PinnedWorld
 from twinloop.rollout.pinned_files import write_pinned
 from twinloop.scenario.archive import CELLS, Archive, active_axes, illuminate, map_axes

@@ -15,15 +15,14 @@ from rich.table import Table
 
 from twinloop.catalog import Workspace
 from twinloop.catalog.engine import quoted
+from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.files import read_json
 from twinloop.core.yaml_documents import parse_yaml
-from twinloop.dataset.snapshot import locked
+from twinloop.dataset.storage.snapshot import locked
 from twinloop.policies.door import require_torch
 from twinloop.train import TrainConfig, read_config, train
 from twinloop.train.config import CHECKPOINT, RESULT
-from twinloop.train.lerobot import report_rows, train_lerobot
-from twinloop.train.lerobot_words import PREFIX
+from twinloop.train.lerobot import PREFIX, report_rows, train_lerobot
 from twinloop.workflows.run.results import claim_output, write_report
 from twinloop.workflows.train.page import train_page, train_section
 

@@ -26,8 +26,8 @@ from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.devices import device_presets
-from twinloop.twin.equipped import equipped
 from twinloop.twin.spec import SensorSpec
+from twinloop.twin.variant import equipped
 
 _SECONDS = 4.0  # a hand's way to a thing and back
 _EARLIEST = 0.5  # s; before that nothing has come up to speed, and cameras with a latency have shown nothing

@@ -12,12 +12,13 @@ from scipy.special import ndtri
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE
 from twinloop.core.distribution import ParamDistribution
+from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError
-from twinloop.core.files import read_json, write_json
+from twinloop.core.files import write_json
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
 from twinloop.core.seeds import uniforms
-from twinloop.dataset.lerobot_v3 import DatasetWriter
+from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
 from twinloop.generate.readings import environment_spec
 from twinloop.hardware import hidden_cell, virtual_log

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from twinloop.core.files import read_json, write_json
+from twinloop.core.documents import read_json
+from twinloop.core.files import write_json
 from twinloop.hardware import HiddenCell, hidden_cell
 from twinloop.rollout import BatchResult, ExpertActor
 from twinloop.rollout.photographer import Photographer

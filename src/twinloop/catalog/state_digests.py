@@ -1,0 +1,183 @@
+"""Know ``state.sqlite`` again: the number of its newest commit in a file beside it, and digests of its tables.
+
+SQLite drops the end of its write-ahead log without a word where a byte of it is damaged. The commits in it are then
+gone. The first line, written after each commit, holds how many there were, so that `fsck` can tell. The second line
+holds the SHA-256 of ``state.sqlite`` after a commit, written when a process closes the file: it covers the bytes of
+which SQLite makes no use, too. Where it is of an earlier commit, it says nothing.
+
+The digest of a table is the exclusive or of 64 bits of the BLAKE2b of each row. A transaction therefore updates it from
+the rows that it changes alone, whatever the size of the table. Temporary triggers report these rows. They belong to
+one connection, so that other programs can still write to the file; `fsck` then names the table that they changed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import sqlite3
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.files import sha256_bytes, sha256_file
+
+_COUNT, _CHECK = 20, 42  # characters of a number, and of the check of a line
+_FIRST = _COUNT + 1 + _CHECK + 1  # bytes of the first line
+
+
+def count_file(state: Path) -> Path:
+    """Return the path of the file that belongs to a ``state.sqlite``."""
+    return state.with_name(f"{state.name}.commits")
+
+
+def write_count(state: Path, count: int) -> None:
+    """Write the number of a commit; does nothing where the folder cannot be written."""
+    _write(state, _line(f"{count:0{_COUNT}d}"), 0)
+
+
+def write_hash(state: Path, count: int) -> None:
+    """Write the hash of ``state.sqlite`` as it is on the disk after a commit; does nothing where that cannot be."""
+    with contextlib.suppress(OSError):
+        _write(state, _line(f"{count:0{_COUNT}d} {sha256_file(state)}"), _FIRST)
+
+
+def read_count(state: Path) -> int | None:
+    """Return the number of the newest commit; None where the file is missing or damaged."""
+    lines = _lines(state)
+    return int(lines[0]) if lines else None
+
+
+def read_hash(state: Path, count: int) -> str | None:
+    """Return the SHA-256 that ``state.sqlite`` had after a commit, where it is known."""
+    lines = _lines(state)
+    number, _, digest = (lines[1] if len(lines) > 1 else "").partition(" ")
+    return digest if digest and int(number) == count else None
+
+
+def _write(state: Path, line: bytes, at: int) -> None:
+    with contextlib.suppress(OSError):
+        # In place and in one call: a process that is killed leaves the old line or the new one.
+        handle = os.open(count_file(state), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
+        try:
+            if not _lines(state):
+                os.ftruncate(handle, 0)  # what is there is damaged
+            os.pwrite(handle, line, at)
+        finally:
+            os.close(handle)
+
+
+def _line(text: str) -> bytes:
+    return f"{text} {sha256_bytes(text.encode())[:_CHECK]}\n".encode()
+
+
+def _lines(state: Path) -> list[str]:
+    """Return the lines without their checks; none where one of them is damaged."""
+    file = count_file(state)
+    try:
+        data = file.read_bytes() if file.is_file() else b""
+        texts = [line.rpartition(" ")[0] for line in data.decode("ascii").splitlines()]
+    except (OSError, UnicodeDecodeError):
+        return []
+    return texts if data == b"".join(_line(text) for text in texts) else []
+
+
+TABLE = "row_digests"
+_SCHEMA = "sqlite_master"  # the statements that made the tables have a digest too
+_EVENTS = {"INSERT": ("NEW",), "DELETE": ("OLD",), "UPDATE": ("OLD", "NEW")}
+
+
+class RowDigests:
+    """The changes that one connection makes, summed up until they are stored with its transaction.
+
+    To be made outside of a transaction: a rollback would remove the triggers.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._changes: dict[str, int] = {}
+        connection.create_function("note_row", -1, self._note)
+        connection.execute("PRAGMA recursive_triggers = ON")  # else rows that INSERT OR REPLACE removes are not seen
+        triggers = [_trigger(connection, table, *event) for table in _tables(connection) for event in _EVENTS.items()]
+        connection.executescript("\n".join(triggers))
+
+    def begin(self) -> None:
+        """Forget the changes of a transaction that was rolled back."""
+        self._changes.clear()
+
+    def store(self) -> None:
+        """Add the changes to the digests, before the transaction is committed."""
+        toggle = f"UPDATE {TABLE} SET digest = (digest | ?) - (digest & ?) WHERE name = ?"  # noqa: S608 - exclusive or
+        self._connection.executemany(toggle, [(change, change, table) for table, change in self._changes.items()])
+        self._changes.clear()
+
+    def _note(self, table: str, *row: Any) -> None:
+        self._changes[table] = self._changes.get(table, 0) ^ _hash(row)
+
+
+def measured_digests(connection: sqlite3.Connection) -> dict[str, int]:
+    """Return the digests of all tables as their rows are now."""
+    before = connection.text_factory
+    connection.text_factory = _text
+    try:
+        found = {name: _digest(connection.execute(f'SELECT * FROM "{name}"')) for name in _tables(connection)}  # noqa: S608
+        found[_SCHEMA] = _digest(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+    finally:
+        connection.text_factory = before
+    return found
+
+
+def stored_digests(connection: sqlite3.Connection) -> dict[str, int] | None:
+    """Return the digests as the last transactions left them; None of a file that has none yet."""
+    if TABLE not in _tables(connection, kept=True):
+        return None
+    return dict(connection.execute(f"SELECT name, digest FROM {TABLE}").fetchall())  # noqa: S608
+
+
+def store_all(connection: sqlite3.Connection, digests: dict[str, int]) -> None:
+    """Replace the stored digests."""
+    connection.execute(f"DELETE FROM {TABLE}")  # noqa: S608
+    connection.executemany(f"INSERT INTO {TABLE} VALUES (?, ?)", list(digests.items()))  # noqa: S608
+
+
+def changed_tables(connection: sqlite3.Connection) -> list[str]:
+    """Return the tables whose rows are not those that were committed; none of a file without digests."""
+    stored = stored_digests(connection)
+    if stored is None:
+        return []
+    measured = measured_digests(connection)
+    return sorted(name for name in stored.keys() | measured.keys() if stored.get(name) != measured.get(name))
+
+
+def _tables(connection: sqlite3.Connection, *, kept: bool = False) -> list[str]:
+    """Return the names of the tables; with ``kept`` also that of the digests."""
+    rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
+    return [row[0] for row in rows if not row[0].startswith("sqlite_") and (kept or row[0] != TABLE)]
+
+
+def _trigger(connection: sqlite3.Connection, table: str, event: str, rows: Iterable[str]) -> str:
+    columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
+    values = [", ".join(f'{row}."{column}"' for column in columns) for row in rows]
+    calls = [f"note_row('{table}', {row})" for row in values]
+    return (
+        f"CREATE TEMP TRIGGER digest_{table}_{event.lower()} AFTER {event} ON main.{table} "
+        f"BEGIN SELECT {', '.join(calls)}; END;"
+    )
+
+
+def _digest(rows: Iterable[tuple[Any, ...]]) -> int:
+    digest = 0
+    for row in rows:
+        digest ^= _hash(row)
+    return digest
+
+
+def _hash(row: tuple[Any, ...]) -> int:
+    # `ascii` and not `repr`, which writes new characters of Unicode differently in each version of Python.
+    made = hashlib.blake2b(ascii(row).encode(), digest_size=8).digest()
+    return int.from_bytes(made, "little", signed=True)
+
+
+def _text(raw: bytes) -> str:
+    """Return a text that may hold any bytes, each its own."""
+    return raw.decode("utf-8", "surrogateescape")

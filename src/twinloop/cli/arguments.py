@@ -1,0 +1,133 @@
+"""Check arguments that mean the same to every command: numbers, repeated flags, local paths."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import tyro
+
+from twinloop.core.errors import InputError
+
+_SEEDS = ("seed", "run_seed", "plan_seed")
+_PROCESSES = ("workers", "threads")
+_MOST = 2**63  # datasets and the catalog store seeds as 64-bit integers
+
+
+def check_numbers(command: object) -> None:
+    """Refuse a seed that cannot be stored, fewer than no processes, and a level that is no probability.
+
+    Raises:
+        InputError: names the flag.
+    """
+    for name, value in _given(command):
+        flag = f"--{name.replace('_', '-')} {value}"
+        if name in _SEEDS and not 0 <= value < _MOST:
+            raise InputError(f"{flag} is no seed. Give a whole number from 0 to 2^63 − 1.")
+        if name in _PROCESSES and value < 0:
+            rest = "processes, or 0 for every core" if name == "workers" else "threads, or leave it out"
+            raise InputError(f"{flag}: give a number of {rest}.")
+        if name == "level" and not 0 < value < 1:
+            raise InputError(f"{flag} is no confidence level between 0 and 1. Write 95 % as 0.95.")
+
+
+def _given(command: object) -> Iterator[tuple[str, Any]]:
+    """The numbers of a command and of the action within it."""
+    if not dataclasses.is_dataclass(command):
+        return
+    for name, value in vars(command).items():
+        if name == "action":
+            yield from _given(value)
+        elif isinstance(value, int | float):
+            yield name, value
+
+
+def joined(words: Sequence[str], commands: Any) -> list[str]:
+    """The words of a command line in which ``--data A --data B`` says ``--data A B``.
+
+    Args:
+        words: The command line without the program's name.
+        commands: The union of commands, each annotated with its name.
+    """
+    made = list(words)
+    flags = [_flag(word) for word in made if word.startswith("--")]
+    twice = sorted({flag for flag in flags if flags.count(flag) > 1})
+    if not twice:
+        return made
+    several = _several(made, commands)
+    for flag in twice:
+        made = _together(made, flag) if flag in several else made
+    return made
+
+
+def _flag(word: str) -> str:
+    return word.split("=", 1)[0].replace("_", "-")
+
+
+def _several(words: Sequence[str], commands: Any) -> set[str]:
+    """The flags that take several values each time, of the command that the words name."""
+    for command in get_args(commands):
+        of, *marks = get_args(command) if get_origin(command) is Annotated else (command,)
+        if not words or words[0] not in {getattr(mark, "name", None) for mark in marks}:
+            continue
+        hints = get_type_hints(of, include_extras=True)
+        if "action" in hints:
+            return _several(words[1:], hints["action"])
+        return {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _takes_several(hint)}
+    return set()
+
+
+def _takes_several(hint: Any) -> bool:
+    marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
+    kind = get_args(hint)[0] if marks else hint
+    return get_origin(kind) is tuple and get_args(kind)[-1] is ... and tyro.conf.UseAppendAction not in marks
+
+
+def _together(words: Sequence[str], flag: str) -> list[str]:
+    """The words with all values of a flag behind its first mention."""
+    rest, values = list[str](), list[str]()
+    place, inside = None, False
+    for word in words:
+        if word.startswith("--"):
+            inside = _flag(word) == flag
+            if inside and place is None:
+                place = len(rest)
+            if inside:
+                values += word.split("=", 1)[1:]
+                continue
+        (values if inside else rest).append(word)
+    return [*rest[:place], flag, *values, *rest[place:]]
+
+
+# A path keeps one of the two slashes of an address; "simplecache::s3://…" is an address, too.
+_ADDRESS = re.compile(r"(?:[A-Za-z][\w+.-]*::)*[A-Za-z][A-Za-z0-9+.-]+:/")
+
+
+def check_local_paths(command: object) -> None:
+    """Refuse an address given as a path, before a local folder of that name, credentials included, is made.
+
+    Raises:
+        InputError: names the flag.
+    """
+    for name, path in _paths(command):
+        if _ADDRESS.match(str(path)) and not path.exists():
+            raise InputError(
+                f"{name} {path} is an address, and this takes a local file or folder. Bring a dataset here with "
+                "`twinloop fetch ADDRESS DIR` or `twinloop pull`, or write to a folder and copy it to the store."
+            )
+
+
+def _paths(command: object) -> Iterator[tuple[str, Path]]:
+    """Yield the paths of a command and of the settings within it, each with its flag."""
+    if not dataclasses.is_dataclass(command):
+        return
+    for name, value in vars(command).items():
+        values: tuple[Any, ...] = value if isinstance(value, tuple) else (value,)
+        for item in values:
+            if isinstance(item, Path):
+                yield f"--{name.replace('_', '-')}", item
+            else:
+                yield from _paths(item)

@@ -1,0 +1,197 @@
+"""Choose episodes as a person means them: by number, range, id or group, or by shares that a seed draws exactly."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.dataset.edit.source import Source
+
+Choice = str | Sequence[int | str]
+_SPAN = re.compile(r"(\d*):(\d*)")
+_CLOSED = re.compile(r"(\d+)-(\d+)")
+_ID = re.compile(r"[0-9a-f]{8,64}")
+
+
+def chosen(source: Source, choice: Choice) -> list[int]:
+    """The ``episode_index`` of each chosen episode, in the order given.
+
+    Args:
+        choice: ``episode_index``, ranges (``0:10`` without 10, ``40:``, ``0-9`` with 9) and episode ids or their
+            beginnings of at least eight characters, as a list or with commas between them.
+
+    Raises:
+        InputError: an episode beyond the end, an id that none or several have, or something else.
+    """
+    parts = choice.split(",") if isinstance(choice, str) else choice
+    found: list[int] = []
+    for part in parts:
+        text = str(part).strip()
+        if text:
+            found += _part(source, text, choice)
+    return found
+
+
+def _part(source: Source, text: str, choice: Choice) -> list[int]:
+    count = len(source)
+    if span := _SPAN.fullmatch(text):
+        start, stop = int(span[1] or 0), int(span[2] or count)
+    elif span := _CLOSED.fullmatch(text):
+        start, stop = int(span[1]), int(span[2]) + 1
+    elif text.isdigit() and len(text) < 8:
+        start, stop = int(text), int(text) + 1
+    elif _ID.fullmatch(text):
+        return [_named(source, text)]
+    else:
+        raise InputError(
+            f"The episodes {choice!r} are not understood at {text!r}. Give numbers (3,5,8), ranges (0:30, 40:) or "
+            "episode ids, commas between them."
+        )
+    if stop > count or start >= stop:
+        raise InputError(f"The episodes {text} of {source}: it has {count}, numbered 0 to {count - 1}.")
+    return list(range(start, stop))
+
+
+def _named(source: Source, text: str) -> int:
+    matches = [index for index, name in enumerate(source.ids) if name.startswith(text)]
+    if len(matches) != 1:
+        how = f"{len(matches)} episodes" if matches else "No episode"
+        has = "Give more of the id." if matches else f"`twinloop query` shows the ids; {source} has {len(source)}."
+        raise InputError(f"{how} of {source} {'have' if matches else 'has'} an id that begins with {text}. {has}")
+    return matches[0]
+
+
+def groups(source: Source, by: str) -> list[str]:
+    """What each episode is in one respect: its ``task``, ``success``, ``source`` or any column of the episode table.
+
+    Raises:
+        InputError: the folder does not say that of its episodes.
+    """
+    if by == "task":
+        return ["; ".join(texts or ()) for texts in source.column("tasks")]
+    name = by if by in source.columns.names else f"provenance/{by}"
+    if name not in source.columns.names:
+        plain = [n.removeprefix("provenance/") for n in source.columns.names if n.startswith("provenance/")]
+        has = ", ".join(["task", *plain[:20]])
+        raise InputError(f"{source} does not say {by!r} of its episodes. It says: {has}.")
+    return [_said(value) for value in source.column(name)]
+
+
+def _said(value: Any) -> str:
+    return "not said" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_STREAM = "edit/shares"
+_WHOLE = 1e-9  # how far shares may sum beyond 1: their rounding as floats
+
+
+def largest_remainder(count: int, shares: Sequence[float]) -> list[int]:
+    """Whole numbers nearest to ``count · share`` that sum to ``count · sum(shares)``, rounded (Hamilton's method)."""
+    exact = [count * share for share in shares]
+    result = [math.floor(value + _WHOLE) for value in exact]
+    left = round(sum(exact)) - sum(result)
+    order = sorted(range(len(shares)), key=lambda i: (result[i] - exact[i], i))
+    for i in order[:left]:
+        result[i] += 1
+    return result
+
+
+def checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
+    """Shares as they are.
+
+    Raises:
+        InputError: one is not between 0 and 1, or they sum to more than 1.
+    """
+    wrong = [name for name, share in shares.items() if not 0 < share <= 1]
+    if wrong:
+        raise InputError(f"The share of {wrong[0]} is {shares[wrong[0]]}; shares lie between 0 and 1.")
+    if sum(shares.values()) > 1 + _WHOLE:
+        raise InputError(f"The shares {_listed(shares)} sum to {sum(shares.values()):g}, which is more than 1.")
+    return dict(shares)
+
+
+def parted(groups: Sequence[str], shares: Mapping[str, float], *, seed: int) -> dict[str, list[int]]:
+    """Episodes into parts, so that the sizes are right altogether and, within one episode or two, in every group.
+
+    Args:
+        groups: what each episode is; one and the same for all where nothing is to be balanced.
+        shares: of each part.
+        seed: which episodes go where follows from it.
+
+    Returns:
+        The episodes of each part, ascending.
+    """
+    names = list(shares)
+    totals = np.array(largest_remainder(len(groups), list(shares.values())))
+    members = {group: [i for i, one in enumerate(groups) if one == group] for group in dict.fromkeys(groups)}
+    exact = np.array([[len(rows) * shares[name] for name in names] for rows in members.values()])
+    quota = np.floor(exact + _WHOLE).astype(int)
+    room = np.array([len(rows) for rows in members.values()]) - quota.sum(axis=1)
+    missing = totals - quota.sum(axis=0)
+    order = np.argsort((quota - exact).ravel(), kind="stable")
+    while (missing > 0).any():
+        for place in order:
+            group, part = divmod(int(place), len(names))
+            if room[group] > 0 and missing[part] > 0:
+                quota[group, part] += 1
+                room[group], missing[part] = room[group] - 1, missing[part] - 1
+    result: dict[str, list[int]] = {name: [] for name in names}
+    for row, rows in enumerate(members.values()):
+        shuffled = generator(seed, _STREAM, row).permutation(rows).tolist()
+        for name, count in zip(names, quota[row].tolist(), strict=True):
+            result[name] += shuffled[:count]
+            shuffled = shuffled[count:]
+    return {name: sorted(rows) for name, rows in result.items()}
+
+
+def balanced(groups: Sequence[str], shares: Mapping[str, float] | None, *, seed: int, repeat: bool) -> list[int]:
+    """How often each episode is in a balanced result: 0 or 1, and more where ``repeat`` allows it.
+
+    Args:
+        groups: what each episode is.
+        shares: of each group in the result; equal ones where none are given.
+        seed: which episodes are left out or repeated follows from it.
+        repeat: keep all episodes of the group that there is most of for its share, and repeat those of the others;
+            else as many as the scarcest group allows, and none twice.
+
+    Raises:
+        InputError: shares for groups that are not there, or that do not sum to 1.
+    """
+    members = {group: [i for i, one in enumerate(groups) if one == group] for group in dict.fromkeys(groups)}
+    wanted = _of_groups(members, shares)
+    sizes = {group: len(rows) / wanted[group] for group, rows in members.items() if group in wanted}
+    total = max(sizes.values()) if repeat else min(sizes.values())
+    result = [0] * len(groups)
+    quotas = largest_remainder(math.floor(total + _WHOLE), list(wanted.values()))
+    for row, (group, quota) in enumerate(zip(wanted, quotas, strict=True)):
+        rows = members[group]
+        count = quota if repeat else min(quota, len(rows))
+        for place in generator(seed, _STREAM, row).permutation(rows).tolist()[: count % len(rows)]:
+            result[place] += 1
+        for place in rows:
+            result[place] += count // len(rows)
+    if not any(result):
+        raise InputError(f"The shares {_listed(wanted)} leave no episode. Give larger ones, or say --repeat.")
+    return result
+
+
+def _of_groups(members: Mapping[str, Sequence[int]], shares: Mapping[str, float] | None) -> dict[str, float]:
+    if shares is None:
+        return dict.fromkeys(members, 1 / len(members))
+    unknown = [group for group in shares if group not in members]
+    if unknown:
+        raise InputError(f"No episode is {unknown[0]!r}. There are: {', '.join(map(repr, members))}.")
+    found = checked_shares(shares)
+    if abs(sum(found.values()) - 1) > _WHOLE:
+        raise InputError(f"The shares {_listed(found)} sum to {sum(found.values()):g}; give some that sum to 1.")
+    return found
+
+
+def _listed(shares: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={share:g}" for name, share in shares.items())

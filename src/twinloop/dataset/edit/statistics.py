@@ -1,0 +1,248 @@
+"""Compute the statistics of a result, exact over all of its frames, and count pixels where sources do not add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError
+from twinloop.dataset.edit.rows import Item, chunks_of, column_slices, side_by_side
+from twinloop.dataset.edit.source import Source
+from twinloop.dataset.edit.videos import CameraFiles
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.progress import CameraSum, Progress
+from twinloop.dataset.lerobot.statistics import (
+    QUANTILES,
+    Moments,
+    column_stats,
+    image_stats,
+    pixel_histogram,
+    sample_indices,
+    streamed_quantiles,
+    take_columns,
+)
+from twinloop.dataset.lerobot.tables import statistics_columns
+from twinloop.dataset.media.pictures import decoded
+from twinloop.dataset.media.video import open_video
+
+_POOLED = ("min", "max", "mean", "std", "count")
+
+
+@dataclass(kw_only=True)
+class Totals:
+    """Sums over the frames that were written so far; ``widths`` are the numeric features and their numbers a frame."""
+
+    widths: Mapping[str, int]
+    moments: Moments | None = None
+    pictures: dict[str, PooledPictures] = field(default_factory=dict)
+
+    def add(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, pa.Array]:
+        """Count one episode in; returns its own ``stats/*`` columns."""
+        values = side_by_side(columns)
+        own = Moments.of(values)
+        self.moments = own if self.moments is None else self.moments.merge(own)
+        return statistics_columns(column_slices(self.widths), [values])
+
+    def stats(self, paths: Sequence[Path], features: Mapping[str, Any]) -> dict[str, Any]:
+        """The content of ``stats.json``, quantiles counted over the written data files."""
+        if self.moments is None:
+            return {}
+        slices = column_slices(self.widths)
+        wide = [name for name, where in slices.items() if self._wide(where) and "int" in features[name]["dtype"]]
+        levels = streamed_quantiles(lambda: chunks_of(paths, self.widths), self.moments.count, wide=wide)
+        result: dict[str, Any] = {}
+        for name, where in slices.items():
+            shape = [int(side) for side in features[name].get("shape") or [1]]
+            row = column_stats(take_columns(self.moments, where), levels[name])
+            result[name] = row if len(shape) < 2 else {k: _shaped(k, v, shape) for k, v in row.items()}
+        return {**result, **{key: pooled.stats() for key, pooled in self.pictures.items()}}
+
+    def _wide(self, where: slice) -> bool:
+        """Whether numbers lie outside of those that 32 bits can be."""
+        return self.moments is not None and (
+            self.moments.low[where].min() < 0 or self.moments.high[where].max() >= 2.0**32
+        )
+
+
+def _shaped(name: str, values: list[Any], shape: Sequence[int]) -> list[Any]:
+    return values if name == "count" else np.reshape(values, shape).tolist()
+
+
+@dataclass(kw_only=True)
+class PooledPictures:
+    """One camera over all episodes.
+
+    Extremes, mean and spread follow exactly from those of the episodes, which were taken of the pictures before they
+    were encoded. Quantiles do not: they are counted over pixels.
+    """
+
+    moments: Moments | None = None
+    pixels: CameraSum | None = None
+    complete: bool = True
+
+    def add(self, row: Mapping[str, Any]) -> None:
+        """Count one episode in, from its own statistics by name; None where it has none."""
+        if any(row.get(name) is None for name in _POOLED):
+            self.complete = False
+            return
+        count = int(np.ravel(row["count"])[0])
+        low, high, mean, std = (np.ravel(row[name]).astype(np.float64) for name in _POOLED[:4])
+        own = Moments(count=count, low=low, high=high, mean=mean, m2=std**2 * count)
+        self.moments = own if self.moments is None else self.moments.merge(own)
+
+    def count(self, histogram: NDArray[np.int64], sampled: int) -> None:
+        """Count pixels ``(3, 256)`` of some sampled pictures in."""
+        before = self.pixels
+        self.pixels = CameraSum(
+            sampled=sampled + (before.sampled if before else 0),
+            histogram=histogram + (before.histogram if before else 0),
+        )
+
+    def stats(self) -> dict[str, Any]:
+        """The camera's entry of ``stats.json``."""
+        counted = image_stats(self.pixels.histogram, self.pixels.sampled) if self.pixels and self.pixels.sampled else {}
+        if self.moments is None or not self.complete:
+            return counted
+        whole = column_stats(self.moments, {})
+        pooled = {name: [[[value]] for value in whole[name]] for name in _POOLED[:4]}
+        # Coded pixels may lie beyond those that were there before.
+        low, high = self.moments.low, self.moments.high
+        inside = {name: np.clip(np.ravel(counted[name]), low, high) for name in QUANTILES if name in counted}
+        levels = {name: [[[value]] for value in values.tolist()] for name, values in inside.items()}
+        return {**pooled, **levels, "count": whole["count"]}
+
+
+_NEAR = 0.25  # of a frame's period, as `DatasetReader.images`
+
+
+def known_counts(key: str, items: Sequence[Item]) -> list[CameraSum] | None:
+    """The pixel counts of the sources of one camera, if together they are those of the result.
+
+    They are where every source keeps its counts, has all of its episodes in the result, and each once.
+    """
+    taken: dict[int, tuple[Source, list[int]]] = {}
+    for item in items:
+        taken.setdefault(id(item.source), (item.source, []))[1].append(item.index)
+    found: list[CameraSum] = []
+    for source, indices in taken.values():
+        path = source.path / layout.PROGRESS
+        if sorted(indices) != list(range(len(source))) or not path.is_file():
+            return None
+        counts = Progress.load(source.path).cameras.get(key.removeprefix("observation.images."))
+        if counts is None or not counts.sampled:
+            return None
+        found.append(counts)
+    return found
+
+
+def counted_video(path: Path, start_s: float, length: int, fps: Fraction) -> CameraSum:
+    """Pixel counts of evenly spaced pictures of one episode in a video.
+
+    Raises:
+        DatasetError: the file is damaged or has no picture at one of the times; names both.
+    """
+    chosen = sample_indices(length)
+    histogram = np.zeros((3, 256), dtype=np.int64)
+    for pixels in _pictures(path, [start_s + float(frame / fps) for frame in chosen.tolist()], float(fps)):
+        histogram = histogram + pixel_histogram(pixels[None])
+    return CameraSum(sampled=len(chosen), histogram=histogram)
+
+
+def _pictures(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDArray[np.uint8]]:
+    """Single pictures at ascending times, each from the key frame before it unless it is reached sooner by going on."""
+    import av
+
+    try:
+        with open_video(path) as container:
+            stream: Any = container.streams.video[0]
+            for time_s in times_s:
+                container.seek(max(int((time_s + 1e-6) / stream.time_base), 0), stream=stream, backward=True)
+                near = None
+                for frame in container.decode(stream):
+                    away = (float((frame.pts or 0) * stream.time_base) - time_s) * fps
+                    if abs(away) <= _NEAR:
+                        near = frame
+                    if away > -_NEAR:
+                        break
+                if near is None:
+                    raise DatasetError(f"{path} has no frame at {time_s:.4f} s. Restore the file.")
+                yield near.to_ndarray(format="rgb24")
+    except (av.error.FFmpegError, IndexError) as error:
+        raise DatasetError(f"{path} cannot be read as a video ({error}). Restore the file.") from error
+
+
+def counted_cells(column: pa.ChunkedArray, *, where: str) -> CameraSum | None:
+    """Pixel counts of evenly spaced pictures in a column; None where it holds paths instead of pictures."""
+    chosen = sample_indices(len(column))
+    cells = column.take(pa.array(chosen)).to_pylist()
+    if any(not isinstance(cell, dict) or not cell.get("bytes") for cell in cells):
+        return None
+    histogram = sum(
+        (pixel_histogram(decoded(cell["bytes"], where=where)[None]) for cell in cells), np.zeros((3, 256), np.int64)
+    )
+    return CameraSum(sampled=len(chosen), histogram=histogram)
+
+
+class PixelCounts:
+    """Statistics of the pictures of every episode of a result, for its rows and for all of it.
+
+    An episode whose pictures are the source's keeps the source's statistics. What is not known of it is counted: all of
+    it where its pictures were encoded anew or the source says nothing, and the pixels where only their quantiles over
+    the whole result are wanted.
+    """
+
+    def __init__(
+        self,
+        stage: Path,
+        items: Sequence[Item],
+        cameras: Mapping[str, CameraFiles],
+        images: Sequence[str],
+        columns: Sequence[str],
+        fps: Fraction,
+    ) -> None:
+        """``columns`` are the names of the episode table's columns that come from the sources."""
+        self._stage, self._cameras, self._fps = stage, cameras, fps
+        self._encoded = {key: set(files.encoded) for key, files in cameras.items()}
+        self.pooled = {key: PooledPictures() for key in (*cameras, *images)}
+        self._counted: set[str] = set()
+        for key in self.pooled:
+            known = known_counts(key, items) if not self._encoded.get(key) else None
+            if known is not None:
+                for one in known:
+                    self.pooled[key].count(one.histogram, one.sampled)
+            elif f"stats/{key}/q50" in columns or f"stats/{key}/mean" not in columns or self._encoded.get(key):
+                self._counted.add(key)
+
+    def of(self, at: int, item: Item, frames: pa.Table) -> dict[str, Any]:
+        """The ``stats/*`` cells of episode ``at`` that are not the source's any more."""
+        cells: dict[str, Any] = {}
+        for key in self.pooled:
+            counts = self._count(key, at, item, frames) if key in self._counted else None
+            if counts is None:
+                continue
+            self.pooled[key].count(counts.histogram, counts.sampled)
+            if at in self._encoded.get(key, ()):
+                stats = image_stats(counts.histogram, counts.sampled)
+                cells |= {f"stats/{key}/{name}": value for name, value in stats.items()}
+        return cells
+
+    def pool(self, rows: pa.Table) -> None:
+        """Count the finished rows of a block in."""
+        for key, pooled in self.pooled.items():
+            names = [name for name in rows.column_names if name.startswith(f"stats/{key}/")]
+            for row in rows.select(names).to_pylist() if names else [{}] * len(rows):
+                pooled.add({name.rpartition("/")[2]: value for name, value in row.items()})
+
+    def _count(self, key: str, at: int, item: Item, frames: pa.Table) -> CameraSum | None:
+        if key not in self._cameras:
+            return counted_cells(frames[key], where=f"{item.where}: {key}")
+        place = self._cameras[key].places[at]
+        path = self._stage / layout.of_block(layout.VIDEO_PATH, place.file, video_key=key)
+        return counted_video(path, place.start_s, item.length, self._fps)

@@ -1,0 +1,177 @@
+"""One camera of a dataset on its way out: its packets copied where they can be, its pictures encoded where not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError
+from twinloop.dataset.export.source import Clip, SourceV3, SourceV21
+from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
+from twinloop.dataset.media.picture_sources import decoded_cells
+from twinloop.dataset.media.video_copy import Encoding, PacketFile, PacketReader, transcode
+
+MOST_BYTES = 200_000_000  # of a video file, LeRobot's video_files_size_in_mb
+_SHORT = 120  # frames of a clip that is decoded in one go where a few of it are wanted, instead of seeking each
+_AGAIN = Encoding(codec="h264")
+
+Counts = tuple[NDArray[np.int64], int]
+"""Pixel counts ``(3, 256)`` of some of an episode's pictures, evenly spread, and of how many."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an episode's pictures are in the result: the number of the file, and when they begin and end there."""
+
+    file: int
+    start_s: float
+    stop_s: float
+
+
+class Camera:
+    """The clips of one camera over the chosen episodes.
+
+    Packets are copied when all clips are of one codec and size and each can be decoded by itself; else every clip of
+    the camera is encoded again, so that a camera never has two codecs.
+
+    Args:
+        source: the dataset.
+        key: the feature.
+        episodes: those that are exported.
+        scratch: a folder for clips that are encoded again.
+
+    Raises:
+        DatasetError: a file is damaged.
+    """
+
+    def __init__(self, source: SourceV3 | SourceV21, key: str, episodes: Sequence[int], scratch: Path) -> None:
+        self.key, self._source, self._scratch = key, source, scratch
+        self._fps = Fraction(source.fps).limit_denominator(100_000)
+        self._reader: PacketReader | None = None
+        self._file: PacketFile | None = None
+        self._number = -1
+        self._why = self._refused(episodes)
+
+    @property
+    def copied(self) -> bool:
+        """Whether packets are copied as they are."""
+        return not self._why
+
+    @property
+    def note(self) -> str:
+        """What a reader of the export must know; empty where packets are copied."""
+        return f"{self.key} was encoded again as H.264, crf {_AGAIN.quality}: {self._why}" if self._why else ""
+
+    def histogram(self, episode: int) -> Counts:
+        """Counts of an episode's pictures."""
+        clip = self._source.clip(episode, self.key)
+        chosen = sample_indices(clip.frames)
+        if clip.frames <= _SHORT:
+            return pixel_histogram(clip.pictures(chosen.tolist())), len(chosen)
+        counts = np.zeros((3, 256), dtype=np.int64)
+        for frame in chosen.tolist():
+            counts += pixel_histogram(clip.pictures([frame]))
+        return counts, len(chosen)
+
+    def write(self, episode: int, path: Path) -> None:
+        """Write an episode's pictures into a file of their own."""
+        self._add(episode, lambda _: path, alone=True)
+        self.finish()
+
+    def append(self, episode: int, stage: Path, template: str, *, chunk: int) -> Place:
+        """Add an episode's pictures to the file that is open, or to the next one where that is full or differs."""
+
+        def named(number: int) -> Path:
+            values = {"chunk_index": number // chunk, "file_index": number % chunk, "video_key": self.key}
+            return stage / template.format(**values)
+
+        start, frames = self._add(episode, named, alone=False)
+        return Place(file=self._number, start_s=float(start / self._fps), stop_s=float((start + frames) / self._fps))
+
+    def finish(self) -> None:
+        """Close what is open."""
+        for opened in (self._file, self._reader):
+            if opened is not None:
+                opened.close()
+        self._file = self._reader = None
+
+    def feature(self, feature: dict[str, Any]) -> dict[str, Any]:
+        """The feature's entry of ``info.json``, with what is true of the written video."""
+        given = feature.get("info") or feature.get("video_info") or {}
+        told = {
+            "video.height": self._coding.height,
+            "video.width": self._coding.width,
+            "video.codec": self._coding.codec if self.copied else _AGAIN.codec,
+            "video.pix_fmt": self._coding.pix_fmt if self.copied else "yuv420p",
+            "video.is_depth_map": bool(given.get("video.is_depth_map", False)),
+            "video.fps": self._source.info["fps"],
+            "video.channels": 3,
+            "has_audio": False,
+        }
+        rest = {name: value for name, value in given.items() if name not in told}
+        plain = {name: value for name, value in feature.items() if name not in ("info", "video_info")}
+        return {**plain, "info": {**told, **rest}}
+
+    def _add(self, episode: int, named: Any, *, alone: bool) -> tuple[int, int]:
+        clip = self._source.clip(episode, self.key)
+        if not self.copied:
+            path = self._scratch / f"{self.key}-{episode}.mp4"
+            transcode(clip.path, clip.start_s, clip.frames, path, _AGAIN, self._fps)
+            clip = Clip(path=path, start_s=0.0, frames=clip.frames, fps=clip.fps)
+        reader = self._opened(clip.path)
+        cut = reader.cut(clip.start_s, clip.frames, self._fps)
+        if cut is None:
+            raise DatasetError(f"{clip.path} changed while it was exported. Export again when nothing writes there.")
+        if alone or self._file is None or self._file.coding != cut.coding or self._file.bytes > MOST_BYTES:
+            if self._file is not None:
+                self._file.close()
+            self._number += 1
+            self._file = PacketFile(named(self._number), reader, cut.coding, self._fps)
+        start = self._file.add(cut)
+        if not self.copied:
+            clip.path.unlink()
+        return start, clip.frames
+
+    def _opened(self, path: Path) -> PacketReader:
+        if self._reader is None or self._reader.path != path:
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = PacketReader(path)
+        return self._reader
+
+    def _refused(self, episodes: Sequence[int]) -> str:
+        """Why packets cannot be copied; empty where they can."""
+        kinds: set[str] = set()
+        whole = 0
+        for episode in episodes:
+            clip = self._source.clip(episode, self.key)
+            reader = self._opened(clip.path)
+            whole += reader.cut(clip.start_s, clip.frames, self._fps) is not None
+            coding = self._coding = reader.coding
+            kinds.add(f"{coding.codec} {coding.width}x{coding.height} {coding.pix_fmt}")
+        if len(kinds) > 1:
+            return f"its files are of several kinds ({', '.join(sorted(kinds))})"
+        if whole < len(episodes):
+            return f"{len(episodes) - whole} of {len(episodes)} episodes do not begin with a key frame of their own"
+        return ""
+
+
+class TableCamera:
+    """A camera whose pictures lie in the table, encoded one by one; they are copied with their column."""
+
+    def __init__(self, source: SourceV3 | SourceV21, key: str) -> None:
+        self.key, self._source = key, source
+
+    def histogram(self, episode: int, table: pa.Table) -> Counts:
+        """Counts of an episode's pictures."""
+        chosen = sample_indices(table.num_rows)
+        cells = table[self.key].take(pa.array(chosen)).to_pylist()
+        pictures = decoded_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")
+        return pixel_histogram(pictures), len(chosen)

@@ -1,0 +1,73 @@
+"""NVIDIA Isaac-GR00T: LeRobot v2.1 with ``modality.json`` and the statistics that its loader asks for.
+
+Its loader (Isaac-GR00T, ``gr00t/data/dataset/lerobot_episode_loader.py``) reads info, episodes, tasks, modality and
+``meta/stats.json`` with mean, std, min, max, q01 and q99 of every float feature. ``relative_stats.json`` depends on the
+embodiment's action horizon, which only the training configuration knows: GR00T's ``stats.py`` makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import dumps
+from twinloop.dataset.export.lerobot_parts import Numeric, modality
+from twinloop.dataset.export.lerobot_v21 import DATA_PATH, place, write_v21
+from twinloop.dataset.export.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
+from twinloop.dataset.export.source import open_source
+from twinloop.dataset.export.verification import PlayedFolder
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import read_table
+from twinloop.dataset.lerobot.statistics import Moments
+from twinloop.dataset.spec import STATE
+from twinloop.dataset.storage.snapshot import replace_bytes
+
+_STATS = ("mean", "std", "min", "max", "q01", "q99")
+_SPANS = ("grouped", "each", "keep")
+
+
+def write(path: Path, output: Path, options: ExportOptions) -> Exported:
+    """Write a LeRobot folder of either version for GR00T; see `Exporter.export`."""
+    source = open_source(path)
+    episodes = chosen_episodes(options, source.episodes, where=path)
+    chosen = options.settings.get("spans", "grouped")
+    if chosen not in _SPANS:
+        raise InputError(f"spans={chosen}: give {', '.join(_SPANS)}.")
+    if STATE not in source.features or "action" not in source.features:
+        raise InputError(f"{path} has no {STATE} or no action, and GR00T reads both. Rename its features first.")
+    kept = source.path / layout.MODALITY
+    if chosen == "keep" and not kept.is_file():
+        raise InputError(f"spans=keep, and {kept} does not exist. Leave it out, or give grouped or each.")
+    with fresh_folder(output) as stage:
+        exported = write_v21(source, episodes, stage)
+        files = [stage / place(DATA_PATH, number) for number in range(len(episodes))]
+        _json(stage / layout.STATS, _statistics(source.features, files))
+        if chosen != "keep":
+            _json(stage / layout.MODALITY, modality(source.features, grouped=chosen == "grouped"))
+    left = [f"{key} is pictures in the table, which GR00T does not read" for key in source.image_keys]
+    return Exported(output=output, episodes=episodes, frames=exported.frames, notes=(*exported.notes, *left))
+
+
+def _statistics(features: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
+    """``stats.json`` over all frames, exact."""
+    numeric = Numeric.of({key: feature for key, feature in features.items() if "float" in feature["dtype"]})
+    columns = list(numeric.widths)
+    moments = [Moments.of(numeric.matrix(read_table(file, columns), where=str(file))) for file in files]
+    stats = numeric.dataset_stats(moments, files)
+    return {key: {name: row[name] for name in _STATS} for key, row in stats.items()}
+
+
+def _json(path: Path, value: Any) -> None:
+    replace_bytes(path, (dumps(value, indent=4) + "\n").encode())
+
+
+EXPORTER = Exporter(
+    name="groot",
+    meaning="NVIDIA Isaac-GR00T: LeRobot v2.1 with modality.json and stats.json",
+    lost="states, logs and side tables of twinloop/; relative_stats.json is made by GR00T's own stats.py",
+    write=write,
+    play=PlayedFolder,
+    settings={"spans": "grouped (arm, gripper, hands: the default), each (one per joint) or keep (the dataset's own)"},
+)

@@ -1,0 +1,246 @@
+"""Carry the parts of a LeRobot folder into a new one.
+
+Numeric columns with exact statistics, tasks, and GR00T's modalities.
+
+Joints that belong together share a span, named as GR00T's own examples name them (``single_arm`` and ``gripper`` for an
+SO-100, ``left_arm``, ``left_hand`` … for a humanoid; Isaac-GR00T, ``getting_started/examples``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.documents import parse_json
+from twinloop.core.files import dumps
+from twinloop.dataset.edit.rows import (
+    chunks_of,
+    column_slices,
+    matrix,
+    numeric_features,
+    placed_frames,
+    remapped_tasks,
+    side_by_side,
+)
+from twinloop.dataset.export.source import SourceV3, SourceV21
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import require_columns
+from twinloop.dataset.lerobot.reader import flat_names
+from twinloop.dataset.lerobot.statistics import (
+    Moments,
+    column_stats,
+    merge_moments,
+    sorted_quantiles,
+    streamed_quantiles,
+    take_columns,
+)
+from twinloop.dataset.spec import STATE, TRUE_TIME
+from twinloop.dataset.storage.snapshot import replace_bytes
+
+TASK = {"human.task_description": {"original_key": "task_index"}}
+_IMAGES = "observation.images."
+# Parts of a body by words in a joint's name, the first that fits; what fits none is of an arm.
+_PARTS = (
+    ("gripper", r"gripper|jaw"),
+    ("hand", r"hand|finger|thumb|pinky"),
+    ("leg", r"hip|knee|ankle|leg"),
+    ("waist", r"waist|torso"),
+    ("neck", r"neck|head"),
+    ("base", r"base|wheel"),
+)
+_WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
+
+
+def modality(features: Mapping[str, Any], *, grouped: bool = True) -> dict[str, Any]:
+    """The content of ``modality.json``.
+
+    Args:
+        features: of ``info.json``.
+        grouped: joints that belong together in one span; else a span for each column.
+    """
+    state = spans(features, STATE, grouped=grouped)
+    further = {
+        key.removeprefix("observation."): {"start": 0, "end": int(feature["shape"][0]), "original_key": key}
+        for key, feature in features.items()
+        if key.startswith("observation.")
+        and key not in (STATE, TRUE_TIME)
+        and "float" in feature["dtype"]
+        and len(feature["shape"]) == 1
+    }
+    videos = {key.removeprefix(_IMAGES): {"original_key": key} for key, f in features.items() if f["dtype"] == "video"}
+    return {
+        "state": {**state, **{key: span for key, span in further.items() if key not in state}},
+        "action": spans(features, "action", grouped=grouped),
+        "video": videos,
+        "annotation": dict(TASK),
+    }
+
+
+def spans(features: Mapping[str, Any], key: str, *, grouped: bool) -> dict[str, dict[str, int]]:
+    """The spans of a vector feature by name, in order; one for the whole where its columns have no names."""
+    if key not in features:
+        return {}
+    width = int(features[key]["shape"][0])
+    names = [name.removesuffix(".pos") for name in flat_names(features[key].get("names"))]
+    if len(names) != width:
+        return {"joints": {"start": 0, "end": width}}
+    known = {name.removesuffix(".pos") for name in flat_names(features.get("action", {}).get("names"))}
+    return _joined([part(name) if grouped and (name in known or not known) else name for name in names])
+
+
+def part(joint: str) -> str:
+    """The part of the body that a joint belongs to, such as ``single_arm``, ``right_hand`` or ``waist``."""
+    words = " ".join(word.lower() for word in _WORDS.findall(joint))
+    limb = next((name for name, pattern in _PARTS if re.search(pattern, words)), "arm")
+    side = re.search(r"\b(left|right)\b", words)
+    if side:
+        return f"{side[1]}_{limb}"
+    return "single_arm" if limb == "arm" else limb
+
+
+def _joined(labels: Sequence[str]) -> dict[str, dict[str, int]]:
+    """Runs of equal labels as spans; a label that comes again is counted."""
+    found: dict[str, dict[str, int]] = {}
+    last = ""
+    for column, label in enumerate(labels):
+        if column and labels[column - 1] == label:
+            found[last]["end"] = column + 1
+            continue
+        again = sum(name == label or name.startswith(f"{label}_again") for name in found)
+        last = f"{label}_again{again}" if again else label
+        found[last] = {"start": column, "end": column + 1}
+    return found
+
+
+def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[list[str], dict[int, int]]:
+    """The tasks of some episodes, all of them where all are taken; and the new index of each old one."""
+    used = set(range(len(source.tasks)))
+    if list(episodes) != list(source.episodes):
+        columns = (source.frames(episode, ["task_index"])["task_index"] for episode in episodes)
+        used = {index for column in columns for index in column.unique().to_pylist()}
+    order = sorted(used & set(range(len(source.tasks))))
+    return [source.tasks[index] for index in order], {old: new for new, old in enumerate(order)}
+
+
+def side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
+    """Copy what says something of the whole: unit map, licence, ``modality.json`` (made where there is none)."""
+    named = [source.path / name for name in (layout.UNIT_MAP, layout.MODALITY)]
+    for path in [*named, *sorted(source.path.glob("LICENSE*"))]:
+        if path.is_file() and path.resolve().is_relative_to(source.path.resolve()):
+            replace_bytes(stage / path.relative_to(source.path), path.read_bytes())
+    if not (stage / layout.MODALITY).exists():
+        replace_bytes(stage / layout.MODALITY, (dumps(modality(source.features), indent=2) + "\n").encode())
+
+
+def renumbered(
+    source: SourceV3 | SourceV21, episode: int, *, number: int, start: int, tasks: Mapping[int, int]
+) -> pa.Table:
+    """An episode's frames as a new dataset counts them.
+
+    Args:
+        source: the dataset.
+        episode: which of its episodes.
+        number: its index in the new dataset.
+        start: the new ``index`` of its first frame.
+        tasks: the new index of each task.
+
+    Raises:
+        DatasetError: a frame names a task that the dataset's list of tasks does not have.
+    """
+    table, where = source.frames(episode), f"Episode {episode} of {source.path}"
+    stored = [key for key, feature in source.features.items() if feature["dtype"] != "video"]
+    require_columns(stored, table.column_names, where=where)
+    named = dict(enumerate(source.tasks))
+    texts = {text: tasks[old] for old, text in named.items() if old in tasks}
+    new = remapped_tasks(table, named, texts, where=where)
+    return placed_frames(table, table.schema, index=number, start=start, tasks=new, where=where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numeric:
+    """The numeric features of a dataset: numbers in a frame of each, its columns side by side, and its shape."""
+
+    widths: Mapping[str, int]
+    where: Mapping[str, slice]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, features: Mapping[str, Any]) -> Numeric:
+        """Those of a table of features."""
+        widths = numeric_features(features)
+        shapes = {key: tuple(features[key].get("shape") or (1,)) for key in widths}
+        return cls(widths=widths, where=column_slices(widths), shapes=shapes)
+
+    def matrix(self, table: pa.Table, *, where: str) -> NDArray[np.float64]:
+        """All of an episode's numbers ``(T, columns)``; raises as `edit.frames.matrix`."""
+        return side_by_side(matrix(table, self.widths, where=where))
+
+    def episode_stats(self, values: NDArray[np.float64]) -> dict[str, Any]:
+        """One episode's statistics by feature, from its `matrix`."""
+        return self._stats(Moments.of(values), self._levels(np.sort(values, axis=0)))
+
+    def dataset_stats(self, moments: Sequence[Moments], files: Sequence[Path]) -> dict[str, Any]:
+        """``stats.json`` of these features, exact, quantiles included, from two passes over the data files.
+
+        What cannot be counted in passes (float64, negative whole numbers) is held whole.
+        """
+        total = merge_moments(moments)
+        first = next(chunks_of(files[:1], self.widths))
+        passing = {
+            key: width
+            for key, width in self.widths.items()
+            if _counted(first[key].dtype, take_columns(total, self.where[key]))
+        }
+        levels = streamed_quantiles(lambda: chunks_of(files, passing), total.count) if passing else {}
+        for key in self.widths.keys() - passing.keys():
+            held = np.vstack([part[key] for part in chunks_of(files, {key: self.widths[key]})]).astype(np.float64)
+            levels[key] = sorted_quantiles(np.sort(held, axis=0))
+        return self._stats(total, levels)
+
+    def _levels(self, ordered: NDArray[np.float64]) -> dict[str, dict[str, NDArray[np.float64]]]:
+        return {key: sorted_quantiles(ordered[:, where]) for key, where in self.where.items()}
+
+    def _stats(self, moments: Moments, levels: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> dict[str, Any]:
+        stats: dict[str, Any] = {}
+        for key, where in self.where.items():
+            row = column_stats(take_columns(moments, where), levels[key])
+            shape = self.shapes[key]
+            stats[key] = {k: v if k == "count" else np.reshape(v, shape).tolist() for k, v in row.items()}
+        return stats
+
+
+def described(schema: pa.Schema, *, lists: str) -> pa.Schema:
+    """A schema whose note for the ``datasets`` library names vectors as that library's version does.
+
+    Args:
+        schema: of an episode's table.
+        lists: ``"List"`` since version 4 of the library, ``"Sequence"`` before, which LeRobot v2.1 is read with.
+    """
+    note = (schema.metadata or {}).get(b"huggingface")
+    if note is None:
+        return schema.remove_metadata()
+    return schema.with_metadata(
+        {b"huggingface": json.dumps(_lists(parse_json(note, where="the note of the columns"), lists)).encode()}
+    )
+
+
+def _lists(value: Any, name: str) -> Any:
+    if isinstance(value, dict):
+        plain = {key: _lists(item, name) for key, item in value.items()}
+        return {**plain, "_type": name} if plain.get("_type") in ("List", "Sequence") else plain
+    return [_lists(item, name) for item in value] if isinstance(value, list) else value
+
+
+def _counted(kind: np.dtype[Any], moments: Moments) -> bool:
+    """Whether `streamed_quantiles` takes values of that type and range."""
+    if kind.kind in "iu":
+        return bool(moments.low.min() >= 0 and moments.high.max() < 2**32)
+    return kind == np.float32 or kind.kind == "b"

@@ -1,0 +1,129 @@
+"""LeRobot v2.1: one Parquet file and one video per episode and camera, metadata as lines of JSON.
+
+Everything that LeRobot's v3.0 says of a frame has its place there. What v2.1 has no place for, such as provenance by
+episode and the unit map, lies beside in ``twinloop/`` and comes back with an export to v3.0.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from twinloop.core.files import dumps
+from twinloop.dataset.export.cameras import Camera, TableCamera
+from twinloop.dataset.export.lerobot_parts import Numeric, described, kept_tasks, renumbered, side_files
+from twinloop.dataset.export.protocol import (
+    PICTURES,
+    Exported,
+    Exporter,
+    ExportOptions,
+    chosen_episodes,
+    fresh_folder,
+    wants_pictures,
+)
+from twinloop.dataset.export.source import EPISODE_FACTS, SourceV3, SourceV21, open_source
+from twinloop.dataset.export.verification import PlayedFolder
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.statistics import image_stats
+from twinloop.dataset.storage.snapshot import replace_bytes
+
+DATA_PATH = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+VIDEO_PATH = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+EPISODES, EPISODES_STATS, TASKS = "meta/episodes.jsonl", "meta/episodes_stats.jsonl", "meta/tasks.jsonl"
+CHUNK = 1000  # episodes per chunk folder, LeRobot's DEFAULT_CHUNK_SIZE
+
+
+def write(path: Path, output: Path, options: ExportOptions) -> Exported:
+    """Write a LeRobot folder of either version as v2.1; see `Exporter.export`."""
+    source = open_source(path, pictures=wants_pictures(options))
+    episodes = chosen_episodes(options, source.episodes, where=path)
+    with fresh_folder(output) as stage:
+        exported = write_v21(source, episodes, stage)
+    return Exported(output=output, episodes=episodes, frames=exported.frames, notes=exported.notes)
+
+
+def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path) -> Exported:
+    """Write some episodes into a folder in preparation."""
+    with tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
+        cameras = [Camera(source, key, episodes, Path(scratch)) for key in source.video_keys]
+        tables = [TableCamera(source, key) for key in source.image_keys]
+        tasks, kept = kept_tasks(source, episodes)
+        numeric = Numeric.of(source.features)
+        rows, stats, start = [], [], 0
+        for number, episode in enumerate(episodes):
+            table = renumbered(source, episode, number=number, start=start, tasks=kept)
+            _write_table(stage / place(DATA_PATH, number), table)
+            pictures = {camera.key: camera.histogram(episode) for camera in cameras}
+            pictures |= {camera.key: camera.histogram(episode, table) for camera in tables}
+            for camera in cameras:
+                camera.write(episode, stage / place(VIDEO_PATH, number, camera.key))
+            texts = [tasks[index] for index in dict.fromkeys(table["task_index"].to_pylist())]
+            rows.append({"episode_index": number, "tasks": texts, "length": table.num_rows})
+            row = numeric.episode_stats(numeric.matrix(table, where=f"Episode {episode} of {source.path}"))
+            row |= {key: image_stats(counts, frames) for key, (counts, frames) in pictures.items()}
+            stats.append({"episode_index": number, "stats": row})
+            start += table.num_rows
+    _lines(stage / EPISODES, rows)
+    _lines(stage / EPISODES_STATS, stats)
+    _lines(stage / TASKS, [{"task_index": index, "task": text} for index, text in enumerate(tasks)])
+    info = v21_info(source, cameras, episodes=len(episodes), frames=start, tasks=len(tasks))
+    replace_bytes(stage / layout.INFO, (dumps(info, indent=4) + "\n").encode())
+    side_files(source, stage)
+    facts = dict(source.facts())
+    if any(facts.get(episode) for episode in episodes):
+        _lines(stage / EPISODE_FACTS, [{"episode_index": n, **facts[e]} for n, e in enumerate(episodes)])
+    notes = (source.absent, *(camera.note for camera in cameras))
+    return Exported(output=stage, episodes=tuple(episodes), frames=start, notes=tuple(note for note in notes if note))
+
+
+def place(template: str, episode: int, key: str = "") -> str:
+    """The path of an episode's file."""
+    return template.format(episode_chunk=episode // CHUNK, episode_index=episode, video_key=key)
+
+
+def v21_info(
+    source: SourceV3 | SourceV21, cameras: Sequence[Camera], *, episodes: int, frames: int, tasks: int
+) -> dict[str, Any]:
+    """The content of ``meta/info.json``; further keys of the source's are kept."""
+    changed = {camera.key: camera.feature(source.features[camera.key]) for camera in cameras}
+    gone = ("data_files_size_in_mb", "video_files_size_in_mb")
+    return {
+        **{key: value for key, value in source.info.items() if key not in gone},
+        "codebase_version": "v2.1",
+        "total_episodes": episodes,
+        "total_frames": frames,
+        "total_tasks": tasks,
+        "total_videos": episodes * len(cameras),
+        "total_chunks": -(-episodes // CHUNK),
+        "chunks_size": CHUNK,
+        "splits": {"train": f"0:{episodes}"},
+        "data_path": DATA_PATH,
+        "video_path": VIDEO_PATH if cameras else None,
+        "features": {key: changed.get(key, feature) for key, feature in source.features.items()},
+    }
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    buffer = io.BytesIO()
+    pq.write_table(table.cast(described(table.schema, lists="Sequence")), buffer)
+    replace_bytes(path, buffer.getvalue())
+
+
+def _lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    replace_bytes(path, "".join(dumps(dict(row)) + "\n" for row in rows).encode())
+
+
+EXPORTER = Exporter(
+    name="lerobot-v2",
+    meaning="LeRobot v2.1: one Parquet file and one video per episode",
+    lost="states, logs and side tables of twinloop/; quantiles over the whole dataset (it has none)",
+    write=write,
+    play=PlayedFolder,
+    settings=PICTURES,
+)

@@ -1,0 +1,190 @@
+"""LeRobot v3.0 out of either version: every column kept, video packets copied, statistics exact, quantiles included.
+
+The result holds what LeRobot knows and nothing else of ours but the episode table's provenance columns and the unit
+map; a dataset that is to keep states, logs and side tables is edited (`dataset.edit`), or its folder copied.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from twinloop.core.files import dumps
+from twinloop.dataset.edit.rows import DataFile
+from twinloop.dataset.export.cameras import MOST_BYTES, Camera, Counts, TableCamera
+from twinloop.dataset.export.lerobot_parts import Numeric, described, kept_tasks, renumbered, side_files
+from twinloop.dataset.export.protocol import (
+    PICTURES,
+    Exported,
+    Exporter,
+    ExportOptions,
+    chosen_episodes,
+    fresh_folder,
+    wants_pictures,
+)
+from twinloop.dataset.export.source import SourceV3, SourceV21, open_source
+from twinloop.dataset.export.verification import PlayedFolder
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import write_groups
+from twinloop.dataset.lerobot.statistics import Moments, image_stats
+from twinloop.dataset.lerobot.tables import tasks_table
+from twinloop.dataset.storage.snapshot import replace_bytes
+
+_MOST_DATA = 100_000_000  # bytes of a data file, LeRobot's data_files_size_in_mb
+_ROWS = 1000  # episodes per file of the episode table; our choice
+
+
+def write(path: Path, output: Path, options: ExportOptions) -> Exported:
+    """Write a LeRobot folder of either version as v3.0; see `Exporter.export`."""
+    source = open_source(path, pictures=wants_pictures(options))
+    episodes = chosen_episodes(options, source.episodes, where=path)
+    with fresh_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
+        cameras = [Camera(source, key, episodes, Path(scratch)) for key in source.video_keys]
+        work = _Work(source, stage, cameras)
+        work.write(episodes)
+        notes = (source.absent, *(camera.note for camera in cameras))
+    return Exported(output=output, episodes=episodes, frames=work.frames, notes=tuple(note for note in notes if note))
+
+
+@dataclass
+class _Work:
+    """A v3.0 folder being written, episode by episode."""
+
+    source: SourceV3 | SourceV21
+    stage: Path
+    cameras: Sequence[Camera]
+    frames: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    moments: list[Moments] = field(default_factory=list[Moments])
+    pictures: dict[str, Counts] = field(default_factory=dict[str, Counts])
+    files: list[Path] = field(default_factory=list[Path])
+    _data: DataFile | None = None
+    _schema: pa.Schema | None = None
+
+    def write(self, episodes: Sequence[int]) -> None:
+        tasks, kept = kept_tasks(self.source, episodes)
+        facts = dict(self.source.facts())
+        numeric = Numeric.of(self.source.features)
+        tables = [TableCamera(self.source, key) for key in self.source.image_keys]
+        for number, episode in enumerate(episodes):
+            table = renumbered(self.source, episode, number=number, start=self.frames, tasks=kept)
+            values = numeric.matrix(table, where=f"Episode {episode} of {self.source.path}")
+            counts = {camera.key: camera.histogram(episode) for camera in self.cameras}
+            counts |= {camera.key: camera.histogram(episode, table) for camera in tables}
+            stats = numeric.episode_stats(values)
+            stats |= {key: image_stats(*count) for key, count in counts.items()}
+            texts = [tasks[index] for index in dict.fromkeys(table["task_index"].to_pylist())]
+            self._add(number, table, {"tasks": texts}, stats, facts.get(episode, {}), episode)
+            self.moments.append(Moments.of(values))
+            for key, count in counts.items():
+                before = self.pictures.get(key)
+                self.pictures[key] = count if before is None else (before[0] + count[0], before[1] + count[1])
+        self._finish(numeric, tasks)
+
+    def _add(
+        self,
+        number: int,
+        table: pa.Table,
+        said: dict[str, Any],
+        stats: dict[str, Any],
+        facts: dict[str, Any],
+        episode: int,
+    ) -> None:
+        """Write an episode's frames and pictures, and note its row of the episode table."""
+        place = layout.chunk_and_file(self._write_frames(table))
+        videos: dict[str, Any] = {}
+        for camera in self.cameras:
+            at = camera.append(episode, self.stage, layout.VIDEO_PATH, chunk=layout.FILES_PER_CHUNK)
+            videos |= {f"videos/{camera.key}/{key}": value for key, value in layout.chunk_and_file(at.file).items()}
+            videos[f"videos/{camera.key}/from_timestamp"] = at.start_s
+            videos[f"videos/{camera.key}/to_timestamp"] = at.stop_s
+        self.rows.append(
+            {
+                "episode_index": number,
+                **said,
+                "length": table.num_rows,
+                **{f"data/{key}": value for key, value in place.items()},
+                "dataset_from_index": self.frames,
+                "dataset_to_index": self.frames + table.num_rows,
+                **videos,
+                **{f"stats/{key}/{name}": value for key, row in stats.items() for name, value in row.items()},
+                **{f"meta/episodes/{key}": value for key, value in layout.chunk_and_file(number // _ROWS).items()},
+                **facts,
+            }
+        )
+        self.frames += table.num_rows
+
+    def _write_frames(self, table: pa.Table) -> int:
+        """Append an episode to the data file that is open, or to the next where that is full; returns its number."""
+        schema = self._schema = self._schema or described(table.schema, lists="List")
+        if self._data is None or self._data.bytes > _MOST_DATA:
+            if self._data is not None:
+                self._data.close()
+            path = self.stage / layout.of_block(layout.DATA_PATH, len(self.files))
+            self._data = DataFile(path, schema)
+            self.files.append(path)
+        self._data.add(table.select(schema.names).cast(schema))
+        return len(self.files) - 1
+
+    def _finish(self, numeric: Numeric, tasks: Sequence[str]) -> None:
+        if self._data is not None:
+            self._data.close()
+        for camera in self.cameras:
+            camera.finish()
+        table = pa.Table.from_pylist(_same_keys(self.rows))
+        for file in range(-(-len(table) // _ROWS)):
+            part = table.slice(file * _ROWS, _ROWS)
+            write_groups(self.stage / layout.of_block(layout.EPISODES_PATH, file), part, [part.num_rows])
+        stats = numeric.dataset_stats(self.moments, self.files)
+        stats |= {key: image_stats(*count) for key, count in self.pictures.items()}
+        self._json(layout.STATS, stats)
+        self._json(layout.INFO, self._info(tasks))
+        buffer = io.BytesIO()
+        pq.write_table(tasks_table(tasks), buffer)
+        replace_bytes(self.stage / layout.TASKS, buffer.getvalue())
+        side_files(self.source, self.stage)
+
+    def _info(self, tasks: Sequence[str]) -> dict[str, Any]:
+        """The content of ``meta/info.json``; further keys of the source's are kept."""
+        source, gone = self.source, ("total_chunks", "total_videos")
+        changed = {camera.key: camera.feature(source.features[camera.key]) for camera in self.cameras}
+        return {
+            **{key: value for key, value in source.info.items() if key not in gone},
+            "codebase_version": "v3.0",
+            "total_episodes": len(self.rows),
+            "total_frames": self.frames,
+            "total_tasks": len(tasks),
+            "chunks_size": layout.FILES_PER_CHUNK,
+            "data_files_size_in_mb": _MOST_DATA // 1_000_000,
+            "video_files_size_in_mb": MOST_BYTES // 1_000_000,
+            "splits": {"train": f"0:{len(self.rows)}"},
+            "data_path": layout.DATA_PATH,
+            "video_path": layout.VIDEO_PATH if self.cameras else None,
+            "features": {key: changed.get(key, feature) for key, feature in source.features.items()},
+        }
+
+    def _json(self, name: str, value: Any) -> None:
+        replace_bytes(self.stage / name, (dumps(value, indent=2) + "\n").encode())
+
+
+def _same_keys(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows that all have the columns of any of them: what an episode says nothing of is empty."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    return [{key: row.get(key) for key in keys} for row in rows]
+
+
+EXPORTER = Exporter(
+    name="lerobot",
+    meaning="LeRobot v3.0, from either version",
+    lost="states, logs and side tables of twinloop/ (copy or edit the dataset to keep them)",
+    write=write,
+    play=PlayedFolder,
+    settings=PICTURES,
+)

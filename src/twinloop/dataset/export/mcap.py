@@ -1,0 +1,298 @@
+"""Frames of an exported MCAP file, named as the dataset that it was made from names them.
+
+An output ``NAME.mcap`` holds all episodes, one second apart; any other is a folder with a file for each. The bytes
+follow from the dataset alone.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import heapq
+import io
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.documents import parse_json
+from twinloop.core.errors import DatasetError, MissingDependencyError
+from twinloop.core.files import atomic_open, dumps
+from twinloop.dataset.export import mcap_messages as messages
+from twinloop.dataset.export.mcap_entries import CAMERA, DATASET, Entry, entries, nanoseconds
+from twinloop.dataset.export.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
+from twinloop.dataset.export.streams import (
+    NOTHING,
+    PICTURES,
+    STREAM_SETTINGS,
+    Asked,
+    EpisodeStreams,
+    Truth,
+    open_reader,
+    read_asked,
+    require_absent,
+)
+
+UNIT_MAP, FEATURES, METADATA = "unit_map.json", "features.json", "twinloop"
+_DECODERS = {"h264": "h264", "h265": "hevc", "av1": "libdav1d"}  # FFmpeg's own av1 asks for hardware
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Span:
+    """One episode's place in a file."""
+
+    path: Path
+    first: int
+    end: int
+    frames: int
+
+
+class PlayedMcap:
+    """The MCAP files that `export` wrote, open for comparing; see `Played`."""
+
+    def __init__(self, path: Path) -> None:
+        files = sorted(path.glob("*.mcap")) if path.is_dir() else [path]
+        self._spans = [span for file in files for span in _spans(file)]
+        if not self._spans:
+            raise DatasetError(f"{path} holds no episode that twinloop exported as MCAP.")
+        self._features = _features(files[0])
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Frames of each episode."""
+        return [span.frames for span in self._spans]
+
+    @property
+    def cameras(self) -> Sequence[str]:
+        """Feature keys of the pictures that are there."""
+        keys = [key for key, entry in self._features.items() if entry["dtype"] in ("video", "image")]
+        return [key for key in keys if self._messages(0, CAMERA + key.removeprefix(PICTURES))]
+
+    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+        """Every numeric feature of one frame."""
+        found: dict[str, NDArray[Any]] = {}
+        for key, entry in self._features.items():
+            if rows := self._messages(episode, DATASET + key):
+                values = [
+                    np.nan if value is None else value for name, value in rows[frame].items() if name != "timestamp"
+                ]
+                found[key] = np.array(values, dtype=np.float64).astype(entry["dtype"])
+        return found
+
+    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+        """One picture."""
+        return self._pictures(episode, camera)[frame]
+
+    @functools.lru_cache(maxsize=64)  # noqa: B019 - the object lives as long as a comparison
+    def _messages(self, episode: int, topic: str) -> list[dict[str, Any]]:
+        span = self._spans[episode]
+        with span.path.open("rb") as file:
+            found = [message for _, _, message in _reader(file).iter_messages(topics=[topic])]
+        return [
+            parse_json(message.data, where=f"a message of {topic}")
+            for message in found
+            if span.first <= message.log_time < span.end
+        ]
+
+    @functools.lru_cache(maxsize=1)  # noqa: B019
+    def _pictures(self, episode: int, camera: str) -> list[NDArray[np.uint8]]:
+        rows = self._messages(episode, CAMERA + camera.removeprefix(PICTURES))
+        data, form = [base64.b64decode(row["data"]) for row in rows], rows[0]["format"]
+        if form not in _DECODERS:
+            from PIL import Image
+
+            return [np.asarray(Image.open(io.BytesIO(part)).convert("RGB")) for part in data]
+        return decoded(data, _DECODERS[form])
+
+
+def decoded(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
+    """The pictures of samples, by nothing but what stands in them.
+
+    Raises:
+        DatasetError: they cannot be decoded.
+    """
+    import av
+
+    decoder: Any = av.CodecContext.create(codec, "r")
+    try:
+        frames = [frame for sample in samples for frame in decoder.decode(av.Packet(sample))]
+        frames += decoder.decode(None)
+    except av.error.FFmpegError as error:
+        raise DatasetError(f"Pictures coded as {codec} cannot be decoded out of their samples ({error}).") from error
+    return [frame.to_ndarray(format="rgb24") for frame in frames]
+
+
+def play(path: Path) -> PlayedMcap:
+    """Open exported files.
+
+    Raises:
+        DatasetError: there is none that twinloop wrote.
+        MissingDependencyError: mcap is not installed.
+    """
+    return PlayedMcap(path)
+
+
+def _reader(file: Any) -> Any:
+    try:
+        from mcap.reader import make_reader  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "MCAP files are read by the package mcap, which is not installed.", remedy="pip install 'twinloop[mcap]'"
+        ) from error
+    return make_reader(file)
+
+
+def _spans(path: Path) -> list[_Span]:
+    with path.open("rb") as file:
+        rows = [record.metadata for record in _reader(file).iter_metadata() if record.name == METADATA]
+    rows.sort(key=lambda row: int(row["first_ns"]))
+    starts = [int(row["first_ns"]) for row in rows]
+    ends = [*starts[1:], 1 << 62]
+    return [
+        _Span(path=path, first=start, end=end, frames=int(row["frames"]))
+        for row, start, end in zip(rows, starts, ends, strict=True)
+    ]
+
+
+def _features(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        for attachment in _reader(file).iter_attachments():
+            if attachment.name == FEATURES:
+                return parse_json(attachment.data, where=f"{path}: {FEATURES}")["features"]
+    raise DatasetError(f"{path} was not exported by twinloop: it has no {FEATURES}.")
+
+
+_APART_NS = 1_000_000_000  # between episodes of one file
+
+
+def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: Truth = NOTHING) -> Exported:
+    """Write episodes of a LeRobot v3.0 folder as MCAP; see `Exporter.export`.
+
+    Args:
+        truth: its ``bodies`` add frames and shapes for Foxglove's 3D panel, its ``events`` words to the log.
+
+    Raises:
+        MissingDependencyError: mcap is not installed.
+        InputError: no such episode or camera, a setting that is not understood, or an output that exists.
+        DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
+    """
+    _import_writer()
+    reader = open_reader(source)
+    episodes = chosen_episodes(options, range(len(reader)), where=source)
+    asked = read_asked(reader, options, truth, name="mcap")
+    notes = dict.fromkeys(truth.notes)
+    if output.suffix == ".mcap":
+        require_absent(output)
+        notes.update(dict.fromkeys(_write_file(output, asked, episodes)))
+    else:
+        episodes = tuple(sorted(episodes))  # as their files are
+        with fresh_folder(output) as stage:
+            for index in episodes:
+                notes.update(dict.fromkeys(_write_file(stage / f"episode_{index:06d}.mcap", asked, [index])))
+    frames = int(sum(reader.lengths[list(episodes)]))
+    return Exported(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
+
+
+def _import_writer() -> Any:
+    try:
+        import mcap.writer as mcap_writer  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "MCAP files are written by the package mcap, which is not installed.",
+            remedy="pip install 'twinloop[mcap]'",
+        ) from error
+    return mcap_writer
+
+
+def _write_file(path: Path, asked: Asked, episodes: Sequence[int]) -> list[str]:
+    reader, notes, begin = asked.reader, [], 0
+    with atomic_open(path) as file, _opened(file) as target:
+        target.attach(UNIT_MAP, None if reader.units is None else reader.units.to_json())
+        target.attach(FEATURES, {"fps": reader.fps, "features": reader.info["features"]})
+        for index in episodes:
+            streams = EpisodeStreams(reader, index)
+            zero = begin - int(nanoseconds(_earliest(streams, asked.truth)))
+            target.describe(streams, zero)
+            found = entries(streams, asked.truth, asked.cameras, zero, notes, copied=asked.copied)
+            for entry in heapq.merge(*found, key=lambda entry: entry.at):
+                target.add(entry)
+            begin = target.last + _APART_NS
+    return notes
+
+
+def _earliest(streams: EpisodeStreams, truth: Truth) -> NDArray[np.float64]:
+    """Return the first time of an episode in s: a sensor or an event may begin before the frames."""
+    signals = [channel.time[0] for channel in streams.signals() if len(channel.time)]
+    events = [event.time for event in truth.events(streams.index)]
+    return np.min([streams.time[0], *signals, *events])
+
+
+@contextmanager
+def _opened(file: Any) -> Iterator[_File]:
+    writer = _import_writer().Writer(file)
+    writer.start(profile="", library="twinloop")
+    yield _File(writer)
+    writer.finish()
+
+
+class _File:
+    """One MCAP file being written; topics and schemas are declared when the first message comes."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer, self.last = writer, 0
+        self._schemas: dict[str, int] = {}
+        self._topics: dict[str, int] = {}
+        self._counts: dict[str, int] = defaultdict(int)
+
+    def attach(self, name: str, value: Any) -> None:
+        """A JSON document that travels in the file."""
+        if value is not None:
+            self._writer.add_attachment(0, 0, name, "application/json", dumps(value).encode())
+
+    def describe(self, streams: EpisodeStreams, zero: int) -> None:
+        """Where an episode comes from, and where in the file its own time 0 lies."""
+        words = {
+            "dataset": streams.reader.path.resolve().name,
+            "episode_index": str(streams.index),
+            "name": streams.name,
+            "frames": str(streams.length),
+            "fps": f"{streams.reader.fps:g}",
+            "first_ns": str(int(nanoseconds(streams.time[0])) + zero),
+            "zero_ns": str(zero),
+            "robot_type": str(streams.reader.info.get("robot_type") or ""),
+            "tasks": dumps(streams.tasks),
+            "provenance": dumps(streams.provenance),
+        }
+        self._writer.add_metadata(METADATA, words)
+
+    def add(self, entry: Entry) -> None:
+        """Append a message."""
+        if entry.topic not in self._topics:
+            schema = self._schema(entry)
+            self._topics[entry.topic] = self._writer.register_channel(entry.topic, "json", schema)
+        count = self._counts[entry.topic]
+        data = messages.encoded(entry.message)
+        self._writer.add_message(self._topics[entry.topic], entry.at, data, entry.at, count)
+        self._counts[entry.topic] += 1
+        self.last = max(self.last, entry.at)
+
+    def _schema(self, entry: Entry) -> int:
+        if entry.schema not in self._schemas:
+            data = dumps({"title": entry.schema, **entry.definition}).encode()
+            self._schemas[entry.schema] = self._writer.register_schema(entry.schema, "jsonschema", data)
+        return self._schemas[entry.schema]
+
+
+EXPORTER = Exporter(
+    name="mcap",
+    meaning="MCAP for Foxglove: pictures, joints, readings, contacts and logs over time (.mcap or a folder)",
+    lost="statistics and the exact simulator states",
+    write=export_mcap,
+    play=play,
+    settings=STREAM_SETTINGS,
+)

@@ -1,0 +1,159 @@
+"""What an episode's streams say, as messages in order of time: one generator per topic, so that none is held whole."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.dataset.annotations import PREFIX
+from twinloop.dataset.export import mcap_messages as messages
+from twinloop.dataset.export import video_samples as video
+from twinloop.dataset.export.mcap_messages import SCHEMAS
+from twinloop.dataset.export.streams import Bodies, Channel, EpisodeStreams, Truth
+
+DATASET, JOINTS, SIGNALS, CAMERA = "/dataset/", "/joints/", "/signals/", "/camera/"
+_CONTACTS = ["frame_index", "body1", "body2", "geom1", "geom2", "position", "normal", "distance", "force", "torque"]
+_CAMERAS = ["frame_index", "camera", "width", "height", "fx", "fy", "cx", "cy", "world_position", "world_quaternion"]
+_NS = 1e9
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """A message on its way into a file: when in ns, on which topic, of which schema."""
+
+    at: int
+    topic: str
+    schema: str
+    definition: Mapping[str, Any]
+    message: messages.Message
+
+
+def nanoseconds(time: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Times in s as whole nanoseconds."""
+    return np.rint(np.asarray(time, dtype=np.float64) * _NS).astype(np.int64)
+
+
+def entries(
+    streams: EpisodeStreams, truth: Truth, cameras: Sequence[str], zero: int, notes: list[str], *, copied: bool
+) -> list[Iterator[Entry]]:
+    """Every topic's messages.
+
+    Args:
+        zero: where the episode's own time 0 lies in the file, in ns.
+        notes: what is to be said is added here.
+        copied: whether packets of video are copied where that can be done.
+    """
+    at = (nanoseconds(streams.time) + zero).tolist()
+    found = [
+        _log(streams, truth, zero),
+        *(_numbers(DATASET + channel.name, channel, zero) for channel in streams.features()),
+        *(_joints(channel, zero) for channel in streams.joints_si(truth.command)),
+        *(_numbers(SIGNALS + channel.name, channel, zero) for channel in streams.signals()),
+    ]
+    if not any(True for _ in streams.joints_si()):
+        notes.append("joint units unknown: no joint states in rad, only the dataset's numbers")
+    bodies = truth.bodies(streams.index)
+    if bodies is not None:
+        found += [_shapes(bodies, at), _transforms(bodies, at)]
+    found += _contacts(streams, at)
+    for camera in cameras:
+        found += [_pictures(streams, camera, at, notes, copied=copied), *_calibrations(streams, camera, at)]
+    return found
+
+
+def _foxglove(at: int, topic: str, schema: str, message: messages.Message) -> Entry:
+    return Entry(at=at, topic=topic, schema=schema, definition=SCHEMAS[schema], message=message)
+
+
+def _log(streams: EpisodeStreams, truth: Truth, zero: int) -> Iterator[Entry]:
+    events = sorted([*streams.events(), *truth.events(streams.index)], key=lambda event: event.time)
+    for event in events:
+        at = int(nanoseconds(np.array(event.time))) + zero
+        yield _foxglove(at, "/log", "foxglove.Log", messages.log(at, event))
+
+
+def _numbers(topic: str, channel: Channel, zero: int) -> Iterator[Entry]:
+    fields, definition = messages.fields_of(channel.columns), messages.numbers_schema(channel)
+    schema = "twinloop" + topic.replace("/", ".")
+    for at, row in zip((nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
+        message = messages.numbers(at, fields, row)
+        yield Entry(at=at, topic=topic, schema=schema, definition=definition, message=message)
+
+
+def _joints(channel: Channel, zero: int) -> Iterator[Entry]:
+    quantity = "position" if channel.units[0] in ("rad", "m") else "effort"
+    for at, row in zip((nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
+        message = messages.joint_states(at, channel.columns, row, quantity)
+        yield _foxglove(at, JOINTS + channel.name, "foxglove.JointStates", message)
+
+
+def _shapes(bodies: Bodies, at: Sequence[int]) -> Iterator[Entry]:
+    yield _foxglove(at[0], "/scene", "foxglove.SceneUpdate", messages.shapes_scene(at[0], bodies))
+
+
+def _transforms(bodies: Bodies, at: Sequence[int]) -> Iterator[Entry]:
+    for frame, when in enumerate(at):
+        poses = zip(bodies.names, bodies.position[frame].tolist(), bodies.quaternion[frame].tolist(), strict=True)
+        message = {"transforms": [messages.transform(when, *pose) for pose in poses]}
+        yield _foxglove(when, "/tf", "foxglove.FrameTransforms", message)
+
+
+def _contacts(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[Entry]]:
+    """Contacts as numbers and as arrows, a message for every frame, also for those without any."""
+    table = streams.rows(f"{PREFIX}/contacts", _CONTACTS)
+    if table is None:
+        return []
+    frames: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in table.to_pylist():
+        frames[row["frame_index"]].append(row)
+
+    def said(topic: str, schema: str, make: Any) -> Iterator[Entry]:
+        for frame, when in enumerate(at):
+            yield _foxglove(when, topic, schema, make(when, frames.get(frame, [])))
+
+    return [
+        said("/contacts", "twinloop.Contacts", messages.contacts_numbers),
+        said("/contacts/arrows", "foxglove.SceneUpdate", messages.contacts_scene),
+    ]
+
+
+def _pictures(
+    streams: EpisodeStreams, camera: str, at: Sequence[int], notes: list[str], *, copied: bool
+) -> Iterator[Entry]:
+    clip = streams.clip(camera)
+    samples = video.copied_samples(clip) if clip is not None and copied else None
+    if samples is not None:
+        schema, form, content = "foxglove.CompressedVideo", samples.format, iter(samples.data)
+    else:
+        schema, form, content = "foxglove.CompressedImage", "jpeg", map(video.jpeg, streams.pictures(camera))
+        if copied:
+            notes.append(f"{camera}: pictures cannot be copied as packets and are stored as JPEG")
+    for when, data in zip(at, content, strict=True):
+        yield _foxglove(when, CAMERA + camera, schema, messages.picture(when, camera, data, form))
+
+
+def _calibrations(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> list[Iterator[Entry]]:
+    """The pinhole and the pose of a camera at each picture, where annotations tell them."""
+    table = streams.rows(f"{PREFIX}/cameras", _CAMERAS)
+    if table is None:
+        return []
+    rows = [row for row in table.to_pylist() if row["camera"] == camera]
+
+    def pinholes() -> Iterator[Entry]:
+        for row in rows:
+            when = at[row["frame_index"]]
+            message = messages.calibration(when, camera, row)
+            yield _foxglove(when, f"{CAMERA}{camera}/calibration", "foxglove.CameraCalibration", message)
+
+    def poses() -> Iterator[Entry]:
+        for row in rows:
+            when = at[row["frame_index"]]
+            pose = messages.transform(when, camera, row["world_position"], row["world_quaternion"])
+            yield _foxglove(when, f"{CAMERA}{camera}/tf", "foxglove.FrameTransforms", {"transforms": [pose]})
+
+    return [pinholes(), poses()]

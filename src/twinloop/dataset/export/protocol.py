@@ -1,0 +1,174 @@
+"""What an exporter is, what it is asked for and what it answers; one door for the built-in ones and a user's own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.storage.snapshot import forget_lock, locked_snapshot, writing_to
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """What the caller says about an export.
+
+    ``episodes`` are indices in the source, in the order in which they are exported; None takes all. ``settings`` are
+    the format's own, by the names that its `Exporter` declares.
+    """
+
+    episodes: tuple[int, ...] | None = None
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What an export wrote; ``episodes`` are the source's indices in the order of the export.
+
+    ``notes`` say what was left behind or changed in this one dataset, beyond what the format never takes.
+    """
+
+    output: Path
+    episodes: tuple[int, ...]
+    frames: int
+    notes: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for results."""
+        files = [path for path in self.output.rglob("*") if path.is_file()] if self.output.is_dir() else [self.output]
+        return {
+            "output": str(self.output),
+            "episodes": len(self.episodes),
+            "frames": self.frames,
+            "files": len(files),
+            "bytes": sum(path.stat().st_size for path in files),
+            "notes": list(self.notes),
+        }
+
+
+class Played(Protocol):
+    """A dataset in any format that gives single frames back, so that two formats can be compared."""
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Frames of each episode."""
+        ...
+
+    @property
+    def cameras(self) -> Sequence[str]:
+        """Feature keys of its pictures, as the source dataset names them."""
+        ...
+
+    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+        """Numeric features of one frame by the source's key, flat, of the stored type."""
+        ...
+
+    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+        """One picture ``(height, width, 3)`` of a camera."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exporter:
+    """One format: what it is, what it never takes along, and how it is written and read back.
+
+    ``settings`` are the names of what a caller may set, with their meaning. ``play`` opens what ``write`` wrote.
+    """
+
+    name: str
+    meaning: str
+    lost: str
+    write: Callable[[Path, Path, ExportOptions], Exported]
+    play: Callable[[Path], Played]
+    settings: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    def export(self, source: Path | str, output: Path | str, options: ExportOptions | None = None) -> Exported:
+        """Write a dataset folder in this format.
+
+        Raises:
+            UnknownNameError: a setting that the format does not have.
+            InputError: an episode that is not there, or an output that holds something.
+            DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
+        """
+        options = options or ExportOptions()
+        for name in options.settings:
+            if name not in self.settings:
+                raise UnknownNameError("setting", name, self.settings, where=f"the format {self.name}")
+        return self.write(Path(source), Path(output), options)
+
+
+PICTURES = {"pictures": "none leaves videos out, and takes episodes whose videos are missing; by default all"}
+
+
+def wants_pictures(options: ExportOptions) -> bool:
+    """Whether videos are taken along.
+
+    Raises:
+        InputError: neither ``all`` nor ``none``.
+    """
+    said = options.settings.get("pictures", "all")
+    if said not in ("all", "none"):
+        raise InputError(f"pictures={said}: give all or none.")
+    return said == "all"
+
+
+def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Path) -> tuple[int, ...]:
+    """The source's episodes that are asked for.
+
+    Raises:
+        InputError: one is not there or is asked for twice, or none is left.
+    """
+    wanted = tuple(present) if options.episodes is None else options.episodes
+    missing = sorted(set(wanted) - set(present))
+    if missing:
+        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        raise InputError(f"{where} has no episode {shown}; it has {_spans(present)}.")
+    if len(set(wanted)) != len(wanted):
+        raise InputError(f"An episode is asked for twice: {', '.join(map(str, wanted))}. Name each once.")
+    if not wanted:
+        raise InputError(f"{where} has no episodes to export.")
+    return wanted
+
+
+@contextlib.contextmanager
+def fresh_folder(output: Path) -> Iterator[Path]:
+    """A folder in preparation, which becomes ``output`` when the block ends well, and is removed when it does not.
+
+    Raises:
+        InputError: ``output`` holds something, is a file, or lies inside a dataset.
+        DatasetLockedError: another process exports to it.
+        DatasetError: the disk is full, or no folder can be made there.
+    """
+    output = output.absolute()
+    _require_absent(output)
+    for above in output.resolve().parents:
+        if (above / layout.INFO).is_file():
+            raise InputError(f"{output} lies inside the dataset {above}. Choose an output outside it.")
+    with writing_to(output), locked_snapshot(output) as stage:
+        _require_absent(output)  # another process may have finished in between
+        yield stage
+
+
+def _require_absent(output: Path) -> None:
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        forget_lock(output)
+        raise InputError(f"{output} exists and is not an empty folder. Nothing is written over: choose another output.")
+
+
+def _spans(numbers: Sequence[int]) -> str:
+    """Whole numbers as spans: ``0 to 10, 29``."""
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    shown = [f"{low} to {high}" if high > low else str(low) for low, high in spans[:8]]
+    return ", ".join([*shown, "…"] if len(spans) > 8 else shown) or "none"

@@ -1,0 +1,270 @@
+"""How a recording is laid out when it is opened: pictures and scene on the left, plots and words on the right.
+
+An output ``NAME.rrd`` holds one episode; any other is a folder with a file for each. Numbers are on the timelines
+``time`` (the episode's own, s) and ``frame``; what was sampled between frames is on ``time`` alone. Videos are cut out
+packet by packet. Rerun stamps its chunks, so the bytes of two exports differ where their content does not.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.documents import parse_json
+from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
+from twinloop.core.files import atomic_open
+from twinloop.dataset.export import rerun_entities as entities
+from twinloop.dataset.export.protocol import Exported, Exporter, ExportOptions, chosen_episodes, fresh_folder
+from twinloop.dataset.export.rerun_entities import log_episode
+from twinloop.dataset.export.streams import (
+    NOTHING,
+    PICTURES,
+    STREAM_SETTINGS,
+    Asked,
+    EpisodeStreams,
+    Truth,
+    open_reader,
+    read_asked,
+    require_absent,
+)
+
+
+def blueprint(streams: EpisodeStreams, cameras: Sequence[str]) -> Any:
+    """The layout of one episode's recording."""
+    import rerun.blueprint as rrb  # pyright: ignore[reportMissingImports]
+
+    seen = [rrb.Spatial2DView(origin=f"{entities.CAMERAS}/{entities.escaped(name)}", name=name) for name in cameras]
+    left = rrb.Vertical(*seen, *([rrb.Spatial3DView(origin=entities.WORLD, name="scene")] if streams.ours else []))
+    known = any(True for _ in streams.joints_si())
+    joints = rrb.TimeSeriesView(
+        origin="/", contents=[f"/{entities.JOINTS}/**"] if known else [f"/{entities.DATASET}/**"], name="joints"
+    )
+    felt = [
+        rrb.TimeSeriesView(origin=f"{entities.SIGNALS}/{entities.escaped(channel.name)}", name=channel.name)
+        for channel in streams.signals()
+    ]
+    words = rrb.Tabs(
+        rrb.TextDocumentView(origin=entities.ABOUT, name="about"), rrb.TextLogView(origin=entities.LOG, name="log")
+    )
+    right = rrb.Vertical(joints, *([rrb.Tabs(*felt)] if felt else []), words)
+    whole = rrb.Horizontal(left, right) if cameras or streams.ours else right
+    return rrb.Blueprint(whole, rrb.TimePanel(timeline="time"), collapse_panels=True)
+
+
+APPLICATION = "twinloop"
+
+
+class PlayedRerun:
+    """The recordings that `export` wrote, open for comparing; see `Played`."""
+
+    def __init__(self, path: Path) -> None:
+        files = sorted(path.glob("*.rrd")) if path.is_dir() else [path]
+        if not files:
+            raise DatasetError(f"{path} holds no .rrd file.")
+        self._recordings = [_Recording(file) for file in files]
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Frames of each episode."""
+        return [int(recording.facts["frames"]) for recording in self._recordings]
+
+    @property
+    def cameras(self) -> Sequence[str]:
+        """Feature keys of the pictures that are there."""
+        first = self._recordings[0]
+        keys = [key for key in first.facts["features"] if key.startswith(PICTURES)]
+        return [key for key in keys if first.holds(_camera(key))]
+
+    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+        """Every numeric feature of one frame."""
+        recording, found = self._recordings[episode], {}
+        for key, entry in recording.facts["features"].items():
+            if recording.holds(entity := f"/dataset/{_escaped(key)}"):
+                found[key] = np.array(recording.scalars(entity)[frame], dtype=np.float64).astype(entry["dtype"])
+        return found
+
+    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+        """One picture."""
+        return self._recordings[episode].pictures(_camera(camera))[frame]
+
+
+class _Recording:
+    """One file, whose chunks are read once."""
+
+    def __init__(self, path: Path) -> None:
+        self._batches: dict[str, list[pa.RecordBatch]] = {}
+        for entity, batch in _chunks(path):
+            self._batches.setdefault(entity, []).append(batch)
+        if "/features" not in self._batches:
+            raise DatasetError(f"{path} was not exported by twinloop: it has no features.")
+        self.facts: dict[str, Any] = parse_json(
+            self._cells("/features", "TextDocument:text")[0][0], where=f"{path}: features"
+        )
+
+    def holds(self, entity: str) -> bool:
+        """Whether there is anything of an entity."""
+        return entity in self._batches
+
+    def scalars(self, entity: str) -> list[list[float]]:
+        """The numbers of an entity, in order of time."""
+        return self._cells(entity, "Scalars:scalars")
+
+    @functools.lru_cache(maxsize=2)  # noqa: B019 - the object lives as long as a comparison
+    def pictures(self, entity: str) -> list[NDArray[np.uint8]]:
+        """The pictures of an entity, in order of time."""
+        if encoded := self._cells(entity, "EncodedImage:blob"):
+            from PIL import Image
+
+            return [np.asarray(Image.open(io.BytesIO(bytes(cell[0]))).convert("RGB")) for cell in encoded]
+        shown = [cell[0] for cell in self._cells(entity, "VideoFrameReference:timestamp")]
+        return _shown(bytes(self._cells(entity, "AssetVideo:blob")[0][0]), shown)
+
+    def _cells(self, entity: str, component: str) -> list[Any]:
+        """The values of each row of a component, in order of time."""
+        rows: list[tuple[Any, Any]] = []
+        for batch in self._batches[entity]:
+            if component in batch.schema.names:
+                cells = batch[component].to_pylist()
+                times = (
+                    batch["time"].to_numpy(zero_copy_only=False) if "time" in batch.schema.names else [0] * len(cells)
+                )
+                rows += [(time, cell) for time, cell in zip(times, cells, strict=True) if cell]
+        return [cell for _, cell in sorted(rows, key=lambda row: row[0])]
+
+
+def _shown(video: bytes, timestamps: Sequence[int]) -> list[NDArray[np.uint8]]:
+    """The picture of a video at each time in ns."""
+    import av
+
+    with av.open(io.BytesIO(video)) as container:
+        stream = container.streams.video[0]
+        frames: dict[int, NDArray[np.uint8]] = {
+            round(float((frame.pts or 0) * (stream.time_base or 1)) * 1e6): np.asarray(
+                frame.to_ndarray(format="rgb24"), dtype=np.uint8
+            )
+            for frame in container.decode(stream)
+        }
+    at = np.array(sorted(frames))
+    return [frames[int(at[np.argmin(np.abs(at - when / 1e3))])] for when in timestamps]
+
+
+def _chunks(path: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
+    try:
+        from rerun.chunk import RrdReader  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Rerun recordings are read by rerun-sdk 0.41 or newer, which is not installed.",
+            remedy="pip install 'twinloop[rerun]'",
+        ) from error
+    for chunk in RrdReader(str(path)).stream():
+        yield str(chunk.entity_path), chunk.to_record_batch()
+
+
+def _escaped(name: str) -> str:
+    import rerun  # pyright: ignore[reportMissingImports]
+
+    return str(rerun.escape_entity_path_part(name))
+
+
+def _camera(key: str) -> str:
+    return f"/cameras/{_escaped(key.removeprefix(PICTURES))}"
+
+
+def play(path: Path) -> PlayedRerun:
+    """Open exported recordings.
+
+    Raises:
+        DatasetError: there is none that twinloop wrote.
+        MissingDependencyError: rerun-sdk is not installed.
+    """
+    return PlayedRerun(path)
+
+
+def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: Truth = NOTHING) -> Exported:
+    """Write episodes of a LeRobot v3.0 folder as Rerun recordings; see `Exporter.export`.
+
+    Args:
+        truth: its ``bodies`` make the scene, its ``events`` words of the log.
+
+    Raises:
+        MissingDependencyError: rerun-sdk is not installed.
+        InputError: no such episode or camera, several episodes for one file, a setting that is not understood, or an
+            output that exists.
+        DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
+    """
+    rerun = _import_rerun()
+    reader = open_reader(source)
+    episodes = chosen_episodes(options, range(len(reader)), where=source)
+    asked = read_asked(reader, options, truth, name="rerun")
+    notes = dict.fromkeys(truth.notes)
+    if output.suffix == ".rrd":
+        _require_one(output, episodes)
+        require_absent(output)
+        notes.update(dict.fromkeys(_write_whole(rerun, output, asked, episodes[0])))
+    else:
+        episodes = tuple(sorted(episodes))  # as their files are
+        with fresh_folder(output) as stage:
+            for index in episodes:
+                notes.update(dict.fromkeys(_write(rerun, stage / f"episode_{index:06d}.rrd", asked, index)))
+    frames = int(sum(reader.lengths[list(episodes)]))
+    return Exported(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
+
+
+def _import_rerun() -> Any:
+    try:
+        import rerun  # pyright: ignore[reportMissingImports]
+        import rerun.chunk  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Rerun recordings are written by the package rerun-sdk (0.41 or newer), which is not installed.",
+            remedy="pip install 'twinloop[rerun]'",
+        ) from error
+    return rerun
+
+
+def _require_one(output: Path, episodes: Sequence[int]) -> None:
+    if len(episodes) > 1:
+        raise InputError(
+            f"{output} is one recording, and {len(episodes)} episodes were asked for. Give --episodes {episodes[0]}, "
+            f"or a folder: --output {output.with_suffix('')}."
+        )
+
+
+def _write_whole(rerun: Any, output: Path, asked: Asked, index: int) -> list[str]:
+    """One file that appears whole or not at all; Rerun opens files by itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "episode.rrd"
+        notes = _write(rerun, path, asked, index)
+        with atomic_open(output) as file, path.open("rb") as made:
+            while part := made.read(1 << 20):
+                file.write(part)
+    return notes
+
+
+def _write(rerun: Any, path: Path, asked: Asked, index: int) -> list[str]:
+    streams = EpisodeStreams(asked.reader, index)
+    recording = rerun.RecordingStream(APPLICATION, recording_id=streams.name)
+    recording.save(str(path), default_blueprint=blueprint(streams, asked.cameras))
+    recording.send_recording_name(f"{asked.reader.path.resolve().name} {index}")
+    notes = log_episode(recording, streams, asked.truth, asked.cameras, copied=asked.copied)
+    recording.flush()
+    recording.disconnect()
+    return notes
+
+
+EXPORTER = Exporter(
+    name="rerun",
+    meaning="Rerun recordings with a layout of pictures, plots and scene (.rrd or a folder)",
+    lost="statistics and the exact simulator states",
+    write=export_rerun,
+    play=play,
+    settings=STREAM_SETTINGS,
+)

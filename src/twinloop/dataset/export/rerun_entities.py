@@ -1,0 +1,219 @@
+"""What an episode's streams say, as Rerun's entities; a stream is one chunk of columns, not a call per frame.
+
+=========================  ==========================================================================
+``joints/NAME/commanded``  and ``measured``: rad or m, or commanded torques
+``dataset/FEATURE``        every number as the dataset has it, a line per column
+``signals/NAME``           what was sampled at times of its own, a line per column
+``cameras/NAME``           video or pictures
+``world/BODY``             where a body is, with its shapes below it; ``world/contacts``: forces as arrows
+``log``, ``about``         words at their times; where the episode comes from
+``features``               what ``info.json`` says of them
+=========================  ==========================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.files import dumps
+from twinloop.dataset.annotations import PREFIX
+from twinloop.dataset.export import video_samples as video
+from twinloop.dataset.export.streams import ARROW_M_PER_N, Bodies, Channel, EpisodeStreams, Shape, Truth
+
+WORLD, CAMERAS, JOINTS, DATASET, SIGNALS = "world", "cameras", "joints", "dataset", "signals"
+LOG, ABOUT, FEATURES = "log", "about", "features"
+_LEVELS = {"info": "INFO", "warning": "WARN", "error": "ERROR"}
+_CONTACTS = ["frame_index", "position", "force"]
+_RED = (230, 50, 25)
+
+
+def log_episode(
+    recording: Any, streams: EpisodeStreams, truth: Truth, cameras: Sequence[str], *, copied: bool
+) -> list[str]:
+    """Log everything; returns what is to be said of it."""
+    logger = _Logger(recording, streams)
+    notes: list[str] = []
+    logger.about()
+    logger.events(truth)
+    joints = list(streams.joints_si(truth.command))
+    for channel in joints:
+        for one in channel.each():
+            (name,) = one.columns
+            logger.scalars(f"{JOINTS}/{escaped(name)}/{channel.name}", one, [f"{name} {channel.name}"])
+    if not joints:
+        notes.append("joint units unknown: no joints in rad, only the dataset's numbers")
+    for channel in streams.features():
+        logger.scalars(f"{DATASET}/{escaped(channel.name)}", channel, channel.columns)
+    for channel in streams.signals():
+        logger.scalars(f"{SIGNALS}/{escaped(channel.name)}", channel, channel.columns, frames=False)
+    for camera in cameras:
+        logger.camera(camera, notes, copied=copied)
+    logger.contacts()
+    bodies = truth.bodies(streams.index)
+    if bodies is not None:
+        logger.bodies(bodies)
+    return notes
+
+
+def escaped(name: str) -> str:
+    """A name as one part of an entity's path."""
+    import rerun  # pyright: ignore[reportMissingImports]
+
+    return str(rerun.escape_entity_path_part(name))
+
+
+class _Logger:
+    """One recording being written."""
+
+    def __init__(self, recording: Any, streams: EpisodeStreams) -> None:
+        import rerun  # pyright: ignore[reportMissingImports]
+
+        self._rerun, self._recording, self._streams = rerun, recording, streams
+
+    def scalars(self, path: str, channel: Channel, labels: Sequence[str], *, frames: bool = True) -> None:
+        """A channel's columns as one entity with a line for each, whose label has its unit."""
+        units = [f" ({unit})" if unit else "" for unit in channel.units]
+        names = [label + unit for label, unit in zip(labels, units, strict=True)]
+        self._static(path, self._rerun.SeriesLines(names=names))
+        values = self._rerun.Scalars.columns(scalars=channel.values)
+        self._columns(path, channel.time, values, frames=frames)
+
+    def events(self, truth: Truth) -> None:
+        """Words at their times."""
+        found = sorted([*self._streams.events(), *truth.events(self._streams.index)], key=lambda event: event.time)
+        if found:
+            columns = self._rerun.TextLog.columns(
+                text=[event.text for event in found], level=[_LEVELS[event.level] for event in found]
+            )
+            self._columns(LOG, np.array([event.time for event in found]), columns, frames=False)
+
+    def about(self) -> None:
+        """Where the episode comes from, as a page to read, and the dataset's features as JSON."""
+        self._static(ABOUT, self._rerun.TextDocument(about_page(self._streams), media_type="text/markdown"))
+        facts = {"features": self._streams.reader.info["features"], "frames": self._streams.length}
+        self._static(FEATURES, self._rerun.TextDocument(dumps(facts), media_type="application/json"))
+
+    def camera(self, camera: str, notes: list[str], *, copied: bool) -> None:
+        """A video of the episode's own packets, or encoded pictures."""
+        rerun, path, clip = self._rerun, f"{CAMERAS}/{escaped(camera)}", self._streams.clip(camera)
+        content = video.episode_file(clip) if clip is not None and copied else None
+        if content is None:
+            if copied:
+                notes.append(f"{camera}: pictures cannot be copied as packets and are stored as JPEG")
+            pictures = [video.jpeg(picture) for picture in self._streams.pictures(camera)]
+            columns = rerun.EncodedImage.columns(blob=pictures, media_type=["image/jpeg"] * len(pictures))
+            self._columns(path, self._streams.time, columns)
+            return
+        asset = rerun.AssetVideo(contents=content, media_type="video/mp4")
+        self._static(path, asset)
+        shown = rerun.VideoFrameReference.columns_nanos(np.sort(asset.read_frame_timestamps_nanos()))
+        self._columns(path, self._streams.time, shown)
+
+    def contacts(self) -> None:
+        """Forces as arrows; none in a frame without contact."""
+        table = self._streams.rows(f"{PREFIX}/contacts", _CONTACTS)
+        if table is None:
+            return
+        order = np.argsort(table["frame_index"].to_numpy(), kind="stable")
+        frames = table["frame_index"].to_numpy()[order]
+        position, force = (
+            np.array(table[key].to_pylist(), dtype=np.float64).reshape(-1, 3)[order] for key in ("position", "force")
+        )
+        lengths = np.bincount(frames, minlength=self._streams.length)
+        columns = self._rerun.Arrows3D.columns(vectors=force * ARROW_M_PER_N, origins=position).partition(lengths)
+        self._static(f"{WORLD}/contacts", self._rerun.Arrows3D.from_fields(colors=[_RED]))
+        self._columns(f"{WORLD}/contacts", self._streams.time, columns)
+
+    def bodies(self, bodies: Bodies) -> None:
+        """The scene: a transform per body and frame, and shapes that stay."""
+        rerun = self._rerun
+        self._static(WORLD, rerun.ViewCoordinates.RIGHT_HAND_Z_UP)
+        for place, name in enumerate(bodies.names):
+            columns = rerun.Transform3D.columns(
+                translation=bodies.position[:, place], quaternion=np.roll(bodies.quaternion[:, place], -1, axis=1)
+            )
+            self._columns(f"{WORLD}/{escaped(name)}", self._streams.time, columns)
+        for number, shape in enumerate(bodies.shapes):
+            below = WORLD if shape.body == WORLD else f"{WORLD}/{escaped(shape.body)}"
+            self._shape(f"{below}/shape_{number}", shape)
+
+    def _shape(self, path: str, shape: Shape) -> None:
+        color = [round(255 * part) for part in shape.rgba]
+        turn = np.roll(shape.quaternion, -1)
+        if shape.kind == "mesh":
+            placed = self._rerun.Transform3D(translation=shape.position, quaternion=turn)
+            mesh = self._rerun.Mesh3D(
+                vertex_positions=shape.vertices, triangle_indices=shape.faces, albedo_factor=color
+            )
+            self._static(path, placed, mesh)
+            return
+        radius, half = shape.size[:2]
+        place: dict[str, Any] = {"quaternions": [turn], "colors": [color], "fill_mode": "solid"}
+        solid = {
+            "box": lambda: self._rerun.Boxes3D(half_sizes=[shape.size], centers=[shape.position], **place),
+            "sphere": lambda: self._ellipsoid((radius,) * 3, shape, place),
+            "ellipsoid": lambda: self._ellipsoid(shape.size, shape, place),
+            "cylinder": lambda: self._rerun.Cylinders3D(
+                lengths=[2 * half], radii=[radius], centers=[shape.position], **place
+            ),
+            "capsule": lambda: self._capsule(radius, half, shape, place),
+        }[shape.kind]
+        self._static(path, solid())
+
+    def _ellipsoid(self, sides: Sequence[float], shape: Shape, place: dict[str, Any]) -> Any:
+        return self._rerun.Ellipsoids3D(half_sizes=[sides], centers=[shape.position], **place)
+
+    def _capsule(self, radius: float, half: float, shape: Shape, place: dict[str, Any]) -> Any:
+        """Rerun's capsules begin in their first end, MuJoCo's lie about their centre."""
+        w, x, y, z = shape.quaternion
+        axis = np.array([2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)])
+        begin = np.asarray(shape.position) - half * axis
+        return self._rerun.Capsules3D(lengths=[2 * half], radii=[radius], translations=[begin], **place)
+
+    def _static(self, path: str, *parts: Any) -> None:
+        for part in parts:
+            self._recording.log(path, part, static=True)
+
+    def _columns(self, path: str, time: NDArray[np.float64], columns: Any, *, frames: bool = True) -> None:
+        indexes = [self._rerun.TimeColumn("time", duration=time)]
+        if frames:
+            indexes.append(self._rerun.TimeColumn("frame", sequence=np.arange(len(time))))
+        self._recording.send_columns(path, indexes=indexes, columns=columns)
+
+
+def about_page(streams: EpisodeStreams) -> str:
+    """Where an episode comes from, as Markdown."""
+    record, info = streams.provenance, streams.reader.info
+    rows = {
+        "dataset": streams.reader.path.resolve().name,
+        "episode": streams.index,
+        "name": streams.name,
+        "robot": info.get("robot_type"),
+        "task": "; ".join(streams.tasks),
+        "frames": f"{streams.length} at {streams.reader.fps:g} per second",
+        "source": record.get("source"),
+        "success": record.get("success"),
+        "twin": f"{record['twin']} {record['twin_hash'][:12]}" if record.get("twin") else None,
+        "actor": record.get("actor"),
+        "seed path": record.get("seed_path"),
+        "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()),
+    }
+    lines = [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, "")]
+    page = ["| | |", "|---|---|", *lines]
+    if params := record.get("params"):
+        page += [
+            "",
+            "| parameter (SI) | value |",
+            "|---|---|",
+            *(f"| {_cell(k)} | {v:.6g} |" for k, v in params.items()),
+        ]
+    return "\n".join(page)
+
+
+def _cell(value: Any) -> str:
+    """A text that stays within its cell."""
+    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,373 @@
+"""Frames of an exported robomimic file, named as the dataset that it was made from names them.
+
+Actions are scaled to -1 … 1 by the least and greatest command of the exported episodes, because robomimic's policies
+end in tanh; the scale and the dataset's own numbers travel along (`robomimic_layout`). Episodes are written one after
+the other, so that memory does not grow with their number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError, full, refused
+from twinloop.core.files import atomic_open, dumps
+from twinloop.core.records import StoredSimulation
+from twinloop.dataset import robomimic_layout as names
+from twinloop.dataset.export.protocol import Exported, Exporter, ExportOptions, chosen_episodes
+from twinloop.dataset.export.streams import (
+    ACTION,
+    NOTHING,
+    PICTURES,
+    REWARD,
+    SUCCESS,
+    Channel,
+    EpisodeStreams,
+    Truth,
+    chosen_cameras,
+    open_reader,
+    require_absent,
+)
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.spec import STATE
+
+
+class PlayedRobomimic:
+    """One robomimic file that `export` wrote, open for comparing; see `Played`."""
+
+    def __init__(self, path: Path) -> None:
+        h5py = names.import_h5py(f"{path} is an HDF5 file, and nothing here reads those.")
+        try:
+            self._file = h5py.File(path, "r")
+            self._about = json.loads(self._file["data"].attrs[names.OURS])
+        except (OSError, KeyError, ValueError) as error:
+            raise DatasetError(f"{path} is no robomimic file that twinloop wrote ({error}).") from error
+        self._demos = [self._file[f"data/demo_{i}"] for i in range(len(self._file["data"]))]
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """Frames of each demonstration."""
+        return [int(demo.attrs["num_samples"]) for demo in self._demos]
+
+    @property
+    def cameras(self) -> Sequence[str]:
+        """Feature keys of the pictures that are there."""
+        return [self._known[key]["feature"] for key in self._demos[0]["obs"] if key.endswith("_image")]
+
+    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+        """Action, observations and what else is there, of one frame."""
+        demo = self._demos[episode]
+        found = {"action": np.asarray(demo[names.OURS][names.ACTION][frame])}
+        for key, known in self._known.items():
+            if key in demo["obs"] and not key.endswith("_image"):
+                found[known["feature"]] = np.asarray(demo["obs"][key][frame]).astype(known["dtype"])
+        return found
+
+    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+        """One picture."""
+        return np.asarray(self._demos[episode]["obs"][names.observation_key(camera)][frame])
+
+    @property
+    def _known(self) -> dict[str, Any]:
+        return self._about["observations"]
+
+
+def play(path: Path) -> PlayedRobomimic:
+    """Open an exported file.
+
+    Raises:
+        DatasetError: it is none that twinloop wrote.
+        MissingDependencyError: h5py is not installed.
+    """
+    return PlayedRobomimic(path)
+
+
+_SETTINGS = {
+    "cameras": "cameras with commas, all (default) or none",
+    "compression": "of pictures: lzf (default, fast; h5py alone reads it), gzip, or none",
+    "valid": "part of the episodes that mask/valid holds, 0.1 by default; which ones follows from their content",
+    "actions": "scaled (to -1 … 1, default) or own (the dataset's units)",
+}
+_VALID = 0.1  # robomimic's split_train_val.py: its default ratio
+_PICTURE_CODECS = {"lzf": "lzf", "gzip": "gzip", "none": None}
+_NUMBERS = {"compression": "gzip", "compression_opts": 4, "shuffle": True}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Settings:
+    cameras: list[str]
+    compression: str | None
+    valid: float
+    scaled: bool
+
+
+def export_robomimic(source: Path, output: Path, options: ExportOptions, *, truth: Truth = NOTHING) -> Exported:
+    """Write episodes of a LeRobot v3.0 folder as one robomimic file; see `Exporter.export`.
+
+    Args:
+        truth: its ``simulation`` gives the model of each episode; without it states travel alone.
+
+    Raises:
+        MissingDependencyError: h5py is not installed.
+        InputError: no such episode or camera, a setting that is not understood, or an output that exists.
+        DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
+    """
+    h5py = names.import_h5py("robomimic's files are HDF5, and nothing here writes those.")
+    reader = open_reader(source)
+    episodes = chosen_episodes(options, range(len(reader)), where=source)
+    settings = _understood(reader, options)
+    require_absent(output)
+    low, high = _action_range(reader, episodes)
+    notes = dict.fromkeys(truth.notes)
+    with atomic_open(output) as file, _hdf5(h5py, output, file) as target:
+        data = target.create_group("data")
+        for number, index in enumerate(episodes):
+            streams = EpisodeStreams(reader, index)
+            demo = data.create_group(f"demo_{number}")
+            said = _write_demo(h5py, demo, streams, settings, truth.simulation(index), (low, high))
+            notes.update(dict.fromkeys(said))
+        frames = int(sum(reader.lengths[list(episodes)]))
+        data.attrs["total"] = frames
+        data.attrs["env_args"] = dumps(_env_args(reader, episodes))
+        data.attrs[names.OURS] = dumps(_about(reader, settings, low, high))
+        _write_masks(target, reader, episodes, settings.valid)
+    return Exported(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
+
+
+@contextlib.contextmanager
+def _hdf5(h5py: Any, output: Path, file: BinaryIO) -> Generator[Any]:
+    """Open an HDF5 file for writing by the name of its descriptor.
+
+    A failed write into a Python file, as on a full disk, would end the process (h5py 3.16).
+
+    Raises:
+        DatasetError: the disk is full, or the operating system refuses otherwise.
+    """
+    try:
+        with h5py.File(f"/proc/self/fd/{file.fileno()}", "w", locking=False) as target:
+            yield target
+    except RuntimeError as error:  # from closing: HDF5 names the reason in its text alone
+        raise (full(output) if f"errno = {errno.ENOSPC}" in str(error) else refused(error, output)) from error
+
+
+def _understood(reader: DatasetReader, options: ExportOptions) -> _Settings:
+    said = options.settings
+    compression, actions = said.get("compression", "lzf"), said.get("actions", "scaled")
+    if compression not in _PICTURE_CODECS:
+        raise UnknownNameError("compression", compression, _PICTURE_CODECS, where="the format robomimic")
+    if actions not in ("scaled", "own"):
+        raise UnknownNameError("kind of actions", actions, ("scaled", "own"), where="the format robomimic")
+    try:
+        valid = float(said.get("valid", _VALID))
+    except ValueError:
+        valid = -1.0
+    if not 0.0 <= valid < 1.0:
+        raise InputError(f"valid is {said['valid']}; give a part of the episodes, from 0 to less than 1, as in 0.1.")
+    return _Settings(
+        cameras=chosen_cameras(reader, said.get("cameras")),
+        compression=_PICTURE_CODECS[compression],
+        valid=valid,
+        scaled=actions == "scaled",
+    )
+
+
+def _action_range(reader: DatasetReader, episodes: Sequence[int]) -> tuple[names.Array, names.Array]:
+    """Least and greatest action over the episodes by column; a column that never moves is given a width of 2."""
+    if ACTION not in reader.info["features"]:
+        raise InputError(f"{reader.path} has no feature action, and a demonstration is made of actions.")
+    parts = [reader.array(index, ACTION).reshape(-1, _width(reader)) for index in episodes]
+    low, high = (
+        np.min([p.min(axis=0) for p in parts], axis=0),
+        np.max([p.max(axis=0) for p in parts], axis=0),
+    )
+    still = high <= low
+    return np.where(still, low - 1.0, low), np.where(still, high + 1.0, high)
+
+
+def _width(reader: DatasetReader) -> int:
+    return int(np.prod(reader.info["features"][ACTION]["shape"]))
+
+
+def _write_demo(
+    h5py: Any,
+    demo: Any,
+    streams: EpisodeStreams,
+    settings: _Settings,
+    simulation: StoredSimulation | None,
+    limits: tuple[names.Array, names.Array],
+) -> list[str]:
+    """One demonstration; returns what is to be said of it."""
+    notes: list[str] = []
+    action = streams.reader.array(streams.index, ACTION).reshape(streams.length, -1)
+    demo.create_dataset("actions", data=names.to_unit(action, *limits) if settings.scaled else action, **_NUMBERS)
+    demo.attrs["num_samples"] = streams.length
+    demo.attrs[names.OURS] = dumps({"schema": names.SCHEMA, "name": streams.name, **_said(streams)})
+    _write_outcome(demo, streams, notes)
+    for group in ("obs", "next_obs"):
+        demo.create_group(group)
+    for channel in _observations(streams, notes):
+        _write_observation(demo, channel)
+    for camera in settings.cameras:
+        _write_pictures(h5py, demo, streams, camera, settings.compression)
+    _write_ours(demo, streams)
+    _write_simulation(demo, streams, simulation, notes)
+    return notes
+
+
+def _said(streams: EpisodeStreams) -> dict[str, Any]:
+    return {"tasks": list(streams.tasks), "provenance": streams.provenance}
+
+
+def _write_outcome(demo: Any, streams: EpisodeStreams, notes: list[str]) -> None:
+    """Rewards and the end: the dataset's own reward, else 1 where its success predicate holds, else 0."""
+    features = streams.reader.info["features"]
+    key = next((key for key in (REWARD, SUCCESS) if key in features), None)
+    if key is None:
+        notes.append("nothing says when an episode succeeds: rewards are 0")
+    rewards = np.zeros(streams.length) if key is None else streams.reader.array(streams.index, key).reshape(-1)
+    demo.create_dataset("rewards", data=rewards.astype(np.float64), **_NUMBERS)
+    demo.create_dataset("dones", data=(np.arange(streams.length) == streams.length - 1).astype(np.int64))
+
+
+def _observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[Channel]:
+    """Every feature that is observed, and robosuite's joint positions where the units are known."""
+    measured = [channel for channel in streams.joints_si() if channel.name == "measured"]
+    if not measured:
+        notes.append("joint units unknown: obs/state holds the dataset's numbers, and there is no robot0_joint_pos")
+    for channel in measured:
+        yield Channel(**{**vars(channel), "name": names.JOINT_POSITIONS})
+    for channel in streams.features():
+        if channel.name.startswith("observation."):
+            yield Channel(**{**vars(channel), "name": names.observation_key(channel.name)})
+
+
+def _write_observation(demo: Any, channel: Channel) -> None:
+    """A low-dimensional observation, and the one after each action; after the last it is the last again."""
+    after = np.concatenate([channel.values[1:], channel.values[-1:]])
+    for group, values in (("obs", channel.values), ("next_obs", after)):
+        stored = demo[group].create_dataset(channel.name, data=values, **_NUMBERS)
+        stored.attrs["columns"], stored.attrs["units"] = dumps(channel.columns), dumps(channel.units)
+
+
+def _write_pictures(h5py: Any, demo: Any, streams: EpisodeStreams, camera: str, compression: str | None) -> None:
+    """Pictures ``(T, height, width, 3)`` uint8, one chunk each; ``next_obs`` is a view of them that takes no room."""
+    key, stored = names.observation_key(PICTURES + camera), None
+    for frame, picture in enumerate(streams.pictures(camera)):
+        if stored is None:
+            shape = (streams.length, *picture.shape)
+            stored = demo["obs"].create_dataset(
+                key, shape=shape, dtype=np.uint8, chunks=(1, *picture.shape), compression=compression
+            )
+        stored[frame] = picture
+    if stored is None:
+        raise InputError(f"Episode {streams.index} has no pictures from {camera}. Leave it or the camera out.")
+    view = h5py.VirtualLayout(shape=stored.shape, dtype=np.uint8)
+    source = h5py.VirtualSource(".", stored.name, shape=stored.shape)
+    view[: streams.length - 1] = source[1:]
+    view[streams.length - 1] = source[streams.length - 1]
+    view.dcpl.set_obj_track_times(False)  # the same bytes at any time of day
+    demo["next_obs"].create_virtual_dataset(key, view)
+
+
+def _write_ours(demo: Any, streams: EpisodeStreams) -> None:
+    """Times, and actions and states with all the digits that the dataset has."""
+    ours = demo.create_group(names.OURS)
+    ours.create_dataset(names.TIME, data=streams.time, **_NUMBERS)
+    for name, key in ((names.ACTION, ACTION), (names.STATE, STATE)):
+        if key in streams.reader.info["features"]:
+            ours.create_dataset(name, data=streams.exact(key), **_NUMBERS)
+
+
+def _write_simulation(
+    demo: Any, streams: EpisodeStreams, simulation: StoredSimulation | None, notes: list[str]
+) -> None:
+    """States, the T of them that robomimic knows and the last beside, and the model."""
+    states = streams.states if streams.simulated else None if simulation is None else simulation.states
+    if states is None:
+        # robomimic asks for the dataset, with dummy values where there is no simulator
+        demo.create_dataset("states", data=np.zeros((streams.length, 0)))
+        notes.append("no simulator's states: states is empty, and there is no model_file")
+        return
+    demo.create_dataset("states", data=states[: streams.length], **_NUMBERS)
+    ours = demo[names.OURS]
+    if len(states) > streams.length:
+        ours.create_dataset(names.LAST_STATE, data=states[streams.length])
+    if streams.simulated:
+        ours.create_dataset(names.COMMANDS, data=streams.reader.commands(streams.index), **_NUMBERS)
+    if simulation is None:
+        notes.append("states without a model: model_file is left out")
+        return
+    demo.attrs["model_file"] = simulation.model
+    ours.attrs["spec"], ours.attrs["notes"] = simulation.spec, dumps(simulation.notes)
+    if simulation.controls is not None:
+        ours.create_dataset(names.CONTROLS, data=simulation.controls, **_NUMBERS)
+    notes.extend(simulation.notes)
+    for name, content in simulation.assets.items():
+        ours.require_group(names.ASSETS).create_dataset(name, data=np.frombuffer(content, dtype=np.uint8))
+
+
+def _env_args(reader: DatasetReader, episodes: Sequence[int]) -> dict[str, Any]:
+    """What robomimic would make its environment of; rollouts inside robomimic need one of that name."""
+    first = EpisodeStreams(reader, episodes[0])
+    source = first.provenance.get("source", "real")
+    return {
+        "env_name": first.provenance.get("twin") or (first.tasks or ("unnamed",))[0],
+        "env_version": first.provenance.get("versions", {}).get("mujoco", ""),
+        "type": names.GYM if source == "sim" else names.REAL,
+        "env_kwargs": {
+            "control_freq": reader.fps,
+            "robots": str(reader.info.get("robot_type") or ""),
+            "task": (first.tasks or ("",))[0],
+        },
+    }
+
+
+def _about(reader: DatasetReader, settings: _Settings, low: names.Array, high: names.Array) -> dict[str, Any]:
+    units = reader.units
+    kind = EpisodeStreams(reader, 0).provenance.get("extra", {}).get("command", "position")
+    return {
+        "schema": names.SCHEMA,
+        "fps": reader.fps,
+        "robot_type": str(reader.info.get("robot_type") or ""),
+        "units": None if units is None else units.to_json(),
+        "action_columns": reader.feature_names(ACTION),
+        "state_columns": reader.feature_names(STATE) if STATE in reader.info["features"] else [],
+        "action_scale": {"low": low.tolist(), "high": high.tolist()} if settings.scaled else None,
+        "command": kind,
+        "observations": {
+            names.observation_key(key): {"feature": key, "dtype": entry["dtype"]}
+            for key, entry in reader.info["features"].items()
+            if key.startswith("observation.")
+        },
+    }
+
+
+def _write_masks(target: Any, reader: DatasetReader, episodes: Sequence[int], valid: float) -> None:
+    """The filter keys ``train`` and ``valid``: who is in which follows from the episodes' names alone."""
+    keys = [hashlib.sha256(EpisodeStreams(reader, index).name.encode()).digest() for index in episodes]
+    count = min(max(round(valid * len(keys)), 1 if valid else 0), len(keys) - 1)
+    held = set(np.argsort(np.array(keys, dtype="S32"), kind="stable")[:count].tolist())
+    sides = {"train": [i for i in range(len(keys)) if i not in held], "valid": sorted(held)}
+    for name, members in sides.items():
+        if members:
+            rows = np.array([f"demo_{i}".encode() for i in members])
+            target.require_group("mask").create_dataset(name, data=rows)
+
+
+EXPORTER = Exporter(
+    name="robomimic",
+    meaning="robomimic HDF5 with the simulator's states and models (.hdf5)",
+    lost="statistics, side tables and video: pictures are stored decoded",
+    write=export_robomimic,
+    play=play,
+    settings=_SETTINGS,
+)

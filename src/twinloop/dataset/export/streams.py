@@ -1,0 +1,363 @@
+"""Show one episode as streams over time, each with its own clock.
+
+Pictures, signals, and what is known beyond the dataset.
+
+Times are the episode's true ones: the simulator's clock, a recorded log's own times, ``observation.time``, or else
+LeRobot's nominal ``frame / fps``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.documents import read_json
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import Signal, StoredSimulation
+from twinloop.core.units import UnitMap
+from twinloop.dataset.export.protocol import ExportOptions
+from twinloop.dataset.export.source import Clip
+from twinloop.dataset.lerobot.layout import INFO, inside
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.importers.protocol import frame_times
+from twinloop.dataset.media.picture_sources import open_pictures
+from twinloop.dataset.media.pictures import EpisodePictures
+from twinloop.dataset.signals import column_units, generated_signals, stored_signals
+from twinloop.dataset.spec import INDEX_FEATURES, STATE, TRUE_TIME
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something to read at a time of the episode, in s."""
+
+    time: float
+    text: str
+    level: Literal["info", "warning", "error"] = "info"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What a body looks like: ``size`` as MuJoCo has it for its kind, placed in the body's frame; colours 0 to 1.
+
+    A ``mesh`` has ``vertices`` ``(n, 3)`` in m and ``faces`` ``(m, 3)``.
+    """
+
+    body: str
+    kind: Literal["box", "sphere", "ellipsoid", "capsule", "cylinder", "mesh"]
+    size: tuple[float, float, float]
+    position: tuple[float, float, float]
+    quaternion: tuple[float, float, float, float]
+    rgba: tuple[float, float, float, float]
+    vertices: NDArray[np.float32] | None = None
+    faces: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bodies:
+    """Where every body is at every frame, in the world: ``position`` ``(T, n, 3)``, ``quaternion`` wxyz."""
+
+    names: tuple[str, ...]
+    position: Array
+    quaternion: Array
+    shapes: tuple[Shape, ...] = ()
+
+
+def _nothing(_index: int) -> None:
+    return None
+
+
+def _no_events(_index: int) -> Sequence[Event]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """What the simulator, and whoever labels episodes, know of them beyond the dataset; each is asked when needed.
+
+    ``command`` is what the twin takes, ``position`` or ``torque``. ``notes`` are said with every export.
+    """
+
+    simulation: Callable[[int], StoredSimulation | None] = _nothing
+    bodies: Callable[[int], Bodies | None] = _nothing
+    events: Callable[[int], Sequence[Event]] = _no_events
+    command: str = "position"
+    notes: tuple[str, ...] = ()
+
+
+NOTHING = Truth()
+
+
+PICTURES = "observation.images."
+ACTION, SUCCESS, REWARD = "action", "next.success", "next.reward"
+_NUMBERS = ("float", "int", "uint", "bool")
+ARROW_M_PER_N = 0.005  # length of a contact's arrow: gravity on 1 kg is 5 cm, a gripper's 20 N are 10 cm
+_CHUNK = 32  # pictures that are decoded at once: 7 MB of 240×320
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """Numbers over time: ``values`` ``(T, k)`` at ``time`` ``(T,)`` in s, a name and a unit ("" unknown) per column."""
+
+    name: str
+    time: Array
+    values: Array
+    columns: tuple[str, ...]
+    units: tuple[str, ...]
+
+    def each(self) -> Iterator[Channel]:
+        """Each column alone."""
+        for i, (column, unit) in enumerate(zip(self.columns, self.units, strict=True)):
+            values = self.values[:, i : i + 1]
+            yield Channel(name=self.name, time=self.time, values=values, columns=(column,), units=(unit,))
+
+
+class EpisodeStreams:
+    """One episode; everything is read when it is asked for."""
+
+    def __init__(self, reader: DatasetReader, index: int) -> None:
+        self.reader, self.index = reader, index
+        self.ours = reader.ours and not reader.appended(index)
+        self.recorded = self.ours and reader.has_log(index)
+        self.simulated = self.ours and not self.recorded
+        self.length = int(reader.row(index)["length"])
+
+    @property
+    def name(self) -> str:
+        """The content's name in our datasets, else its number in the dataset."""
+        return self.reader.episode_ids[self.index] if self.ours else f"episode_{self.index:06d}"
+
+    @functools.cached_property
+    def tasks(self) -> tuple[str, ...]:
+        """What was to be done."""
+        return tuple(map(str, self.reader.row(self.index).get("tasks") or ()))
+
+    @functools.cached_property
+    def provenance(self) -> dict[str, Any]:
+        """Where the episode comes from, as plain values; empty where nothing says."""
+        return self.reader.provenance(self.index).to_json() if self.ours else {}
+
+    @functools.cached_property
+    def time(self) -> Array:
+        """True time of each frame in s, ``(T,)``."""
+        if self.recorded:
+            return np.array(self.reader.log_episode(self.index).time)
+        if self.simulated:
+            return self.states[:-1, 0]
+        key = TRUE_TIME if TRUE_TIME in self.reader.info["features"] else "timestamp"
+        return frame_times(self.reader.array(self.index, key).reshape(-1), self.reader.fps)
+
+    @functools.cached_property
+    def states(self) -> Array:
+        """The simulator's states ``(T+1, n)``; of simulated episodes only."""
+        return self.reader.states(self.index)
+
+    @property
+    def units(self) -> UnitMap | None:
+        """The unit map of the joints' columns, where there is one."""
+        return self.reader.units
+
+    def features(self) -> Iterator[Channel]:
+        """Every numeric feature, in the dataset's own units."""
+        for key, entry in self.reader.info["features"].items():
+            if key in INDEX_FEATURES or not str(entry["dtype"]).startswith(_NUMBERS):
+                continue
+            values = self.reader.array(self.index, key).reshape(self.length, -1)
+            columns = column_names(self.reader, key, values.shape[1])
+            units = feature_units(self.reader, key, values.shape[1])
+            yield Channel(name=key, time=self.time, values=values, columns=columns, units=units)
+
+    def joints_si(self, command: str = "position") -> Iterator[Channel]:
+        """Joints commanded and measured in SI; none where the dataset does not tell the unit.
+
+        Args:
+            command: what the twin takes, where the episode itself does not say: ``position`` or ``torque``.
+        """
+        map_ = self.units
+        if map_ is None or not map_.known:
+            return
+        command = self.provenance.get("extra", {}).get("command", command)
+        slides = [unit.unit in ("m", "cm", "mm") for unit in map_.joints]
+        lengths, forces = (tuple(np.where(slides, *pair).tolist()) for pair in (("m", "rad"), ("N", "N·m")))
+        for name, key in (("commanded", ACTION), ("measured", STATE)):
+            if name == "commanded" and command == "none":
+                continue
+            torque = name == "commanded" and command == "torque"
+            values = self.exact(key)[:, : len(map_.names)]
+            values = values if torque and self.recorded else map_.to_si(values)  # a log's torques are SI
+            units = forces if torque else lengths
+            yield Channel(name=name, time=self.time, values=values, columns=map_.names, units=units)
+
+    def signals(self) -> Iterator[Channel]:
+        """What was measured at times of its own, by our names (``wrench/SITE``), in SI."""
+        found: dict[str, Signal] = {}
+        if self.recorded:
+            found = stored_signals(self.reader, self.index)
+        elif self.simulated:
+            found = generated_signals(self.reader, self.index)
+        for name, signal in found.items():
+            units = column_units(name, signal)
+            yield Channel(name=name, time=signal.time, values=signal.values, columns=signal.columns, units=units)
+
+    def rows(self, table: str, columns: Sequence[str]) -> pa.Table | None:
+        """Some columns of the episode's rows of a side table, or None where there is none."""
+        if not self.ours or table not in self.reader.side_tables:
+            return None
+        return self.reader.side_rows(table, self.index, columns)
+
+    def events(self) -> list[Event]:
+        """The task, and when success came and went, by the dataset's own predicate."""
+        start = float(self.time[0])
+        found = [Event(time=start, text=f"task: {task}") for task in self.tasks]
+        if (reason := str(self.provenance.get("invalid_reason") or "")) or self.provenance.get("valid") is False:
+            found.append(Event(time=start, text=f"invalid: {reason}", level="error"))
+        if SUCCESS in self.reader.info["features"]:
+            held = self.reader.array(self.index, SUCCESS).reshape(-1) > 0
+            for frame in np.flatnonzero(np.diff(held, prepend=False)).tolist():
+                text = "success" if held[frame] else "success lost"
+                found.append(Event(time=float(self.time[frame]), text=f"{text} after this frame's command"))
+        return found
+
+    def clip(self, camera: str) -> Clip | None:
+        """Where the pictures of a camera lie in a video file, or None where they are pictures in a table."""
+        key = PICTURES + camera
+        if self.reader.info["features"][key]["dtype"] != "video":
+            return None
+        row = self.reader.row(self.index)
+        values = {"chunk_index": row[f"videos/{key}/chunk_index"], "file_index": row[f"videos/{key}/file_index"]}
+        path = inside(self.reader.path, self.reader.info["video_path"], {**values, "video_key": key})
+        start = float(row[f"videos/{key}/from_timestamp"])
+        return Clip(path=path, start_s=start, frames=self.length, fps=self.reader.fps)
+
+    def pictures(self, camera: str) -> Iterator[NDArray[np.uint8]]:
+        """The pictures of a camera in turn, decoded some at a time."""
+        read = picture_rows(self.reader, camera)[self.index].read
+        for start in range(0, self.length, _CHUNK):
+            yield from read(range(start, min(start + _CHUNK, self.length)))
+
+    def exact(self, key: str) -> Array:
+        """Actions or states with a log's own numbers where it has them."""
+        if not self.recorded:
+            return self.reader.array(self.index, key)
+        log = self.reader.log_episode(self.index)
+        return np.array(log.action if key == ACTION else log.state)
+
+
+def open_reader(source: Path) -> DatasetReader:
+    """A LeRobot v3.0 folder.
+
+    Raises:
+        InputError: it is of version 2, and how it becomes one.
+        DatasetError: it is no dataset.
+    """
+    info = source / INFO
+    if info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v2"):
+        raise InputError(
+            f"{source} is a LeRobot v2 folder. Make it v3.0 first: twinloop export lerobot {source} --output NEW."
+        )
+    return DatasetReader(source)
+
+
+def picture_rows(reader: DatasetReader, camera: str) -> dict[int, EpisodePictures]:
+    """The pictures of a camera by episode."""
+    return {int(row.name.rpartition(" ")[2]): row for row in open_pictures(reader.path, camera).episodes}
+
+
+def cameras_of(reader: DatasetReader) -> list[str]:
+    """Names of the cameras whose pictures a dataset holds, as video or in its tables."""
+    features = reader.info["features"]
+    named = {key: entry["dtype"] for key, entry in features.items() if key.startswith(PICTURES)}
+    return [key.removeprefix(PICTURES) for key, dtype in named.items() if dtype in ("video", "image")]
+
+
+def chosen_cameras(reader: DatasetReader, words: str | None) -> list[str]:
+    """The cameras that a setting asks for: all by default, ``none``, or names with commas.
+
+    Raises:
+        InputError: there are none.
+        UnknownNameError: there is none of that name.
+    """
+    present = cameras_of(reader)
+    if words is None or words == "all":
+        return present
+    if words == "none":
+        return []
+    wanted = [word.strip() for word in words.split(",") if word.strip()]
+    if wanted and not present:
+        raise InputError(f"{reader.path} has no pictures, so none from {', '.join(wanted)}. Leave cameras out.")
+    for name in wanted:
+        if name not in present:
+            raise UnknownNameError("camera", name, present, where=str(reader.path))
+    return wanted
+
+
+def require_absent(output: Path) -> None:
+    """Refuse a file that is there already, or would lie in a dataset's folder.
+
+    Raises:
+        InputError: says which.
+    """
+    if output.exists():
+        raise InputError(f"{output} exists. Nothing is written over: choose another output.")
+    for above in output.resolve().parents:
+        if (above / INFO).is_file():
+            raise InputError(f"{output} lies inside the dataset {above}. Choose an output outside it.")
+
+
+def column_names(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]:
+    """Names of a feature's columns; joints without LeRobot's ``.pos``, numbers where the metadata has no names."""
+    names = [name.removesuffix(".pos") for name in reader.feature_names(key)]
+    if len(set(names)) == width:
+        return tuple(names)
+    return (key.rpartition(".")[2],) if width == 1 else tuple(str(column) for column in range(width))
+
+
+def feature_units(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]:
+    """The unit of each column of a feature, "" where nothing says."""
+    known: list[str] = []
+    if key in (ACTION, STATE) and reader.units is not None:
+        known = [unit.unit for unit in reader.units.joints]
+    elif reader.ours:
+        known = next((list(reading.units) for reading in reader.spec.readings if reading.key == key), [])
+    return tuple((known + [""] * width)[:width])
+
+
+STREAM_SETTINGS = {
+    "cameras": "cameras with commas, all (default) or none",
+    "pictures": "video (packets copied where that can be done, default) or jpeg",
+}
+_PICTURES = ("video", "jpeg")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A dataset, the cameras to show, whether their packets are copied, and what else is known of its episodes."""
+
+    reader: DatasetReader
+    cameras: list[str]
+    copied: bool
+    truth: Truth
+
+
+def read_asked(reader: DatasetReader, options: ExportOptions, truth: Truth, *, name: str) -> Asked:
+    """What the options ask of a format.
+
+    Args:
+        name: the format's, for messages.
+
+    Raises:
+        UnknownNameError: no such camera or kind of pictures.
+    """
+    pictures = options.settings.get("pictures", _PICTURES[0])
+    if pictures not in _PICTURES:
+        raise UnknownNameError("kind of pictures", pictures, _PICTURES, where=f"the format {name}")
+    cameras = chosen_cameras(reader, options.settings.get("cameras"))
+    return Asked(reader=reader, cameras=cameras, copied=pictures == "video", truth=truth)

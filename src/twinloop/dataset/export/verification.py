@@ -1,0 +1,193 @@
+"""Compare an export with its source: frames at random, number by number and picture by picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError
+from twinloop.core.seeds import generator
+from twinloop.dataset.export.protocol import Played
+from twinloop.dataset.export.source import open_source
+from twinloop.dataset.media.picture_sources import decoded_cells
+
+RENUMBERED = ("episode_index", "index", "task_index")  # what an export counts anew
+
+
+class PlayedFolder:
+    """A LeRobot folder frame by frame; episodes are counted from 0 in the folder's order."""
+
+    def __init__(self, path: Path | str, *, pictures: bool = True) -> None:
+        self._source = open_source(path, pictures=pictures)
+        self._episodes = list(self._source.episodes)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Frames of each episode."""
+        return [self._source.length(episode) for episode in self._episodes]
+
+    @property
+    def cameras(self) -> list[str]:
+        """Features with pictures."""
+        return [*self._source.video_keys, *self._source.image_keys]
+
+    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+        """Numeric features, without those that an export counts anew."""
+        keys = [key for key in self._source.numeric_keys() if key not in RENUMBERED]
+        table = self._source.frames(self._episodes[episode], keys)
+        return {key: np.asarray(table[key][frame].as_py(), dtype=_kind(table[key].type)).reshape(-1) for key in keys}
+
+    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+        """One picture."""
+        number = self._episodes[episode]
+        if camera in self._source.image_keys:
+            cell = self._source.frames(number, [camera])[camera].slice(frame, 1).to_pylist()
+            return decoded_cells(cell, where=f"{self._source.path}: {camera} of episode {number}")[0]
+        return self._source.clip(number, camera).pictures([frame])[0]
+
+
+def _kind(type_: pa.DataType) -> Any:
+    while pa.types.is_nested(type_):
+        type_ = type_.value_type
+    return type_.to_pandas_dtype()
+
+
+FRAMES = 10
+LEAST_PSNR_DB = 30.0
+"""Below this two pictures count as different ones: lossy coding of camera pictures lies at 30 to 50 dB for 8 bits
+(https://en.wikipedia.org/wiki/Peak_signal-to-noise_ratio, "typical values"), and a wrong frame of a moving scene below.
+"""
+_STREAM = "verify export"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """How an export's frames compare with the source's.
+
+    ``numbers`` and ``cameras`` are the features that were compared. ``worst_number`` is the largest absolute
+    difference after rounding the source to float32, as LeRobot stores numbers; ``psnr_db`` the smallest
+    peak-signal-to-noise ratio of a picture, infinite where all are equal.
+    """
+
+    frames: int
+    numbers: tuple[str, ...]
+    cameras: tuple[str, ...]
+    worst_number: float
+    psnr_db: float
+    pictures_equal: bool
+    defects: tuple[str, ...]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether numbers are equal and pictures the same within their codec's error."""
+        return not self.defects
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for results."""
+        return {**vars(self), "accepted": self.accepted}
+
+    def __str__(self) -> str:
+        words = [f"{self.frames} frames at random: {len(self.numbers)} features equal"]
+        if self.cameras:
+            pictures = "equal" if self.pictures_equal else f"within {self.psnr_db:.1f} dB PSNR"
+            words.append(f"pictures of {', '.join(self.cameras)} {pictures}")
+        return "; ".join(words if self.accepted else [f"{self.frames} frames at random", *self.defects])
+
+
+def verify_export(
+    source: Played, export: Played, episodes: Sequence[int], *, frames: int = FRAMES, seed: int = 0
+) -> Verification:
+    """Compare frames that a seed picks, evenly over all frames of the export.
+
+    Args:
+        source: what was exported.
+        export: what was written.
+        episodes: the source's episode, counted from 0 among those it plays, of each of the export's.
+        frames: how many.
+        seed: which.
+
+    Raises:
+        DatasetError: the export has another number of episodes, or shares no feature with its source.
+    """
+    if len(export.lengths) != len(episodes):
+        raise DatasetError(f"The export has {len(export.lengths)} episodes; {len(episodes)} were written.")
+    defects = [
+        f"episode {n} has {export.lengths[n]} frames, its source {source.lengths[e]}"
+        for n, e in enumerate(episodes)
+        if export.lengths[n] != source.lengths[e]
+    ]
+    seen = _Seen()
+    for episode, frame in _picked(export.lengths, frames, seed) if not defects else []:
+        seen.compare(source, export, episodes[episode], episode, frame)
+    if not defects and not seen.numbers:
+        raise DatasetError("The export shares no numeric feature with its source: nothing could be compared.")
+    return Verification(
+        frames=seen.frames,
+        numbers=tuple(sorted(seen.numbers)),
+        cameras=tuple(sorted(seen.cameras)),
+        worst_number=seen.worst,
+        psnr_db=seen.psnr,
+        pictures_equal=math.isinf(seen.psnr),
+        defects=(*defects, *seen.defects),
+    )
+
+
+def psnr(one: NDArray[np.uint8], other: NDArray[np.uint8]) -> float:
+    """Peak-signal-to-noise ratio of two pictures of 8 bits, in dB."""
+    error = float(np.mean((one.astype(np.float64) - other) ** 2))
+    return math.inf if error == 0 else 10 * math.log10(255.0**2 / error)
+
+
+class _Seen:
+    """What was compared so far."""
+
+    def __init__(self) -> None:
+        self.frames, self.worst, self.psnr = 0, 0.0, math.inf
+        self.numbers: set[str] = set()
+        self.cameras: set[str] = set()
+        self.defects: list[str] = []
+
+    def compare(self, source: Played, export: Played, theirs: int, ours: int, frame: int) -> None:
+        """One frame, in its every feature that both have."""
+        before, after, self.frames = source.numbers(theirs, frame), export.numbers(ours, frame), self.frames + 1
+        for key in before.keys() & after.keys():
+            self.numbers.add(key)
+            self._number(key, before[key], after[key], f"frame {frame} of episode {ours}")
+        for camera in set(source.cameras) & set(export.cameras):
+            self.cameras.add(camera)
+            one, other = source.picture(theirs, camera, frame), export.picture(ours, camera, frame)
+            if one.shape != other.shape:
+                self.defects.append(f"{camera}: {other.shape[1]}x{other.shape[0]} pictures instead of {one.shape}")
+                continue
+            ratio = psnr(one, other)
+            self.psnr = min(self.psnr, ratio)
+            if ratio < LEAST_PSNR_DB:
+                self.defects.append(f"{camera}: {ratio:.1f} dB at frame {frame} of episode {ours}")
+
+    def _number(self, key: str, before: NDArray[Any], after: NDArray[Any], where: str) -> None:
+        if before.shape != after.shape:
+            self.defects.append(f"{key} has {after.size} values instead of {before.size} at {where}")
+            return
+        one, other = before.astype(np.float32).astype(np.float64), after.astype(np.float32).astype(np.float64)
+        both = np.isnan(one) & np.isnan(other)
+        difference = np.abs(np.where(both, 0.0, one - other))
+        worst = float(difference.max(initial=0.0)) if not np.isnan(difference).any() else math.inf
+        self.worst = max(self.worst, worst)
+        if worst:
+            self.defects.append(f"{key} differs by {worst:.3g} at {where}")
+
+
+def _picked(lengths: Sequence[int], frames: int, seed: int) -> list[tuple[int, int]]:
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    places = np.sort(generator(seed, _STREAM).choice(total, size=min(frames, total), replace=False))
+    episodes = np.searchsorted(ends, places, side="right")
+    starts = ends - np.asarray(lengths)
+    return [(int(e), int(p - starts[e])) for e, p in zip(episodes, places, strict=True)]

@@ -1,1 +1,0 @@
-"""Robot logs of many formats, read into the one `Episode` record; `twinloop.dataset.logs` chooses among them."""

@@ -1,0 +1,90 @@
+"""Worlds that were set aside: they could no longer be trusted, so they are kept beside the dataset, not in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.files import dumps
+from twinloop.core.records import Provenance
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import lists, read_table
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetAside:
+    """An attempt whose world diverged in control step ``step``.
+
+    ``states`` ``(step + 1, nstate)`` end with the last trusted one, ``commands`` ``(step + 1, nu)`` with the one
+    under which the world was lost: stepping from the last state with the last command loses it again.
+    """
+
+    number: int
+    step: int
+    reason: str
+    states: NDArray[np.float64]
+    commands: NDArray[np.float64]
+    provenance: Provenance
+
+
+def aside_table(items: Sequence[SetAside]) -> pa.Table:
+    """One row per attempt: number, step, reason, flat float64 states and commands, provenance as JSON."""
+    return pa.table(
+        {
+            "number": pa.array([item.number for item in items], pa.int64()),
+            "step": pa.array([item.step for item in items], pa.int64()),
+            "reason": pa.array([item.reason for item in items], pa.string()),
+            "states": lists([item.states for item in items]),
+            "state_width": pa.array([item.states.shape[1] for item in items], pa.int64()),
+            "commands": lists([item.commands for item in items]),
+            "command_width": pa.array([item.commands.shape[1] for item in items], pa.int64()),
+            "provenance": pa.array([dumps(item.provenance.to_json()) for item in items], pa.string()),
+        }
+    )
+
+
+def aside_numbers(root: Path) -> list[int]:
+    """The attempts of a dataset that were set aside, in order."""
+    return [number for path in _files(root) for number in read_table(path, ["number"])["number"].to_pylist()]
+
+
+def read_aside(root: Path, number: int) -> SetAside:
+    """One attempt that was set aside.
+
+    Raises:
+        InputError: that attempt was not set aside; says which were.
+    """
+    for path in _files(root):
+        found = read_table(path, ["number"])["number"].to_pylist()
+        if number in found:
+            return _record(read_table(path).slice(found.index(number), 1).to_pylist()[0], where=str(path))
+    numbers = aside_numbers(root)
+    known = ", ".join(map(str, numbers[:12])) + (", …" if len(numbers) > 12 else "")
+    raise InputError(
+        f"Attempt {number} of {root} was not set aside. "
+        + (f"Those that were: {known}." if numbers else "None was: every world held.")
+    )
+
+
+def _files(root: Path) -> list[Path]:
+    return sorted((root / layout.INVALID).glob("chunk-*/file-*.parquet"))
+
+
+def _record(row: dict[str, Any], *, where: str) -> SetAside:
+    with layout.understood(where):
+        return SetAside(
+            number=row["number"],
+            step=row["step"],
+            reason=row["reason"],
+            states=np.array(row["states"]).reshape(-1, row["state_width"]),
+            commands=np.array(row["commands"]).reshape(-1, row["command_width"]),
+            provenance=Provenance.from_json(json.loads(row["provenance"])),
+        )

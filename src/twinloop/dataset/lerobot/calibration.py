@@ -1,0 +1,96 @@
+"""LeRobot's ``calibration.json``: what a logged value is in motor ticks, and so in radians."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ConfigDict, StrictInt, TypeAdapter, ValidationError, with_config
+
+from twinloop.core.documents import read_json
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS, JointUnit, UnitMap, require_joints
+
+# Feetech STS3215: 4096 ticks a turn, and LeRobot counts a turn as 4095 of them (lerobot 0.6.1, motors/motors_bus.py).
+RADIANS_PER_TICK = 2 * math.pi / 4095
+
+
+@with_config(ConfigDict(extra="forbid"))
+@dataclass(frozen=True, kw_only=True)
+class MotorCalibration:
+    """One motor: its swept range in ticks, and whether LeRobot turns its normalised values round."""
+
+    range_min: StrictInt
+    range_max: StrictInt
+    drive_mode: StrictInt = 0
+    homing_offset: StrictInt = 0
+    id: StrictInt = 0
+
+
+_MOTOR = TypeAdapter(MotorCalibration)
+
+
+def read_calibration(path: Path) -> dict[str, MotorCalibration]:
+    """Read a ``calibration.json`` (``{motor: {id, drive_mode, homing_offset, range_min, range_max}}``).
+
+    Raises:
+        InputError: not such a file, a field that is missing or no whole number, or an empty range; names the motor
+            and the field.
+    """
+    value = read_json(path)
+    motors = {}
+    for name, entry in value.items() if isinstance(value, dict) else ():
+        try:
+            motors[name] = _MOTOR.validate_python(entry)
+        except ValidationError as error:
+            raise InputError(
+                f"{path}: motor {name}, {_first(error)}. A motor has id, drive_mode, homing_offset, range_min and "
+                "range_max, whole numbers all; copy the file that LeRobot's calibration wrote."
+            ) from None
+        if motors[name].range_max <= motors[name].range_min:
+            raise InputError(f"{path}: motor {name} has an empty range. Calibrate the arm again.")
+    if not motors:
+        raise InputError(f"{path} names no motors; a LeRobot calibration.json is a table of motors.")
+    return motors
+
+
+def _first(error: ValidationError) -> str:
+    """The first thing wrong: the field, what it should be, and what it is."""
+    detail = error.errors()[0]
+    field = ".".join(map(str, detail["loc"])) or "the whole entry"
+    found = "" if detail["type"] == "missing" else f" (found {detail['input']!r})"
+    return f"{field}: {detail['msg']}{found}"
+
+
+def calibrated_units(
+    motors: Mapping[str, MotorCalibration], joints: Sequence[str], units: Sequence[str], *, source: str
+) -> UnitMap:
+    """The unit map of LeRobot values of a calibrated arm, with zero at the middle of each swept range.
+
+    With ``h`` half the swept range in radians: ±100 is ``h/100`` per unit around 0; 0–100 begins at ``-h``; a
+    ``drive_mode`` other than 0 turns both round. Degrees ignore ``drive_mode``, as LeRobot does.
+
+    Raises:
+        LogError: a joint has no motor.
+        UnknownNameError: a unit that LeRobot does not write.
+    """
+    require_joints(joints, list(motors), where=source)
+    rows = (_joint_unit(joint, motors[joint], unit) for joint, unit in zip(joints, units, strict=True))
+    return UnitMap(joints=tuple(rows), source=source)
+
+
+def _joint_unit(joint: str, motor: MotorCalibration, unit: str) -> JointUnit:
+    half = (motor.range_max - motor.range_min) / 2 * RADIANS_PER_TICK
+    sign = -1.0 if motor.drive_mode else 1.0
+    table = {
+        NORMALIZED: (sign * half / 100, 0.0),
+        PERCENT: (sign * half / 50, -sign * half),
+        DEGREES: (math.pi / 180, 0.0),
+        RADIANS: (1.0, 0.0),
+    }
+    if unit not in table:
+        raise UnknownNameError("joint unit", unit, table, where=f"the unit of {joint}")
+    scale, offset = table[unit]
+    return JointUnit(joint=joint, unit=unit, scale=scale, offset=offset)

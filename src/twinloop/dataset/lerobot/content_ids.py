@@ -1,0 +1,97 @@
+"""Names for episodes that carry none: SHA-256 of what they hold, so that a copy has the same name wherever it lies."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from twinloop.core.errors import DatasetError
+from twinloop.core.files import sha256_bytes
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import numbers, open_parquet
+from twinloop.dataset.spec import INDEX_FEATURES, STATE
+
+_CORE = (STATE, "action")
+_NUMERIC = ("float32", "float64", "int64", "int32", "bool", "int8", "int16", "uint8")
+
+
+def content_ids(folder: Path, info: Mapping[str, Any], rows: pa.Table, source: str) -> list[str]:
+    """The name of each episode: over states and actions (all numeric features where it has neither), task and source.
+
+    Args:
+        folder: of the dataset.
+        info: its ``info.json``.
+        rows: its episode table or some rows of it, with ``episode_index``, ``length``, ``tasks`` and the place in the
+            data files.
+        source: what the episodes are.
+
+    Raises:
+        DatasetError: a data file is missing or damaged, or holds other episodes than the table says.
+    """
+    features = _hashed(info["features"])
+    wanted = rows.select(["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]).to_pylist()
+    places = {(row["data/chunk_index"], row["data/file_index"]) for row in wanted}
+    by_index = {row["episode_index"]: row for row in wanted}
+    names: dict[int, str] = {}
+    for chunk, file in sorted(places):
+        path = layout.inside(folder, info["data_path"], {"chunk_index": chunk, "file_index": file})
+        for index, frames in _episodes(path, features):
+            row = by_index.get(index)
+            if row is not None:
+                if len(frames) != row["length"]:
+                    raise _disagree(path, index, len(frames), row["length"])
+                names[index] = _name(frames, features, row["tasks"], source, where=f"{path}: episode {index}")
+    missing = [index for index in by_index if index not in names]
+    if missing:
+        raise _disagree(folder, missing[0], 0, by_index[missing[0]]["length"])
+    return [names[row["episode_index"]] for row in wanted]
+
+
+def _hashed(features: Mapping[str, Any]) -> list[str]:
+    core = [name for name in _CORE if name in features]
+    numeric = [name for name, entry in features.items() if entry["dtype"] in _NUMERIC and name not in INDEX_FEATURES]
+    return core or sorted(numeric)
+
+
+def _episodes(path: Path, features: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
+    """The episodes of a data file in order, a row group in memory at a time."""
+    held: list[pa.Table] = []
+    current = -1
+    with open_parquet(path) as file:
+        missing = [name for name in ("episode_index", *features) if name not in file.schema_arrow.names]
+        if missing:
+            raise DatasetError(f"{path} has no column {', '.join(missing)}, which the metadata names. Export it again.")
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns=["episode_index", *features])
+            indices = table["episode_index"].to_numpy()
+            edges = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist(), len(indices)]
+            for start, stop in itertools.pairwise(edges):
+                if stop == start:
+                    continue
+                if held and indices[start] != current:
+                    yield current, pa.concat_tables(held)
+                    held = []
+                current = int(indices[start])
+                held.append(table.slice(start, stop - start))
+    if held:
+        yield current, pa.concat_tables(held)
+
+
+def _name(frames: pa.Table, features: Sequence[str], tasks: Sequence[str], source: str, *, where: str) -> str:
+    parts = [name.encode() for name in features]
+    for name in features:
+        values = numbers(frames[name], where=f"{where}: {name}")
+        parts.append(np.ascontiguousarray(values, dtype="<f8").tobytes())
+    return sha256_bytes(*parts, "\n".join(tasks or ()).encode(), source.encode())
+
+
+def _disagree(where: Path, index: int, found: int, told: int) -> DatasetError:
+    return DatasetError(
+        f"{where} holds {found} frames of episode {index}; the episode table says {told}. The dataset is incomplete: "
+        "copy or export it again."
+    )

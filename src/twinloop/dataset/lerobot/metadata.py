@@ -1,0 +1,284 @@
+"""Write the metadata files of a commit, the dataset card among them, from the spec and the progress alone."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import yaml
+from numpy.typing import NDArray
+
+from twinloop.core.console import Code, markdown_block, markdown_cell, markdown_code, markdown_text, one_line, visible
+from twinloop.core.documents import read_json
+from twinloop.core.files import dumps
+from twinloop.core.units import UnitMap
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import read_table, stored
+from twinloop.dataset.lerobot.progress import Progress
+from twinloop.dataset.lerobot.statistics import (
+    QUANTILES,
+    Moments,
+    column_stats,
+    image_stats,
+    streamed_quantiles,
+    take_columns,
+)
+from twinloop.dataset.lerobot.tables import stat_columns, tasks_table
+from twinloop.dataset.spec import DatasetSpec, info, modality
+from twinloop.dataset.storage.snapshot import replace_bytes
+
+# Identifiers that the Hub knows (huggingface.co/docs/hub/repositories-licenses), those usual for data and code.
+# fmt: off
+_HUB_LICENCES = frozenset({
+    "apache-2.0", "mit", "bsd", "bsd-2-clause", "bsd-3-clause", "bsd-3-clause-clear", "isc", "unlicense", "cc",
+    "cc0-1.0", "cc-by-2.0", "cc-by-2.5", "cc-by-3.0", "cc-by-4.0", "cc-by-sa-3.0", "cc-by-sa-4.0", "cc-by-nc-2.0",
+    "cc-by-nc-3.0", "cc-by-nc-4.0", "cc-by-nd-4.0", "cc-by-nc-nd-3.0", "cc-by-nc-nd-4.0", "cc-by-nc-sa-2.0",
+    "cc-by-nc-sa-3.0", "cc-by-nc-sa-4.0", "cdla-permissive-1.0", "cdla-permissive-2.0", "cdla-sharing-1.0", "odbl",
+    "odc-by", "pddl", "gpl", "gpl-2.0", "gpl-3.0", "lgpl", "lgpl-2.1", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "epl-2.0",
+    "afl-3.0", "openrail",
+})
+# fmt: on
+_SIM_TIME = """\
+`observation.state[t]` is what a policy could have known at step t, sensor delays included. `action[t]` is the command
+issued at step t and held until t+1."""
+
+_LOG_TIME = """\
+`observation.state[t]` is what the log has as measured at step t, `action[t]` what it has as commanded then."""
+
+_SUCCESS = "`next.success[t]` says whether the task's predicate held after step t."
+_READINGS = """\
+Each is the newest sample that had been taken and delivered when the command of step t was due. `twinloop/readings/` has
+every sample of each sensor, with the time at which it was taken and that at which it was delivered."""
+_NOMINAL = "`timestamp` is nominal: `frame_index / fps`."
+_TRUE = "The control loop is unsteady: `observation.time` is the true time of each step in s, from the episode's start."
+
+_SIM_FILES = """\
+`twinloop/states/` holds the simulator's full state in float64: T+1 states per episode (`states[t]` is the state when
+`commands[t]` was issued, `states[t+1]` the one it led to) and T commands, in SI units, one row per episode.
+`twinloop/provenance/` holds one JSON line per episode: seed path, drawn parameters, versions, hashes. The same facts
+are `provenance/*` columns of `meta/episodes/`."""
+
+_LOG_FILES = """\
+`twinloop/log/` holds the log's own numbers, unrounded, with its true times: one row per episode."""
+
+
+_TABLES = """\
+Tables of more, in Parquet with one row group per episode, their columns described in their metadata:"""
+
+
+_OURS = "H.264, a key frame at least every second frame"
+
+
+def card(
+    spec: DatasetSpec,
+    *,
+    episodes: int,
+    frames: int,
+    tasks: list[str],
+    logged: bool,
+    tables: Sequence[str] = (),
+    coded: Mapping[str, str] | None = None,
+) -> str:
+    """The text of ``README.md``.
+
+    ``tables`` are the names of side tables; ``coded`` says of each video feature how it is coded, where that is not as
+    we write it.
+    """
+    front = front_matter(spec.licence)
+    sections = [
+        f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n# {markdown_text(spec.name)}",
+        (
+            f"A LeRobotDataset v3.0 of {episodes} episodes, {frames} frames at {spec.fps} Hz. "
+            f"Robot: {markdown_text(spec.robot_type)}."
+        ),
+        "## Tasks\n\n" + "\n".join(f"- {markdown_text(task)}" for task in tasks),
+        "## Time\n\n" + _time(spec, logged=logged),
+        "## Units\n\n" + units_section(spec.units),
+    ]
+    if spec.readings:
+        sections.append("## Readings\n\n" + _readings(spec))
+    if spec.ranges:
+        sections.append("## Ranges\n\n" + "\n".join(f"- {markdown_text(line)}" for line in spec.ranges))
+    if spec.cameras:
+        rows = [
+            f"- {markdown_code(c.key)}: {c.width}×{c.height}, {markdown_text((coded or {}).get(c.key, _OURS))}"
+            for c in spec.cameras
+        ]
+        sections.append("## Cameras\n\n" + "\n".join(rows))
+    sections.append("## Beside LeRobot's files\n\n" + (_LOG_FILES if logged else _SIM_FILES))
+    if tables:
+        sections.append(_TABLES + "\n\n" + "\n".join(f"- {markdown_code(f'twinloop/{name}/')}" for name in tables))
+    if "license_name" in front:
+        sections.append("## Licence\n\n" + _licence_text(spec.licence))
+    if spec.config:
+        config = markdown_block(visible(dumps(dict(spec.config), indent=2)), "json")
+        sections.append(f"## Configuration\n\n<details><summary>As JSON</summary>\n\n{config}\n\n</details>")
+    return "\n\n".join(sections) + "\n"
+
+
+def front_matter(licence: str, *, tags: Sequence[str] = (), frames: int | None = None) -> dict[str, Any]:
+    """The YAML that the Hub reads: licence, task, tags and which files a viewer shows.
+
+    Args:
+        licence: as the dataset states it, perhaps empty.
+        tags: beside ``LeRobot``.
+        frames: rows, for the Hub's category of size; none is given where None.
+    """
+    size = {} if frames is None else {"size_categories": [_size(frames)]}
+    return {
+        **_licence(licence),
+        "task_categories": ["robotics"],
+        **size,
+        "tags": ["LeRobot", *map(one_line, tags)],
+        "configs": [{"config_name": "default", "data_files": "data/*/*.parquet"}],
+    }
+
+
+def _size(rows: int) -> str:
+    """The Hub's category of a number of rows (huggingface.co/docs/hub/datasets-cards)."""
+    names = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B")
+    return next((name for power, name in enumerate(names, start=3) if rows < 10**power), "1B<n<10B")
+
+
+def _licence(text: str) -> dict[str, str]:
+    """The front matter of a licence: the Hub's identifier, or ``other`` with a name, and the text in the body."""
+    name = text.strip().lower()
+    if name in _HUB_LICENCES:
+        return {"license": name}
+    return {"license": "other", "license_name": "see-licence-section" if name else "not-stated"}
+
+
+def _licence_text(text: str) -> str:
+    """Return the licence for the body of the card: one line as text, a whole licence as a block."""
+    if "\n" in text.strip():
+        return markdown_block(visible(text.strip()))
+    return markdown_text(text) or "None was stated when the dataset was written."
+
+
+def _time(spec: DatasetSpec, *, logged: bool) -> str:
+    """What happened when, of the features that the dataset has."""
+    parts = [_LOG_TIME if logged else _SIM_TIME, *([_SUCCESS] if spec.success else []), _NOMINAL]
+    parts += [_TRUE] if spec.unsteady else []
+    return "\n".join([*parts, "The true times are in `twinloop/log/`."] if logged else parts)
+
+
+def units_section(units: UnitMap) -> str:
+    """The unit of each joint as a table, and where it is from."""
+    head = f"From: {markdown_text(units.source)}. Position in rad or m = offset + scale · value.\n\n"
+    rows = ["| joint | unit | scale | offset |", "|---|---|---|---|"]
+    rows += [
+        f"| {markdown_cell(u.joint)} | {markdown_cell(u.unit)} | {_number(u.scale)} | {_number(u.offset)} |"
+        for u in units.joints
+    ]
+    return head + "\n".join(rows)
+
+
+def _readings(spec: DatasetSpec) -> str:
+    rows = ["| feature | columns | units |", "|---|---|---|"]
+    rows += [
+        f"| {markdown_cell(Code(r.key))} | {markdown_cell(', '.join(r.columns))} | "
+        f"{markdown_cell(', '.join(dict.fromkeys(r.units)))} |"
+        for r in spec.readings
+    ]
+    return f"{_READINGS}\n\n" + "\n".join(rows)
+
+
+def _number(value: float | None) -> str:
+    return "not known" if value is None else f"{value:.9g}"
+
+
+Quantiles = dict[str, NDArray[np.float64]]
+
+# Quantiles need every value, so they are computed again when the data has grown by this factor, and at the end: the
+# whole run then costs a few passes over the data, not one per commit. Underway they stop changing where a pass would
+# hold up a long run for seconds: this many frames tell them well, and the end makes them exact over all.
+QUANTILE_GROWTH = 2.0
+MOST_UNDERWAY = 1 << 18
+_ROWS_AT_ONCE = 1 << 18  # rows in memory while quantiles are computed; our choice
+
+
+def write_metadata(stage: Path, spec: DatasetSpec, progress: Progress, *, quantiles: bool) -> None:
+    """Write every metadata file of a snapshot in preparation.
+
+    Args:
+        stage: the snapshot, its data files already in place.
+        spec: what the dataset is.
+        progress: what it has, this commit included.
+        quantiles: compute the quantiles again; else those in the present ``stats.json`` are kept.
+    """
+    episodes, frames, tasks = progress.episodes, progress.frames, list(progress.tasks)
+    _write_json(stage / layout.INFO, info(spec, episodes=episodes, frames=frames, tasks=len(tasks)))
+    _write_json(stage / layout.MODALITY, modality(spec))
+    _write_json(stage / layout.UNIT_MAP, spec.units.to_json())
+    _write_json(stage / layout.SPEC, spec.to_json())
+    buffer = io.BytesIO()
+    pq.write_table(tasks_table(progress.tasks), buffer)
+    replace_bytes(stage / layout.TASKS, buffer.getvalue())
+    logged = (stage / layout.of_block(layout.LOGS_PATH, 0)).exists()
+    tables = list(progress.tables)
+    text = card(spec, episodes=episodes, frames=frames, tasks=tasks, logged=logged, tables=tables)
+    replace_bytes(stage / layout.CARD, text.encode())
+    if progress.moments is not None:
+        stats = _stats(stage, spec, progress, progress.moments, quantiles=quantiles)
+        _write_json(stage / layout.STATS, stats)
+    _write_json(stage / layout.PROGRESS, progress.to_json(), indent=None)
+
+
+def quantiles_due(progress: Progress) -> bool:
+    """Whether the data has outgrown the stored quantiles and a pass over it is still short."""
+    if progress.quantiles_at and progress.frames > MOST_UNDERWAY:
+        return False
+    return progress.frames > progress.quantiles_at * QUANTILE_GROWTH
+
+
+def _write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+    replace_bytes(path, (dumps(value, indent=indent) + "\n").encode())
+
+
+def _stats(stage: Path, spec: DatasetSpec, progress: Progress, moments: Moments, *, quantiles: bool) -> dict[str, Any]:
+    columns = stat_columns(spec)
+    levels = _exact_quantiles(stage, progress, list(columns)) if quantiles else _stored_quantiles(stage, list(columns))
+    stats: dict[str, Any] = {
+        name: column_stats(take_columns(moments, where), levels[name]) for name, where in columns.items()
+    }
+    for camera in spec.cameras:
+        total = progress.cameras[camera.name]
+        stats[camera.key] = image_stats(total.histogram, total.sampled)
+    return stats
+
+
+def _stored_quantiles(stage: Path, features: Sequence[str]) -> dict[str, Quantiles]:
+    """The quantiles in the present ``stats.json``."""
+    present = read_json(stage / layout.STATS)
+    return {name: {q: np.asarray(present[name][q]) for q in QUANTILES} for name in features}
+
+
+def _exact_quantiles(stage: Path, progress: Progress, features: Sequence[str]) -> dict[str, Quantiles]:
+    """Quantiles over all frames, from two passes over the data files."""
+
+    def chunks() -> Iterator[dict[str, NDArray[Any]]]:
+        for blocks in _runs_of_blocks(progress):
+            paths = [stage / layout.of_block(layout.DATA_PATH, block) for block in blocks]
+            table = pa.concat_tables([read_table(path, features) for path in paths])
+            yield {name: stored(table[name]) for name in features}
+
+    return streamed_quantiles(chunks, progress.frames)
+
+
+def _runs_of_blocks(progress: Progress) -> Iterator[list[int]]:
+    """Consecutive blocks with frames, enough together that the work per pass is in the rows."""
+    blocks, frames = list[int](), 0
+    for entry in progress.blocks:
+        if entry.frames:
+            blocks.append(entry.block)
+            frames += entry.frames
+        if frames >= _ROWS_AT_ONCE:
+            yield blocks
+            blocks, frames = list[int](), 0
+    if blocks:
+        yield blocks

@@ -1,0 +1,212 @@
+"""Keep what a dataset has so far, and admit what may be added: a folder that may be continued, episodes that fit.
+
+It is a function of the committed blocks alone, so a resumed run continues with the numbers of an unbroken one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.documents import read_json
+from twinloop.core.errors import DatasetError
+from twinloop.core.files import dumps
+from twinloop.core.records import SimEpisode
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.statistics import Moments
+from twinloop.dataset.spec import DatasetSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockEntry:
+    """One committed block: episodes and frames kept, and the caller's counts of what became of its attempts."""
+
+    block: int
+    episodes: int
+    frames: int
+    outcome: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CameraSum:
+    """Pixel counts ``(3, 256)`` over the sampled frames of one camera."""
+
+    sampled: int
+    histogram: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """The content of ``twinloop/progress.json``.
+
+    ``quantiles_at`` is the number of frames over which the quantiles in ``stats.json`` were last computed; all other
+    statistics always cover every frame. ``params`` are the parameter names of the first kept episodes, ``tables`` the
+    columns of each side table.
+    """
+
+    blocks: tuple[BlockEntry, ...] = ()
+    tasks: tuple[str, ...] = ()
+    params: tuple[str, ...] | None = None
+    moments: Moments | None = None
+    cameras: Mapping[str, CameraSum] = field(default_factory=dict)
+    quantiles_at: int = 0
+    tables: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes kept so far."""
+        return sum(entry.episodes for entry in self.blocks)
+
+    @property
+    def frames(self) -> int:
+        """Frames kept so far."""
+        return sum(entry.frames for entry in self.blocks)
+
+    def with_tasks(self, tasks: Sequence[str]) -> Progress:
+        """With the new ones among ``tasks`` appended, in order of first appearance."""
+        return replace(self, tasks=tuple(dict.fromkeys([*self.tasks, *tasks])))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        cameras = {
+            name: {"sampled": item.sampled, "histogram": item.histogram.tolist()} for name, item in self.cameras.items()
+        }
+        return {
+            "schema": layout.SCHEMA,
+            "blocks": [
+                {"block": b.block, "episodes": b.episodes, "frames": b.frames, "outcome": dict(b.outcome)}
+                for b in self.blocks
+            ],
+            "tasks": list(self.tasks),
+            "params": None if self.params is None else list(self.params),
+            "moments": None if self.moments is None else self.moments.to_json(),
+            "cameras": cameras,
+            "quantiles_at": self.quantiles_at,
+            **({"tables": {name: list(columns) for name, columns in self.tables.items()}} if self.tables else {}),
+        }
+
+    @classmethod
+    def load(cls, root: Path) -> Progress:
+        """The progress of a dataset folder.
+
+        Raises:
+            DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.
+        """
+        path = root / layout.PROGRESS
+        value = read_json(path)
+        layout.require_keys(value, ("blocks", "tasks", "params", "moments", "cameras", "quantiles_at"), where=str(path))
+        with layout.understood(str(path)):
+            return cls._from_json(value)
+
+    @classmethod
+    def _from_json(cls, value: Mapping[str, Any]) -> Progress:
+        cameras = {
+            name: CameraSum(sampled=item["sampled"], histogram=np.array(item["histogram"], dtype=np.int64))
+            for name, item in value["cameras"].items()
+        }
+        return cls(
+            blocks=tuple(BlockEntry(**entry) for entry in value["blocks"]),
+            tasks=tuple(value["tasks"]),
+            params=None if value["params"] is None else tuple(value["params"]),
+            moments=None if value["moments"] is None else Moments.from_json(value["moments"]),
+            cameras=cameras,
+            quantiles_at=value["quantiles_at"],
+            tables=value.get("tables", {}),
+        )
+
+
+def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Progress:
+    """The progress to start a writer from, after checking that what is there may be continued.
+
+    Args:
+        path: the folder.
+        spec: of the dataset that is to be written.
+        resume: whether one that is there is to be continued.
+        name: what messages call the folder, where it stands for something else.
+
+    Raises:
+        DatasetError: the folder holds something else, a dataset that is not to be resumed, or another spec's.
+    """
+    called = name or path
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return Progress()
+    if not path.is_dir():
+        raise DatasetError(f"{path} is a file; a dataset needs a folder. Choose another output.")
+    stored_path = path / layout.SPEC
+    if not stored_path.exists():
+        raise DatasetError(f"{path} holds files that are not a twinloop dataset. Choose an empty or new folder.")
+    progress = Progress.load(path)
+    if not resume:
+        raise DatasetError(
+            f"{called} already holds a dataset of {progress.episodes} episodes. Choose another folder, or continue "
+            "the run that made it with --resume."
+        )
+    stored, wanted = read_json(stored_path), json.loads(dumps(spec.to_json()))
+    different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))
+    if different:
+        raise DatasetError(
+            f"{called} was begun with another {', '.join(different)}{_settings(stored, wanted)}, so it "
+            "cannot be resumed with this configuration. Run with the configuration it was begun with, or choose "
+            "another folder."
+        )
+    return progress
+
+
+def _settings(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """What a person set otherwise than then: `` (episodes 3 instead of 2)``."""
+    before, now = (_leaves(_asked(one.get("config", {}))) for one in (stored, wanted))
+    changes = [
+        f"{key} {now.get(key)!r:.40} instead of {before.get(key)!r:.40}"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    return f" ({'; '.join(changes[:4])}{'; …' if len(changes) > 4 else ''})" if changes else ""
+
+
+def _asked(config: Mapping[str, Any]) -> Any:
+    """What a person asked for, of the configuration of a run that simulated or rendered."""
+    if "parent" in config:  # a rendered dataset
+        return {key: value for key, value in config.items() if key != "parent"}
+    return config.get("generate", {})
+
+
+def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+    """Every value of nested mappings by its dotted key."""
+    if not isinstance(value, Mapping):
+        return {place: value}
+    return {k: v for key, one in value.items() for k, v in _leaves(one, f"{place}.{key}" if place else key).items()}
+
+
+def check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:
+    """Refuse an episode whose arrays do not fit the spec or hold what is not a number.
+
+    Raises:
+        DatasetError: names the episode, the array and the frame.
+    """
+    where = f"Episode number {episode.number}"
+    length = len(episode.action)
+    expected = {"action": (length, len(spec.action_names)), "observation": (length, len(spec.state_names))}
+    arrays = {"action": episode.action, "observation": episode.observation}
+    for reading in spec.readings:
+        arrays[reading.key] = episode.readings.get(reading.key, np.empty((0, 0)))
+        expected[reading.key] = (length, len(reading.columns))
+    for name, shape in expected.items():
+        values: NDArray[np.float64] = arrays[name]
+        if values.shape != shape or not length:
+            raise DatasetError(f"{where}: {name} has shape {values.shape}; the dataset wants (T, {shape[1]}), T ≥ 1.")
+        if not np.isfinite(values).all():
+            frame = int(np.argwhere(~np.isfinite(values))[0][0])
+            raise DatasetError(f"{where}: {name} is not finite at frame {frame}. Mark the episode invalid instead.")
+    if len(episode.next_success) != length:
+        raise DatasetError(f"{where}: next_success has {len(episode.next_success)} values for {length} frames.")
+    if episode.states.size and (len(episode.commands) != length or len(episode.states) != length + 1):
+        raise DatasetError(
+            f"{where}: {len(episode.states)} states and {len(episode.commands)} commands for {length} frames; "
+            "T frames have T commands and T+1 states."
+        )

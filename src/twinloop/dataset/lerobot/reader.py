@@ -1,0 +1,380 @@
+"""Reading a LeRobotDataset v3.0 folder, ours or anybody's, lazily: an episode is read when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.documents import open_regular, parse_json, read_json
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.core.records import Episode, Provenance
+from twinloop.core.units import UnitMap
+from twinloop.dataset.annotations import CameraAnnotations
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import numbers, open_parquet, read_rows, require_columns
+from twinloop.dataset.lerobot.validation import require_places, require_possible, require_within
+from twinloop.dataset.media.video import decode
+from twinloop.dataset.side_tables import open_side_table, side_rows, side_table_names
+from twinloop.dataset.spec import DatasetSpec
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as pad
+
+
+_PLACE = ("episode_index", "length", "data/chunk_index", "data/file_index", "dataset_from_index")
+_ATTEMPTS = 3
+# Long texts of the episode table, which `provenance` reads from its own file when asked: 100,000 episodes of them
+# would be hundreds of megabytes.
+_TEXTS = ("provenance/units", "provenance/versions", "provenance/randomization")
+
+
+class DatasetReader:
+    """One dataset folder, open for reading.
+
+    Episodes are named by ``episode_index`` (0 to N-1). In our own datasets ``numbers[i]`` is the attempt that became
+    episode ``i``, and states, commands, provenance and exact logs are there too (`ours`).
+
+    Raises:
+        DatasetError: not a v3.0 folder, or its metadata contradicts itself.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        if not (self.path / layout.INFO).is_file():
+            raise DatasetError(f"{self.path} is not a LeRobot dataset: {_lacking(self.path)}.")
+        self.info, self._episodes = self._read_consistently()
+
+    def __len__(self) -> int:
+        return len(self._episodes)
+
+    @property
+    def fps(self) -> float:
+        """Frames per second."""
+        return float(self.info["fps"])
+
+    @property
+    def ours(self) -> bool:
+        """Whether twinloop wrote this folder."""
+        return (self.path / layout.SPEC).is_file()
+
+    @functools.cached_property
+    def spec(self) -> DatasetSpec:
+        """What the dataset is; only of folders that twinloop wrote.
+
+        Raises:
+            InputError: another program wrote it, or its file is damaged.
+        """
+        where = self.path / layout.SPEC
+        return DatasetSpec.from_json(read_json(where), where=str(where))
+
+    @property
+    def units(self) -> UnitMap | None:
+        """The unit map recorded with the data, if any.
+
+        Raises:
+            DatasetError: its file is damaged.
+        """
+        path = self.path / layout.UNIT_MAP
+        if not path.is_file():
+            return None
+        with layout.understood(str(path)):
+            return UnitMap.from_json(read_json(path))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Frames of each episode."""
+        return self._episodes["length"].to_numpy().astype(np.int64)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The attempt number of each episode (its own index where another program wrote the dataset).
+
+        An episode that another program appended to one of our datasets has no attempt: its number is -1.
+        """
+        name = "provenance/number" if "provenance/number" in self._episodes.column_names else "episode_index"
+        values = self._episodes[name].to_numpy().astype(np.float64)  # empty becomes NaN
+        return np.nan_to_num(values, nan=-1.0).astype(np.int64)
+
+    @property
+    def episode_ids(self) -> list[str]:
+        """The name of each episode's content, see `tables.content_hash`; only of folders that twinloop wrote.
+
+        Raises:
+            DatasetError: another program wrote it.
+        """
+        if "provenance/episode_id" not in self._episodes.column_names:
+            raise DatasetError(f"{self.path} was not written by twinloop: its episodes have no provenance.")
+        return [str(name or "") for name in self._episodes["provenance/episode_id"].to_pylist()]
+
+    def feature_names(self, feature: str) -> list[str]:
+        """Column names of a vector feature, as the metadata gives them; empty when it gives none.
+
+        Raises:
+            UnknownNameError: no such feature.
+        """
+        features = self.info["features"]
+        if feature not in features:
+            raise UnknownNameError("feature", feature, features, where=str(self.path / layout.INFO))
+        return flat_names(features[feature].get("names"))
+
+    @property
+    def cameras(self) -> list[str]:
+        """Camera names."""
+        keys = [key for key, entry in self.info["features"].items() if entry["dtype"] == "video"]
+        return [key.removeprefix("observation.images.") for key in keys]
+
+    def row(self, index: int) -> dict[str, Any]:
+        """One row of the episode table.
+
+        Raises:
+            InputError: no such episode.
+        """
+        if not 0 <= index < len(self):
+            raise InputError(f"{self.path} has no episode {index}; it has 0 to {len(self) - 1}.")
+        return self._episodes.slice(index, 1).to_pylist()[0]
+
+    def frames_table(self, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """The frames of one episode, reading only the row groups that hold them.
+
+        Raises:
+            DatasetError: the data file is missing or damaged, or holds another episode there.
+        """
+        row = self.row(index)
+        where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
+        path = layout.inside(self.path, self.info["data_path"], where)
+        start = row["dataset_from_index"] - self._file_start(where["chunk_index"], where["file_index"])
+        wanted = None if columns is None else [*dict.fromkeys(["episode_index", *columns])]
+        table = read_rows(path, start, start + row["length"], wanted)
+        found = np.unique(table["episode_index"].to_numpy())
+        if found.tolist() != [index]:
+            raise DatasetError(
+                f"{path}: rows {start} to {start + row['length']} should be episode {index} and say {found.tolist()}. "
+                "The episode table and the data disagree; export the dataset again."
+            )
+        return table
+
+    def array(self, index: int, feature: str) -> NDArray[np.float64]:
+        """One numeric feature of an episode as float64, ``(T, n)`` for vectors and ``(T,)`` for scalars."""
+        self.feature_names(feature)
+        table = self.frames_table(index, [feature])
+        return numbers(table[feature], where=f"{self.path}: {feature} of episode {index}")
+
+    def images(self, index: int, camera: str, frames: Sequence[int] | None = None) -> NDArray[np.uint8]:
+        """Frames of one camera ``(n, height, width, 3)``, all of the episode's or those given in ascending order."""
+        path, start = self.video_place(index, camera)
+        chosen = range(self.row(index)["length"]) if frames is None else frames
+        return decode(path, [start + frame / self.fps for frame in chosen], tolerance_s=0.25 / self.fps)
+
+    def video_place(self, index: int, camera: str) -> tuple[Path, float]:
+        """Return the video file of an episode's camera, and the time in it at which the episode begins, in seconds.
+
+        Raises:
+            UnknownNameError: no such camera.
+            DatasetError: the episode table does not give the place.
+        """
+        key = f"observation.images.{camera}"
+        if camera not in self.cameras:
+            raise UnknownNameError("camera", camera, self.cameras, where=str(self.path))
+        row = self.row(index)
+        values = {name: row.get(f"videos/{key}/{name}") for name in ("chunk_index", "file_index", "from_timestamp")}
+        missing = [name for name, value in values.items() if value is None]
+        if missing:
+            raise DatasetError(
+                f"{self.path}: the episode table has no videos/{key}/{missing[0]} of episode {index}. Export it again."
+            )
+        start = float(values.pop("from_timestamp") or 0.0)
+        return layout.inside(self.path, self.info["video_path"], {**values, "video_key": key}), start
+
+    def states(self, index: int) -> NDArray[np.float64]:
+        """The simulator's states ``(T+1, nstate)`` of one of our simulated episodes, exact."""
+        return self._exact(layout.STATES_PATH, index, "states", "state_width")
+
+    def commands(self, index: int) -> NDArray[np.float64]:
+        """The commands ``(T, nu)`` in SI of one of our simulated episodes, exact."""
+        return self._exact(layout.STATES_PATH, index, "commands", "command_width")
+
+    def provenance(self, index: int) -> Provenance:
+        """Where one of our episodes comes from.
+
+        Raises:
+            DatasetError: another program wrote the dataset or appended this episode, or the file is damaged.
+        """
+        block, position = self._block_place(index)
+        path = self._ours_path(layout.PROVENANCE_PATH, block)
+        try:
+            with open_regular(path) as file:
+                value = parse_json(next(itertools.islice(file, position, None)), where=f"Line {position + 1} of {path}")
+        except (StopIteration, InputError) as error:
+            raise DatasetError(f"{path} has no readable line {position + 1} ({error}).") from error
+        with layout.understood(f"Line {position + 1} of {path}"):
+            del value["episode_index"]
+            return Provenance.from_json(value)
+
+    @property
+    def side_tables(self) -> list[str]:
+        """Names of the tables that lie beside LeRobot's files; see `dataset.side_tables`."""
+        return side_table_names(self.path)
+
+    def side_table(self, name: str) -> pad.Dataset:
+        """A side table over all episodes, read lazily: ``.to_table(filter=…, columns=…)`` reads what it must.
+
+        Raises:
+            UnknownNameError: there is none of that name.
+            DatasetError: a file is damaged, lies outside the folder, or was written by a newer version.
+        """
+        return open_side_table(self.path, name)
+
+    def side_rows(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """One episode's rows of a side table; raises as `side_table`, and for a column that it does not have."""
+        return side_rows(self.path, name, self._block_place(index)[0], index, columns)
+
+    def annotations(self, index: int, camera: str) -> CameraAnnotations:
+        """What is known of one episode's pictures from one camera, decoded where it is asked for.
+
+        Raises:
+            UnknownNameError: the dataset has no annotations, or none of that camera.
+        """
+        return CameraAnnotations.read(self, index, camera)
+
+    def appended(self, index: int) -> bool:
+        """Whether another program appended this episode to one of our datasets: it has LeRobot's files only."""
+        return self.ours and bool(self.numbers[index] < 0)
+
+    def has_log(self, index: int) -> bool:
+        """Whether an episode is a recorded one with its unrounded log beside it."""
+        if not self.ours or self.appended(index):
+            return False
+        return self._ours_path(layout.LOGS_PATH, self._block_place(index)[0]).is_file()
+
+    def log_episode(self, index: int, *, units: UnitMap | None = None) -> Episode:
+        """One recorded episode with the log's own numbers, as it was before it became a dataset."""
+        row = self._exact_row(layout.LOGS_PATH, index)
+        map_ = units or self.spec.units
+        width = len(map_.joints)
+        record = self.provenance(index)
+        return Episode(
+            index=row["number"],
+            time=np.array(row["time"]),
+            action=np.array(row["action"]).reshape(-1, width),
+            state=np.array(row["state"]).reshape(-1, width),
+            units=map_,
+            task=record.task,
+            source=record.source,
+            origin=row["origin"],
+            robot_type=str(self.info.get("robot_type") or ""),
+        )
+
+    def _exact(self, template: str, index: int, column: str, width: str) -> NDArray[np.float64]:
+        row = self._exact_row(template, index)
+        return np.array(row[column], dtype=np.float64).reshape(-1, row[width])
+
+    def _exact_row(self, template: str, index: int) -> dict[str, Any]:
+        block, position = self._block_place(index)
+        path = self._ours_path(template, block)
+        if not path.is_file():
+            raise DatasetError(f"Episode {index} of {self.path} has no {path.relative_to(self.path)}: {_why(template)}")
+        row = read_rows(path, position, position + 1).to_pylist()[0]
+        if row["episode_index"] != index:
+            raise DatasetError(f"{path} holds episode {row['episode_index']} where episode {index} should be.")
+        return row
+
+    def _ours_path(self, template: str, block: int) -> Path:
+        return layout.inside(self.path, template, layout.chunk_and_file(block))
+
+    def _block_place(self, index: int) -> tuple[int, int]:
+        """The block of one of our episodes and its position there."""
+        if not self.ours:
+            raise DatasetError(f"{self.path} was not written by twinloop: it has LeRobot's files only.")
+        row = self.row(index)
+        if self.appended(index):
+            raise DatasetError(
+                f"{self.path}: episode {index} was appended by another program and has no provenance, states or log. "
+                "Its frames can be read; leave it out where the others are replayed."
+            )
+        block = row["data/chunk_index"] * layout.FILES_PER_CHUNK + row["data/file_index"]
+        return block, int((self._file_ids[:index] == block).sum())
+
+    @functools.cached_property
+    def _file_ids(self) -> NDArray[np.int64]:
+        chunk, file = self._episodes["data/chunk_index"].to_numpy(), self._episodes["data/file_index"].to_numpy()
+        return (chunk * layout.FILES_PER_CHUNK + file).astype(np.int64)
+
+    def _file_start(self, chunk: int, file: int) -> int:
+        """The dataset index of the first frame in a data file."""
+        same = self._file_ids == chunk * layout.FILES_PER_CHUNK + file
+        return int(self._episodes["dataset_from_index"].to_numpy()[same].min())
+
+    def _read_consistently(self) -> tuple[dict[str, Any], pa.Table]:
+        """``info.json`` and the episode table of one and the same commit, though a writer may swap between reads."""
+        for _ in range(_ATTEMPTS):
+            info = read_json(self.path / layout.INFO)
+            if not isinstance(info, dict):
+                raise DatasetError(
+                    f"{self.path / layout.INFO} holds a {type(info).__name__}, not the keys of a dataset. Export it "
+                    "again."
+                )
+            version = str(info.get("codebase_version"))
+            if not version.startswith("v3."):
+                raise DatasetError(f"{self.path} is LeRobot {version}; this reader wants v3.0. Import it as a log.")
+            require_possible({"total_frames": 0, **info}, self.path)
+            table = _episode_rows(self.path)
+            info.setdefault("total_frames", int(table["length"].to_numpy().sum()))  # some programs leave it out
+            if table.num_rows == info["total_episodes"]:
+                require_within(table, info["total_frames"], where=str(self.path))
+                return info, table
+        raise DatasetError(
+            f"{self.path / layout.INFO} and meta/episodes disagree on the number of episodes. "
+            "The dataset is incomplete: copy or export it again."
+        )
+
+
+def flat_names(names: Any) -> list[str]:
+    """Feature names from the shapes that LeRobot's versions gave them: list, list of lists, or a table of lists."""
+    if isinstance(names, dict):
+        names = list(names.values())
+    if not isinstance(names, list):
+        return []
+    return [inner for item in names for inner in (flat_names(item) if isinstance(item, list | dict) else [str(item)])]
+
+
+def _episode_rows(root: Path) -> pa.Table:
+    paths = sorted((root / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
+    if not paths:
+        return pa.table({name: pa.array([], pa.int64()) for name in _PLACE})
+    tables = [_compact(path) for path in paths]
+    table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+    require_places(table, _PLACE, where=str(root))
+    indices = table["episode_index"].to_numpy()
+    order = np.argsort(indices, kind="stable")
+    if not np.array_equal(indices[order], np.arange(len(order))):
+        raise DatasetError(f"{root}: episode_index does not run from 0 to {len(order) - 1} without gaps.")
+    return table if np.array_equal(order, np.arange(len(order))) else table.take(pa.array(order))
+
+
+def _compact(path: Path) -> pa.Table:
+    with open_parquet(path) as file:
+        names = file.schema_arrow.names
+        require_columns(_PLACE, names, where=str(path))
+        return file.read(columns=[name for name in names if not name.startswith("stats/") and name not in _TEXTS])
+
+
+def _why(template: str) -> str:
+    if template == layout.STATES_PATH:
+        return "it is a recorded episode, and only simulated ones have states."
+    return "it is a simulated episode, and only recorded ones have a log."
+
+
+def _lacking(path: Path) -> str:
+    """What makes a path no dataset, and what to give instead."""
+    if not path.exists():
+        return "there is no such folder. Check the path"
+    if not path.is_dir():
+        return "it is a file. Give the folder that holds meta/, data/ and twinloop/"
+    return f"{layout.INFO} is missing. Give the folder that `twinloop generate`, `render` or `import` wrote"

@@ -1,0 +1,284 @@
+"""Compute the statistics that LeRobot stores.
+
+Exact moments that merge block by block, exact quantiles in bounded memory.
+
+Moments merge with the pairwise update of Chan, Golub & LeVeque (1979), which does not cancel. Image statistics come
+from histograms of sampled frames, which are exact for 8-bit pixels and merge by addition.
+
+Every value becomes a whole number of the same order, its key. The first pass counts the upper 16 bits of the keys and
+finds the bins in which the wanted order statistics lie; each further one counts the next bits within those bins. This
+is selection by radix; what it finds are the stored values themselves, not approximations. Keys of float32, flags and
+whole numbers up to 2^32 have 32 bits, two passes; of float64 and other whole numbers 64 bits, four.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import DatasetError
+
+QUANTILES = {"q01": 0.01, "q10": 0.10, "q50": 0.50, "q90": 0.90, "q99": 0.99}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moments:
+    """Count, extremes, mean and sum of squared deviations of columns ``(n,)``."""
+
+    count: int
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    mean: NDArray[np.float64]
+    m2: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, values: NDArray[np.float64]) -> Moments:
+        """Moments of rows ``(count, n)``, at least one."""
+        mean = values.mean(axis=0)
+        return cls(
+            count=len(values),
+            low=values.min(axis=0),
+            high=values.max(axis=0),
+            mean=mean,
+            m2=((values - mean) ** 2).sum(axis=0),
+        )
+
+    def merge(self, other: Moments) -> Moments:
+        """Moments of both sets of rows together."""
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        return Moments(
+            count=count,
+            low=np.minimum(self.low, other.low),
+            high=np.maximum(self.high, other.high),
+            mean=self.mean + delta * (other.count / count),
+            m2=self.m2 + other.m2 + delta**2 * (self.count * other.count / count),
+        )
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """Population standard deviation, as LeRobot's."""
+        return np.sqrt(self.m2 / self.count)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files; floats survive exactly."""
+        arrays = {name: getattr(self, name).tolist() for name in ("low", "high", "mean", "m2")}
+        return {"count": self.count, **arrays}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Moments:
+        """The inverse of `to_json`."""
+        arrays = {name: np.array(value[name], dtype=np.float64) for name in ("low", "high", "mean", "m2")}
+        return cls(count=value["count"], **arrays)
+
+
+def sorted_quantiles(ordered: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
+    """LeRobot's quantiles of columns already sorted along the first axis, linear between order statistics."""
+    return interpolated(ordered[ranks(len(ordered))], len(ordered))
+
+
+def ranks(count: int) -> NDArray[np.int64]:
+    """The order statistics, counted from 0, between which the quantiles of ``count`` values lie: below and above."""
+    last = count - 1
+    below = [int(q * last) for q in QUANTILES.values()]
+    return np.array([rank for low in below for rank in (low, min(low + 1, last))], dtype=np.int64)
+
+
+def interpolated(ordered: NDArray[np.float64], count: int) -> dict[str, NDArray[np.float64]]:
+    """The quantiles of ``count`` values from their order statistics at `ranks`, along the first axis."""
+    result: dict[str, NDArray[np.float64]] = {}
+    for i, (name, q) in enumerate(QUANTILES.items()):
+        below, above, place = ordered[2 * i], ordered[2 * i + 1], q * (count - 1)
+        result[name] = below + (place - int(place)) * (above - below)
+    return result
+
+
+def column_stats(moments: Moments, quantiles: Mapping[str, NDArray[np.float64]]) -> dict[str, list[Any]]:
+    """One feature's entry of ``stats.json``."""
+    return {
+        "min": moments.low.tolist(),
+        "max": moments.high.tolist(),
+        "mean": moments.mean.tolist(),
+        "std": moments.std.tolist(),
+        "count": [moments.count],
+        **{name: np.asarray(value).tolist() for name, value in quantiles.items()},
+    }
+
+
+def take_columns(moments: Moments, columns: slice) -> Moments:
+    """The moments of some columns."""
+    arrays = {name: getattr(moments, name)[columns] for name in ("low", "high", "mean", "m2")}
+    return Moments(count=moments.count, **arrays)
+
+
+def pixel_histogram(frames: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Counts ``(3, 256)`` of 8-bit values per channel of frames ``(n, height, width, 3)``."""
+    flat = frames.reshape(-1, 3)
+    return np.stack([np.bincount(flat[:, channel], minlength=256) for channel in range(3)]).astype(np.int64)
+
+
+def image_stats(histogram: NDArray[np.int64], frames: int) -> dict[str, list[Any]]:
+    """LeRobot's statistics of an image feature, in [0, 1] with shape ``(3, 1, 1)``, from a pixel histogram.
+
+    ``frames`` is how many frames were sampled; it becomes ``count``.
+    """
+    rows = [_channel_stats(channel) for channel in histogram]
+    names = rows[0].keys()
+    return {**{name: [[[row[name]]] for row in rows] for name in names}, "count": [frames]}
+
+
+def _channel_stats(counts: NDArray[np.int64]) -> dict[str, float]:
+    levels = np.arange(256) / 255.0
+    total = int(counts.sum())
+    present = np.flatnonzero(counts)
+    mean = float((counts @ levels) / total)
+    variance = float((counts @ (levels - mean) ** 2) / total)
+    cumulative = np.cumsum(counts)
+    below = {name: int(np.searchsorted(cumulative, q * total, side="left")) for name, q in QUANTILES.items()}
+    return {
+        "min": float(levels[present[0]]),
+        "max": float(levels[present[-1]]),
+        "mean": mean,
+        "std": variance**0.5,
+        **{name: float(levels[index]) for name, index in below.items()},
+    }
+
+
+def sample_indices(length: int, *, most: int = 12) -> NDArray[np.int64]:
+    """Evenly spaced frame numbers of one episode for image statistics: deterministic, first and last included."""
+    return np.unique(np.linspace(0, length - 1, min(most, length)).round().astype(np.int64))
+
+
+def merge_moments(items: Sequence[Moments]) -> Moments:
+    """All moments together, in order."""
+    total = items[0]
+    for item in items[1:]:
+        total = total.merge(item)
+    return total
+
+
+Columns = Mapping[str, NDArray[Any]]
+_FIRST = 16  # bits that the first pass counts
+_SIGN = {32: np.uint32(1 << 31), 64: np.uint64(1 << 63)}
+_KEY: dict[int, type[np.unsignedinteger[Any]]] = {32: np.uint32, 64: np.uint64}
+# Counts in memory at a time. A column has ten order statistics, so at most ten bins of 2^16 counts; where that is more
+# altogether, passes count 8 bits each and there are more of them.
+_MOST_BYTES = 1 << 28
+_BINS = 10
+
+
+def streamed_quantiles(
+    chunks: Callable[[], Iterable[Columns]], count: int, *, wide: Collection[str] = ()
+) -> dict[str, dict[str, NDArray[np.float64]]]:
+    """The quantiles that `sorted_quantiles` gives, per feature, without ever holding all rows.
+
+    Args:
+        chunks: yields the same rows each time it is called: per feature ``(n, width)`` of numbers.
+        count: rows altogether.
+        wide: features of whole numbers that are negative or reach 2^32.
+
+    Raises:
+        DatasetError: whole numbers are negative or reach 2^32, and ``wide`` does not say so.
+    """
+    picks: dict[str, list[_Pick]] = {}
+    kinds: dict[str, np.dtype[Any]] = {}
+    first = True
+    while first or any(pick.left for row in picks.values() for pick in row):
+        for columns in chunks():
+            for name, values in columns.items():
+                kinds[name] = values.dtype
+                bits = _bits(values.dtype, name in wide)
+                if name not in picks:
+                    picks[name] = [_Pick(bits, count) for _ in range(values.shape[1])]
+                if picks[name] and picks[name][0].left:
+                    keys = _keys(values, bits)
+                    for column, pick in enumerate(picks[name]):
+                        pick.add(keys[:, column])
+        total = sum(map(len, picks.values()))
+        digit = 16 if total * _BINS * (1 << 16) * 8 <= _MOST_BYTES else 8
+        for pick in (pick for row in picks.values() for pick in row if pick.left):
+            pick.narrow(digit)
+        first = False
+    found = {name: np.stack([pick.found for pick in row], axis=1) for name, row in picks.items()}
+    return {name: interpolated(_values(keys, kinds[name]), count) for name, keys in found.items()}
+
+
+class _Pick:
+    """The bins of one column in which its wanted order statistics lie, narrowed digit by digit.
+
+    ``left`` is how many bits of the keys are not known yet; ``found`` ends as the key at each wanted rank.
+    """
+
+    def __init__(self, bits: int, count: int) -> None:
+        self.found = np.zeros(len(ranks(count)), dtype=_KEY[bits])
+        self.left, self._bits, self._digit = bits, bits, _FIRST
+        self._within = ranks(count)
+        self._bins = np.zeros(1, dtype=_KEY[bits])
+        self._coarse = np.ones(1 << _FIRST, dtype=np.bool_)
+        self._counts = np.zeros((1, 1 << _FIRST), dtype=np.int64)
+
+    def add(self, keys: NDArray[Any]) -> None:
+        """Count the next digit of the keys that lie in the bins."""
+        rest, size = self.left - self._digit, 1 << self._digit
+        if self.left == self._bits:
+            self._counts[0] += np.bincount((keys >> keys.dtype.type(rest)).astype(np.int64), minlength=size)
+            return
+        near = keys[self._coarse[keys >> keys.dtype.type(self._bits - _FIRST)]]
+        high = near >> near.dtype.type(self.left)
+        slot = np.minimum(np.searchsorted(self._bins, high), len(self._bins) - 1)
+        inside = self._bins[slot] == high
+        digits = (near[inside] >> near.dtype.type(rest)).astype(np.int64) & (size - 1)
+        places = slot[inside] * size + digits
+        if len(places) * 16 < self._counts.size:
+            np.add.at(self._counts.reshape(-1), places, 1)
+        else:
+            self._counts += np.bincount(places, minlength=self._counts.size).reshape(self._counts.shape)
+
+    def narrow(self, digit: int) -> None:
+        """From the counts to the bins of the next pass, which counts ``digit`` bits."""
+        slots = np.searchsorted(self._bins, self.found)
+        ends = np.cumsum(self._counts, axis=1)
+        for rank, slot in enumerate(slots.tolist()):
+            place = int(np.searchsorted(ends[slot], self._within[rank], side="right"))
+            self._within[rank] -= int(ends[slot, place] - self._counts[slot, place])
+            kind = self.found.dtype.type
+            self.found[rank] = (self.found[rank] << kind(self._digit)) | kind(place)
+        self.left -= self._digit
+        self._digit = min(digit, self.left)
+        self._bins = np.unique(self.found)
+        self._counts = np.zeros((len(self._bins), 1 << self._digit) if self.left else (0, 0), dtype=np.int64)
+        known = self._bits - self.left
+        self._coarse = np.zeros(1 << _FIRST, dtype=np.bool_)
+        self._coarse[(self._bins >> self._bins.dtype.type(known - _FIRST)).astype(np.int64)] = True
+
+
+def _bits(kind: np.dtype[Any], wide: bool) -> int:
+    return 64 if kind == np.float64 or wide else 32
+
+
+def _keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
+    """Keys ``(n, width)`` in the order of the values."""
+    kind, sign = _KEY[bits], _SIGN[bits]
+    if values.dtype.kind == "f":
+        exact = values.astype(np.float32 if bits == 32 else np.float64)
+        raw = (exact + exact.dtype.type(0)).view(kind)  # adding zero makes -0 and 0 one value
+        return np.where(raw & sign, ~raw, raw | sign)
+    if bits == 64:
+        return values.astype(np.int64).view(np.uint64) ^ sign
+    if values.dtype != np.bool_ and values.size and not 0 <= values.min() <= values.max() < 2**32:
+        raise DatasetError("Quantiles are for whole numbers from 0 to 2^32; the dataset has grown beyond that.")
+    return values.astype(np.uint32)
+
+
+def _values(keys: NDArray[Any], kind: np.dtype[Any]) -> NDArray[np.float64]:
+    """The values of keys, the inverse of `_keys`."""
+    bits = keys.dtype.itemsize * 8
+    sign = _SIGN[bits]
+    if kind.kind == "f":
+        raw = np.where(keys & sign, keys ^ sign, ~keys)
+        return raw.view(np.float32 if bits == 32 else np.float64).astype(np.float64)
+    return (keys ^ sign).view(np.int64).astype(np.float64) if bits == 64 else keys.astype(np.float64)

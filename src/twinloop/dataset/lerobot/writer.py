@@ -1,0 +1,329 @@
+"""Writing a LeRobotDataset v3.0: block after block, each in files of its own, each visible whole or not at all.
+
+The files are a function of the spec and of the blocks' episodes, so a run that was killed and resumed ends with the
+bytes of an unbroken one. Nothing here reads a clock. Committed data files are never written again: a commit adds
+files and replaces metadata, in a snapshot that is swapped in at once (`snapshot`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.errors import DatasetError, InputError
+from twinloop.core.files import dumps
+from twinloop.core.profile import span
+from twinloop.core.records import Episode, SimEpisode
+from twinloop.dataset.invalid_worlds import SetAside, aside_table
+from twinloop.dataset.lerobot import layout, metadata
+from twinloop.dataset.lerobot.parquet import write_groups
+from twinloop.dataset.lerobot.progress import BlockEntry, CameraSum, Progress, check_episode
+from twinloop.dataset.lerobot.statistics import Moments, merge_moments
+from twinloop.dataset.lerobot.tables import (
+    Placed,
+    content_hash,
+    data_table,
+    episodes_table,
+    frame_matrix,
+    logs_table,
+    states_table,
+)
+from twinloop.dataset.media.video import EncodedVideo, Frames, encode_block
+from twinloop.dataset.side_tables import SideTable, write_side_tables
+from twinloop.dataset.spec import DatasetSpec
+from twinloop.dataset.storage.snapshot import link_or_copy, replace_bytes
+from twinloop.dataset.storage.targets import Target, open_target
+
+
+class DatasetWriter:
+    """Writes one dataset folder; made by `DatasetWriter.open`, closed by ``with`` or `close`.
+
+    Blocks are committed in order: block ``k`` covers the attempted episode numbers ``[k·B, (k+1)·B)`` with
+    ``B = spec.block_size``, and holds those that were kept, perhaps none.
+    """
+
+    def __init__(self, target: Target, spec: DatasetSpec, progress: Progress) -> None:
+        self.path, self.spec = target.path, spec
+        self._progress, self._target = progress, target
+
+    @classmethod
+    def open(cls, path: Path | str, spec: DatasetSpec, *, resume: bool = False) -> DatasetWriter:
+        """Start a dataset in an absent or empty folder, or continue one that was begun with the same spec.
+
+        Args:
+            path: a folder, or an address in a store (``s3://bucket/prefix``); ``self.path`` is then a local folder
+                with the frames and the metadata that were committed.
+            spec: what the dataset is.
+            resume: continue what is there.
+
+        Raises:
+            DatasetLockedError: another writer has the folder open.
+            DatasetError: the folder holds something and ``resume`` is not set, it was begun with another spec, or no
+                folder can be written there.
+        """
+        target = open_target(path)
+        try:
+            return cls(target, spec, target.begin(spec, resume=resume))
+        except BaseException:
+            target.release()
+            raise
+
+    @property
+    def blocks_done(self) -> frozenset[int]:
+        """The committed blocks."""
+        return frozenset(entry.block for entry in self._progress.blocks)
+
+    @property
+    def next_block(self) -> int:
+        """The block that must be committed next."""
+        return len(self._progress.blocks)
+
+    @property
+    def episodes(self) -> int:
+        """Episodes kept so far."""
+        return self._progress.episodes
+
+    @property
+    def frames(self) -> int:
+        """Frames kept so far."""
+        return self._progress.frames
+
+    @property
+    def outcomes(self) -> list[Mapping[str, int]]:
+        """The counts given with each committed block, in order."""
+        return [entry.outcome for entry in self._progress.blocks]
+
+    @property
+    def outcome(self) -> dict[str, int]:
+        """The sums over committed blocks of the counts given with each."""
+        total: dict[str, int] = {}
+        for entry in self._progress.blocks:
+            for name, count in entry.outcome.items():
+                total[name] = total.get(name, 0) + count
+        return total
+
+    def attempts(self, block: int) -> range:
+        """The episode numbers that a block covers."""
+        return range(block * self.spec.block_size, (block + 1) * self.spec.block_size)
+
+    def skip_blocks(self, until: int, *, outcome: Mapping[str, int] | None = None) -> None:
+        """Leave the blocks before ``until`` empty; unlike a commit of each, it shows with the next one only."""
+        entries = [
+            BlockEntry(block=block, episodes=0, frames=0, outcome=dict(outcome or {}))
+            for block in range(self.next_block, until)
+        ]
+        self._progress = replace(self._progress, blocks=(*self._progress.blocks, *entries))
+
+    def commit_block(
+        self,
+        block: int,
+        episodes: Sequence[SimEpisode],
+        *,
+        frames: Iterable[Frames] | None = None,
+        videos: Mapping[str, EncodedVideo] | None = None,
+        logs: Sequence[Episode] | None = None,
+        outcome: Mapping[str, int] | None = None,
+        aside: Sequence[SetAside] = (),
+        tables: Mapping[str, SideTable] | None = None,
+        documents: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Add one block; when this returns it is on the disk and visible, when it raises nothing has changed.
+
+        Args:
+            block: must be `next_block`.
+            episodes: the kept ones, in episode-number order.
+            frames: per episode, camera frames ``(T, height, width, 3)`` by name; encoded here.
+            videos: instead of ``frames``, files already encoded by `encode_block`, perhaps in another process; they
+                are linked or copied into the dataset, and stay where they are.
+            logs: for recorded episodes, the log itself, kept unrounded beside the frames.
+            outcome: counts of what became of the block's attempts (``{"attempted": 64, "success": 61}``).
+            aside: the block's attempts whose worlds could no longer be trusted, kept in ``twinloop/invalid``.
+            tables: side tables of the kept episodes by name, which every block with episodes must have alike; see
+                `side_tables`.
+            documents: JSON files by their path in the dataset, each in place of an earlier one of that path.
+
+        Raises:
+            DatasetError: a block out of order, episodes that do not fit the spec, other side tables than before, a
+                full disk.
+            InputError: frames of another shape than the spec's cameras, or side tables of other episodes.
+        """
+        self._check_block(block, episodes)
+        progress = self._progress.with_tasks([episode.provenance.task for episode in episodes])
+        if episodes and progress.params is None:
+            progress = replace(progress, params=tuple(episodes[0].provenance.params))
+        with self._snapshot() as stage:
+            entry = BlockEntry(
+                block=block,
+                episodes=len(episodes),
+                frames=sum(len(episode.action) for episode in episodes),
+                outcome=dict(outcome or {}),
+            )
+            progress = replace(progress, blocks=(*progress.blocks, entry))
+            if episodes:
+                encoded = self._store_videos(stage, block, episodes, frames, videos)
+                with span("encode parquet"):
+                    progress = self._store_episodes(stage, block, episodes, progress, encoded, logs)
+                    progress = replace(progress, tables=self._store_tables(stage, block, episodes, tables or {}))
+            if aside:
+                path = stage / layout.of_block(layout.INVALID_PATH, block)
+                write_groups(path, aside_table(aside), [1] * len(aside), compression="none")
+            _write_documents(stage, documents)
+            due = metadata.quantiles_due(progress)
+            progress = replace(progress, quantiles_at=progress.frames if due else progress.quantiles_at)
+            with span("statistics"):
+                metadata.write_metadata(stage, self.spec, progress, quantiles=due)
+        self._progress = progress
+
+    def finish(
+        self, result: Mapping[str, Any] | None = None, *, documents: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        """Make the quantiles exact over all frames, and store the run's figures in ``twinloop/result.json``.
+
+        Neither ``result`` nor ``documents`` (more JSON files, by their path in the dataset) may hold wall-clock
+        facts: the bytes are a function of the run's inputs.
+        """
+        progress = replace(self._progress, quantiles_at=self._progress.frames)
+        with self._snapshot(final=True) as stage:
+            with span("statistics"):
+                metadata.write_metadata(stage, self.spec, progress, quantiles=True)
+            if result is not None:
+                replace_bytes(stage / layout.RESULT, (dumps(dict(result), indent=2) + "\n").encode())
+            _write_documents(stage, documents)
+        self._progress = progress
+
+    def close(self) -> None:
+        """Let other writers in."""
+        self._target.release()
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _snapshot(self, *, final: bool = False) -> Iterator[Path]:
+        """The next snapshot; after an interruption, what is on the disk is what this writer knows."""
+        if not self._target.held:
+            raise DatasetError(f"The writer of {self._target.name} is closed. Open it again with resume.")
+        try:
+            with self._target.snapshot(final=final) as stage:
+                yield stage
+        except BaseException:
+            self._progress = Progress.load(self.path) if self.path.exists() else Progress()
+            raise
+
+    def _check_block(self, block: int, episodes: Sequence[SimEpisode]) -> None:
+        if block != self.next_block:
+            raise DatasetError(
+                f"Block {block} cannot be committed to {self.path}: blocks are committed in order, and block "
+                f"{self.next_block} is next."
+            )
+        numbers = [episode.number for episode in episodes]
+        allowed = self.attempts(block)
+        if numbers != sorted(set(numbers)) or (numbers and (numbers[0] not in allowed or numbers[-1] not in allowed)):
+            raise DatasetError(
+                f"Block {block} covers the episode numbers {allowed.start} to {allowed.stop - 1}, each once and in "
+                f"order; it was given {numbers}."
+            )
+        for episode in episodes:
+            check_episode(self.spec, episode)
+
+    def _store_videos(
+        self,
+        stage: Path,
+        block: int,
+        episodes: Sequence[SimEpisode],
+        frames: Iterable[Frames] | None,
+        videos: Mapping[str, EncodedVideo] | None,
+    ) -> dict[str, EncodedVideo]:
+        cameras = self.spec.cameras
+        if not cameras:
+            return {}
+        paths = {c.name: stage / layout.of_block(layout.VIDEO_PATH, block, video_key=c.key) for c in cameras}
+        if videos is None:
+            if frames is None:
+                names = ", ".join(camera.name for camera in cameras)
+                raise InputError(f"The dataset has the cameras {names}; block {block} came without frames.")
+            videos = encode_block(frames, cameras, paths, fps=self.spec.fps)
+        else:
+            for name, path in paths.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                link_or_copy(videos[name].path, path)  # not moved: a commit that fails removes what it holds
+        wanted = [len(episode.action) for episode in episodes]
+        for name, video in videos.items():
+            found = [item.frames for item in video.episodes]
+            if found != wanted:
+                raise DatasetError(f"Camera {name} of block {block} has {found} frames; the episodes have {wanted}.")
+        return dict(videos)
+
+    def _store_episodes(
+        self,
+        stage: Path,
+        block: int,
+        episodes: Sequence[SimEpisode],
+        progress: Progress,
+        videos: Mapping[str, EncodedVideo],
+        logs: Sequence[Episode] | None,
+    ) -> Progress:
+        placed = self._place(episodes, progress)
+        matrices = [frame_matrix(self.spec, item) for item in placed]
+        lengths = [item.length for item in placed]
+        ones = [1] * len(placed)
+        table = episodes_table(self.spec, block, placed, matrices, videos=videos, params=progress.params or ())
+        write_groups(
+            stage / layout.of_block(layout.DATA_PATH, block), data_table(self.spec, np.vstack(matrices)), lengths
+        )
+        write_groups(stage / layout.of_block(layout.EPISODES_PATH, block), table, [len(placed)])
+        if logs is None:
+            path = stage / layout.of_block(layout.STATES_PATH, block)
+            write_groups(path, states_table(placed), ones, compression="none")
+        else:
+            path = stage / layout.of_block(layout.LOGS_PATH, block)
+            write_groups(path, logs_table(placed, logs), ones, compression="none")
+        lines = [dumps({"episode_index": p.episode_index, **p.provenance.to_json()}) for p in placed]
+        replace_bytes(stage / layout.of_block(layout.PROVENANCE_PATH, block), ("\n".join(lines) + "\n").encode())
+        moments = Moments.of(np.vstack(matrices))
+        return replace(
+            progress,
+            moments=moments if progress.moments is None else merge_moments([progress.moments, moments]),
+            cameras={name: _add_camera(progress.cameras.get(name), video) for name, video in videos.items()},
+        )
+
+    def _store_tables(
+        self, stage: Path, block: int, episodes: Sequence[SimEpisode], tables: Mapping[str, SideTable]
+    ) -> dict[str, list[str]]:
+        before = self._progress
+        indices = {episode.number: before.episodes + i for i, episode in enumerate(episodes)}
+        known = before.tables if before.episodes else None
+        return write_side_tables(stage, block, tables, episodes=indices, known=known)
+
+    def _place(self, episodes: Sequence[SimEpisode], progress: Progress) -> list[Placed]:
+        placed, index, start = [], self._progress.episodes, self._progress.frames
+        for episode in episodes:
+            record = replace(episode.provenance, content_hash=content_hash(episode))
+            task = progress.tasks.index(record.task)
+            placed.append(
+                Placed(episode=episode, provenance=record, episode_index=index, from_index=start, task_index=task)
+            )
+            index, start = index + 1, start + len(episode.action)
+        return placed
+
+
+def _write_documents(stage: Path, documents: Mapping[str, Mapping[str, Any]] | None) -> None:
+    for name, value in (documents or {}).items():
+        replace_bytes(stage / name, (dumps(dict(value)) + "\n").encode())
+
+
+def _add_camera(total: CameraSum | None, video: EncodedVideo) -> CameraSum:
+    histogram = np.zeros((3, 256), dtype=np.int64) if total is None else total.histogram
+    sampled = 0 if total is None else total.sampled
+    for item in video.episodes:
+        histogram, sampled = histogram + item.histogram, sampled + item.sampled
+    return CameraSum(sampled=sampled, histogram=histogram)

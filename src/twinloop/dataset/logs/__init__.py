@@ -1,0 +1,1 @@
+"""Recorded logs: importers, checks before anything is fitted, resampling, public sets."""

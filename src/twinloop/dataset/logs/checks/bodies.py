@@ -1,0 +1,178 @@
+"""Check what is measured of bodies: poses, accelerations and turning rates, in their units and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import Signal
+from twinloop.dataset.logs.checks.finding import Finding, LogRecord, in_episode
+from twinloop.dataset.logs.checks.series import increasing
+from twinloop.stats import raw_correlation
+
+_OFF, _WRONG = 1e-3, 0.05  # of a quaternion's length: rounding to four digits, and no rotation at all
+_FAR = 100.0  # m from the origin: no room where a robot is tracked is larger
+_IDENTITY = 0.99  # of the fourth number at the beginning, where the first should be
+
+
+def check_poses(record: LogRecord) -> Iterator[Finding]:
+    """Every ``pose/BODY`` of one episode; what its velocity says is in `derivatives`."""
+    for name, signal in record.signals.items():
+        if not name.startswith("pose/") or signal.values.shape[1:] != (7,) or not len(signal.time):
+            continue
+        place, wxyz = signal.values[:, :3], signal.values[:, 3:]
+        norm = np.linalg.norm(wxyz, axis=1)
+        off = np.flatnonzero(np.abs(norm - 1) > _OFF)
+        if len(off):
+            worst = float(np.nanmax(np.abs(norm - 1)))
+            yield in_episode(
+                record, name, float(signal.time[off[0]]), "quaternion_norm", "error" if worst > _WRONG else "warning",
+                f"{len(off)} quaternions are not of unit length, {norm[off[0]]:.5g} at frame {off[0]}.",
+                "Divide by the length where it is rounding; else the columns are not a quaternion.",
+                count=float(len(off)), worst=worst,
+            )  # fmt: skip
+        elif (
+            f"twist/{name.removeprefix('pose/')}" not in record.signals
+            and np.abs(wxyz[0, 3]) > _IDENTITY
+            and np.median(np.abs(wxyz[:, 3])) > _IDENTITY
+        ):
+            yield in_episode(
+                record, name, signal.time[0], "quaternion_order", "note",
+                f"stays near ({', '.join(f'{x:.3g}' for x in wxyz[0])}): half a turn about z if it is wxyz, at rest if "
+                "it is xyzw.",
+                "--quaternions xyzw, if so.", last=float(wxyz[0, 3]),
+            )  # fmt: skip
+        far = np.flatnonzero(np.abs(place).max(axis=1) > _FAR)
+        if len(far):
+            yield in_episode(
+                record, name, float(signal.time[far[0]]), "pose_unit", "error",
+                f"is {np.nanmax(np.abs(place)):.4g} m from the origin: these look like mm.", f"--scale {name}=0.001",
+                reach=float(np.nanmax(np.abs(place))),
+            )  # fmt: skip
+
+
+GRAVITY = 9.80665  # m/s², CGPM 1901
+# What the median of the specific force may be from gravity's: an accelerometer's scale is good to some per cent, a
+# quadrotor in flight carries its own weight on average.
+_NEAR, _RAW = 1.6, 60.0
+_HELD = 0.4  # of the median that the least tenth has at least: gravity is always there, motion comes and goes
+_ABSENT = 0.25  # of gravity: less has had it taken away, or is in free fall
+_FULL_SCALE = np.radians(2000)  # rad/s: the widest range of common MEMS gyroscopes (BMI055, MPU-6050, ICM-20948)
+_STEADY = 0.15  # of gravity: how far the specific force's size may be off where its direction is gravity's
+_FEWEST = 64
+_ALIKE = 0.6
+_TURNS = 0.05  # rad that a stretch has to turn for its rate to be judged
+
+
+def check_inertial(record: LogRecord) -> Iterator[Finding]:
+    """Every ``acceleration/SITE`` and ``angular_velocity/SITE`` of one episode."""
+    for name, signal in record.signals.items():
+        if not len(signal.time) or signal.values.shape[1:] != (3,) or not np.isfinite(signal.values).any():
+            continue
+        if name.startswith("acceleration/"):
+            yield from _accelerometer(record, name, signal)
+        elif name.startswith("angular_velocity/"):
+            yield from _gyroscope(record, name, signal)
+
+
+def _accelerometer(record: LogRecord, name: str, signal: Signal) -> Iterator[Finding]:
+    size = np.linalg.norm(signal.values[np.isfinite(signal.values).all(axis=1)], axis=1)
+    if not len(size):
+        return
+    median = float(np.median(size))
+    if GRAVITY / _NEAR < median < GRAVITY * _NEAR:
+        return
+    low = float(np.percentile(size, 10))
+    if 1 / _NEAR < median < _NEAR and low > _HELD * median:
+        kind, severity, says, remedy = (
+            "acceleration_unit", "error", "it is in g.", f"--scale {name}={GRAVITY}")  # fmt: skip
+    elif median > _RAW:
+        milli = 1000 / _NEAR < median < 1000 * _NEAR
+        kind, severity, says, remedy = (
+            "acceleration_unit", "error", "it is in mg." if milli else "these are raw counts, or mm/s².",
+            f"--scale {name}={GRAVITY / median:.6g}")  # fmt: skip
+    elif median < _ABSENT * GRAVITY:
+        kind, severity, says, remedy = (
+            "gravity_missing", "warning",
+            "gravity was taken away, or the thing falls freely. A specific force holds it.",
+            "Record the accelerometer's own output, not the motion acceleration made from it.")  # fmt: skip
+    else:
+        kind, severity, says, remedy = (
+            "acceleration_scale", "warning", "neither m/s² nor g at rest.", f"--scale {name}=FACTOR")  # fmt: skip
+    yield Finding(
+        kind=kind, severity=severity, column=name, episodes=(record.index,), begin_s=_begin(signal),
+        evidence=f"the median size is {median:.4g} m/s², gravity {GRAVITY:.3f}: {says}", remedy=remedy,
+        figures={"median": median},
+    )  # fmt: skip
+
+
+def _gyroscope(record: LogRecord, name: str, signal: Signal) -> Iterator[Finding]:
+    size = np.linalg.norm(signal.values, axis=1)
+    fast = np.flatnonzero(np.isfinite(size) & (size > _FULL_SCALE))
+    turn = _turn_of_gravity(record, name, signal)
+    if turn is not None:
+        slope, correlation = turn
+        if correlation > _ALIKE and slope > 10:
+            yield _in_degrees(
+                record, name, _begin(signal),
+                f"turns {slope:.3g} times as fast as the direction of gravity does (correlation {correlation:.2f})",
+                slope=slope,
+            )  # fmt: skip
+            return
+        if correlation < -_ALIKE:
+            yield Finding(
+                kind="gyro_sign", severity="error", column=name, episodes=(record.index,), begin_s=_begin(signal),
+                evidence=f"turns against the direction of gravity (correlation {correlation:.2f}).",
+                remedy=f"--flip {name} where all axes are turned; else check the axes of either.",
+                figures={"correlation": correlation},
+            )  # fmt: skip
+    if len(fast) > 0.001 * len(size):
+        yield _in_degrees(
+            record, name, float(signal.time[fast[0]]),
+            f"reaches {np.nanmax(size):.4g} rad/s, beyond the ±{_FULL_SCALE:.1f} rad/s (2000°/s) of a MEMS gyroscope",
+            largest=float(np.nanmax(size)),
+        )  # fmt: skip
+
+
+def _turn_of_gravity(record: LogRecord, name: str, signal: Signal) -> tuple[float, float] | None:
+    """Slope and correlation of measured turning against that of the specific force's direction, while it is steady.
+
+    In the device's axes a fixed direction u turns as du/dt = −ω × u; only the part of ω across u is seen.
+    """
+    force = record.signals.get(name.replace("angular_velocity/", "acceleration/"))
+    if force is None or force.values.shape[1:] != (3,) or len(force.time) < _FEWEST:
+        return None
+    time, rows = increasing(force.time)
+    clock, own = increasing(signal.time)
+    if len(time) < _FEWEST or len(clock) < _FEWEST:
+        return None
+    stride = max(1, round(0.1 / float(np.median(np.diff(time)))))
+    values = force.values[rows]
+    size = np.linalg.norm(values, axis=1)
+    typical = float(np.median(size))
+    direction = values / np.where(size > 0, size, 1.0)[:, None]
+    rate = np.stack([np.interp(time, clock, column) for column in signal.values[own].T], axis=1)
+    sums = np.concatenate([np.zeros((1, 3)), np.cumsum((rate[1:] + rate[:-1]) / 2 * np.diff(time)[:, None], axis=0)])
+    turned = sums[stride:] - sums[:-stride]
+    middle = direction[stride // 2 :][: len(turned)]
+    seen = direction[stride:] - direction[:-stride]
+    said = -np.cross(turned, middle)
+    steady = np.abs(size - typical) < _STEADY * typical
+    good = steady[stride:] & steady[:-stride] & (np.linalg.norm(seen, axis=1) > _TURNS)
+    good &= np.isfinite(said).all(axis=1) & np.isfinite(seen).all(axis=1)
+    if good.sum() < _FEWEST:
+        return None
+    x, y = seen[good].ravel(), said[good].ravel()
+    return (float(x @ y) / float(x @ x), raw_correlation(x, y)) if x.any() and y.any() else None
+
+
+def _in_degrees(record: LogRecord, name: str, begin: float, evidence: str, **figures: float) -> Finding:
+    remedy = f"--scale {name}=0.017453292519943295"
+    return in_episode(record, name, begin, "gyro_unit", "error", f"{evidence}: it is in deg/s.", remedy, **figures)
+
+
+def _begin(signal: Signal) -> float:
+    finite: NDArray[np.float64] = signal.time[np.isfinite(signal.time)]
+    return float(finite[0]) if len(finite) else 0.0

@@ -1,0 +1,96 @@
+"""The door: every check over the episodes of one log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from twinloop.core.errors import LogError
+from twinloop.dataset.logs.checks.bodies import check_inertial, check_poses
+from twinloop.dataset.logs.checks.dynamics import check_torques, check_twists, check_velocities
+from twinloop.dataset.logs.checks.finding import Expectations, Finding, LogRecord, LogReport, in_episode, merged
+from twinloop.dataset.logs.checks.response import Answer, answers, check_response, response_pair
+from twinloop.dataset.logs.checks.series import Series, prepare
+from twinloop.dataset.logs.checks.timing import Row, check_drift, check_lags, check_rates, check_timing, median_lags
+from twinloop.dataset.logs.checks.units import check_joints, check_units
+from twinloop.dataset.logs.checks.values import (
+    check_cut_off,
+    check_excitation,
+    check_jumps,
+    check_numbers,
+    check_resolution,
+    check_standstill,
+)
+
+_ALONE = (check_timing, check_numbers, check_jumps, check_standstill, check_cut_off, check_resolution, check_poses,
+          check_twists, check_inertial)  # fmt: skip
+
+
+def check_log(records: Sequence[LogRecord], expectations: Expectations | None = None) -> LogReport:
+    """What is wrong with a log, found before anything is fitted to it.
+
+    Args:
+        records: its episodes, raw (whatever their defects) or checked.
+        expectations: what the twin expects that the log is meant for; without it, units and signs are judged by the
+            log alone.
+
+    Raises:
+        LogError: there is no episode.
+    """
+    if not records:
+        raise LogError("There is no episode to check. Give a log with at least one.")
+    findings: list[Finding] = []
+    lags: list[Row] = []
+    for record in records:
+        if not len(record.time):
+            findings.append(_empty(record))
+            continue
+        for check in _ALONE:
+            findings += check(record)
+        series = prepare(record)
+        if series is not None:
+            found, answered = _in_time(record, series, expectations)
+            findings += found
+            lags.append((record.index, float(series.time[0]), series.dt, answered, _conditions(record)))
+    held = [record for record in records if len(record.time)]
+    findings += [*check_lags(lags), *_together(held, expectations)]
+    return LogReport(
+        findings=merged(findings),
+        lags=median_lags([answered for *_, answered, _ in lags]),
+        episodes=len(records),
+        frames=sum(len(record.time) for record in records),
+    )
+
+
+def _in_time(
+    record: LogRecord, series: Series, expectations: Expectations | None
+) -> tuple[list[Finding], list[Answer]]:
+    """Checks of one episode that compare columns in time, and how its joints answer."""
+    found = [*check_velocities(record, series), *check_torques(record, series, expectations)]
+    pair = response_pair(record, series)
+    if pair is None:
+        return found, []
+    wrong = list(check_response(record, pair))
+    swapped = {finding.column for finding in wrong if finding.kind == "swapped"}
+    answered = [answer for answer in answers(pair) if answer.joint not in swapped]
+    return [*found, *wrong, *check_drift(record.index, pair, answered)], answered
+
+
+def _together(records: Sequence[LogRecord], expectations: Expectations | None) -> Iterator[Finding]:
+    """Checks of all episodes at once."""
+    if not records:
+        return
+    yield from check_rates(records)
+    yield from check_excitation(records)
+    yield from check_units(records, expectations)
+    if expectations is not None:
+        yield from check_joints(records, expectations)
+
+
+def _conditions(record: LogRecord) -> tuple[tuple[str, float], ...]:
+    return tuple(sorted(record.conditions.items()))
+
+
+def _empty(record: LogRecord) -> Finding:
+    return in_episode(
+        record, "", 0.0, "empty", "error", "the episode has no frame.", "Leave it out or record it again."
+    )

@@ -1,0 +1,286 @@
+"""Check velocities against the derivative of positions, and torques against the acceleration that they cause.
+
+Whatever drives a joint, a torque of the right sign has a positive part that goes with the joint's acceleration: the
+diagonal of a mass matrix is positive. That part is what correlates once velocity, Coulomb friction, gravity and the
+other joints' accelerations are regressed out of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.signal import savgol_filter
+from scipy.spatial.transform import Rotation
+
+from twinloop.dataset.logs.checks.finding import VELOCITIES, Expectations, Finding, LogRecord, in_episode, name_factor
+from twinloop.dataset.logs.checks.series import Series, increasing
+from twinloop.stats import cross_lag, raw_correlation, slope_change
+
+Array = NDArray[np.float64]
+
+_ALIKE = 0.6  # correlation from which two series are the same quantity
+_UNLIKE = 0.3  # below it a velocity is another thing's
+_MOVES_S = 0.02  # rad or m by which a joint has to move in an episode
+_SKEW_S, _SKEW_FRAMES = 0.05, 3.0  # filters of drives delay velocities by 10 to 30 ms
+_SPLIT = 0.5
+_TURNED = 0.5  # a velocity of the wrong sign is -1 times the derivative, whatever filters it
+_FEWEST = 16
+
+
+def check_velocities(record: LogRecord, series: Series) -> Iterator[Finding]:
+    """``joint_velocity`` against the joints' positions."""
+    signal = record.signals.get("joint_velocity")
+    if signal is None or not record.units.known:
+        return
+    velocity = series.of(signal)
+    if velocity is None:
+        return
+    position = record.units.to_si(series.state)
+    moved, mean = series.moves(position), series.mean(velocity) * series.stride * series.dt
+    for column, name in enumerate(signal.columns):
+        if name in record.joints:
+            joint = record.joints.index(name)
+            if np.ptp(position[:, joint]) > _MOVES_S:
+                yield from _compare(
+                    record, series, f"joint_velocity/{name}", moved[:, joint], mean[:, column], "rad/s or m/s"
+                )
+
+
+def check_twists(record: LogRecord) -> Iterator[Finding]:
+    """``twist/BODY`` against ``pose/BODY``: linear velocity in the world's axes, angular in the body's own."""
+    for name, pose in record.signals.items():
+        twist = record.signals.get(f"twist/{name.removeprefix('pose/')}")
+        if not name.startswith("pose/") or twist is None or pose.values.shape[1] != 7 or twist.values.shape[1] != 6:
+            continue
+        if pose.time.shape != twist.time.shape or not np.array_equal(pose.time, twist.time, equal_nan=True):
+            continue
+        time, rows = increasing(pose.time)
+        if len(time) < _FEWEST:
+            continue
+        dt = float(np.median(np.diff(time)))
+        place = pose.values[rows]
+        rates = twist.values[rows]
+        if not np.isfinite(place).all() or not np.isfinite(rates).all():
+            continue
+        steps = np.diff(time) < 2 * dt
+        yield from _linear(record, twist_name := f"twist/{name.removeprefix('pose/')}", time, place, rates, steps)
+        yield from _angular(record, name, twist_name, time, place, rates, steps)
+
+
+def _compare(record: LogRecord, series: Series, name: str, moved: Array, mean: Array, unit: str) -> Iterator[Finding]:
+    """One column's integral against the movement, ``(N,)`` each in rad or m."""
+    dt = series.dt
+    if np.ptp(mean) == 0:
+        yield in_episode(record, name, series.time[0], "velocity_constant", "warning",
+            f"is {mean[0] / (series.stride * dt):.4g} throughout while the joint moves.",
+            "Leave the signal out; velocities follow from the positions.")  # fmt: skip
+        return
+    lag, correlation = cross_lag(moved, mean, earliest=-0.2 / dt, latest=0.2 / dt)
+    shift = round(lag)
+    x, y = (moved[: len(moved) - shift], mean[shift:]) if shift >= 0 else (moved[-shift:], mean[:shift])
+    change = slope_change(x, y, least=max(8, len(x) // 20))
+    parts = [(0, len(x), float(x @ y / max(x @ x, 1e-300)))]
+    if change.gain > _SPLIT and change.before * change.after < 0:
+        parts = [(0, change.index, change.before), (change.index, len(x), change.after)]
+    elif abs(correlation) < _UNLIKE:
+        yield in_episode(record, name, series.time[0], "velocity_unlike", "warning",
+            f"is not the derivative of the position (largest correlation {correlation:.2f}).",
+            "Check the column; velocities follow from the positions without it.", correlation=correlation)  # fmt: skip
+        return
+    for first, stop, slope in parts:
+        strength = raw_correlation(x[first:stop], y[first:stop])
+        if abs(strength) >= _ALIKE:
+            yield from _judge(record, name, float(series.time[first]), slope, strength, unit)
+    if abs(correlation) >= _ALIKE and abs(lag * dt) > max(_SKEW_S, _SKEW_FRAMES * dt):
+        yield in_episode(record, name, series.time[0], "signal_skew", "warning",
+            f"is {1e3 * lag * dt:+.0f} ms behind the position's derivative (correlation {abs(correlation):.2f}).",
+            f"--shift {name.partition('/')[0]}={-lag * dt:.3f} brings it onto the joints' clock.",
+            lag_s=lag * dt)  # fmt: skip
+
+
+def _judge(record: LogRecord, name: str, begin: float, slope: float, strength: float, unit: str) -> Iterator[Finding]:
+    if slope < -_TURNED:
+        yield in_episode(record, name, begin, "velocity_sign", "error",
+            f"is {slope:.3g} times the derivative of the position (correlation {strength:.2f}): the sign is wrong.",
+            f"--flip {name}", slope=slope, correlation=strength)  # fmt: skip
+    factor = name_factor(abs(slope), VELOCITIES)
+    if factor is not None:
+        yield in_episode(record, name, begin, "velocity_unit", "error",
+            f"is {abs(slope):.4g} times the derivative of the position: {factor}.",
+            f"Give it in {unit}, or the positions in the unit that they are in (--units).",
+            slope=slope, correlation=strength)  # fmt: skip
+
+
+def _linear(
+    record: LogRecord, name: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
+) -> Iterator[Finding]:
+    gone = np.diff(place[:, :3], axis=0)[steps]
+    expected = ((rates[1:, :3] + rates[:-1, :3]) / 2 * np.diff(time)[:, None])[steps]
+    if np.sum(gone**2) == 0 or np.abs(gone).sum() < _MOVES_S:
+        return
+    x, y = gone.ravel(), expected.ravel()
+    strength = raw_correlation(x, y)
+    slope = float(x @ y / (x @ x))
+    if strength > _ALIKE or strength < -_ALIKE:
+        yield from _judge(record, f"{name} linear", float(time[0]), slope, strength, "m/s")
+    elif strength < _UNLIKE:
+        yield in_episode(record, f"{name} linear", time[0], "velocity_unlike", "warning",
+            f"is not the derivative of the pose's position (correlation {strength:.2f}).",
+            "Linear velocity is expected in the world's axes.", correlation=strength)  # fmt: skip
+
+
+def _angular(
+    record: LogRecord, pose: str, twist: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
+) -> Iterator[Finding]:
+    """Which reading of quaternion and angular velocity agrees: order, axes, sign, unit."""
+    dt = np.diff(time)[:, None]
+    measured = ((rates[1:, 3:] + rates[:-1, 3:]) / 2 * dt)[steps]
+    if np.sqrt(np.sum(measured**2)) < _MOVES_S:
+        return
+    readings = {
+        "": turning(place[:, 3:], body=True)[steps],
+        "xyzw": turning(place[:, [6, 3, 4, 5]], body=True)[steps],
+        "world": turning(place[:, 3:], body=False)[steps],
+    }
+    errors = {}
+    for name, turn in readings.items():
+        errors[name] = 1 - raw_correlation(turn.ravel(), measured.ravel())
+    best = min(errors, key=errors.__getitem__)
+    figures = {f"correlation_{name or 'wxyz'}": 1 - error for name, error in errors.items()}
+    if errors[""] > 0.2 and errors[best] < 0.5 * errors[""] and 1 - errors[best] > _ALIKE:
+        if best == "xyzw":
+            yield in_episode(record, pose, time[0], "quaternion_order", "error",
+                "turns as its angular velocity says only if it is read as xyzw "
+                f"(correlation {1 - errors[best]:.2f} instead of {1 - errors['']:.2f}).",
+                "--quaternions xyzw", **figures)  # fmt: skip
+        else:
+            yield in_episode(record, twist, time[0], "twist_axes", "error",
+                f"angular velocity fits the pose in the world's axes (correlation {1 - errors[best]:.2f}), not in the "
+                f"body's ({1 - errors['']:.2f}).", "Turn it into the body's axes.", **figures)  # fmt: skip
+        return
+    x, y = readings[""].ravel(), measured.ravel()
+    strength, slope = raw_correlation(x, y), float(x @ y / max(x @ x, 1e-300))
+    if abs(strength) > _ALIKE:
+        yield from _judge(record, f"{twist} angular", float(time[0]), slope, strength, "rad/s")
+
+
+def turning(wxyz: Array, *, body: bool) -> Array:
+    """Rotation vectors ``(T − 1, 3)`` from each orientation to the next, in the body's or the world's axes."""
+    norm = np.linalg.norm(wxyz, axis=1, keepdims=True)
+    rotations = Rotation.from_quat(np.where(norm > 0, wxyz, [1, 0, 0, 0]), scalar_first=True)
+    earlier, later = rotations[:-1], rotations[1:]
+    return ((earlier.inv() * later) if body else (later * earlier.inv())).as_rotvec()
+
+
+_SMOOTH_S = 0.08  # over which positions are a cubic: accelerations of arms have most of their power below 5 Hz
+_FEWEST_FOR_TORQUE = 64
+_MOVES = 0.02  # rad or m that a joint has to move in an episode
+_AGAINST = -0.3  # partial correlation with acceleration that is no noise
+_AGAINST_TWIN = -0.6  # correlation with the twin's torques, whose parameters may be far off
+_SHARE = 0.02  # of a torque's variance that goes with acceleration: less is lost in friction's and gravity's misfit
+_DRIVEN = 0.3  # of the largest joint's torque: a joint that is carried along shows what its rotor resists with
+_MILLI = 100.0  # times the twin's torque: no twin is that wrong
+_COULOMB_RAD_S = 0.1  # speed over which friction turns round
+
+
+def check_torques(record: LogRecord, series: Series, expectations: Expectations | None) -> Iterator[Finding]:
+    """Measured torques, and commands where they are torques."""
+    window = max(5, round(_SMOOTH_S / series.dt) | 1)
+    if not record.joints or not record.units.known or len(series.time) < max(_FEWEST_FOR_TORQUE, 2 * window):
+        return
+    q, v, a = motion(record.units.to_si(series.state), series.dt, window)
+    predicted = _predicted(record, expectations, q, v, a)
+    for name, torque in _torques(record, series):
+        spread = torque.std(axis=0)
+        if spread.max() == 0:
+            continue
+        smooth = np.asarray(savgol_filter(torque, window, 3, axis=0), dtype=np.float64)
+        for joint in range(len(record.joints)):
+            if spread[joint] < _DRIVEN * spread.max() or np.ptp(q[:, joint]) < _MOVES:
+                continue
+            if predicted is not None and not np.isnan(predicted[0, joint]):
+                yield from _against_twin(record, series, name, joint, smooth[:, joint], predicted[:, joint])
+            else:
+                yield from _against_acceleration(record, series, name, joint, smooth[:, joint], q, v, a)
+
+
+def motion(position: Array, dt: float, window: int) -> tuple[Array, Array, Array]:
+    """Positions, velocities and accelerations ``(N, n)`` of cubics fitted over ``window`` frames."""
+    made = np.array([savgol_filter(position, window, 3, deriv=order, delta=dt, axis=0) for order in range(3)])
+    return made[0], made[1], made[2]
+
+
+def _torques(record: LogRecord, series: Series) -> Iterator[tuple[str, Array]]:
+    if record.command == "torque" and series.action is not None and series.action.shape == series.state.shape:
+        yield "action/", series.action
+    signal = record.signals.get("joint_torque")
+    if signal is not None and signal.columns == record.joints:
+        measured = series.of(signal)
+        if measured is not None:
+            yield "joint_torque/", measured
+
+
+def _predicted(record: LogRecord, expectations: Expectations | None, q: Array, v: Array, a: Array) -> Array | None:
+    """The twin's torques in the log's columns, NaN for joints that it lacks."""
+    if expectations is None or expectations.inverse_dynamics is None:
+        return None
+    pairs = expectations.shared(record.joints)
+    if len(pairs) != len(expectations.joints):
+        return None
+    columns = [column for _, column in pairs]
+    made = np.full(q.shape, np.nan)
+    made[:, columns] = expectations.inverse_dynamics(q[:, columns], v[:, columns], a[:, columns])
+    return made
+
+
+def _against_twin(
+    record: LogRecord, series: Series, name: str, joint: int, torque: Array, predicted: Array
+) -> Iterator[Finding]:
+    x, y = predicted - predicted.mean(), torque - torque.mean()
+    power = float(x @ x)
+    correlation = raw_correlation(x, y)
+    slope = float(x @ y) / power if power > 0 else 0.0
+    if correlation < _AGAINST_TWIN:
+        yield _against(record, series, name, joint,
+            f"is against the torque that the twin's inverse dynamics asks for (correlation {correlation:.2f}, "
+            f"{slope:.3g} times).", correlation=correlation, slope=slope)  # fmt: skip
+    elif correlation > -_AGAINST_TWIN and slope > _MILLI:
+        yield Finding(
+            kind="torque_unit", severity="warning", column=name + record.joints[joint], episodes=(record.index,),
+            begin_s=float(series.time[0]),
+            evidence=f"is {slope:.4g} times the torque that the twin's inverse dynamics asks for (correlation "
+            f"{correlation:.2f}).", remedy="Give it in N·m: it may be mN·m, or a current.",
+            figures={"correlation": correlation, "slope": slope},
+        )  # fmt: skip
+
+
+def _against_acceleration(
+    record: LogRecord, series: Series, name: str, joint: int, torque: Array, q: Array, v: Array, a: Array
+) -> Iterator[Finding]:
+    others = [column for column in range(q.shape[1]) if column != joint]
+    angle = np.cumsum(q, axis=1)
+    nuisance = np.column_stack([
+        np.ones(len(q)), v[:, joint], np.tanh(v[:, joint] / _COULOMB_RAD_S),
+        np.sin(q[:, joint]), np.cos(q[:, joint]), np.sin(angle[:, joint]), np.cos(angle[:, joint]),
+        np.sin(angle[:, -1]), np.cos(angle[:, -1]), a[:, others],
+    ])  # fmt: skip
+    x, y = (_residual(nuisance, column) for column in (a[:, joint], torque))
+    correlation = raw_correlation(x, y)
+    share = correlation**2 * float(y @ y) / (len(y) * float(torque.var()))
+    if correlation < _AGAINST and share > _SHARE:
+        yield _against(record, series, name, joint,
+            f"goes against the joint's own acceleration (partial correlation {correlation:.2f}; the diagonal of a "
+            "mass matrix is positive).", correlation=correlation, share=share)  # fmt: skip
+
+
+def _residual(nuisance: Array, values: Array) -> Array:
+    solution = np.linalg.lstsq(nuisance, values, rcond=1e-9)[0]
+    return values - nuisance @ solution
+
+
+def _against(record: LogRecord, series: Series, name: str, joint: int, evidence: str, **figures: float) -> Finding:
+    """A torque of the wrong sign."""
+    column = name + record.joints[joint]
+    return in_episode(record, column, series.time[0], "torque_sign", "error", evidence, f"--flip {column}", **figures)

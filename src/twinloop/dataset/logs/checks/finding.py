@@ -1,0 +1,207 @@
+"""Describe what a check of a log is given and what it finds.
+
+The twin's expectations, findings with evidence and remedy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import Episode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
+
+LogRecord = Episode | RawEpisode
+InverseDynamics = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectations:
+    """A twin's joints as a log should show them.
+
+    Attributes:
+        name: the twin's, for messages.
+        joints: its robot's joints.
+        ranges: their positions in rad or m, ``(n, 2)``; infinite where a joint has no limits.
+        slides: which of them slide, ``(n,)``.
+        control: what it is commanded.
+        inverse_dynamics: joint torques ``(T, n)`` from positions, velocities and accelerations ``(T, n)``, in SI and in
+            the order of ``joints``; None where the twin cannot say.
+    """
+
+    name: str
+    joints: tuple[str, ...]
+    ranges: NDArray[np.float64]
+    slides: NDArray[np.bool_]
+    control: Literal["position", "torque"]
+    inverse_dynamics: InverseDynamics | None = None
+
+    def shared(self, joints: Sequence[str]) -> list[tuple[int, int]]:
+        """Column here and column in a log of each joint that both have."""
+        return [(row, list(joints).index(joint)) for row, joint in enumerate(self.joints) if joint in joints]
+
+
+Severity = Literal["error", "warning", "note"]
+_ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+_SHOWN = 6  # runs of episode numbers that a line shows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One defect of a log.
+
+    ``kind`` is its name (see the table in ``docs/log_checks.md``). An ``error`` would make a fit wrong or impossible, a
+    ``warning`` is true and may be meant, a ``note`` is worth knowing. ``column`` is the joint or ``signal/column``, ""
+    where all frames are concerned. It begins at ``begin_s`` of the first of ``episodes``; ``figures`` are the numbers
+    of the evidence there.
+    """
+
+    kind: str
+    severity: Severity
+    column: str
+    episodes: tuple[int, ...]
+    begin_s: float
+    evidence: str
+    remedy: str
+    figures: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    def line(self) -> str:
+        """One line for people."""
+        subject = f"{self.column}, " if self.column else ""
+        return (
+            f"{self.severity}: {self.kind}: {subject}{_numbers(self.episodes)} from {self.begin_s:.3f} s: "
+            f"{self.evidence} {self.remedy}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        return {
+            "kind": self.kind,
+            "severity": self.severity,
+            "column": self.column,
+            "episodes": list(self.episodes),
+            "begin_s": self.begin_s,
+            "evidence": self.evidence,
+            "remedy": self.remedy,
+            "figures": dict(self.figures),
+        }
+
+
+def in_episode(
+    record: LogRecord,
+    column: str,
+    begin: float,
+    kind: str,
+    severity: Severity,
+    evidence: str,
+    remedy: str,
+    **figures: float,
+) -> Finding:
+    """A defect of one column, from ``begin`` (s) of one episode on; see `Finding`."""
+    return Finding(
+        kind=kind,
+        severity=severity,
+        column=column,
+        episodes=(record.index,),
+        begin_s=float(begin),
+        evidence=evidence,
+        remedy=remedy,
+        figures={name: float(value) for name, value in figures.items()},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogReport:
+    """Everything that was found in a log, errors first.
+
+    ``lags`` is by how many seconds each joint's measurement follows its command, the median over the episodes; joints
+    that did not move enough to tell are missing.
+    """
+
+    findings: tuple[Finding, ...]
+    lags: Mapping[str, float]
+    episodes: int
+    frames: int
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """What would make a fit wrong or impossible."""
+        return tuple(finding for finding in self.findings if finding.severity == "error")
+
+    def of(self, kind: str) -> tuple[Finding, ...]:
+        """The findings of one kind."""
+        return tuple(finding for finding in self.findings if finding.kind == kind)
+
+    def text(self) -> str:
+        """Lines for people."""
+        counts = {severity: sum(f.severity == severity for f in self.findings) for severity in _ORDER}
+        said = ", ".join(f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items())
+        lines = [f"{self.episodes} episodes, {self.frames} frames: {said}"]
+        if self.lags:
+            lags = ", ".join(f"{joint} {1e3 * lag:.0f}" for joint, lag in self.lags.items())
+            lines.append(f"Measurements follow commands by (ms): {lags}")
+        return "\n".join([*lines, *(finding.line() for finding in self.findings)])
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files (schema 1)."""
+        return {
+            "schema": 1,
+            "passed": not self.errors,
+            "episodes": self.episodes,
+            "frames": self.frames,
+            "lags_s": dict(self.lags),
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+
+def merged(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """One finding for what recurs in several episodes, as it is in the first of them; errors first."""
+    groups: dict[tuple[str, str, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.kind, finding.severity, finding.column), []).append(finding)
+    joined = []
+    for group in groups.values():
+        numbers = tuple(dict.fromkeys(number for finding in group for number in finding.episodes))
+        joined.append(replace(group[0], episodes=numbers))
+    return tuple(sorted(joined, key=lambda finding: _ORDER.index(finding.severity)))
+
+
+def _numbers(episodes: Sequence[int]) -> str:
+    """``episode 3`` or ``episodes 0-3, 7``."""
+    if len(episodes) == 1:
+        return f"episode {episodes[0]}"
+    runs: list[list[int]] = []
+    for number in sorted(episodes):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    shown = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs[:_SHOWN])
+    return f"episodes {shown}" + (", …" if len(runs) > _SHOWN else "")
+
+
+POSITIONS = {
+    180 / math.pi: "degrees where radians should be",
+    math.pi / 180: "radians where degrees should be",
+    1000.0: "mm where m should be",
+    0.001: "m where mm should be",
+}
+VELOCITIES = {
+    **POSITIONS,
+    30 / math.pi: "turns per minute where rad/s should be",
+    math.pi / 30: "rad/s where turns per minute should be",
+}
+_NEAR = 1.35  # a known factor within this much: servos answer weakly, velocities are filtered
+
+
+def name_factor(slope: float, known: Mapping[float, str]) -> str | None:
+    """The mistake that a positive factor, which should be 1, comes from; None where it is near none that is known.
+
+    A joint that answers its command by a third only is weak, not in another unit.
+    """
+    return next((name for size, name in known.items() if size / _NEAR < slope < size * _NEAR), None)

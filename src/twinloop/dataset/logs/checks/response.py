@@ -1,0 +1,215 @@
+"""Whether each measurement answers its own command: with the right sign, in the same unit, and not another's.
+
+Commands and measurements are compared by how they move, over a twentieth of a second, so that offsets and the weight
+of an arm play no part. A position command is answered by the joint's position, a torque command by the measured torque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+
+from twinloop.dataset.logs.checks.finding import POSITIONS, Finding, LogRecord, name_factor
+from twinloop.dataset.logs.checks.series import Series
+from twinloop.stats import correlation_at_lags, raw_correlation, slope_change
+
+EARLIEST_S, LATEST_S = -0.3, 0.8  # lags that are looked at; servos answer after 0.1 to 0.17 s (SO-101, G1)
+_WINDOW_S = 2.0  # lags are voted for by stretches of this length, so that a fault that begins halfway is seen
+_ANSWERS = 0.5  # correlation from which a measurement is taken to follow a command, with either sign
+_OWN, _OTHER, _BETTER = 0.6, 0.75, 0.25  # of a swap: own correlation at most, another's at least, and their difference
+_SPLIT = 0.5  # part of the squared residuals that a change of sign or unit has to explain
+_STILL = 1e-9
+_AS_HIGH = 0.85  # of the highest peak
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """How one column follows its command: ``lag_s`` finer than a frame, ``correlation`` signed, at that lag."""
+
+    joint: str
+    lag_s: float
+    correlation: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Commands and what should follow them, ``(N, n)`` each, and the names of the columns in messages."""
+
+    series: Series
+    commands: NDArray[np.float64]
+    measured: NDArray[np.float64]
+    columns: tuple[str, ...]
+    flip: str
+
+
+def response_pair(record: LogRecord, series: Series) -> Pair | None:
+    """What answers the commands of an episode, or None where the log does not hold it."""
+    if series.action is None or series.action.shape[1] != len(record.joints) or not record.joints:
+        return None
+    if record.command == "position":
+        return Pair(series=series, commands=series.action, measured=series.state, columns=record.joints, flip="")
+    signal = record.signals.get("joint_torque")
+    torque = None if signal is None or signal.columns != record.joints else series.of(signal)
+    if torque is None or np.array_equal(torque, series.action):
+        return None
+    names = tuple(f"joint_torque/{joint}" for joint in record.joints)
+    return Pair(series=series, commands=series.action, measured=torque, columns=names, flip="joint_torque/")
+
+
+def check_response(record: LogRecord, pair: Pair) -> Iterator[Finding]:
+    """Swapped columns, wrong signs and unlike units of one episode."""
+    swapped = _swapped(pair)
+    for column, (other, own, better) in swapped.items():
+        yield Finding(
+            kind="swapped", severity="error", column=pair.columns[column], episodes=(record.index,),
+            begin_s=float(pair.series.time[0]),
+            evidence=f"follows the command of {record.joints[other]} (correlation {better:.2f}) and not its own "
+            f"({own:.2f}).",
+            remedy=f"Put the columns right: what stands as {record.joints[column]} is {record.joints[other]}.",
+            figures={"own": own, "other": better, "other_column": float(other)},
+        )  # fmt: skip
+    for column, name in enumerate(pair.columns):
+        if column not in swapped:
+            yield from _sign_and_unit(record, pair, column, name)
+
+
+def answers(pair: Pair) -> list[Answer]:
+    """The lag of every column that follows its command clearly."""
+    found = []
+    for column, name in enumerate(pair.columns):
+        answer = _best_lag(pair, column)
+        if answer is not None and abs(answer.correlation) >= _ANSWERS:
+            found.append(Answer(joint=name, lag_s=answer.lag_s, correlation=answer.correlation))
+    return found
+
+
+def _best_lag(pair: Pair, column: int) -> Answer | None:
+    """The lag that most stretches vote for, each with the magnitude of its correlation and the command's movement."""
+    dt = pair.series.dt
+    x, y = pair.series.moves(pair.commands[:, column]), pair.series.moves(pair.measured[:, column])
+    if np.ptp(x) <= _STILL or np.ptp(y) <= _STILL:
+        return None
+    earliest, latest = (round(end / dt) for end in (EARLIEST_S, LATEST_S))
+    earliest, latest = max(earliest, -(len(x) // 6)), min(latest, len(x) // 3)
+    lags = np.arange(earliest, latest + 1)
+    window = min(max(16, round(_WINDOW_S / dt)), len(x) - (latest - earliest))
+    votes, signed, total = np.zeros(len(lags)), np.zeros(len(lags)), 0.0
+    for first in range(-earliest, len(x) - window - latest + 1, window):
+        correlation, weight = _sliding(x[first : first + window], y[first + earliest : first + window + latest])
+        votes += weight * np.abs(correlation)
+        signed += weight * correlation
+        total += weight
+    if total == 0:
+        return None
+    best = _nearest_peak(lags, votes)
+    correlation = float(votes[best] / total * (np.sign(signed[best]) or 1.0))
+    return Answer(joint=pair.columns[column], lag_s=float(_peak(lags, votes, best)) * dt, correlation=correlation)
+
+
+def _sliding(part: NDArray[np.float64], around: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    """Correlation of a stretch with every stretch of its length within a longer one, and the energy of the former.
+
+    Each lag is compared over full length: with zeros beyond the ends, slow movements would seem to follow at once.
+    """
+    n, centred = len(part), part - part.mean()
+    sums, squares = (np.concatenate([[0.0], np.cumsum(around**power)]) for power in (1, 2))
+    energy = (squares[n:] - squares[:-n]) - (sums[n:] - sums[:-n]) ** 2 / n
+    weight = float(centred @ centred)
+    size = np.sqrt(weight * np.maximum(energy, 0.0))
+    tiny = 1e-9 * np.sqrt(weight * float(around @ around) + np.finfo(float).tiny)
+    product = np.correlate(around, centred, "valid")
+    return np.divide(product, size, out=np.zeros(len(size)), where=size > tiny), weight
+
+
+def _nearest_peak(lags: NDArray[np.int64], votes: NDArray[np.float64]) -> int:
+    """The row of the least lag among peaks about as high as the highest: what oscillates has one each half period."""
+    above = np.concatenate([[-np.inf], votes, [-np.inf]])
+    peaks = np.flatnonzero((votes >= above[:-2]) & (votes >= above[2:]) & (votes >= _AS_HIGH * votes.max()))
+    return int(peaks[np.argmin(np.abs(lags[peaks]))])
+
+
+def _peak(lags: NDArray[np.int64], votes: NDArray[np.float64], best: int) -> float:
+    """The top of the parabola through the best lag and its neighbours."""
+    if not 0 < best < len(votes) - 1:
+        return float(lags[best])
+    left, middle, right = votes[best - 1 : best + 2]
+    curvature = left - 2 * middle + right
+    return float(lags[best]) + (0.5 * (left - right) / curvature if curvature < 0 else 0.0)
+
+
+def _sign_and_unit(record: LogRecord, pair: Pair, column: int, name: str) -> Iterator[Finding]:
+    answer = _best_lag(pair, column)
+    if answer is None or abs(answer.correlation) < _ANSWERS:
+        return
+    shift = round(answer.lag_s / pair.series.dt)
+    x = pair.series.moves(pair.commands[:, column])
+    y = pair.series.moves(pair.measured[:, column])
+    x, y = (x[: len(x) - shift], y[shift:]) if shift >= 0 else (x[-shift:], y[:shift])
+    change = slope_change(x, y, least=max(8, len(x) // 20))
+    differ = change.before * change.after < 0 or not 0.2 < abs(change.before / (change.after or np.inf)) < 5
+    parts = [(0, len(x), float(x @ y / (x @ x)))]
+    if change.gain > _SPLIT and differ:
+        parts = [(0, change.index, change.before), (change.index, len(x), change.after)]
+    for first, stop, slope in parts:
+        a, b = x[first:stop], y[first:stop]
+        strength = raw_correlation(a, b)
+        if abs(strength) < _ANSWERS:
+            continue
+        begin = float(pair.series.time[0] if first == 0 else pair.series.time[first + max(shift, 0)])
+        yield from _judged(record, pair, name, begin, slope, strength, answer.lag_s, whole=len(parts) == 1)
+
+
+def _judged(
+    record: LogRecord, pair: Pair, name: str, begin: float, slope: float, strength: float, lag_s: float, *, whole: bool
+) -> Iterator[Finding]:
+    factor = name_factor(abs(slope), POSITIONS)
+    joint = name.rpartition("/")[2]
+    until = "" if whole else " This part of the episode differs from the rest."
+    if slope < 0 and _positive_lag_disagrees(pair, name):
+        yield Finding(
+            kind="wrong_sign", severity="error", column=name, episodes=(record.index,), begin_s=begin,
+            evidence=f"moves against its command (correlation {strength:.2f}, {slope:.3g} per unit of command, "
+            f"{1e3 * lag_s:.0f} ms later).{until}",
+            remedy=f"--flip {pair.flip}{joint} turns the measurement, --flip action/{joint} the command: whichever is "
+            "wrong against the twin's axis.",
+            figures={"correlation": strength, "slope": slope, "lag_s": lag_s},
+        )  # fmt: skip
+    if factor is not None:
+        yield Finding(
+            kind="unit_mismatch", severity="error", column=name, episodes=(record.index,), begin_s=begin,
+            evidence=f"moves by {abs(slope):.4g} per unit of its command: {factor}.{until}",
+            remedy="Give command and measurement in one unit (--units takes one per joint).",
+            figures={"slope": slope, "correlation": strength},
+        )  # fmt: skip
+
+
+def _positive_lag_disagrees(pair: Pair, name: str) -> bool:
+    """Whether no lag explains the movement with the right sign: a fast oscillation has one half a period later."""
+    column = pair.columns.index(name)
+    dt = pair.series.dt
+    x, y = pair.series.moves(pair.commands[:, column]), pair.series.moves(pair.measured[:, column])
+    _, values = correlation_at_lags(
+        x[:, None], y[:, None], earliest=round(EARLIEST_S / dt), latest=round(LATEST_S / dt)
+    )
+    return float(-values.min()) > float(values.max()) - 0.35  # a fault in the second half leaves both
+
+
+def _swapped(pair: Pair) -> dict[int, tuple[int, float, float]]:
+    """By column: whose command it follows instead, its correlation with its own, and with that one."""
+    dt, n = pair.series.dt, len(pair.columns)
+    if n < 2:
+        return {}
+    x, y = pair.series.moves(pair.commands), pair.series.moves(pair.measured)
+    _, values = correlation_at_lags(x, y, earliest=round(EARLIEST_S / dt), latest=round(LATEST_S / dt))
+    strength = np.abs(values).max(axis=0)  # (command, measurement)
+    commands, measured = linear_sum_assignment(-strength)
+    found = {}
+    for command, column in zip(commands.tolist(), measured.tolist(), strict=True):
+        own, other = float(strength[column, column]), float(strength[command, column])
+        if command != column and own < _OWN and other > _OTHER and other - own > _BETTER:
+            found[column] = (command, own, other)
+    return found

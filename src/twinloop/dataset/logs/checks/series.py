@@ -1,0 +1,138 @@
+"""The part of an episode that can be compared in time: without gaps and holes, on a uniform grid, unwrapped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.records import Signal
+from twinloop.dataset.logs.checks.finding import LogRecord
+from twinloop.dataset.logs.resampling import GAP_FACTOR, turn_of, unwrapped
+
+_FEWEST = 16  # frames of which something can be said
+_PARTS = 8  # strides that a series has at least
+_MOVEMENT_S = 0.05  # what moves is seen over so long: longer than a frame of 30 Hz, shorter than a servo's response
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """The longest unbroken stretch of an episode.
+
+    ``time`` ``(N,)`` is uniform with step ``dt``. ``state`` and ``action`` ``(N, n)`` are in the log's own units,
+    unwrapped, NaN filled in between; ``action`` is None where the log has no commands.
+    """
+
+    time: NDArray[np.float64]
+    dt: float
+    state: NDArray[np.float64]
+    action: NDArray[np.float64] | None
+
+    @property
+    def stride(self) -> int:
+        """Frames over which movement is seen."""
+        return max(1, min(round(_MOVEMENT_S / self.dt), len(self.time) // _PARTS))
+
+    def moves(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Movement of columns ``(N, …)`` over `stride` frames, ``(N − stride, …)``; row t belongs to ``time[t]``."""
+        return values[self.stride :] - values[: -self.stride]
+
+    def mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Columns ``(N, …)`` averaged as the trapezoid rule does over `stride` frames, ``(N − stride, …)``.
+
+        Of a rate, times `stride` · `dt`, it is what `moves` is of the position.
+        """
+        sums = np.cumsum((values[1:] + values[:-1]) / 2, axis=0)
+        sums = np.concatenate([np.zeros_like(sums[:1]), sums])
+        return (sums[self.stride :] - sums[: -self.stride]) / self.stride
+
+    def of(self, signal: Signal) -> NDArray[np.float64] | None:
+        """A signal at this series' times, linearly interpolated; None where it covers less than all of them."""
+        time, rows = increasing(signal.time)
+        if len(time) < _FEWEST or time[0] > self.time[0] + self.dt or time[-1] < self.time[-1] - self.dt:
+            return None
+        return _filled(time, signal.values[rows], self.time)
+
+
+def prepare(record: LogRecord, *, whole: bool = False) -> Series | None:
+    """The longest unbroken stretch of an episode while its motors were on, or None where there is too little of it.
+
+    Args:
+        record: any episode, with whatever defects.
+        whole: also while the motors were off.
+    """
+    usable = np.isfinite(record.time) & (_enabled(record) | whole)
+    first, stop = _longest_stretch(record.time, usable)
+    if stop - first < _FEWEST:
+        return None
+    time, rows = increasing(record.time[first:stop])
+    dt = float(np.median(np.diff(time))) if len(time) > 1 else 0.0
+    if dt <= 0:
+        return None
+    at = np.arange(time[0], time[-1] + dt / 2, dt)
+    if len(at) < _FEWEST:
+        return None
+    turns = turn_of(record.units)
+    state = _filled(time, record.state[first:stop][rows], at, turns)
+    return Series(time=at, dt=dt, state=state, action=_action(record, slice(first, stop), at, turns))
+
+
+def increasing(time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """The times that are finite and later than all before them, and their rows."""
+    finite = np.flatnonzero(np.isfinite(time))
+    latest = np.maximum.accumulate(time[finite]) if len(finite) else time[finite]
+    keep = finite[np.diff(latest, prepend=-np.inf) > 0] if len(finite) else finite
+    return time[keep], keep
+
+
+def _enabled(record: LogRecord) -> NDArray[np.bool_]:
+    signal = record.signals.get("enabled")
+    if signal is None or not len(signal.time):
+        return np.ones(len(record.time), dtype=np.bool_)
+    row = np.searchsorted(signal.time, np.nan_to_num(record.time), side="right") - 1
+    return signal.values[np.maximum(row, 0), 0] > 0
+
+
+def _longest_stretch(time: NDArray[np.float64], usable: NDArray[np.bool_]) -> tuple[int, int]:
+    """First row and the one after the last of the longest run of usable rows without a gap or a jump back."""
+    steps = np.diff(np.where(usable, time, np.nan))
+    forward = steps[steps > 0]
+    if not len(forward):
+        return 0, 0
+    broken = ~((steps >= 0) & (steps <= GAP_FACTOR * np.median(forward)))
+    cuts = [0, *(np.flatnonzero(broken) + 1), len(time)]
+    best = int(np.argmax(np.diff(cuts)))
+    return int(cuts[best]), int(cuts[best + 1])
+
+
+def _action(
+    record: LogRecord, stretch: slice, at: NDArray[np.float64], turns: NDArray[np.float64]
+) -> NDArray[np.float64] | None:
+    """Commands at moments: the stretch's own, or all where they have times of their own."""
+    if record.command == "none" or not record.action.size:
+        return None
+    own = getattr(record, "action_time", None)
+    own, action = (record.time[stretch], record.action[stretch]) if own is None else (own, record.action)
+    time, rows = increasing(own)
+    if not len(time):
+        return None
+    return _filled(time, action[rows], at, turns if record.command == "position" else None)
+
+
+def _filled(
+    time: NDArray[np.float64],
+    values: NDArray[np.float64],
+    at: NDArray[np.float64],
+    turns: NDArray[np.float64] | None = None,
+) -> NDArray[np.float64]:
+    """Columns at moments, over what is not finite; a column without a finite value is 0."""
+    made = np.zeros((len(at), values.shape[1]))
+    for column in range(values.shape[1]):
+        good = np.isfinite(values[:, column])
+        if good.any():
+            kept = values[good, column]
+            if turns is not None and np.isfinite(turns[column]):
+                kept = unwrapped(kept[:, None], turns[column : column + 1])[:, 0]
+            made[:, column] = np.interp(at, time[good], kept)
+    return made

@@ -1,0 +1,336 @@
+"""Check time itself (gaps, order, unit, repeated frames), and the clocks of commands against measurements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.dataset.logs.checks.finding import Finding, LogRecord, Severity, in_episode
+from twinloop.dataset.logs.checks.response import Answer, Pair
+from twinloop.dataset.logs.resampling import GAP_FACTOR
+from twinloop.stats import warped_correlation
+
+Array = NDArray[np.float64]
+Found = Callable[..., Finding]  # a finding of one clock, from a row on
+
+# No log in the registry is slower than 30 Hz or faster than 2 kHz; beyond these steps the unit is another one.
+_SLOWEST_S, _IMPOSSIBLE_S, _FASTEST_S = 0.5, 10.0, 2e-5
+_UNEVEN = 0.2  # of a step, between the 5th and the 95th percentile: replay needs a grid (our choice)
+_RATE_TOLERANCE = 0.02  # what replay allows between episodes (simulate/replay.py)
+_REPEATED = 0.01  # part of the moving frames; a bus that is read faster than it answers repeats frames
+_FEWEST_REPEATS, _FEWEST_FRAMES = 3, 8
+_MOTION = 3  # smallest steps ever seen
+
+
+def check_timing(record: LogRecord) -> Iterator[Finding]:
+    """Every clock of one episode: its frames', its commands', its signals'."""
+    seen: list[Array] = []
+    for name, time in _clocks(record):
+        if any(time is other or np.array_equal(time, other, equal_nan=True) for other in seen):
+            continue
+        seen.append(time)
+        yield from _check_clock(record, name, np.asarray(time, dtype=np.float64))
+    yield from _repeated_frames(record)
+
+
+def check_rates(records: Sequence[LogRecord]) -> Iterator[Finding]:
+    """Episodes whose rate is not that of the log."""
+    steps = {record.index: np.diff(record.time) for record in records if len(record.time) > 2}
+    medians = {index: float(np.nanmedian(values[values > 0])) for index, values in steps.items() if (values > 0).any()}
+    if len(medians) < 2:
+        return
+    usual = float(np.percentile(list(medians.values()), 50, method="lower"))
+    for index, step in medians.items():
+        if abs(usual / step - 1) > _RATE_TOLERANCE:
+            yield Finding(
+                kind="rate_differs",
+                severity="note",
+                column="",
+                episodes=(index,),
+                begin_s=0.0,
+                evidence=f"{1 / step:.2f} Hz, the log's median is {1 / usual:.2f} Hz.",
+                remedy="Fit it apart, or resample the log to one rate.",
+                figures={"rate_hz": 1 / step, "usual_hz": 1 / usual},
+            )
+
+
+def _clocks(record: LogRecord) -> Iterator[tuple[str, Array]]:
+    yield "", record.time
+    own = getattr(record, "action_time", None)
+    if own is not None:
+        yield "action", own
+    for name, signal in record.signals.items():
+        yield name, signal.time
+
+
+def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[Finding]:
+    def found(kind: str, severity: Severity, row: int, evidence: str, remedy: str, **figures: float) -> Finding:
+        begin = float(time[row]) if np.isfinite(time[row]) else _last_finite(time, row)
+        return in_episode(record, name, begin, kind, severity, evidence, remedy, frame=float(row), **figures)
+
+    holes = np.flatnonzero(~np.isfinite(time))
+    if len(holes):
+        yield found(
+            "time_not_finite", "error", int(holes[0]), f"{len(holes)} times are no numbers, first at frame {holes[0]}.",
+            "Remove those frames.", count=float(len(holes)),
+        )  # fmt: skip
+    finite = time[np.isfinite(time)]
+    rows, steps = np.flatnonzero(np.isfinite(time)), np.diff(finite)
+    if not (steps > 0).any():
+        return
+    median = float(np.median(steps[steps > 0]))
+    back = np.flatnonzero(steps < 0)
+    if len(back):
+        row = int(rows[back[0] + 1])
+        yield found(
+            "time_backwards", "error", row,
+            f"time jumps back by {-steps[back[0]]:.6g} s at frame {row} ({len(back)} such jumps).",
+            "Sort the rows, or split the episode where its clock began again.",
+            jump_s=float(steps[back[0]]), count=float(len(back)),
+        )  # fmt: skip
+    twice = np.flatnonzero(steps == 0)
+    if len(twice):
+        row = int(rows[twice[0] + 1])
+        yield found(
+            "time_duplicate", "error", row, f"{len(twice)} times stand there twice, first at frame {row}.",
+            "--drop-duplicates keeps the first of each.", count=float(len(twice)),
+        )  # fmt: skip
+    yield from _gaps(found, name, rows, steps, median)
+    yield from _steps(found, name, steps, median)
+
+
+def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median: float) -> Iterator[Finding]:
+    if name == "enabled":  # a switch is logged when it switches
+        return
+    gaps = np.flatnonzero(steps > GAP_FACTOR * median)
+    if len(gaps):
+        row = int(rows[gaps[0] + 1])
+        yield found(
+            "gap", "warning", row - 1,
+            f"{len(gaps)} gaps, the longest of {steps[gaps].max():.4g} s (a usual step is {median:.4g} s); the first "
+            f"before frame {row} lasts {steps[gaps[0]]:.4g} s.",
+            "--resample HZ splits the episode there; nothing is filled in.",
+            count=float(len(gaps)), longest_s=float(steps[gaps].max()), usual_s=median,
+        )  # fmt: skip
+
+
+def _steps(found: Found, name: str, steps: Array, median: float) -> Iterator[Finding]:
+    if name in ("enabled", "action"):  # neither a switch nor a command has to come regularly
+        return
+    if median > _SLOWEST_S or median < _FASTEST_S:
+        faster = median > _SLOWEST_S
+        unit = "milliseconds" if faster else "kiloseconds" if median < 1e-6 else "another unit"
+        yield found(
+            "time_unit", "error" if median > _IMPOSSIBLE_S or not faster else "warning", 0,
+            f"frames are {median:.4g} s apart, {1 / median:.4g} Hz; if these are {unit}, say so.",
+            "--time-scale 0.001 reads milliseconds, 1e-6 microseconds, 1e-9 nanoseconds.", step_s=median,
+        )  # fmt: skip
+        return
+    usual = steps[(steps > 0) & (steps <= GAP_FACTOR * median)]
+    low, high = np.percentile(usual, [5, 95])
+    if (high - low) / median > _UNEVEN:
+        yield found(
+            "uneven", "note", 0,
+            f"steps are {1e3 * low:.3g} to {1e3 * high:.3g} ms (5 to 95 %), the median {1e3 * median:.3g} ms.",
+            "--resample HZ brings the log onto a uniform grid.",
+            low_s=float(low), high_s=float(high), median_s=median,
+        )  # fmt: skip
+
+
+def repeated_rows(record: LogRecord) -> tuple[NDArray[np.intp], int]:
+    """Frames equal to the one before while the robot moves on both sides of them, and how many frames are in motion.
+
+    Motion is at least three of the smallest steps ever seen: slower, an encoder repeats itself rightly.
+    """
+    state = record.state
+    if len(state) < _FEWEST_FRAMES or not state.shape[1]:
+        return np.empty(0, dtype=np.intp), 0
+    step = np.abs(np.diff(state, axis=0))
+    grains = [column[column > 0].min() if (column > 0).any() else np.inf for column in step.T]
+    size = np.max(step / np.asarray(grains), axis=1)
+    same = ~np.any(step > 0, axis=1)
+    if getattr(record, "action_time", None) is None and record.command != "none" and len(record.action) == len(state):
+        same &= ~np.any(np.diff(record.action, axis=0) != 0, axis=1)
+    moving = np.zeros(len(size), dtype=np.bool_)
+    moving[1:-1] = np.minimum(size[:-2], size[2:]) >= _MOTION
+    return np.flatnonzero(same & moving) + 1, int(moving.sum())
+
+
+def _repeated_frames(record: LogRecord) -> Iterator[Finding]:
+    rows, moving = repeated_rows(record)
+    if len(rows) >= max(_FEWEST_REPEATS, _REPEATED * moving):
+        yield Finding(
+            kind="repeated_frames",
+            severity="warning",
+            column="",
+            episodes=(record.index,),
+            begin_s=float(record.time[rows[0]]),
+            evidence=f"{len(rows)} frames ({100 * len(rows) / moving:.1f} % of those in motion) repeat the one before, "
+            f"first frame {rows[0]}.",
+            remedy="--drop-duplicates leaves them out; the recorder reads faster than the robot answers.",
+            figures={"count": float(len(rows)), "part": len(rows) / moving, "frame": float(rows[0])},
+        )
+
+
+def _last_finite(time: Array, row: int) -> float:
+    before = time[:row][np.isfinite(time[:row])]
+    return float(before[-1]) if len(before) else 0.0
+
+
+# Servos follow after 0.1 to 0.17 s in the public logs (SO-101 3-4 frames, G1 4-5 frames at 30 Hz): twice that is late.
+_LATE_S = 0.35
+_AHEAD_FRAMES, _AHEAD_S = 1.0, 0.02  # a measurement before its command by more than both has another clock
+_APART_FRAMES, _APART_S = 3.0, 0.12  # joints of one robot, episodes of one log: more than both is no common clock
+_CLEAR = 0.8  # correlation from which a lag is told finely
+# Drifts over an episode and steps at moments of it that are tried, in s. Clocks of good logs, real and virtual, gain up
+# to 0.2 by any of them, planted drifts of 0.18 s and steps of 0.3 s gain 0.3 to 0.9.
+_TOTALS, _STEPS, _MOMENTS = np.linspace(-0.5, 0.5, 21), np.linspace(-0.5, 0.5, 11), np.linspace(0.1, 0.9, 17)
+_GAIN, _REACH_S = 0.3, 0.3
+# A clock is common to all joints: of one or two alone, a servo that is slower at other speeds looks the same.
+_FEWEST_JOINTS, _AGREEING = 3, 0.6
+_FOLLOWS = 0.003  # of a joint's movement left unexplained: its clock needs no bending
+_GRID_S, _LONG_S = 0.04, 4.0  # arms move below 5 Hz; a shorter episode tells no drift from a pause
+_FEWEST_EPISODES = 5
+# An episode's number, its first time, its frame's length in s, how its joints answer, and its conditions.
+Row = tuple[int, float, float, Sequence[Answer], tuple[tuple[str, float], ...]]
+_SHIFT = "--shift {:.3f} brings the measurements onto the commands' clock."
+
+
+def check_lags(lags: Sequence[Row]) -> Iterator[Finding]:
+    """Lags of all episodes together: too long, negative, unlike the other joints', unlike the other episodes'."""
+    if not lags:
+        return
+    numbers = tuple(dict.fromkeys(number for number, *_ in lags))
+    begin, frame = lags[0][1], float(np.median([dt for _, _, dt, *_ in lags]))
+    lags = [(number, at, dt, _clear(answers), group) for number, at, dt, answers, group in lags]
+    usual = median_lags([answers for *_, answers, _ in lags])
+    for joint, lag in usual.items():
+        if lag < -max(_AHEAD_FRAMES * frame, _AHEAD_S):
+            yield Finding(
+                kind="ahead", severity="error", column=joint, episodes=numbers, begin_s=begin,
+                evidence=f"moves {-1e3 * lag:.0f} ms before its command: two clocks, or a shifted column.",
+                remedy=_SHIFT.format(-lag), figures={"lag_s": lag},
+            )  # fmt: skip
+        elif lag > _LATE_S:
+            yield Finding(
+                kind="late", severity="warning", column=joint, episodes=numbers, begin_s=begin,
+                evidence=f"follows its command {1e3 * lag:.0f} ms later; servos of known logs take 100 to 170 ms.",
+                remedy=f"If the clocks differ, {_SHIFT.format(-(lag - 0.1))} Else the delay is the robot's.",
+                figures={"lag_s": lag},
+            )  # fmt: skip
+    yield from _unlike_joints(usual, numbers, begin, frame)
+    for group in dict.fromkeys(group for *_, group in lags):
+        yield from _unlike_episodes([row for row in lags if row[-1] == group], frame)
+
+
+def median_lags(answers: Sequence[Sequence[Answer]]) -> dict[str, float]:
+    """Each joint's median lag in s over the episodes in which it answered."""
+    by_joint: dict[str, list[float]] = {}
+    for episode in answers:
+        for answer in episode:
+            by_joint.setdefault(answer.joint, []).append(answer.lag_s)
+    return {joint: float(np.median(values)) for joint, values in by_joint.items()}
+
+
+def check_drift(index: int, pair: Pair, answers: Sequence[Answer]) -> Iterator[Finding]:
+    """A lag that grows, or steps, over one episode: the clocks run at unlike rates, or one was set anew.
+
+    All joints are seen through one bent clock after another; what counts is how much of their movement that a constant
+    lag of each leaves unexplained the best one explains.
+    """
+    dt = max(pair.series.dt, _GRID_S)
+    rows = np.arange(0, len(pair.series.time) - pair.series.stride, max(1, round(dt / pair.series.dt)))
+    chosen = [pair.columns.index(answer.joint) for answer in answers]
+    if len(rows) * dt < _LONG_S or len(chosen) < _FEWEST_JOINTS:
+        return
+    commands, measured = (pair.series.moves(part)[rows][:, chosen] for part in (pair.commands, pair.measured))
+    part, seconds = rows / rows[-1], float(rows[-1]) * pair.series.dt
+    dt = seconds / (len(rows) - 1)
+    lags, reach = np.array([answer.lag_s for answer in answers]) / dt, round(_REACH_S / dt)
+
+    def explained(bends: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
+        warps = np.array([_bend(total, at, part) for total, at in bends]) / dt
+        return warped_correlation(commands, measured, warps=warps, lags=lags, reach=reach)
+
+    straight = np.sum(1 - explained([(0.0, np.nan)])[0] ** 2)
+    if straight < _FOLLOWS * len(chosen):
+        return
+    for bends in (_bends(_TOTALS[::2], _STEPS[::2], _MOMENTS[::2]), _bends(_TOTALS, _STEPS, _MOMENTS)):
+        correlation = explained(bends)
+        left = np.sum(1 - correlation**2, axis=1)
+        best = int(np.argmin(left))
+        gain = float(1 - left[best] / straight)
+        if gain < _GAIN / 2:  # a finer search will not find twice as much
+            return
+    total, at = bends[best]
+    gaining = np.mean(correlation[best] ** 2 > explained([(0.0, np.nan)])[0] ** 2)
+    if gain < _GAIN or gaining < _AGREEING or np.abs(correlation[best]).mean() < _CLEAR:
+        return
+    begin = float(pair.series.time[0])
+    if np.isnan(at):
+        yield Finding(
+            kind="clock_drift", severity="error", column="", episodes=(index,), begin_s=begin,
+            evidence=f"the lag between commands and measurements grows by about {1e3 * total:+.0f} ms over "
+            f"{seconds:.3g} s, {100 * total / seconds:+.2g} % (explains {100 * gain:.0f} % of what a constant lag does "
+            "not).",
+            remedy=f"--clock-rate {1 + total / seconds:.4f} stretches the commands' clock to the measurements'.",
+            figures={"total_s": total, "slope": total / seconds, "gain": gain},
+        )  # fmt: skip
+    else:
+        yield Finding(
+            kind="clock_step", severity="error", column="", episodes=(index,), begin_s=begin + at * seconds,
+            evidence=f"from then on measurements follow commands about {1e3 * total:+.0f} ms later than before "
+            f"(explains {100 * gain:.0f} % of what a constant lag does not).",
+            remedy="Split the episode there: frames were lost, or a clock was set.",
+            figures={"step_s": total, "gain": gain},
+        )  # fmt: skip
+
+
+def _bends(
+    totals: NDArray[np.float64], steps: NDArray[np.float64], moments: NDArray[np.float64]
+) -> list[tuple[float, float]]:
+    """Drifts (at NaN) and steps to try, and none."""
+    drifts = [(float(total), np.nan) for total in totals]
+    return drifts + [(float(step), float(at)) for at in moments for step in steps if step != 0]
+
+
+def _bend(total: float, at: float, part: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds by which commands are seen later at each part of an episode, zero on average."""
+    bent = part if np.isnan(at) else (part >= at).astype(np.float64)
+    return total * (bent - 0.5)
+
+
+def _unlike_joints(usual: dict[str, float], numbers: tuple[int, ...], begin: float, frame: float) -> Iterator[Finding]:
+    for joint, lag in usual.items():
+        others = [value for name, value in usual.items() if name != joint]
+        rest = float(np.median(others)) if others else 0.0
+        if len(others) >= 2 and abs(lag - rest) > max(_APART_FRAMES * frame, _APART_S):
+            yield Finding(
+                kind="joint_lag", severity="warning", column=joint, episodes=numbers, begin_s=begin,
+                evidence=f"follows its command {1e3 * lag:.0f} ms later, the others {1e3 * rest:.0f} ms (medians).",
+                remedy=f"--shift {joint}={rest - lag:.3f} if its column is late; else its servo is slower.",
+                figures={"lag_s": lag, "others_s": rest},
+            )  # fmt: skip
+
+
+def _clear(answers: Sequence[Answer]) -> list[Answer]:
+    return [answer for answer in answers if abs(answer.correlation) > _CLEAR]
+
+
+def _unlike_episodes(lags: Sequence[Row], frame: float) -> Iterator[Finding]:
+    """Among episodes under equal conditions: with another gain a servo is slower."""
+    if len(lags) < _FEWEST_EPISODES:
+        return
+    usual = median_lags([answers for *_, answers, _ in lags])
+    for number, begin, _, answers, _ in lags:
+        apart = [answer.lag_s - usual[answer.joint] for answer in answers]
+        if apart and abs(np.median(apart)) > max(_APART_FRAMES * frame, _APART_S):
+            yield Finding(
+                kind="episode_lag", severity="warning", column="", episodes=(number,), begin_s=begin,
+                evidence=f"its joints follow their commands {1e3 * np.median(apart):+.0f} ms unlike in the other "
+                "episodes (median).",
+                remedy="Leave it out, or import it alone with --shift.",
+                figures={"apart_s": float(np.median(apart))},
+            )  # fmt: skip

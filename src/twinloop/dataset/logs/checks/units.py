@@ -1,0 +1,208 @@
+"""Check joints against the twin or what joints can do: whether they are the robot's, and in the unit that is said."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
+from twinloop.dataset.logs.checks.finding import Expectations, Finding, LogRecord, Severity, in_episode
+from twinloop.dataset.logs.checks.series import prepare
+from twinloop.dataset.logs.checks.values import wraps
+
+
+def check_joints(records: Sequence[LogRecord], expectations: Expectations) -> Iterator[Finding]:
+    """Missing and further joints, and another kind of command."""
+    for record in records:
+        begin = float(record.time[0]) if len(record.time) else 0.0
+        missing = [joint for joint in expectations.joints if joint not in record.joints]
+        further = [joint for joint in record.joints if joint not in expectations.joints]
+        if missing:
+            same = len(record.joints) == len(expectations.joints)
+            yield in_episode(
+                record, "", begin, "missing_joint", "error",
+                f"the log lacks {', '.join(missing)} of {expectations.name}; it has "
+                f"{', '.join(record.joints) or 'none'}.",
+                f"--joints {','.join(expectations.joints)} names the columns, if they are these."
+                if same
+                else "Choose a twin with these joints.",
+                count=float(len(missing)),
+            )  # fmt: skip
+        if further:
+            yield in_episode(
+                record, "", begin, "further_joint", "note", f"{expectations.name} has no {', '.join(further)}.",
+                "They are not used.", count=float(len(further)),
+            )  # fmt: skip
+        if record.command not in ("none", expectations.control):
+            yield in_episode(
+                record, "", begin, "command_kind", "error",
+                f"the log commands a {record.command}, {expectations.name} takes a {expectations.control}.",
+                f"Choose a twin whose robot has control: {record.command}.",
+            )  # fmt: skip
+
+
+Array = NDArray[np.float64]
+
+# What a value is worth in rad or m, by the unit that it might be in.
+_ANGLES = {RADIANS: 1.0, DEGREES: math.pi / 180, "counts of 4096 a turn": 2 * math.pi / 4096}
+_LENGTHS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}
+_MARGIN, _MARGIN_SI = 0.1, 0.05  # beyond a range: of its width, and rad or m; calibrations by hand are off by so much
+_TINY = 0.02  # of the range: what a whole log in radians covers if it is taken for degrees is less than 1/57
+_TURNS = 8 * math.pi  # rad: no joint of an arm turns four times; a pendulum that swings up does two or three
+_FASTEST = 40.0  # rad/s: the fastest joint of a legged robot (MIT Mini Cheetah, Katz 2019)
+_LONGEST = 10.0  # m that a sliding joint goes at most
+_SATURATED = 0.002  # part of the frames at exactly ±100 that only a normalized value has
+
+
+def check_units(records: Sequence[LogRecord], expectations: Expectations | None) -> Iterator[Finding]:
+    """Every joint's unit: against the twin's range where there is one, else against what joints can do."""
+    ranges: Mapping[str, Array] = {}
+    if expectations is not None:
+        ranges = {joint: expectations.ranges[row] for row, joint in enumerate(expectations.joints)}
+    for record in records:
+        for column, unit in enumerate(record.units.joints):
+            values = record.state[:, column]
+            good = np.isfinite(values)
+            if good.any() and wraps(values[good]) is None:  # what wraps is said to, and lies anywhere until mended
+                yield from _joint(record, unit.joint, column, ranges.get(unit.joint), good)
+    yield from _too_small(records, ranges)
+
+
+def _joint(
+    record: LogRecord, joint: str, column: int, limits: Array | None, good: NDArray[np.bool_]
+) -> Iterator[Finding]:
+    unit = record.units.joints[column]
+    values, time = record.state[good, column], record.time[good]
+    if unit.unit in (NORMALIZED, PERCENT):
+        yield from _normalized(record, joint, unit.unit, time, values)
+        return
+    if unit.scale is None or unit.offset is None:
+        return
+    position = unit.offset + unit.scale * values
+    if limits is not None and np.isfinite(limits).all():
+        yield from _against_range(record, joint, column, limits, time, values, position)
+    elif unit.unit in _LENGTHS:
+        far = np.flatnonzero(np.abs(position) > _LONGEST)
+        if len(far):
+            yield _unit_finding(record, joint, "error", float(time[far[0]]),
+                f"reaches {np.abs(position).max():.4g} m if it is in {unit.unit}; it looks like mm.", "mm")  # fmt: skip
+    else:
+        yield from _impossible_angle(record, joint, unit.unit, time, position)
+    yield from _at_hundred(record, joint, unit.unit, time, values)
+
+
+def _against_range(
+    record: LogRecord, joint: str, column: int, limits: Array, time: Array, values: Array, position: Array
+) -> Iterator[Finding]:
+    low, high = float(limits[0]), float(limits[1])
+    margin = _MARGIN * (high - low) + _MARGIN_SI
+    outside = np.flatnonzero((position < low - margin) | (position > high + margin))
+    if len(outside) <= 0.001 * len(position):
+        return
+    unit = record.units.joints[column]
+    excess = float(max(low - position.min(), position.max() - high))
+    family = _LENGTHS if unit.unit in _LENGTHS else _ANGLES
+    fits = [
+        name
+        for name, worth in family.items()
+        if name != unit.unit and low - margin <= worth * values.min() and worth * values.max() <= high + margin
+        and worth < family[unit.unit]
+    ]  # fmt: skip
+    evidence = (
+        f"{position.min():.4g} to {position.max():.4g} as {unit.unit}, outside of the twin's {low:.4g} to {high:.4g} "
+        f"in {100 * len(outside) / len(position):.3g} % of the frames"
+    )
+    if fits and excess > high - low:
+        yield _unit_finding(
+            record, joint, "error", float(time[outside[0]]), f"{evidence}; as {fits[0]} it lies within.", fits[0],
+            low=position.min(), high=position.max(),
+        )  # fmt: skip
+        return
+    yield Finding(
+        kind="out_of_range", severity="error" if excess > 0.5 * (high - low) else "warning", column=joint,
+        episodes=(record.index,), begin_s=float(time[outside[0]]), evidence=f"{evidence}.",
+        remedy="Check the joint's zero and the twin's range; --calibration gives a log its own.",
+        figures={"excess": excess, "part": len(outside) / len(position)},
+    )  # fmt: skip
+
+
+def _impossible_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[Finding]:
+    """Without a range: further and faster than joints go."""
+    reach = float(np.abs(position).max())
+    series = prepare(record, whole=True)
+    if reach <= _TURNS or series is None or unit != RADIANS:
+        return
+    column = record.joints.index(joint)
+    speed = float(np.percentile(np.abs(series.moves(series.state[:, column])), 99)) / (series.stride * series.dt)
+    first = int(np.argmax(np.abs(position) > _TURNS))
+    scale = np.array([unit.scale or 0.0 for unit in record.units.joints])
+    together = int(np.sum(np.abs(series.state * scale).max(axis=0) > _TURNS))
+    certain = record.command != "none" and (speed > _FASTEST or together > 1)
+    yield _unit_finding(
+        record, joint, "error" if certain else "warning", time[first],
+        f"reaches {reach:.4g} rad at up to {speed:.4g} rad/s (99 %); were these degrees, {math.radians(reach):.3g} rad "
+        f"at {math.radians(speed):.3g} rad/s.", DEGREES, reach=reach, speed=speed,
+    )  # fmt: skip
+
+
+def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[Finding]:
+    limit = 100.0
+    outside = np.flatnonzero((np.abs(values) > 1.05 * limit) | ((unit == PERCENT) & (values < -0.05 * limit)))
+    if len(outside):
+        yield Finding(
+            kind="out_of_range", severity="warning", column=joint, episodes=(record.index,),
+            begin_s=float(time[outside[0]]),
+            evidence=f"{values.min():.4g} to {values.max():.4g} in {unit}, which ends at {limit:g}.",
+            remedy="Calibrate the joint anew, or --units deg if these are degrees.",
+            figures={"low": float(values.min()), "high": float(values.max())},
+        )  # fmt: skip
+
+
+def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[Finding]:
+    """±100 exactly, again and again: LeRobot's normalized values end there, angles do not."""
+    at = np.flatnonzero(np.abs(values) == 100.0)
+    if unit == DEGREES and np.abs(values).max() <= 100.0 and len(at) > max(2, _SATURATED * len(values)):
+        yield _unit_finding(
+            record, joint, "warning", float(time[at[0]]),
+            f"{len(at)} frames are exactly ±100 and none is beyond: these may be normalized values, not degrees.",
+            NORMALIZED, frames=len(at),
+        )  # fmt: skip
+
+
+def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Iterator[Finding]:
+    """A whole log in degrees, or ±100, that covers no more than radians would."""
+    first = records[0]
+    units = {unit.unit for unit in first.units.joints}
+    if not units or not units <= {DEGREES, NORMALIZED, PERCENT} or any(r.joints != first.joints for r in records):
+        return
+    state = np.concatenate([record.state for record in records])
+    state = state[np.isfinite(state).all(axis=1)]
+    if not len(state):
+        return
+    reach, largest = np.ptp(state, axis=0), np.abs(state).max(axis=0)
+    widths = np.array([np.ptp(ranges[j]) if j in ranges else 2 * math.pi for j in first.joints])
+    widths = np.where(np.isfinite(widths), widths, 2 * math.pi)
+    covers = (reach.max() / np.degrees(widths).max()) if units == {DEGREES} else reach.max() / 200
+    as_radians = reach / widths
+    if largest.max() < 2 * math.pi and covers < _TINY and as_radians.max() > 0.1:
+        widest = int(np.argmax(reach))
+        for column, joint in enumerate(first.joints):
+            yield Finding(
+                kind="unit", severity="error" if ranges else "warning", column=joint,
+                episodes=tuple(dict.fromkeys(record.index for record in records)), begin_s=float(first.time[0]),
+                evidence=f"the whole log stays within ±{largest.max():.3g} {first.units.joints[column].unit}; the "
+                f"widest joint, {first.joints[widest]}, moves by {reach[widest]:.3g}. These look like radians.",
+                remedy="--units rad", figures={"range": float(reach[column])},
+            )  # fmt: skip
+
+
+def _unit_finding(
+    record: LogRecord, joint: str, severity: Severity, begin: float, evidence: str, better: str, **figures: float
+) -> Finding:
+    remedy = f"--units {better}" if " " not in better else f"Import {joint} in {better}."
+    if len({unit.unit for unit in record.units.joints}) > 1 and remedy.startswith("--"):
+        remedy = f"--units with {better} for {joint}."
+    return in_episode(record, joint, begin, "unit", severity, evidence, remedy, **figures)

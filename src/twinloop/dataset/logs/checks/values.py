@@ -1,0 +1,253 @@
+"""Check columns by themselves: no numbers, standing still, frozen, cut off, coarse, and steps that no joint makes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.dataset.logs.checks.finding import Finding, LogRecord, Severity, in_episode
+
+Array = NDArray[np.float64]
+
+_FROZEN_S, _FROZEN_FRAMES = 0.3, 8  # shorter standstills are pauses between two steps of an encoder
+_FROZEN_COMMAND = 0.05  # of the command's range, by which it moved meanwhile
+_FROZEN_JUMP = 4.0  # times the 99th percentile of the steps: what a sensor catches up with when it wakes
+_CUT_PART, _CUT_VISITS, _CUT_RUN = 0.01, 2, 4  # part of the frames at the extreme, visits to it, frames of a visit
+_CUT_SPEED = 0.5  # of the median step in motion, with which a value arrives at a limit that cuts it off
+_COARSE = 20  # steps that a moving joint's whole range should have at least
+_STILL = 0.005  # of the twin's or the other joints' range: less than this is no excitation
+_FEWEST = 16
+
+
+def check_numbers(record: LogRecord) -> Iterator[Finding]:
+    """NaN and infinity in measurements, commands and signals."""
+    own = getattr(record, "action_time", None)
+    tables = [("", record.joints, record.time, record.state)]
+    if record.command != "none":
+        tables.append(("action/", record.joints, record.time if own is None else own, record.action))
+    tables += [(f"{name}/", s.columns, s.time, s.values) for name, s in record.signals.items()]
+    for prefix, columns, time, values in tables:
+        for column, name in enumerate(columns[: values.shape[1]]):
+            bad = np.flatnonzero(~np.isfinite(values[:, column]))
+            if len(bad):
+                yield _at_row(
+                    "not_finite", "error", record, prefix + name, time, int(bad[0]),
+                    f"{len(bad)} of {len(values)} values are no numbers, first {values[bad[0], column]} at frame "
+                    f"{bad[0]}.",
+                    "--drop-missing leaves those frames out; a column without numbers is not to be imported.",
+                    count=float(len(bad)),
+                )  # fmt: skip
+
+
+def check_standstill(record: LogRecord) -> Iterator[Finding]:
+    """Joints that do not move at all or for a while, although their command does."""
+    if record.command != "position" or record.action.shape != record.state.shape:
+        return
+    for column, joint in enumerate(record.joints):
+        state, action = record.state[:, column], record.action[:, column]
+        if len(state) < _FEWEST or not np.isfinite(state).all() or not np.isfinite(action).all():
+            continue
+        reach = float(np.ptp(action))
+        if reach > 0 and np.ptp(state) == 0:
+            yield _at_row(
+                "constant", "error", record, joint, record.time, 0,
+                f"reads {state[0]:.6g} in every frame while its command moves by {reach:.4g}.",
+                "Leave the joint out (--joints), or find its encoder's cable.", command_range=reach,
+            )  # fmt: skip
+        elif np.ptp(state) > 0:
+            yield from _frozen(record, joint, state, action, reach)
+
+
+def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: float) -> Iterator[Finding]:
+    """A standstill under a moving command that ends with a jump, as a sensor that wakes up does."""
+    steps = np.abs(np.diff(state))
+    usual = float(np.percentile(steps, 99))
+    for first, stop in _runs(steps == 0):
+        lasts = float(record.time[stop] - record.time[first])
+        moved = float(np.ptp(action[first : stop + 1]))
+        jump = float(steps[stop]) if stop < len(steps) else 0.0
+        if lasts < _FROZEN_S or stop - first < _FROZEN_FRAMES or moved < _FROZEN_COMMAND * reach:
+            continue
+        to_the_end = stop == len(steps) and moved > 5 * _FROZEN_COMMAND * reach
+        if jump > _FROZEN_JUMP * usual or to_the_end:
+            end = "until the end" if to_the_end else f"and then jumps by {jump:.4g}"
+            yield _at_row(
+                "frozen", "error" if not to_the_end else "warning", record, joint, record.time, first,
+                f"reads {state[first]:.6g} for {lasts:.3g} s {end}, while its command moves by {moved:.4g}.",
+                "Leave that part out: split the episode there.",
+                lasts_s=lasts, command_moves=moved, jump=jump,
+            )  # fmt: skip
+            return
+
+
+def check_cut_off(record: LogRecord) -> Iterator[Finding]:
+    """Values that run into an extreme at speed and stay there exactly, more than once: a limit cuts them off."""
+    for column, joint in enumerate(record.joints[: record.state.shape[1]]):
+        series = record.state[:, column]
+        if len(series) < _FEWEST or not np.isfinite(series).all() or np.ptp(series) == 0:
+            continue
+        for extreme in (float(series.min()), float(series.max())):
+            found = _cut(series, extreme)
+            if found is not None:
+                row, count, visits = found
+                yield _at_row(
+                    "cut_off", "warning", record, joint, record.time, row,
+                    f"stops at exactly {extreme:.6g} on {visits} visits, {count} frames in all: a limit or the end "
+                    "of a range cuts it off.",
+                    "True of a joint driven into its stop; else the log's range is too small. Leave those parts "
+                    "out of a fit.",
+                    level=extreme, frames=float(count), visits=float(visits),
+                )  # fmt: skip
+
+
+def _cut(series: Array, extreme: float) -> tuple[int, int, int] | None:
+    """First row, frames and visits at an extreme that cuts a series off."""
+    steps = np.abs(np.diff(series))
+    typical = float(np.median(steps[steps > 0]))
+    runs = [(a, b) for a, b in _runs(series == extreme) if b - a >= _CUT_RUN]
+    # A joint that comes to rest arrives slowly; what is cut off arrives as fast as it moves.
+    sharp = [
+        (a, b)
+        for a, b in runs
+        if a >= 2
+        and abs(series[a - 1] - series[a - 2]) >= _CUT_SPEED * typical
+        and abs(series[a - 1] - series[a - 2]) > 2.5 * steps[steps > 0].min()
+    ]
+    count = sum(b - a for a, b in sharp)
+    if len(sharp) < _CUT_VISITS or count < _CUT_PART * len(series):
+        return None
+    return sharp[0][0], count, len(sharp)
+
+
+def check_resolution(record: LogRecord) -> Iterator[Finding]:
+    """Moving joints whose readings have too few steps to fit to."""
+    for column, joint in enumerate(record.joints[: record.state.shape[1]]):
+        series = record.state[:, column]
+        series = series[np.isfinite(series)]
+        steps = np.abs(np.diff(series))
+        moves = steps[steps > 0]
+        if len(moves) < _FEWEST:
+            continue
+        grain, reach = float(moves.min()), float(np.ptp(series))
+        whole = np.abs(moves / grain - np.round(moves / grain)).max() < 0.05
+        if whole and reach / grain < _COARSE:
+            yield _at_row(
+                "coarse", "warning", record, joint, record.time, 0,
+                f"moves by {reach:.4g} in {reach / grain:.0f} steps of {grain:.4g}.",
+                "Move it further, or give the fit the encoder's resolution as noise.", grain=grain, range=reach,
+            )  # fmt: skip
+
+
+def check_excitation(records: Sequence[LogRecord]) -> Iterator[Finding]:
+    """Joints that move in no episode, and logs in which nothing does."""
+    joints = records[0].joints
+    alike = [record for record in records if record.joints == joints and record.state.shape[1:] == (len(joints),)]
+    if not joints or not alike:
+        return
+    state = np.concatenate([record.state for record in alike])
+    if not len(state):
+        return
+    reach = np.nan_to_num([np.ptp(c[np.isfinite(c)]) if np.isfinite(c).any() else 0.0 for c in state.T])
+    scale = np.array([abs(unit.scale) if unit.scale else np.nan for unit in records[0].units.joints])
+    least = np.where(np.isnan(scale), _STILL * max(reach.max(), 1.0), _STILL / np.where(np.isnan(scale), 1.0, scale))
+    still = reach < least
+    numbers = tuple(dict.fromkeys(record.index for record in alike))
+    for column in np.flatnonzero(still):
+        unit = records[0].units.joints[column].unit
+        yield Finding(
+            kind="no_excitation", severity="error" if still.all() else "warning", column=joints[column],
+            episodes=numbers, begin_s=0.0, evidence=f"moves by {reach[column]:.3g} {unit} in the whole log.",
+            remedy="Nothing about this joint can be identified; record a log in which it moves.",
+            figures={"range": float(reach[column])},
+        )  # fmt: skip
+
+
+def _runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """First row and the one after the last of every run of True."""
+    edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
+    return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
+
+
+def _at_row(
+    kind: str, severity: Severity, record: LogRecord, column: str, time: Array, row: int, evidence: str, remedy: str,
+    **figures: float,
+) -> Finding:  # fmt: skip
+    return in_episode(record, column, time[row], kind, severity, evidence, remedy, frame=float(row), **figures)
+
+
+# What a value jumps by where it wraps, in the log's own units: turns, and the counts of encoders of 10 to 16 bits.
+_PERIODS = {
+    "2π rad": 2 * math.pi,
+    "360°": 360.0,
+    "1024 counts": 1024.0,
+    "4096 counts": 4096.0,
+    "16384 counts": 16384.0,
+    "65536 counts": 65536.0,
+}
+_NEAR = 0.12  # of a period, from it: what the joint itself moves in that frame
+_QUIET = 0.12  # of a period: the steps around a wrap
+_SPIKE = 8.0  # times the median step in motion, and twice the 98th percentile of all
+
+
+def check_jumps(record: LogRecord) -> Iterator[Finding]:
+    """Wrap-around and spikes in measured positions and, where they are positions, in commands."""
+    own = getattr(record, "action_time", None)
+    tables = [("", record.time, record.state)]
+    if record.command == "position":
+        tables.append(("action/", record.time if own is None else own, record.action))
+    for prefix, time, values in tables:
+        for column, joint in enumerate(record.joints[: values.shape[1]]):
+            good = np.isfinite(values[:, column])
+            if good.sum() >= _FEWEST:
+                yield from _column(record, prefix + joint, time[good], values[good, column])
+
+
+def wraps(series: NDArray[np.float64]) -> tuple[str, float, NDArray[np.intp]] | None:
+    """The period by which a series ``(T,)`` wraps, in words and its own units, and the rows after each wrap."""
+    steps = np.diff(series)
+    for name, period in _PERIODS.items():
+        near = np.abs(np.abs(steps) - period) < _NEAR * period
+        rest = np.where(near, 0.0, steps)
+        if near.any() and np.abs(rest).max() < _QUIET * period and np.ptp(series) < 1.2 * period:
+            return name, period, np.flatnonzero(near) + 1
+    return None
+
+
+def _column(record: LogRecord, name: str, time: NDArray[np.float64], series: NDArray[np.float64]) -> Iterator[Finding]:
+    joint = name.removeprefix("action/")
+    wrapped = wraps(series)
+    if wrapped is not None:
+        period, size, rows = wrapped
+        yield Finding(
+            kind="wraps", severity="error", column=name, episodes=(record.index,), begin_s=float(time[rows[0]]),
+            evidence=f"jumps {len(rows)} times by {period}, first from {series[rows[0] - 1]:.5g} to "
+            f"{series[rows[0]]:.5g}.",
+            remedy=f"--unwrap {joint} joins the turns.",
+            figures={"count": float(len(rows)), "period": size, "frame": float(rows[0])},
+        )  # fmt: skip
+        return
+    rows = _spikes(series)
+    if len(rows):
+        row = int(rows[0])
+        yield Finding(
+            kind="spike", severity="warning", column=name, episodes=(record.index,), begin_s=float(time[row]),
+            evidence=f"{len(rows)} single frames lie far off, first {series[row]:.5g} between {series[row - 1]:.5g} "
+            f"and {series[row + 1]:.5g}.",
+            remedy="Leave those frames out, or make them NaN and use --drop-missing; a lost packet reads so.",
+            figures={"count": float(len(rows)), "frame": float(row)},
+        )  # fmt: skip
+
+
+def _spikes(series: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Rows that leave and come back within one frame, further than any usual step goes."""
+    steps = np.diff(series)
+    usual = float(np.percentile(np.abs(steps), 98))
+    moves = np.abs(steps[steps != 0])
+    floor = max(_SPIKE * float(np.median(moves)) if len(moves) else 0.0, 2.0 * usual)
+    out, back = steps[:-1], steps[1:]
+    apart = np.minimum(np.abs(out), np.abs(back))
+    around = np.abs(series[2:] - series[:-2])
+    return np.flatnonzero((out * back < 0) & (apart > floor) & (around < 0.5 * apart)) + 1

@@ -1,0 +1,138 @@
+"""A recorded log as a LeRobotDataset v3.0: rounded for learners, exact for the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from twinloop.core.errors import LogError
+from twinloop.core.records import Episode, Provenance, SimEpisode
+from twinloop.dataset.lerobot.writer import DatasetWriter
+from twinloop.dataset.side_tables import SideTable
+from twinloop.dataset.signals import SIMULATION_TABLE as SIMULATION
+from twinloop.dataset.signals import TABLE, readings, shared_signals, signals_table, simulation_table
+from twinloop.dataset.spec import DatasetSpec, ReadingSpec
+
+_COMMANDED = {"position": "positions", "torque": "torques", "none": "nothing"}
+_NO_STATES = np.empty((0, 0))
+
+
+def write_log_dataset(
+    episodes: Sequence[Episode],
+    path: Path | str,
+    *,
+    name: str = "",
+    data_hash: str = "",
+    licence: str = "",
+    block_size: int = 64,
+) -> Path:
+    """Write the episodes of one log as a v3.0 dataset of source ``real`` (or what the episodes say).
+
+    LeRobot's files get nominal timestamps at the log's median rate and float32 values; the log's own times and
+    numbers are kept beside them, and `load_log` on the result returns them unchanged. Signals are kept exactly, and
+    those that all episodes have become features as well (see `recorded_signals`).
+
+    Args:
+        episodes: with the same joints and units; numbered by position in the dataset, their own index kept.
+        path: an absent or empty folder.
+        name: the dataset's name; by default the folder's.
+        data_hash: the hash of the log's files, kept in the provenance.
+        licence: the data's licence, for the card.
+        block_size: episodes per file.
+
+    Raises:
+        LogError: no episodes, none with a joint, or they differ in joints, units or what is commanded.
+        DatasetError: the folder is not empty, or the disk is full.
+    """
+    if not episodes:
+        raise LogError("There are no episodes to write.")
+    path, first = Path(path), episodes[0]
+    for episode in episodes:
+        if episode.units != first.units:
+            raise LogError(
+                f"Episode {episode.index} has other joints or units than episode {first.index}. "
+                "A dataset has one set of joints and units: import them separately."
+            )
+        if episode.command != first.command:
+            raise LogError(
+                f"Episode {episode.index} commands {_COMMANDED[episode.command]}, episode {first.index} "
+                f"{_COMMANDED[first.command]}. A dataset's actions are of one kind: import them separately."
+            )
+    if not first.joints:
+        raise LogError(
+            f"{first.origin or 'The log'} is of a body without joints, and a LeRobot dataset is made of actions and "
+            "positions of joints. identify and gap take such a log as it is."
+        )
+    shared = shared_signals(episodes)
+    spec = DatasetSpec(
+        name=name or path.name,
+        robot_type=first.robot_type or "unknown",
+        fps=_rate(episodes),
+        joints=first.joints,
+        units=first.units,
+        block_size=block_size,
+        success=False,
+        licence=licence,
+        readings=tuple(shared.values()),
+    )
+    with DatasetWriter.open(path, spec) as writer:
+        for block in range(-(-len(episodes) // block_size)):
+            numbers = [number for number in writer.attempts(block) if number < len(episodes)]
+            chosen = [episodes[number] for number in numbers]
+            rows = [_as_rows(number, log, data_hash, shared) for number, log in zip(numbers, chosen, strict=True)]
+            tables = _tables(episodes, numbers, chosen)
+            writer.commit_block(block, rows, logs=chosen, outcome={"recorded": len(rows)}, tables=tables)
+        writer.finish()
+    return path
+
+
+def _tables(
+    episodes: Sequence[Episode], numbers: Sequence[int], chosen: Sequence[Episode]
+) -> dict[str, SideTable] | None:
+    """The side tables of some of the episodes: those that any episode has something for."""
+    tables: dict[str, SideTable] = {}
+    if any(episode.signals for episode in episodes):
+        tables[TABLE] = signals_table(numbers, chosen)
+    if any(episode.simulation for episode in episodes):
+        tables[SIMULATION] = simulation_table(numbers, chosen)
+    return tables or None
+
+
+def _rate(episodes: Sequence[Episode]) -> int:
+    steps = np.concatenate([np.diff(episode.time) for episode in episodes])
+    if not len(steps):
+        raise LogError("Every episode has a single frame, so the log has no rate. Record longer episodes.")
+    return max(1, round(1 / float(np.median(steps))))
+
+
+def _as_rows(number: int, log: Episode, data_hash: str, shared: Mapping[str, ReadingSpec]) -> SimEpisode:
+    also: dict[str, Any] = {} if log.command == "position" else {"command": log.command}
+    if log.conditions:
+        also["conditions"] = dict(log.conditions)
+    record = Provenance(
+        source=log.source,
+        twin="",
+        twin_hash="",
+        config_hash="",
+        params={},
+        seed_path=(0, log.index, 0),
+        versions={"twinloop": version("twinloop")},
+        actor="recorded",
+        task=log.task or "unnamed task",
+        units=log.units.to_json(),
+        extra={"origin": log.origin, "log_episode": log.index, "data_hash": data_hash, **also},
+    )
+    return SimEpisode(
+        number=number,
+        commands=_NO_STATES,
+        states=_NO_STATES,
+        action=log.action,
+        observation=log.state,
+        next_success=np.zeros(len(log), dtype=np.bool_),
+        provenance=record,
+        readings=readings(log, shared),
+    )

@@ -1,0 +1,89 @@
+"""Arrow tables as the `datasets` library saves them: a folder of splits, one split, or a single ``.arrow`` file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from twinloop.core.documents import read_json
+from twinloop.core.errors import DatasetError, LogError
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import require_columns
+from twinloop.dataset.logs.importers.columns import EpisodeBuilder
+from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode
+
+
+def recognizes(path: Path) -> bool:
+    """Whether a path is an ``.arrow`` file or a folder saved by ``datasets``."""
+    if path.is_file():
+        return path.suffix == ".arrow"
+    return (path / "state.json").is_file() or bool(_splits(path))
+
+
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
+    """The episodes of all splits, in the order of the files; joints and units must come from the caller.
+
+    Raises:
+        LogError: no rows, joints without names, or values that cannot be used.
+        UnitsError: the units are not given.
+        DatasetError: a file is truncated, or a path leaves the folder.
+    """
+    table = pa.concat_tables([_read_stream(file) for file in _files(path)])
+    if not table.num_rows:
+        raise LogError(f"{path} is empty: it has no rows.")
+    require_columns(["episode_index"], table.column_names, where=str(path))
+    builder = EpisodeBuilder(str(path), options, present=table.column_names)
+    require_columns(builder.columns, table.column_names, where=str(path))
+    owner = table["episode_index"].to_numpy()
+    starts = np.flatnonzero(np.diff(owner, prepend=owner[0] - 1))
+    if len(np.unique(owner)) != len(starts):
+        raise LogError(f"{path}: the rows of an episode do not lie together. Sort by episode_index and frame_index.")
+    stops = [*starts[1:], len(owner)]
+    chosen = table.select(builder.columns)
+    return [
+        builder.build(int(owner[start]), chosen.slice(int(start), int(stop - start)))
+        for start, stop in zip(starts, stops, strict=True)
+    ]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not (path / "state.json").is_file():
+        return [file for split in _splits(path) for file in _files(split)]
+    entries = read_json(path / "state.json")["_data_files"]
+    return [layout.inside(path, "{name}", {"name": entry["filename"]}) for entry in entries]
+
+
+def _splits(path: Path) -> list[Path]:
+    """The folders of a saved dictionary of splits, in its order, or by name where the list of splits is missing."""
+    listed = path / "dataset_dict.json"
+    if listed.is_file():
+        return [layout.inside(path, "{split}", {"split": split}) for split in read_json(listed)["splits"]]
+    return sorted(state.parent for state in path.glob("*/state.json"))
+
+
+def _read_stream(path: Path) -> pa.Table:
+    try:
+        with pa.memory_map(str(path)) as source:
+            return _open(source).read_all()
+    except FileNotFoundError:
+        raise DatasetError(f"{path} is missing: the folder's state.json names it. Restore the file.") from None
+    except (pa.ArrowException, OSError) as error:
+        raise DatasetError(
+            f"{path} is truncated or not an Arrow table ({str(error).splitlines()[0]}). Copy it again."
+        ) from error
+
+
+def _open(source: pa.MemoryMappedFile) -> pa.ipc.RecordBatchStreamReader | pa.ipc.RecordBatchFileReader:
+    """A stream, which ``datasets`` writes, or else Arrow's file format."""
+    if source.read(6) == b"ARROW1":
+        source.seek(0)
+        return pa.ipc.open_file(source)
+    source.seek(0)
+    return pa.ipc.open_stream(source)
+
+
+IMPORTER = Importer(name="arrow", recognizes=recognizes, read=read)

@@ -1,0 +1,249 @@
+"""CSV logs that say what they hold: in their own names, or in a YAML file beside them (see `describe`).
+
+The format: an optional header of ``# key: value`` lines, then one header row and one row per frame::
+
+    # units: deg, gripper=range_0_100
+    # task: pick up the cube
+    # robot: so101_follower
+    # conditions: mass_kg=0.1
+    episode,time_s,action/shoulder_pan,action/gripper,state/shoulder_pan,state/gripper
+    0,0.0,-8.0,0.9,-7.7,0.9
+
+``time_s`` or ``time_ms`` is required; ``episode`` is optional (without it the file is one episode). Each joint has a
+column ``action/JOINT`` and one ``state/JOINT``, in any order. Its unit is a suffix of both columns
+(``action/shoulder_pan_deg``), or stands in the ``units`` line: one unit for all, exceptions as ``JOINT=UNIT``.
+
+``# command: torque`` says that actions are torques in N·m, ``# command: none`` that there are none. What else was
+measured stands in columns in SI: ``velocity/JOINT``, ``torque/JOINT``, ``pose/BODY/x``, ``y``, ``z``, ``qw`` … ``qz``,
+``twist/BODY/vx`` … ``wz``, ``acceleration/SITE/x``, ``angular_velocity/SITE/x``, ``wrench/SITE/fx`` … ``tz``,
+``motor/m1`` …, ``enabled``. Other columns are ignored.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError, UnitsError, UnknownNameError
+from twinloop.core.units import UnitMap, require_joints, split_unit
+from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, resolve_units, stated_unit
+from twinloop.dataset.logs.importers.table_description import describe
+from twinloop.dataset.logs.importers.tables import COMMANDS, KNOWN, Layout, SignalColumns, bounded, build, numbers
+
+_TIMES = {"time_s": 1.0, "time_ms": 1e-3}
+_JOINT_SIGNALS = {"velocity": ("joint_velocity", "rad/s"), "torque": ("joint_torque", "N·m")}
+_SUFFIXES = ("_range_m100_100", "_range_0_100", "_deg", "_rad", "_mm", "_cm", "_m")
+
+
+def recognizes(path: Path) -> bool:
+    """Whether a path is a CSV file."""
+    return path.is_file() and path.suffix == ".csv"
+
+
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
+    """The file's episodes, in order of appearance.
+
+    Raises:
+        LogError: no rows, no time, no joints, a joint with only one of its two columns, a text where a number
+            should be, an episode that is no whole number.
+        UnitsError: a joint's unit is nowhere, or is said twice and differently: by its two columns, a suffix, the
+            ``units`` line or the caller.
+    """
+    header, body = _split(path)
+    described = describe(path, options)
+    if described is not None:
+        return build(path, _parse(path, body, described.delimiter), described.layout(options), options)
+    table = _parse(path, body)
+    if not table.num_rows:
+        raise LogError(f"{path} is empty: it has no rows.")
+    return build(path, table, _layout(path, header, table, options), options)
+
+
+def _layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> Layout:
+    """What the columns are, by their own names and the lines above them."""
+    command = header.get("command", "position")
+    if command not in COMMANDS:
+        raise UnknownNameError("command", command, COMMANDS, where=f"the command line of {path}")
+    signals = signal_columns(path, table.column_names)
+    free = any(not name.startswith("joint_") for name in signals)
+    suffixed = _joint_units(path, table.column_names, command, alone=free)
+    joints = list(options.joints) if options.joints is not None else list(suffixed)
+    require_joints(joints, list(suffixed), where=str(path))
+    time, scale = _time(path, table)
+    state = tuple(f"state/{joint}{suffixed[joint]}" for joint in joints)
+    sample = np.stack([numbers(path, table, column) for column in state], axis=1) if state else np.empty((0, 0))
+    chosen = {joint: suffixed[joint] for joint in joints}
+    suffix = {joint: "" if command == "torque" else chosen[joint] for joint in joints}
+    return Layout(
+        time=time,
+        time_scale=scale,
+        episode="episode" if "episode" in table.column_names else None,
+        units=_units(path, header, chosen, options, sample=sample),
+        state=state,
+        action=() if command == "none" else tuple(f"action/{joint}{suffix[joint]}" for joint in joints),
+        command=command if joints else "none",
+        signals=_of_joints(signals, joints),
+        conditions=_conditions(path, header),
+        task=header.get("task", ""),
+        robot_type=header.get("robot", ""),
+    )
+
+
+def _of_joints(signals: Mapping[str, SignalColumns], joints: Sequence[str]) -> dict[str, SignalColumns]:
+    """The signals, those of joints for the chosen ones alone."""
+    found: dict[str, SignalColumns] = {}
+    for name, columns in signals.items():
+        rows = [i for i, label in enumerate(columns.labels) if not name.startswith("joint_") or label in joints]
+        if rows:
+            picked = {key: tuple(getattr(columns, key)[i] for i in rows) for key in ("columns", "labels", "factors")}
+            found[name] = replace(columns, **picked)
+    return found
+
+
+def signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumns]:
+    """The signals that columns hold by their names, in SI.
+
+    Raises:
+        LogError: a signal lacks columns; names them.
+    """
+    found: dict[str, dict[str, str]] = {}
+    for column in columns:
+        kind, *rest = column.split("/")
+        if kind in _JOINT_SIGNALS and rest:
+            found.setdefault(_JOINT_SIGNALS[kind][0], {})["/".join(rest)] = column
+        elif kind in KNOWN and len(rest) >= 2:
+            found.setdefault(f"{kind}/{'/'.join(rest[:-1])}", {})[rest[-1]] = column
+        elif (kind == "motor" and rest) or column == "enabled":
+            found.setdefault(kind, {})[rest[0] if rest else kind] = column
+    units = dict(_JOINT_SIGNALS.values()) | {kind: unit for kind, (_, unit) in KNOWN.items()}
+    signals: dict[str, SignalColumns] = {}
+    for name, by_label in found.items():
+        kind = name.partition("/")[0]
+        wanted = KNOWN[kind][0] if kind in KNOWN else tuple(by_label)
+        if missing := [label for label in wanted if label not in by_label]:
+            raise LogError(f"{path}: {name} has no column {', '.join(f'{name}/{label}' for label in missing)}.")
+        chosen = tuple(by_label[label] for label in wanted)
+        unit = units.get(kind, "1")
+        signals[name] = SignalColumns(columns=chosen, labels=wanted, factors=(1.0,) * len(wanted), unit=unit)
+    return signals
+
+
+def _conditions(path: Path, header: Mapping[str, str]) -> dict[str, float]:
+    """The ``conditions`` line in SI: ``mass_kg=0.5, firmware_kp=200``."""
+    found: dict[str, float] = {}
+    for item in filter(None, (part.strip() for part in header.get("conditions", "").split(","))):
+        key, _, value = item.partition("=")
+        name, _, factor = split_unit(key.strip())
+        try:
+            found[name] = float(value) * factor
+        except ValueError:
+            raise LogError(f"{path}: the conditions line says {item!r}; write NAME=NUMBER.") from None
+    return found
+
+
+def _split(path: Path) -> tuple[dict[str, str], str]:
+    """The ``# key: value`` lines at the top, and the rest."""
+    try:
+        lines = bounded(path).read_text(encoding="utf-8-sig").splitlines()  # Excel begins with a byte-order mark
+    except UnicodeDecodeError as error:
+        raise LogError(f"{path} is not text ({error}).") from error
+    comments = []
+    while lines and lines[0].startswith("#"):
+        comments.append(lines.pop(0)[1:])
+    pairs = (line.partition(":") for line in comments)
+    return {key.strip(): value.strip() for key, colon, value in pairs if colon}, "\n".join(lines) + "\n"
+
+
+def _parse(path: Path, body: str, delimiter: str = ",") -> pa.Table:
+    if not body.strip():
+        raise LogError(f"{path} is empty. It needs a header row and one row per frame.")
+    try:
+        options = pyarrow.csv.ParseOptions(delimiter=delimiter)
+        return pyarrow.csv.read_csv(io.BytesIO(body.encode()), parse_options=options)
+    except pa.ArrowInvalid as error:
+        raise LogError(f"{path} is not a rectangular table of values ({error}).") from error
+
+
+def _joint_units(path: Path, columns: Sequence[str], command: str, *, alone: bool) -> dict[str, str]:
+    """Unit suffix (or "") by joint, in the order of the state columns; none where a table may stand without joints."""
+    found: dict[str, dict[str, str]] = {"action": {}, "state": {}}
+    for column in columns:
+        kind, _, rest = column.partition("/")
+        if kind in found and rest:
+            suffix = next((s for s in _SUFFIXES if rest.endswith(s)), "")
+            found[kind][rest.removesuffix(suffix)] = suffix
+    if command == "none" or (alone and not found["state"] and not found["action"]):
+        return found["state"]
+    if not found["state"] or found["state"].keys() != found["action"].keys():
+        odd = sorted(found["state"].keys() ^ found["action"].keys())
+        raise LogError(
+            f"{path} needs a column action/JOINT and a column state/JOINT for each joint"
+            + (f"; {', '.join(odd)} has only one of them" if odd else "")
+            + f". Its columns are: {', '.join(columns)}."
+        )
+    for joint, suffix in found["state"].items():
+        expected = "" if command == "torque" else suffix  # a torque is in N·m, whatever the joint's unit
+        if found["action"][joint] != expected:
+            raise UnitsError(
+                f"{path}: action/{joint}{found['action'][joint]} and state/{joint}{suffix} differ in unit."
+            )
+    return found["state"]
+
+
+def _units(
+    path: Path,
+    header: Mapping[str, str],
+    suffixed: Mapping[str, str],
+    options: LogOptions,
+    *,
+    sample: NDArray[np.float64],
+) -> UnitMap:
+    joints = list(suffixed)
+    if not joints:
+        return UnitMap(joints=(), source="a body without joints")
+    line, suffixes = _stated(header, joints), {joint: suffix[1:] for joint, suffix in suffixed.items() if suffix}
+    _agree(path, line, "its units line", suffixes, "the suffix of its columns")
+    stated = line | suffixes
+    complete = len(stated) == len(joints)
+    if options.units is None and complete:
+        if options.calibration is None:
+            return UnitMap(joints=tuple(stated_unit(joint, stated[joint]) for joint in joints), source="log header")
+        options = replace(options, units=[stated[joint] for joint in joints])
+    resolved = resolve_units(joints, options, where=str(path), sample=sample)
+    _agree(path, stated, "the file", {unit.joint: unit.unit for unit in resolved.joints}, "what was given with it")
+    return resolved
+
+
+def _agree(path: Path, one: Mapping[str, str], says: str, other: Mapping[str, str], contradicts: str) -> None:
+    """Refuse two statements of a joint's unit that differ."""
+    for joint in one:
+        if joint in other and one[joint] != other[joint]:
+            raise UnitsError(
+                f"{path}: {says} has {joint} in {one[joint]}, and {contradicts} says {other[joint]}. Which is right? "
+                "Correct the file, or leave out the wrong one."
+            )
+
+
+def _stated(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
+    """Units by joint from the ``units`` line; an exception counts more than the unit for all."""
+    items = [item.strip() for item in header.get("units", "").split(",") if item.strip()]
+    general = {joint: item for item in items if "=" not in item for joint in joints}
+    pairs = (item.split("=", 1) for item in items if "=" in item)
+    return general | {joint.strip(): unit.strip() for joint, unit in pairs if joint.strip() in joints}
+
+
+def _time(path: Path, table: pa.Table) -> tuple[str, float]:
+    for name, scale in _TIMES.items():
+        if name in table.column_names:
+            return name, scale
+    raise LogError(f"{path} has no column time_s or time_ms. It has: {', '.join(table.column_names)}.")
+
+
+IMPORTER = Importer(name="csv", recognizes=recognizes, read=read)

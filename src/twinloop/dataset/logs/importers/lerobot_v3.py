@@ -1,0 +1,69 @@
+"""LeRobot v3.0 folders, ours among them: units from our unit map, exact numbers where we kept them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from twinloop.core.documents import read_json
+from twinloop.core.errors import LogError
+from twinloop.core.units import UnitMap
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.importers.columns import EpisodeBuilder
+from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode
+from twinloop.dataset.signals import generated_signals, restored
+
+
+def recognizes(path: Path) -> bool:
+    """Whether a folder says it is LeRobot v3."""
+    info = path / layout.INFO
+    return info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v3")
+
+
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
+    """All episodes, in order: with the log's own numbers where every episode has them, else as LeRobot's files do.
+
+    Raises:
+        LogError: no episode is there, or one cannot be used.
+        UnitsError: neither the folder nor the caller gives the units.
+        DatasetError: a file is damaged, or a path leaves the folder.
+    """
+    reader = DatasetReader(path)
+    if not len(reader):
+        raise LogError(f"{path} has no episodes.")
+    if options.joints is None and all(reader.has_log(index) for index in range(len(reader))):
+        given = options.units if isinstance(options.units, UnitMap) else None
+        return [_said(RawEpisode.of(restored(reader, index, units=given)), options) for index in range(len(reader))]
+    builder = EpisodeBuilder(
+        str(path),
+        options,
+        action_names=reader.feature_names(options.action_key),
+        state_names=reader.feature_names(options.state_key),
+        fps=reader.fps,
+        units=reader.units,
+        robot_type=str(reader.info.get("robot_type") or ""),
+        present=reader.info["features"],
+    )
+    return [_episode(reader, builder, index) for index in range(len(reader))]
+
+
+def _said(episode: RawEpisode, options: LogOptions) -> RawEpisode:
+    """The episode with what the caller says about it in place of what it says itself."""
+    return replace(
+        episode,
+        task=options.task or episode.task,
+        robot_type=options.robot_type or episode.robot_type,
+        origin=options.origin or episode.origin,
+    )
+
+
+def _episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> RawEpisode:
+    task = (reader.row(index).get("tasks") or [""])[0]
+    ours = reader.ours and not reader.appended(index)
+    source = reader.provenance(index).source if ours else "real"
+    episode = builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)
+    return replace(episode, signals=generated_signals(reader, index)) if ours else episode
+
+
+IMPORTER = Importer(name="lerobot-v3.0", recognizes=recognizes, read=read)

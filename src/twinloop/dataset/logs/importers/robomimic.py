@@ -1,0 +1,224 @@
+"""HDF5 files of robomimic and what robosuite collects in its layout.
+
+``data/demo_N`` holds ``actions`` ``(T, k)`` and ``obs/KEY`` ``(T, …)``, each observed before the action beside it;
+``data`` has the attribute ``env_args``, JSON with the environment's name, ``control_freq`` and controller. Joint
+positions stand in ``obs/robot0_joint_pos`` (rad). What an action is depends on the controller (robosuite docs):
+``JOINT_POSITION`` adds it, clipped and rescaled, to the measured positions, or takes it as it is where its inputs are
+absolute; ``JOINT_TORQUE`` rescales it. Inputs of the hand's controllers command no joint.
+
+Where a demonstration has ``states`` and ``model_file``, both come back (`Episode.simulation`). A file that `twinloop
+export robomimic` wrote comes back with the dataset's own numbers, units and times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError
+from twinloop.core.records import Signal
+from twinloop.core.units import RADIANS, UnitMap
+from twinloop.dataset import robomimic_layout as names
+from twinloop.dataset.logs.importers import robomimic_stored as stored
+from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, name_columns, resolve_units
+from twinloop.dataset.logs.importers.tables import signal, unit_map
+
+Array = NDArray[np.float64]
+Kind = Literal["position", "torque", "none"]
+_MAGIC = b"\x89HDF\r\n\x1a\n"
+_STATE = "robot0_joint_pos"
+_RATE_HZ = 20.0  # robosuite's default control_freq
+_SIMULATORS = (1, 2, 3)  # robomimic's EnvType: robosuite, Gym, iGibson
+_POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
+
+
+def recognizes(path: Path) -> bool:
+    """Whether a path is an HDF5 file."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
+    """The demonstrations, numbered as they are named.
+
+    Raises:
+        MissingDependencyError: `h5py` is not installed.
+        LogError: damaged, no demonstrations, none of the joints' positions.
+    """
+    with _open(path) as file:
+        try:
+            return _episodes(path, file, options)
+        except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
+            raise LogError(f"{path} is damaged or no file of robomimic ({type(error).__name__}: {error}).") from error
+
+
+def _episodes(path: Path, file: Any, options: LogOptions) -> list[RawEpisode]:
+    demos = stored.member(file, "data", str(path)) if "data" in file else None
+    if demos is None or not hasattr(demos, "keys"):
+        has = ", ".join(file) or "nothing"
+        raise LogError(f"{path} has no group data, as robomimic's files have. It has: {has}.")
+    env, about = _env(path, demos), stored.document(demos, names.OURS, str(path))
+    found = sorted((name for name in demos if name.startswith("demo")), key=_number)
+    if about:
+        return [_own(path, name, stored.member(demos, name, str(path)), about, options) for name in found]
+    return [_episode(path, name, stored.member(demos, name, str(path)), env, options) for name in found]
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    h5py = names.import_h5py(f"{path} is an HDF5 file, and nothing here reads those.")
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise LogError(f"{path} cannot be opened as HDF5 ({error}). Copy it again.") from error
+    with file:
+        yield file
+
+
+def _episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], options: LogOptions) -> RawEpisode:
+    where = f"{path}#{name}"
+    observations = stored.member(demo, "obs", where) if "obs" in demo else {}
+    key = options.state_key if options.state_key in observations else _STATE
+    if key not in observations:
+        has = ", ".join(sorted(observations)) or "none"
+        raise LogError(f"{where} has no obs/{_STATE}, the joints' positions. Its observations are: {has}.")
+    state = stored.matrix(observations, key, where)
+    time = np.arange(len(state)) / env["rate"]
+    joints = _joints(state.shape[1], options, where)
+    actions = stored.matrix(demo, "actions", where)
+    command, values, note = _command(actions, state, env)
+    units = (
+        unit_map(dict.fromkeys(joints, RADIANS), source="robosuite's observations")
+        if options.units is None
+        else resolve_units(joints, options, where=str(path), sample=state)
+    )
+    return RawEpisode(
+        index=_number(name),
+        time=time,
+        action=values,
+        state=state,
+        units=units,
+        task=options.task or str(env["name"]),
+        source="sim" if env["simulated"] or "model_file" in demo.attrs else "real",
+        origin=options.origin or where,
+        robot_type=options.robot_type or str(env["robot"]),
+        command=command,
+        signals=_signals(observations, time, joints, where),
+        notes=(f"{env['rate']:g} Hz {env['rate_from']}", note),
+        simulation=stored.simulation(demo, where),
+    )
+
+
+def _own(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: LogOptions) -> RawEpisode:
+    """A demonstration that we wrote, with the numbers of the dataset that it was made from."""
+    if not isinstance(about.get("schema"), int) or about["schema"] > names.SCHEMA:
+        raise LogError(f"{path} was written by a newer version (schema {about.get('schema')}). Upgrade twinloop.")
+    where = f"{path}#{name}"
+    ours, said = stored.member(demo, names.OURS, where), stored.document(demo, names.OURS, where)
+    inside = f"{where}/{names.OURS}"
+    action, state = (stored.matrix(ours, key, inside) for key in (names.ACTION, names.STATE))
+    joints, columns = name_columns(about["action_columns"], action.shape[1], options, where=where)
+    known: dict[str, Any] | None = about["units"]
+    units = (
+        resolve_units(joints, options, where=str(path), sample=state[:, columns])
+        if options.units is not None or known is None
+        else UnitMap.from_json(known)
+    )
+    record = said.get("provenance", {})
+    return RawEpisode(
+        index=_number(name),
+        time=stored.array(ours, names.TIME, inside),
+        action=action[:, columns],
+        state=state[:, columns],
+        units=units,
+        task=options.task or next(iter(said.get("tasks", ())), ""),
+        source=record.get("source", "real"),
+        origin=options.origin or where,
+        robot_type=options.robot_type or about["robot_type"],
+        command=about["command"],
+        simulation=stored.simulation(demo, where),
+        notes=(f"exported by twinloop: times and numbers as in its dataset, {about['fps']:g} Hz",),
+    )
+
+
+def _joints(width: int, options: LogOptions, where: str) -> tuple[str, ...]:
+    """Names as given, or robosuite's own order of the arm: ``joint1`` and so on."""
+    if options.joints is None:
+        return tuple(f"joint{i + 1}" for i in range(width))
+    if len(options.joints) != width:
+        raise LogError(f"{where} has {width} joints; {len(options.joints)} joint names were given.")
+    return tuple(options.joints)
+
+
+def _command(actions: Array, state: Array, env: Mapping[str, Any]) -> tuple[Kind, Array, str]:
+    """What an action commands, its values per joint ``(T, n)``, and a note."""
+    name, arm = str(env["arm"].get("type", "")), env["arm"]
+    joints = state.shape[1]
+    if name == "JOINT_POSITION" and env["absolute"] and actions.shape[1] >= joints:
+        return "position", actions[:, :joints], f"actions are positions ({name}, absolute)"
+    limits = [arm.get(f"{side}_{end}") for side in ("input", "output") for end in ("min", "max")]
+    known = actions.shape[1] >= joints and None not in limits
+    if name == "JOINT_POSITION" and known:
+        return "position", state + _rescaled(actions[:, :joints], limits), f"actions are steps of position ({name})"
+    if name == "JOINT_TORQUE" and known and arm.get("use_torque_compensation") is False:
+        return "torque", _rescaled(actions[:, :joints], limits), f"actions are torques ({name})"
+    why = f"actions are inputs of {name or 'an unnamed controller'}, from which no joint's command follows: left out"
+    return "none", np.zeros_like(state), why
+
+
+def _rescaled(values: Array, limits: list[Any]) -> Array:
+    """Inputs clipped to their range and brought to that of the outputs."""
+    low, high, least, most = (np.asarray(limit, dtype=np.float64) for limit in limits)
+    return (np.clip(values, low, high) - low) / (high - low) * (most - least) + least
+
+
+def _signals(observations: Any, time: Array, joints: tuple[str, ...], where: str) -> dict[str, Signal]:
+    """Joint velocities, and the poses of the hand and of objects; quaternions are xyzw in robosuite."""
+    found: dict[str, Signal] = {}
+    if "robot0_joint_vel" in observations:
+        values = stored.matrix(observations, "robot0_joint_vel", where)
+        found["joint_velocity"] = signal(time, values, joints, "rad/s")
+    for key in sorted(observations):
+        body = key.removesuffix("_pos")
+        if body == key or f"{body}_quat" not in observations:
+            continue
+        position, xyzw = (stored.matrix(observations, f"{body}_{part}", where) for part in ("pos", "quat"))
+        if position.shape[1:] == (3,) and xyzw.shape[1:] == (4,):
+            values = np.concatenate([position, np.roll(xyzw, 1, axis=1)], axis=1)
+            found[f"pose/{body}"] = signal(time, values, _POSE, "")
+    return found
+
+
+def _env(path: Path, demos: Any) -> dict[str, Any]:
+    """What ``env_args`` say that is needed here."""
+    said = stored.document(demos, "env_args", str(path))
+    settings = said.get("env_kwargs") or {}
+    controller = settings.get("controller_configs") or {}
+    parts = controller.get("body_parts") or {}  # robosuite since 1.5: a composite of parts
+    arm = next((part for name, part in parts.items() if name in ("right", "arm")), controller)
+    robots = settings.get("robots") or ""
+    rate = settings.get("control_freq")
+    return {
+        "name": said.get("env_name", ""),
+        "simulated": said.get("type") in _SIMULATORS,
+        "robot": robots[0] if isinstance(robots, list) and robots else robots,
+        "rate": float(rate or _RATE_HZ),
+        "rate_from": "as env_args say" if rate else "assumed: robosuite's default, env_args do not say",
+        "arm": arm,
+        "absolute": arm.get("input_type") == "absolute",
+    }
+
+
+def _number(name: str) -> int:
+    digits = name.rpartition("_")[2]
+    return int(digits) if digits.isdigit() else 0
+
+
+IMPORTER = Importer(name="hdf5", recognizes=recognizes, read=read)

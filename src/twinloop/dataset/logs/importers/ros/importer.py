@@ -1,0 +1,208 @@
+"""A recording's topics as one episode: measured joints, their commands, and what IMUs and wrenches felt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError
+from twinloop.core.records import Signal
+from twinloop.core.units import RADIANS, UnitMap
+from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, resolve_units
+from twinloop.dataset.logs.importers.ros import topics as kinds
+from twinloop.dataset.logs.importers.ros.series import Commands, Series, read_commands, read_series
+from twinloop.dataset.logs.importers.ros.topics import Roles, choose, open_bag, recordings
+from twinloop.dataset.logs.importers.tables import unit_map
+
+Array = NDArray[np.float64]
+_NS = 1_000_000_000
+_SAME_CLOCK_NS = _NS  # stamps further from the recorder's clock than a message travels are another clock's
+_MOST_MESSAGES = 20_000_000  # an hour of five topics at 1 kHz; as Python objects more does not fit in memory
+_FIELDS = {"joint_velocity": ("velocity", "rad/s"), "joint_torque": ("effort", "N·m")}
+_FELT = {  # signals of a message's kind: (field, columns, unit)
+    kinds.IMU: {
+        "angular_velocity": ("angular_velocity", ("x", "y", "z"), "rad/s"),
+        "acceleration": ("acceleration", ("x", "y", "z"), "m/s²"),
+    },
+    kinds.WRENCH: {"wrench": ("wrench", ("fx", "fy", "fz", "tx", "ty", "tz"), "")},
+}
+
+
+def recognizes(path: Path) -> bool:
+    """Whether a path is a recording, or a folder of recordings."""
+    return bool(recordings(path))
+
+
+def read(path: Path, options: LogOptions) -> list[RawEpisode]:
+    """Each recording as one episode, by name.
+
+    Raises:
+        MissingDependencyError: `rosbags` is not installed.
+        LogError: a damaged file, or several topics that could be meant: then the message is the question to answer.
+        UnknownNameError: a topic or a role that does not exist.
+    """
+    files = recordings(path)
+    return [_episode(index, file, options) for index, file in enumerate(files)]
+
+
+def _episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
+    with open_bag(path) as bag:
+        found = bag.topics()
+        roles = choose(found, options.topics, where=str(path))
+        count = sum(topic.count for topic in found if topic.name in roles.names)
+        if count > _MOST_MESSAGES:
+            raise LogError(f"{path} has {count:,} messages to read, more than {_MOST_MESSAGES:,}. Split the recording.")
+        by_name = {topic.name: topic.kind for topic in found if topic.name in roles.names}
+        series = read_series(bag.messages(roles.names), by_name)
+    if silent := [name for name, found in series.items() if not len(found)]:
+        raise LogError(f"{path} holds no message of {', '.join(silent)}, although it says so. It is damaged.")
+    times, clock = _times(series)
+    raw = _joints(path, roles, series, times, options) if roles.state else _nothing(path, roles)
+    signals = {**raw.signals, **_felt(path, roles, series, times)}
+    time = raw.time if roles.state else max((signal.time for signal in signals.values()), key=len)
+    nothing = np.empty((len(time), 0))
+    return replace(
+        raw,
+        index=index,
+        time=time,
+        action=raw.action if roles.state else nothing,
+        state=raw.state if roles.state else nothing,
+        signals=signals,
+        task=options.task,
+        origin=options.origin or str(path),
+        robot_type=options.robot_type,
+        notes=(*raw.notes, clock, *_left(roles)),
+    )
+
+
+def _nothing(path: Path, roles: Roles) -> RawEpisode:
+    """A recording without measured joints."""
+    if roles.command is not None:
+        raise LogError(
+            f"{path} has commands on {roles.command.name} and no measured joint positions. Which topic holds them? "
+            "Answer with topics={…} (--topics state=TOPIC), or leave the commands (--topics command=none)."
+        )
+    empty = np.empty((0, 0))
+    units = UnitMap(joints=(), source="a body without joints")
+    return RawEpisode(index=0, time=np.empty(0), action=empty, state=empty, units=units, command="none")
+
+
+def _joints(
+    path: Path, roles: Roles, series: Mapping[str, Series], times: Mapping[str, Array], options: LogOptions
+) -> RawEpisode:
+    assert roles.state is not None  # noqa: S101 — the caller looked
+    measured = series[roles.state.name]
+    joints = measured.joints(options.joints)
+    rows, state = measured.rows("position", joints)
+    if not rows:
+        raise LogError(f"{path}: {measured.topic} holds no positions of {', '.join(joints)}.")
+    time = times[measured.topic][rows]
+    commands = _commands(roles, series, times, joints, (time, state), options)
+    kept = joints if commands is None else commands.joints
+    state = state[:, [joints.index(joint) for joint in kept]]
+    notes = [f"joints measured on {measured.topic}"]
+    if commands is None or roles.command is None:
+        notes.append("no commands")
+    else:
+        notes.append(f"commands ({commands.kind}) on {roles.command.name}")
+    if left := [joint for joint in joints if joint not in kept]:
+        notes.append(f"without a command, left out: {', '.join(left)}")
+    return RawEpisode(
+        index=0,
+        time=time,
+        state=state,
+        action=np.zeros_like(state) if commands is None else commands.values,
+        action_time=None if commands is None else commands.time,
+        units=_units(path, kept, state, options),
+        command="none" if commands is None else commands.kind,  # pyright: ignore[reportArgumentType]
+        signals=_of_joints(measured, times[measured.topic], kept),
+        notes=tuple(notes),
+    )
+
+
+def _commands(
+    roles: Roles,
+    series: Mapping[str, Series],
+    times: Mapping[str, Array],
+    joints: tuple[str, ...],
+    measured: tuple[Array, Array],
+    options: LogOptions,
+) -> Commands | None:
+    if roles.command is None:
+        return None
+    topic = series[roles.command.name]
+    return read_commands(
+        topic,
+        times[topic.topic],
+        joints,
+        said=roles.command_is,
+        chosen=options.joints is not None,
+        measured=measured,
+    )
+
+
+def _units(path: Path, joints: tuple[str, ...], state: Array, options: LogOptions) -> UnitMap:
+    """As the caller says, else radians (REP 103), which for a sliding joint stand for metres."""
+    if options.units is not None:
+        return resolve_units(joints, options, where=str(path), sample=state)
+    return unit_map(dict.fromkeys(joints, RADIANS), source="REP 103")
+
+
+def _of_joints(measured: Series, time: Array, joints: tuple[str, ...]) -> dict[str, Signal]:
+    """Velocities and efforts, where messages hold them and not only NaN."""
+    signals: dict[str, Signal] = {}
+    for name, (field, unit) in _FIELDS.items():
+        rows, values = measured.rows(field, joints)
+        if rows and not np.isnan(values).all():
+            signals[name] = Signal(time=time[rows], values=values, columns=joints, unit=unit)
+    return signals
+
+
+def _felt(path: Path, roles: Roles, series: Mapping[str, Series], times: Mapping[str, Array]) -> dict[str, Signal]:
+    signals: dict[str, Signal] = {}
+    for said, topic in roles.signals:
+        found = series[topic.name]
+        site = said or found.names[0][0].strip("/").replace("/", "_") or topic.name.strip("/").split("/")[-1]
+        for kind, (field, columns, unit) in _FELT[topic.kind].items():
+            rows = [at for at, row in enumerate(found.values[field]) if len(row)]
+            if not rows:
+                continue
+            name = f"{kind}/{site}"
+            if name in signals:
+                raise LogError(
+                    f"{path}: two topics measure {name}, one of them {topic.name}. Give each a site of its own "
+                    "(--topics imu:LEFT=…,imu:RIGHT=…)."
+                )
+            values = np.array([found.values[field][at] for at in rows])
+            signals[name] = Signal(time=times[topic.name][rows], values=values, columns=columns, unit=unit)
+    return signals
+
+
+def _times(series: Mapping[str, Series]) -> tuple[dict[str, Array], str]:
+    """When each message counts, in s from the first: by its header where all headers keep the recorder's clock."""
+    stamped = {
+        name: np.asarray(found.stamped, dtype=np.int64)
+        for name, found in series.items()
+        if found.kind not in (kinds.ARRAY, kinds.TRAJECTORY) and len(found)
+    }
+    recorded = {name: np.asarray(found.recorded, dtype=np.int64) for name, found in series.items()}
+    ours = all(
+        stamps.all() and np.median(np.abs(stamps - recorded[name])) < _SAME_CLOCK_NS for name, stamps in stamped.items()
+    )
+    used = recorded | stamped if ours and stamped else recorded
+    start = min(int(values.min()) for values in used.values() if len(values))
+    clock = "times from headers" if used is not recorded else "times as recorded"
+    if stamped and not ours:
+        clock += ", because headers are empty or on another clock"
+    return {name: (values - start) / _NS for name, values in used.items()}, clock
+
+
+def _left(roles: Roles) -> list[str]:
+    return [f"topics not read: {', '.join(topic.name for topic in roles.left)}"] if roles.left else []
+
+
+IMPORTER = Importer(name="ros", recognizes=recognizes, read=read)

@@ -1,0 +1,266 @@
+"""A YAML file that says what the columns of a table are, for logs whose own names do not.
+
+Beside ``log.csv`` as ``log.yaml``, or named by the caller::
+
+    time: {column: t, unit: ms}
+    episode: run                     # optional; without it the file is one episode
+    command: position                # position (default), torque, or none
+    joints:
+      shoulder: {state: q1, action: q1_des, unit: deg, velocity: dq1, velocity_unit: deg/s}
+      elbow: {state: q2, action: q2_des, unit: deg, torque: tau2, torque_unit: mNm}
+    signals:
+      angular_velocity/torso: {columns: [gx, gy, gz], unit: deg/s}
+      pose/cube: {columns: [px, py, pz, qw, qx, qy, qz], unit: [mm, mm, mm, 1, 1, 1, 1]}
+      battery: {columns: [vbat], unit: V}
+    conditions: {mass_kg: 0.5, length_cm: 10}
+    task: pick up the cube
+    robot: so101_follower
+    delimiter: ";"
+
+Every measured column has a unit: a table that does not say it is refused. Commanded torques are in ``action_unit``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from reprlib import repr as _short  # of a long value, only the beginning
+from typing import Any
+
+from twinloop.core.errors import InputError, UnitsError, UnknownNameError
+from twinloop.core.units import UnitMap, split_unit
+from twinloop.core.yaml_documents import load_yaml
+from twinloop.dataset.logs.importers.protocol import LogOptions, stated_unit
+from twinloop.dataset.logs.importers.tables import (
+    COMMANDS,
+    KNOWN,
+    Command,
+    Layout,
+    SignalColumns,
+    check_signal,
+    unit_factor,
+)
+
+_KEYS = ("time", "episode", "command", "joints", "signals", "conditions", "task", "robot", "delimiter")
+_JOINT_KEYS = ("state", "action", "unit", "action_unit", "velocity", "velocity_unit", "torque", "torque_unit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a YAML file says, and where it says it."""
+
+    path: Path
+    said: Mapping[str, Any]
+
+    @property
+    def delimiter(self) -> str:
+        """What separates the table's cells.
+
+        Raises:
+            InputError: not a single character.
+        """
+        delimiter = self.said.get("delimiter", ",")
+        if not isinstance(delimiter, str) or len(delimiter) != 1:
+            raise InputError(f"{self.path}: delimiter is {_short(delimiter)}; give one character.")
+        return delimiter
+
+    def layout(self, options: LogOptions) -> Layout:
+        """The columns' meaning.
+
+        Raises:
+            InputError: a key has a value of the wrong kind, or is missing.
+            UnknownNameError: a key, unit or command that does not exist.
+            UnitsError: a column without a unit.
+            LogError: a signal whose columns or unit do not fit its name.
+        """
+        said = self.said
+        command: Command = _one_of(said.get("command", "position"), COMMANDS, "command", self.path)
+        joints = _mapping(said.get("joints", {}), "joints", self.path)
+        if options.joints is not None:
+            joints = {name: joints[name] for name in _wanted(options.joints, joints, self.path)}
+        rows = {name: _joint(name, row, command, self.path) for name, row in joints.items()}
+        time, scale = _time(said, self.path)
+        torques = command == "torque"
+        return Layout(
+            time=time,
+            time_scale=scale,
+            episode=_text(said["episode"], "episode", self.path) if "episode" in said else None,
+            units=UnitMap(joints=tuple(stated_unit(n, row["unit"]) for n, row in rows.items()), source=self.path.name),
+            state=tuple(row["state"] for row in rows.values()),
+            action=() if command == "none" else tuple(row["action"] for row in rows.values()),
+            command=command if rows else "none",
+            action_scale=tuple(_torque(row, n, self.path) for n, row in rows.items()) if torques else (),
+            signals=_joint_signals(rows, self.path) | _signals(said, self.path),
+            conditions=_conditions(said, self.path),
+            task=_text(said.get("task", ""), "task", self.path),
+            robot_type=_text(said.get("robot", ""), "robot", self.path),
+        )
+
+
+def describe(path: Path, options: LogOptions) -> Description | None:
+    """The description of a table: the one that the caller names, else the YAML file beside it, if there is one.
+
+    Raises:
+        InputError: it is missing, too large, no YAML or no mapping.
+        UnknownNameError: a key that does not exist.
+    """
+    file = options.description or path.with_suffix(".yaml")
+    if not file.is_file():
+        if options.description is None:
+            return None
+        raise InputError(f"{file} does not exist. Give the YAML file that says what the columns of {path} are.")
+    said = _mapping(load_yaml(file), "the file", file)
+    _known_keys(said, _KEYS, "the file", file)
+    return Description(path=file, said=said)
+
+
+def _time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
+    time = said.get("time")
+    if not isinstance(time, Mapping) or not {"column", "unit"} >= set(time) or "column" not in time:
+        raise InputError(f"{path}: time is {_short(time)}; say which column and unit, as time: {{column: t, unit: s}}.")
+    if "unit" not in time:
+        raise UnitsError(f"{path}: in which unit is the time? Say it as time: {{column: {time['column']}, unit: s}}.")
+    unit, factor = unit_factor(_text(time["unit"], "time.unit", path), where=f"the time of {path}")
+    if unit != "s":
+        raise UnitsError(f"{path}: time is in {time['unit']}, which is no time. Give s, ms, us or ns.")
+    return _text(time["column"], "time.column", path), factor
+
+
+def _joint(name: str, row: Any, command: Command, path: Path) -> dict[str, str]:
+    """A joint's keys, those that are needed among them."""
+    entries = _mapping(row, f"joints.{name}", path).items()
+    values = {key: _text(value, f"joints.{name}.{key}", path) for key, value in entries}
+    _known_keys(values, _JOINT_KEYS, f"joints.{name}", path)
+    for key in ("state", *(() if command == "none" else ("action",))):
+        if key not in values:
+            raise InputError(
+                f"{path}: joints.{name} has no {key}. Name its column; say `command: none` where there was none."
+            )
+    if "unit" not in values:
+        raise UnitsError(
+            f"{path}: joints.{name} does not say its unit: rad, deg, m, cm, mm, range_m100_100 or range_0_100?"
+        )
+    return values
+
+
+def _torque(row: Mapping[str, str], joint: str, path: Path) -> float:
+    unit = row.get("action_unit")
+    if unit is None:
+        raise UnitsError(
+            f"{path}: joints.{joint} commands a torque. In which unit? Say it as action_unit: Nm, mNm or N."
+        )
+    found, factor = unit_factor(unit, where=f"joints.{joint} of {path}")
+    if found not in ("N·m", "N"):
+        raise UnitsError(f"{path}: joints.{joint} commands a torque in {unit}, which is none.")
+    return factor
+
+
+def _joint_signals(rows: Mapping[str, Mapping[str, str]], path: Path) -> dict[str, SignalColumns]:
+    found: dict[str, SignalColumns] = {}
+    for key, name in (("velocity", "joint_velocity"), ("torque", "joint_torque")):
+        having = {joint: row for joint, row in rows.items() if key in row}
+        if not having:
+            continue
+        units = [
+            unit_factor(_unit_of(row, f"{key}_unit", f"joints.{joint}", path), where=f"joints.{joint} of {path}")
+            for joint, row in having.items()
+        ]
+        found[name] = _columns(name, [row[key] for row in having.values()], list(having), units, path)
+    return found
+
+
+def _signals(said: Mapping[str, Any], path: Path) -> dict[str, SignalColumns]:
+    found: dict[str, SignalColumns] = {}
+    for name, row in _mapping(said.get("signals", {}), "signals", path).items():
+        where = f"signals.{name}"
+        row = _mapping(row, where, path)
+        _known_keys(row, ("columns", "labels", "unit"), where, path)
+        columns = _texts(row.get("columns"), f"{where}.columns", path)
+        each = _units(row, len(columns), where, path)
+        kind = name.partition("/")[0]
+        usual = KNOWN[kind][0] if kind in KNOWN else ()
+        labels = usual if len(columns) == len(usual) else columns
+        if "labels" in row:
+            labels = _texts(row["labels"], f"{where}.labels", path)
+        if len(labels) != len(columns):
+            raise InputError(f"{path}: {where} has {len(columns)} columns and {len(labels)} labels. Give one each.")
+        found[name] = _columns(name, columns, labels, each, path)
+    return found
+
+
+def _columns(
+    name: str, columns: Sequence[str], labels: Sequence[str], units: Sequence[tuple[str, float]], path: Path
+) -> SignalColumns:
+    check_signal(name, labels, [unit for unit, _ in units], where=str(path))
+    kinds = {unit for unit, _ in units}
+    return SignalColumns(
+        columns=tuple(columns),
+        labels=tuple(labels),
+        factors=tuple(factor for _, factor in units),
+        unit=kinds.pop() if len(kinds) == 1 else "",
+    )
+
+
+def _units(row: Mapping[str, Any], count: int, where: str, path: Path) -> list[tuple[str, float]]:
+    """SI unit and factor of each column of a signal, from one unit for all or one each."""
+    said = _unit_of(row, "unit", where, path)
+    each = _texts(said, f"{where}.unit", path) if isinstance(said, list) else [said] * count
+    if len(each) != count:
+        raise UnitsError(f"{path}: {where} has {count} columns and {len(each)} units. Give one, or one each.")
+    return [unit_factor(unit, where=f"{where} of {path}") for unit in each]
+
+
+def _unit_of(row: Mapping[str, Any], key: str, where: str, path: Path) -> Any:
+    unit = row.get(key)
+    if unit is None:
+        raise UnitsError(f"{path}: {where} does not say its unit. Say it as {key}: rad/s, Nm, m/s^2, …")
+    return unit if isinstance(unit, list) else _text(unit, f"{where}.{key}", path)
+
+
+def _conditions(said: Mapping[str, Any], path: Path) -> dict[str, float]:
+    """Numbers in SI, by name without the unit's suffix."""
+    found: dict[str, float] = {}
+    for key, value in _mapping(said.get("conditions", {}), "conditions", path).items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"{path}: conditions.{key} is {_short(value)}; conditions are numbers.")
+        name, _, factor = split_unit(key)
+        found[name] = float(value) * factor
+    return found
+
+
+def _wanted(wanted: Sequence[str], joints: Mapping[str, Any], path: Path) -> list[str]:
+    for name in wanted:
+        if name not in joints:
+            raise UnknownNameError("joint", name, joints, where=str(path))
+    return list(wanted)
+
+
+def _mapping(value: Any, where: str, path: Path) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"{path}: {where} is {_short(value)}, and a mapping `key: value` is expected.")
+    return {str(key): item for key, item in value.items()}
+
+
+def _known_keys(row: Mapping[str, Any], keys: Sequence[str], where: str, path: Path) -> None:
+    for key in row:
+        if key not in keys:
+            raise UnknownNameError("key", key, keys, where=f"{where} of {path}")
+
+
+def _one_of(value: Any, allowed: Sequence[Any], what: str, path: Path) -> Any:
+    if value not in allowed:
+        raise UnknownNameError(what, _short(value), allowed, where=str(path))
+    return value
+
+
+def _text(value: Any, where: str, path: Path) -> str:
+    if not isinstance(value, str | int):
+        raise InputError(f"{path}: {where} is {_short(value)}, and a word is expected.")
+    return str(value)
+
+
+def _texts(value: Any, where: str, path: Path) -> list[str]:
+    if not isinstance(value, list) or not value:
+        raise InputError(f"{path}: {where} is {_short(value)}; give a list of words.")
+    return [_text(item, where, path) for item in value]

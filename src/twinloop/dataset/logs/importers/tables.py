@@ -1,0 +1,281 @@
+"""Read tables of numbers as text, and turn their columns into episodes once it is known what each is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+from numpy.typing import NDArray
+
+from twinloop.core.documents import require_regular
+from twinloop.core.errors import LogError, UnknownNameError
+from twinloop.core.records import Signal
+from twinloop.core.units import UnitMap
+from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode, stated_unit
+
+_MOST_BYTES = 1 << 31  # a text log of half a day at 1 kHz; more does not fit in memory as numbers
+
+
+def bounded(path: Path, most: int = _MOST_BYTES) -> Path:
+    """The path of a file of a size that can be read at once.
+
+    Raises:
+        InputError: it is missing, or no regular file.
+        LogError: it is larger than ``most`` bytes.
+    """
+    require_regular(path)
+    size = path.stat().st_size
+    if size > most:
+        raise LogError(f"{path} has {size:,} bytes, more than the {most:,} that are read at once. Split the log.")
+    return path
+
+
+def read_columns(path: Path, required: Sequence[str] = ()) -> dict[str, NDArray[np.float64]]:
+    """The numeric columns of a CSV file by name; an empty cell is NaN, columns of text are left out.
+
+    Raises:
+        LogError: no rectangular table, a required column is missing or is text; names it.
+    """
+    try:
+        table = pyarrow.csv.read_csv(bounded(path))
+    except pa.ArrowInvalid as error:
+        raise LogError(f"{path} is not a rectangular table of values ({error}).") from error
+    columns = {name: table[name] for name in table.column_names}
+    for name in required:
+        if name not in columns:
+            raise LogError(f"{path} has no column {name}. It has: {', '.join(columns)}.")
+        if not is_numeric(columns[name].type):
+            raise LogError(f"{path}: column {name} holds {columns[name].type} values where numbers should be.")
+    return {name: as_floats(column) for name, column in columns.items() if is_numeric(column.type)}
+
+
+def is_numeric(kind: pa.DataType) -> bool:
+    """Whether a column's type can be read as float64; a column without any value can."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
+
+
+def as_floats(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """A column as float64; an empty cell is NaN."""
+    return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
+
+
+def stack(columns: dict[str, NDArray[np.float64]], names: Iterable[str]) -> NDArray[np.float64]:
+    """Some columns side by side, ``(T, k)``."""
+    return np.stack([columns[name] for name in names], axis=1)
+
+
+def unit_map(units: dict[str, str], *, source: str) -> UnitMap:
+    """The unit map of joints whose units, by name, are known."""
+    return UnitMap(joints=tuple(stated_unit(joint, unit) for joint, unit in units.items()), source=source)
+
+
+def signal(time: NDArray[np.float64], values: NDArray[np.float64], columns: Iterable[str], unit: str) -> Signal:
+    """A signal; values ``(T,)`` are one column."""
+    return Signal(time=time, values=values[:, None] if values.ndim == 1 else values, columns=tuple(columns), unit=unit)
+
+
+Array = NDArray[np.float64]
+Command = Literal["position", "torque", "none"]
+COMMANDS: tuple[Command, ...] = ("position", "torque", "none")
+
+# Units of measured columns: (SI unit, factor to it).
+UNITS: dict[str, tuple[str, float]] = {
+    "rad": ("rad", 1.0),
+    "deg": ("rad", math.pi / 180),
+    "rev": ("rad", 2 * math.pi),
+    "m": ("m", 1.0),
+    "cm": ("m", 1e-2),
+    "mm": ("m", 1e-3),
+    "rad/s": ("rad/s", 1.0),
+    "deg/s": ("rad/s", math.pi / 180),
+    "rpm": ("rad/s", 2 * math.pi / 60),
+    "m/s": ("m/s", 1.0),
+    "mm/s": ("m/s", 1e-3),
+    "m/s^2": ("m/s²", 1.0),
+    "m/s²": ("m/s²", 1.0),
+    "g": ("m/s²", 9.80665),  # by definition (3rd CGPM, 1901)
+    "N": ("N", 1.0),
+    "Nm": ("N·m", 1.0),
+    "N·m": ("N·m", 1.0),
+    "mNm": ("N·m", 1e-3),
+    "V": ("V", 1.0),
+    "A": ("A", 1.0),
+    "mA": ("A", 1e-3),
+    "°C": ("°C", 1.0),
+    "1": ("1", 1.0),
+    "%": ("1", 1e-2),
+    "s": ("s", 1.0),
+    "ms": ("s", 1e-3),
+    "us": ("s", 1e-6),
+    "ns": ("s", 1e-9),
+}
+
+_XYZ = ("x", "y", "z")
+# Signals whose columns have a fixed meaning: labels in order, unit of all ("" where they differ).
+KNOWN: dict[str, tuple[tuple[str, ...], str]] = {
+    "pose": (("x", "y", "z", "qw", "qx", "qy", "qz"), ""),
+    "twist": (("vx", "vy", "vz", "wx", "wy", "wz"), ""),
+    "place": (_XYZ, "m"),
+    "acceleration": (_XYZ, "m/s²"),
+    "angular_velocity": (_XYZ, "rad/s"),
+    "wrench": (("fx", "fy", "fz", "tx", "ty", "tz"), ""),
+}
+_JOINTS = {"joint_velocity": ("rad/s", "m/s"), "joint_torque": ("N·m", "N")}
+_OTHERS = {"enabled": ("1",), "motor": ("1",)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignalColumns:
+    """The columns of one signal in order, their labels, and each one's factor to SI; ``unit`` is the SI unit of all."""
+
+    columns: tuple[str, ...]
+    labels: tuple[str, ...]
+    factors: tuple[float, ...]
+    unit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """What the columns of a table are.
+
+    ``time`` is in units of ``time_scale`` seconds; ``episode`` is the column of episode numbers, if any. ``state`` and
+    ``action`` are the columns of the joints of ``units``, in order; ``action_scale`` brings torques to N·m. Without a
+    command ``action`` is empty.
+    """
+
+    time: str
+    time_scale: float
+    episode: str | None
+    units: UnitMap
+    state: tuple[str, ...]
+    action: tuple[str, ...]
+    command: Command
+    action_scale: tuple[float, ...] = ()
+    signals: Mapping[str, SignalColumns] = field(default_factory=dict[str, SignalColumns])
+    conditions: Mapping[str, float] = field(default_factory=dict[str, float])
+    task: str = ""
+    robot_type: str = ""
+
+
+def unit_factor(unit: str, *, where: str) -> tuple[str, float]:
+    """The SI unit of a measured column's unit, and the factor to it.
+
+    Raises:
+        UnknownNameError: no such unit.
+    """
+    if unit not in UNITS:
+        raise UnknownNameError("unit", unit, UNITS, where=where)
+    return UNITS[unit]
+
+
+def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, where: str) -> None:
+    """Refuse a signal whose columns or SI units are not those that its name stands for.
+
+    Raises:
+        LogError: says what the name stands for.
+    """
+    kind, _, site = name.partition("/")
+    if kind in KNOWN:
+        wanted, unit = KNOWN[kind]
+        if not site or tuple(labels) != wanted:
+            raise LogError(f"{where}: {name} has the columns {', '.join(labels)}; {kind}/NAME has {', '.join(wanted)}.")
+        if unit and set(units) != {unit}:
+            raise LogError(f"{where}: {name} is in {', '.join(sorted(set(units)))}, which cannot become {unit}.")
+    allowed = _JOINTS.get(name) or _OTHERS.get(name)
+    if allowed and not set(units) <= set(allowed):
+        raise LogError(f"{where}: {name} is in {', '.join(sorted(set(units)))}, which cannot become {allowed[0]}.")
+
+
+def build(path: Path, table: pa.Table, layout: Layout, options: LogOptions) -> list[RawEpisode]:
+    """The table's episodes, in order of appearance.
+
+    A signal's rows in which all its columns are empty were not measured then: the signal has its own times.
+
+    Raises:
+        LogError: a column is missing or holds text, an episode is no whole number.
+    """
+    time = numbers(path, table, layout.time) * layout.time_scale
+    state = _matrix(path, table, layout.state)
+    action = _matrix(path, table, layout.action) if layout.action else np.zeros_like(state)
+    if layout.action_scale:
+        action = action * layout.action_scale
+    signals = {name: _matrix(path, table, s.columns) * s.factors for name, s in layout.signals.items()}
+    owner = _owner(path, table, layout.episode)
+    notes = _unread(table, layout)
+    return [
+        RawEpisode(
+            index=int(number),
+            time=time[rows],
+            action=action[rows],
+            state=state[rows],
+            units=layout.units,
+            task=options.task or layout.task,
+            origin=options.origin or str(path),
+            robot_type=options.robot_type or layout.robot_type,
+            command=layout.command,
+            signals=_signals(layout, signals, time, rows),
+            conditions=layout.conditions,
+            notes=notes,
+        )
+        for number in dict.fromkeys(owner.tolist())
+        for rows in [owner == number]
+    ]
+
+
+def _unread(table: pa.Table, layout: Layout) -> tuple[str, ...]:
+    """A note on the columns that nothing is made of."""
+    read = {layout.time, layout.episode, *layout.state, *layout.action}
+    read.update(column for signal in layout.signals.values() for column in signal.columns)
+    left = [name for name in table.column_names if name not in read]
+    return (f"columns not read: {', '.join(left)}",) if left else ()
+
+
+def _signals(layout: Layout, values: Mapping[str, Array], time: Array, rows: NDArray[np.bool_]) -> dict[str, Signal]:
+    found: dict[str, Signal] = {}
+    for name, columns in layout.signals.items():
+        measured = rows & ~np.isnan(values[name]).all(axis=1)
+        if measured.any():
+            found[name] = Signal(
+                time=time[measured], values=values[name][measured], columns=columns.labels, unit=columns.unit
+            )
+    return found
+
+
+def _matrix(path: Path, table: pa.Table, columns: Sequence[str]) -> Array:
+    if not columns:
+        return np.empty((table.num_rows, 0))
+    return np.stack([numbers(path, table, column) for column in columns], axis=1)
+
+
+def _owner(path: Path, table: pa.Table, column: str | None) -> Array:
+    """The episode of each row; all zeros where there is no such column."""
+    if column is None:
+        return np.zeros(table.num_rows)
+    owner = numbers(path, table, column)
+    wrong = np.flatnonzero(~((owner >= 0) & (owner == np.floor(owner)) & np.isfinite(owner)))
+    if len(wrong):
+        raise LogError(
+            f"{path}: {column} is {owner[wrong[0]]:g} in row {wrong[0] + 1} below the header ({len(wrong)} such rows). "
+            "Episodes are whole numbers from 0."
+        )
+    return owner
+
+
+def numbers(path: Path, table: pa.Table, name: str) -> Array:
+    """A column as float64; an empty cell is NaN.
+
+    Raises:
+        LogError: no such column, or it holds text.
+    """
+    if name not in table.column_names:
+        raise LogError(f"{path} has no column {name}. It has: {', '.join(table.column_names)}.")
+    column = table[name]
+    if not is_numeric(column.type):
+        raise LogError(f"{path}: column {name} holds {column.type} values where numbers should be.")
+    return as_floats(column)

@@ -1,0 +1,352 @@
+"""Read the public sets of impacts.
+
+ContactNets' cube tosses (torch's legacy files, read without torch), Cassie's landings, planar drops and bounces.
+
+A legacy ``torch.save`` is five pickles and raw data: a magic number, a protocol version, a description of the
+writer's system, the object, the keys of its storages; then per storage an int64 count and its values. The object names
+its storages by persistent ids. Pickles can name any function; here only those that rebuild a tensor are known, and any
+other name is refused before anything is called.
+
+A tensor ``(1, T, 19)``: position, quaternion wxyz, linear velocity in the world's axes, angular velocity in the body's,
+and six zeros where a controller would be. Positions and linear velocities are divided by half the cube's side.
+
+``data/x_NN.npy`` ``(T, 45)``: the pelvis' quaternion wxyz and position, 16 joint positions; its angular and linear
+velocity, both in the world's axes (the angular one turns the quaternion at 0.14 rad/s error there, 0.41 in the body's),
+and 16 joint velocities; ``u_NN.npy`` ``(T, 10)`` motor torques at the joints, ``t_NN.npy`` ``(T,)`` times. The ankle
+springs have no encoder: their positions come from inverse kinematics and their velocities are 0 in the files.
+
+A plane seen from the side: x to the right, z up from the ground, both m, and an angle in rad that grows from x towards
+z (a hinge about −y). That sense follows from the data: the spin that an impulse at the lowest corner gives has it in
+the square's recordings (slope 0.93, r 0.91 over 44 bounces; with the other sense 0.49), and so do the ellipse's contact
+points.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import re
+import struct
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import LogError
+from twinloop.core.units import UnitMap
+from twinloop.dataset.logs.importers.protocol import RawEpisode
+from twinloop.dataset.logs.importers.tables import bounded, read_columns, signal, stack, unit_map
+from twinloop.dataset.logs.sets.files import number, recordings
+
+_MAGIC = 0x1950A86A20F9469CFC6C  # torch.serialization.MAGIC_NUMBER
+_PROTOCOL = 1001
+_MOST_TENSOR_BYTES = 1 << 28
+_STORAGES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "LongStorage": "<i8", "IntStorage": "<i4"}
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A class of storages, as the file names it."""
+
+    dtype: str
+
+
+@dataclass
+class _Storage:
+    """Values that follow the pickles; filled when they are read."""
+
+    key: str
+    dtype: str
+    count: int
+    values: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """How a tensor lies in its storage, in elements."""
+
+    storage: _Storage
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+def read_tensor(path: Path) -> NDArray[Any]:
+    """The one tensor of a legacy torch file.
+
+    Raises:
+        LogError: not such a file, damaged, or it holds anything but one tensor of numbers.
+    """
+    data = bounded(path, _MOST_TENSOR_BYTES).read_bytes()
+    try:
+        return _read_stream(io.BytesIO(data), len(data))
+    except _RefusedError as error:
+        raise LogError(f"{path}: {error} Only a tensor of numbers is read from such files.") from error
+    except Exception as error:  # a damaged pickle raises anything
+        raise LogError(f"{path} is not a legacy torch file, or damaged ({type(error).__name__}: {error}).") from error
+
+
+class _RefusedError(Exception):
+    """The file names something that is not part of a tensor."""
+
+
+def _read_stream(stream: BinaryIO, size: int) -> NDArray[Any]:
+    if _Plain(stream).load() != _MAGIC or _Plain(stream).load() != _PROTOCOL:
+        raise ValueError("the magic number is missing")
+    system = _Plain(stream).load()
+    if not system.get("little_endian", True):
+        raise _RefusedError("It was written on a big-endian machine.")
+    tensors = _Tensors(stream, size)
+    found = tensors.load()
+    if not isinstance(found, _Tensor):
+        raise _RefusedError(f"It holds a {type(found).__name__}.")
+    for key in _Plain(stream).load():
+        storage = tensors.storages[key]
+        (count,) = struct.unpack("<q", stream.read(8))
+        if count != storage.count:
+            raise ValueError(f"storage {key} has {count} values, its description says {storage.count}")
+        raw = stream.read(count * np.dtype(storage.dtype).itemsize)
+        storage.values = np.frombuffer(raw, dtype=storage.dtype, count=count)
+    return _view(found)
+
+
+def _view(tensor: _Tensor) -> NDArray[Any]:
+    values = tensor.storage.values
+    if values is None:
+        raise ValueError("the tensor's values are missing")
+    index = np.asarray(tensor.offset)
+    for length, step in zip(tensor.size, tensor.stride, strict=True):
+        index = index[..., None] + np.arange(length) * step
+    if index.size and not (index.min() >= 0 and index.max() < len(values)):
+        raise ValueError("the tensor reaches beyond its values")
+    return values[index]
+
+
+class _Plain(pickle.Unpickler):
+    """Numbers, strings, lists and dictionaries; no name at all."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Refuse."""
+        raise _RefusedError(f"It names {module}.{name}.")
+
+
+class _Tensors(_Plain):
+    """What rebuilds a tensor, and nothing else."""
+
+    def __init__(self, stream: BinaryIO, size: int) -> None:
+        super().__init__(stream)
+        self.storages: dict[str, _Storage] = {}
+        self._size = size
+
+    def find_class(self, module: str, name: str) -> Any:
+        """The four kinds of names that a tensor of numbers needs."""
+        if module == "torch" and name in _STORAGES:
+            return _Kind(_STORAGES[name])
+        allowed: dict[tuple[str, str], Callable[..., Any]] = {
+            ("torch._utils", "_rebuild_tensor_v2"): self._rebuild,
+            ("collections", "OrderedDict"): OrderedDict,
+        }
+        if (module, name) not in allowed:
+            raise _RefusedError(f"It names {module}.{name}.")
+        return allowed[module, name]
+
+    def persistent_load(self, pid: Any) -> _Storage:
+        """A storage by its id: ("storage", kind, key, device, count, view)."""
+        word, kind, key, _, count, *_ = pid
+        if word != "storage" or not isinstance(kind, _Kind):
+            raise _RefusedError("It refers to something that is no storage.")
+        if not 0 <= count * np.dtype(kind.dtype).itemsize <= self._size:
+            raise ValueError(f"storage {key} is said to have {count} values, more than the file holds")
+        return self.storages.setdefault(key, _Storage(key, kind.dtype, count))
+
+    def _rebuild(self, storage: _Storage, offset: int, size: Any, stride: Any, *_: Any) -> _Tensor:
+        if not isinstance(storage, _Storage):
+            raise _RefusedError("It rebuilds a tensor of something that is no storage.")
+        shape = tuple(map(int, size))
+        if any(length < 0 for length in shape) or np.prod([float(n) for n in shape]) > storage.count:
+            raise ValueError(f"a tensor of shape {shape} has more values than its storage")
+        return _Tensor(storage, int(offset), shape, tuple(map(int, stride)))
+
+
+CUBE_BODY = "cube"
+HALF_WIDTH_M = 0.0524  # the length by which upstream divides (experiment.json: g = 9.81 / 0.0524 = 187.2)
+CUBE_RATE_HZ = 148.0  # experiment.json: dt = 1/148 s
+_WIDTH = 19
+_CUBE_POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
+_CUBE_TWIST = ("vx", "vy", "vz", "wx", "wy", "wz")
+
+
+def read_cube_tosses(folder: Path) -> list[RawEpisode]:
+    """All tosses, in ``tosses_processed``, numbered as their files are."""
+    return [_cube_episode(path) for path in recordings(folder, "tosses_processed", "*.pt")]
+
+
+def _cube_episode(path: Path) -> RawEpisode:
+    values = np.asarray(read_tensor(path), dtype=np.float64)
+    if values.shape != (1, *values.shape[1:2], _WIDTH):
+        raise LogError(f"{path} holds a tensor of shape {values.shape}; a toss is (1, frames, {_WIDTH}).")
+    rows = values[0] * np.repeat([HALF_WIDTH_M, 1.0, HALF_WIDTH_M, 1.0], [3, 4, 3, 9])
+    time = np.arange(len(rows)) / CUBE_RATE_HZ
+    nothing = np.empty((len(rows), 0))
+    return RawEpisode(
+        index=number(path),
+        time=time,
+        action=nothing,
+        state=nothing,
+        units=UnitMap(joints=(), source="a body without joints"),
+        task="toss",
+        origin=f"{path.parent.name}/{path.name}",
+        robot_type="cube_toss",
+        command="none",
+        signals={
+            f"pose/{CUBE_BODY}": signal(time, rows[:, :7], _CUBE_POSE, ""),
+            f"twist/{CUBE_BODY}": signal(time, rows[:, 7:13], _CUBE_TWIST, ""),
+        },
+    )
+
+
+CASSIE_BODY = "pelvis"
+_BOTH = ("hip_roll", "hip_yaw", "hip_pitch", "knee", "knee_joint", "ankle_joint")
+_SIDES = ("left", "right")
+CASSIE_JOINTS = (
+    *(f"{name}_{side}" for name in _BOTH for side in _SIDES),
+    *(f"{name}_{side}" for side in _SIDES for name in ("ankle_spring_joint", "toe")),
+)
+CASSIE_MOTORS = tuple(f"{name}_{side}" for name in (*_BOTH[:4], "toe") for side in _SIDES)
+_CASSIE_POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
+_CASSIE_TWIST = ("vx", "vy", "vz", "wx", "wy", "wz")
+_CASSIE_LEGEND = "post_processed_trajectories_legend.md"
+_MOST_CASSIE_BYTES = 1 << 28
+
+
+def read_cassie_landings(folder: Path) -> list[RawEpisode]:
+    """All landings, in ``data``, numbered as their files are; ``pelvis_offset`` (m) from the legend."""
+    offsets = _cassie_offsets(folder / _CASSIE_LEGEND)
+    return [_cassie_episode(path, offsets) for path in recordings(folder, "data", "x_*.npy")]
+
+
+def _cassie_episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
+    index = number(path)
+    x = _load_cassie(path, 2)
+    u = _load_cassie(path.with_name(path.name.replace("x_", "u_", 1)), 2)
+    time = _load_cassie(path.with_name(path.name.replace("x_", "t_", 1)), 1)
+    n = len(CASSIE_JOINTS)
+    if x.shape != (len(time), 13 + 2 * n) or u.shape != (len(time), len(CASSIE_MOTORS)):
+        raise LogError(f"{path}: states {x.shape}, torques {u.shape} and times {time.shape} are not of one landing.")
+    position, joints, spin, velocity, rates = np.split(x, [7, 7 + n, 10 + n, 13 + n], axis=1)
+    state = joints
+    body_spin = _into_body(position[:, :4], spin)
+    return RawEpisode(
+        index=index,
+        time=time,
+        action=np.zeros_like(state),
+        state=state,
+        units=unit_map(dict.fromkeys(CASSIE_JOINTS, "rad"), source="the set's description"),
+        task="jump landing",
+        origin=f"{path.parent.name}/{path.name}",
+        robot_type="cassie",
+        command="none",
+        signals={
+            "joint_velocity": signal(time, rates, CASSIE_JOINTS, "rad/s"),
+            "joint_torque": signal(time, u, CASSIE_MOTORS, "N·m"),
+            f"pose/{CASSIE_BODY}": signal(time, np.roll(position, 3, axis=1), _CASSIE_POSE, ""),
+            f"twist/{CASSIE_BODY}": signal(time, np.concatenate([velocity, body_spin], axis=1), _CASSIE_TWIST, ""),
+        },
+        conditions={"pelvis_offset": offsets[index]} if index in offsets else {},
+    )
+
+
+def _into_body(wxyz: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Vectors ``(T, 3)`` in the axes of a body with these orientations; whatever is wrong with those stays wrong."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        axis = -wxyz[:, 1:]
+        across = 2 * np.cross(axis, vectors)
+        return vectors + wxyz[:, :1] * across + np.cross(axis, across)
+
+
+def _load_cassie(path: Path, rank: int) -> NDArray[np.float64]:
+    try:
+        values = np.asarray(np.load(bounded(path, _MOST_CASSIE_BYTES), allow_pickle=False), dtype=np.float64)
+    except Exception as error:  # a damaged header raises anything
+        raise LogError(f"{path} is not an array of numbers ({error}).") from error
+    if values.ndim != rank:
+        raise LogError(f"{path} holds an array of shape {values.shape}, expected {rank} axes.")
+    return values
+
+
+def _cassie_offsets(path: Path) -> dict[int, float]:
+    """The table's offsets of the pelvis' height in m, by number."""
+    if not path.is_file():
+        return {}
+    rows = re.findall(r"^\|\s*(\d+)\s*\|.*\|\s*(-?[\d.]+)\s*\|\s*$", path.read_text(), re.MULTILINE)
+    return {int(row): float(offset) for row, offset in rows}
+
+
+PLANAR_RATE_HZ = 250.0  # the set's description; steps of x are velocity times 4 ms within 0.3 %
+_POSITIONS = ("x", "z", "th")
+_VELOCITIES = ("vx", "vz", "vth")
+_MOST_PLANAR_BYTES = 1 << 28
+_PLANAR_STATES = 12
+
+
+def read_planar_drops(folder: Path) -> list[RawEpisode]:
+    """All drops of the square, in ``square_dice``: slides x, z and hinge th as joints, and no command."""
+    return [_planar_episode(path) for path in recordings(folder, "square_dice", "*.csv")]
+
+
+def _planar_episode(path: Path) -> RawEpisode:
+    columns = read_columns(path, [*_POSITIONS, *_VELOCITIES])
+    state = stack(columns, _POSITIONS)
+    time = np.arange(len(state)) / PLANAR_RATE_HZ
+    return RawEpisode(
+        index=number(path),
+        time=time,
+        action=np.zeros_like(state),
+        state=state,
+        units=unit_map({"x": "m", "z": "m", "th": "rad"}, source="the set's description"),
+        task="drop",
+        origin=f"{path.parent.name}/{path.name}",
+        robot_type="planar_square",
+        command="none",
+        signals={"joint_velocity": signal(time, stack(columns, _VELOCITIES), _POSITIONS, "")},
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounces:
+    """Single impacts, one a row: ``before`` and ``after`` ``(n, 6)`` are x, z, th, vx, vz, vth.
+
+    ``normal`` and ``tangent`` ``(n, 3)`` are the contact point's Jacobian rows against (vx, vz, vth).
+    ``flagged`` ``(n,)`` says that the recording marks the bounce as doubtful, for whichever reason.
+    """
+
+    before: NDArray[np.float64]
+    after: NDArray[np.float64]
+    normal: NDArray[np.float64]
+    tangent: NDArray[np.float64]
+    flagged: NDArray[np.bool_]
+
+
+def read_ellipse(folder: Path) -> Bounces:
+    """The bounces of the ellipse (axes 0.07 m and 0.05 m), in ``ellipse_uniform.mat``.
+
+    Raises:
+        LogError: the file is missing or is not this.
+    """
+    import scipy.io
+
+    path = folder / "ellipse_uniform.mat"
+    if not path.is_file():
+        raise LogError(f"{path} is missing: it holds the bounces of the ellipse.")
+    try:
+        rows = scipy.io.loadmat(str(bounded(path, _MOST_PLANAR_BYTES)))["bounce_array"].ravel()
+        states = np.array([row["states"].ravel() for row in rows], dtype=np.float64).reshape(-1, _PLANAR_STATES)
+        normal, tangent = (np.array([row[n].ravel() for row in rows], dtype=np.float64) for n in ("n", "d"))
+        flagged = np.array([row["flags"].any() for row in rows], dtype=np.bool_)
+    except (ValueError, KeyError, IndexError, TypeError, NotImplementedError) as error:
+        raise LogError(f"{path} is not a file of bounces ({type(error).__name__}: {error}).") from error
+    return Bounces(before=states[:, :6], after=states[:, 6:], normal=normal, tangent=tangent, flagged=flagged)

@@ -1,0 +1,136 @@
+"""Public sets of real measurements by name: where they lie, and how to get and read them.
+
+A folder named by ``TWINLOOP_DATA`` is looked in first, and what lies there is used as it is. Else the files are
+downloaded from their public address at a fixed commit and checked against the SHA-256 in ``manifests/NAME.json``,
+which were taken from copies of the public files. A file whose public hash is not known (null there) is not verified,
+only remembered: `Located.verified` says so. `load_set` reads any folder of a set's layout.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.errors import InputError, LogError
+from twinloop.core.files import sha256_file, sha256_tree
+from twinloop.core.records import Episode
+from twinloop.dataset.logs.importers.protocol import RawEpisode
+from twinloop.dataset.logs.sets import public_sets as downloads
+from twinloop.dataset.logs.sets.public_sets import DATA_VARIABLE as DATA_VARIABLE
+from twinloop.dataset.logs.sets.public_sets import SETS as SETS
+from twinloop.dataset.logs.sets.public_sets import RealDataUnavailableError as RealDataUnavailableError
+from twinloop.dataset.logs.sets.public_sets import RealSet as RealSet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Located:
+    """A set that is at hand: its folder, the hash of what is there, and where that came from.
+
+    ``origin`` is ``"TWINLOOP_DATA"`` or the public address. ``verified`` says that every file that the registry names
+    is there with the SHA-256 that it gives; false for part of a set, and where the registry knows no hash.
+    """
+
+    entry: RealSet
+    path: Path
+    hash: str
+    origin: str
+    verified: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for results; without the path, which is this machine's."""
+        return {
+            "name": self.entry.name,
+            "hash": self.hash,
+            "origin": self.origin,
+            "verified": self.verified,
+            "repository": self.entry.repository,
+            "commit": self.entry.commit,
+            "licence": self.entry.licence,
+            "citation": self.entry.citation,
+        }
+
+
+def fetch(name: str) -> Located:
+    """A set's folder on this machine, downloaded if need be.
+
+    Raises:
+        UnknownNameError: no such set.
+        RealDataUnavailableError: it is not in the data folder and cannot be downloaded; one line says so.
+        DatasetError: a downloaded file is not the one that the registry names.
+    """
+    entry = SETS.find(name)
+    folder = os.environ.get(DATA_VARIABLE)
+    if folder and (path := Path(folder) / entry.folder_name).exists():
+        return Located(
+            entry=entry, path=path, hash=sha256_tree(path), origin=DATA_VARIABLE, verified=_matches(entry, path)
+        )
+    return download(entry)
+
+
+def download(entry: RealSet) -> Located:
+    """A set from its public address, kept in the user's cache and checked on every use.
+
+    Raises:
+        RealDataUnavailableError: it cannot be reached.
+        DatasetError: a file is not the one that the registry names, or changed since its first download.
+    """
+    path, verified = downloads.download(entry)
+    return Located(entry=entry, path=path, hash=sha256_tree(path), origin=entry.address, verified=verified)
+
+
+def load(name: str) -> tuple[list[Episode], Located]:
+    """The episodes of a set, and where they came from.
+
+    Raises:
+        TwinloopError: as `fetch` and `load_set`.
+    """
+    raw, located = load_raw(name)
+    return [episode.episode() for episode in raw], located
+
+
+def load_raw(name: str) -> tuple[list[RawEpisode], Located]:
+    """As `load`, the episodes unchecked."""
+    located = fetch(name)
+    return read_set(name, located.path, label=f"{name} ({located.origin})"), located
+
+
+def load_set(name: str, folder: Path | str) -> list[Episode]:
+    """The episodes that lie in a folder laid out like a set, whichever they are.
+
+    Args:
+        name: the set whose layout the folder has.
+        folder: what corresponds to the set's own folder.
+
+    Raises:
+        UnknownNameError: no such set.
+        InputError: no such folder.
+        LogError: it holds no recording of this set, or one that cannot be used.
+    """
+    return [episode.episode() for episode in read_set(name, folder)]
+
+
+def read_set(name: str, folder: Path | str, *, label: str = "") -> list[RawEpisode]:
+    """As `load_set`, unchecked. ``label`` is what the episodes say they come from, by default the set's name."""
+    entry, folder = SETS.find(name), Path(folder)
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder. Give one that is laid out like the set {name}.")
+    episodes = entry.read(folder)
+    if not episodes:
+        raise LogError(f"{folder} holds no recordings of the set {name}.")
+    return [replace(episode, origin=_origin(episode, folder, label or name)) for episode in episodes]
+
+
+def _origin(episode: RawEpisode, folder: Path, label: str) -> str:
+    """The set and the recording's own file in it, without this machine's folders."""
+    inner = episode.origin.removeprefix(str(folder)).strip("/")
+    return f"{label}: {inner}" if inner else label
+
+
+def _matches(entry: RealSet, path: Path) -> bool:
+    """Whether a folder holds the files that the registry names, each with the hash that it gives."""
+    return all(
+        digest is not None and (path / file).is_file() and sha256_file(path / file) == digest
+        for file, (_, digest) in entry.manifest().items()
+    )

@@ -1,0 +1,1 @@
+"""Videos and pictures of datasets: encoded, decoded, kept beside."""

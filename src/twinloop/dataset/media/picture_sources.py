@@ -1,0 +1,117 @@
+"""Pictures out of LeRobot datasets, v2.1 and v3.0, as videos or as images in the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from twinloop.core.documents import read_json
+from twinloop.core.errors import InputError
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.parquet import read_table
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.media.pictures import (
+    EpisodePictures,
+    Pictures,
+    PictureSet,
+    camera_named,
+    decoded,
+    picture_folder,
+    stacked,
+)
+from twinloop.dataset.media.video import decode, open_video
+
+_PREFIX = "observation.images."
+_KINDS = ("video", "image")
+_TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
+
+
+def open_pictures(path: Path | str, camera: str | None = None) -> PictureSet:
+    """The pictures of a LeRobot dataset's camera, or of a folder with one folder or array for each episode.
+
+    Args:
+        path: of the folder.
+        camera: as in ``observation.images.NAME``; may be left out where there is one.
+
+    Raises:
+        InputError: there is no such folder, or no pictures in it.
+        UnknownNameError: the dataset has no such camera.
+        DatasetError: the dataset is damaged.
+    """
+    path = Path(path)
+    if not path.is_dir():
+        raise InputError(f"{path} is no folder. Give a LeRobot dataset, or a folder with pictures of each episode.")
+    if not (path / layout.INFO).is_file():
+        return picture_folder(path)
+    info = read_json(path / layout.INFO)
+    features = {
+        key.removeprefix(_PREFIX): entry
+        for key, entry in info.get("features", {}).items()
+        if key.startswith(_PREFIX) and entry.get("dtype") in _KINDS
+    }
+    name = camera_named(camera, list(features), where=str(path))
+    video = features[name]["dtype"] == "video"
+    if str(info.get("codebase_version", "")).startswith("v2"):
+        return _legacy(path, info, name, video=video)
+    reader = DatasetReader(path)
+    rows = [
+        EpisodePictures(name=f"episode {index}", frames=int(length), read=_current(reader, index, name, video=video))
+        for index, length in enumerate(reader.lengths)
+        if length
+    ]
+    return PictureSet(name=str(path), camera=name, episodes=tuple(rows), described=len(reader))
+
+
+def _current(reader: DatasetReader, index: int, camera: str, *, video: bool) -> Callable[[Sequence[int]], Pictures]:
+    if video:
+        return lambda rows: reader.images(index, camera, rows)
+    key = _PREFIX + camera
+    where = f"{reader.path}: {key} of episode {index}"
+    return lambda rows: decoded_cells(reader.frames_table(index, [key])[key].take(list(rows)).to_pylist(), where=where)
+
+
+def _legacy(path: Path, info: dict[str, Any], camera: str, *, video: bool) -> PictureSet:
+    """A folder of version 2.1, which may hold part of what its metadata describes."""
+    key, rows = _PREFIX + camera, []
+    for index in range(int(info["total_episodes"])):
+        values = {"episode_chunk": index // info.get("chunks_size", 1000), "episode_index": index, "video_key": key}
+        table = layout.inside(path, info["data_path"], values)
+        if video:
+            file = layout.inside(path, info["video_path"], values)
+            frames = _frames(file) if file.is_file() else 0
+            read = _video_reader(file, float(info["fps"]))
+        else:
+            frames = read_table(table, ["frame_index"]).num_rows if table.is_file() else 0
+            read = _table_reader(table, key)
+        if frames:
+            rows.append(EpisodePictures(name=f"episode {index}", frames=frames, read=read))
+    if not rows:
+        raise InputError(f"{path} has no pictures of {camera}: none of the files that its metadata names is there.")
+    return PictureSet(name=str(path), camera=camera, episodes=tuple(rows), described=int(info["total_episodes"]))
+
+
+def _frames(file: Path) -> int:
+    """Pictures of a video: as its container says, or counted where that is silent."""
+    with open_video(file) as container:
+        stream = container.streams.video[0]
+        return stream.frames or sum(packet.size > 0 for packet in container.demux(stream))
+
+
+def _video_reader(file: Path, fps: float) -> Callable[[Sequence[int]], Pictures]:
+    return lambda rows: decode(file, [row / fps for row in rows], tolerance_s=_TOLERANCE / fps)
+
+
+def _table_reader(file: Path, key: str) -> Callable[[Sequence[int]], Pictures]:
+    return lambda rows: decoded_cells(read_table(file, [key])[key].take(list(rows)).to_pylist(), where=f"{file}: {key}")
+
+
+def decoded_cells(cells: Sequence[dict[str, Any]], *, where: str) -> Pictures:
+    """Pictures of a column as LeRobot writes them, records with the encoded ``bytes``.
+
+    Raises:
+        InputError: a cell holds none.
+    """
+    if any(not isinstance(cell, dict) or not cell.get("bytes") for cell in cells):
+        raise InputError(f"{where} has cells without encoded bytes. Give a dataset whose table holds its pictures.")
+    return stacked([decoded(cell["bytes"], where=where) for cell in cells], where=where)

@@ -1,0 +1,296 @@
+"""Copy the video of an episode from file to file: its packets without decoding, or decoded and encoded again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError
+from twinloop.dataset.media.video import KEY_FRAME_EVERY, frames_from, open_video
+
+_NEAR = 0.25  # of a frame's period: how far a picture may be from its time, as `DatasetReader.images` has it
+
+
+@dataclass(frozen=True)
+class Coding:
+    """What must be alike for packets to share one file; ``delay`` is by how many frames decoding runs ahead."""
+
+    codec: str
+    pix_fmt: str
+    width: int
+    height: int
+    extradata: bytes
+    delay: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cut:
+    """The packets of one episode in decoding order, and the frame number that each shows."""
+
+    coding: Coding
+    packets: list[Any]
+    frames: list[int]
+
+
+class PacketReader:
+    """One video file, open for taking packets out.
+
+    Raises:
+        DatasetError: it is missing, or no video.
+    """
+
+    def __init__(self, path: Path) -> None:
+        import av
+
+        self.path = path
+        try:
+            self._container = open_video(path)
+            self.stream: Any = self._container.streams.video[0]
+        except (av.error.FFmpegError, IndexError) as error:
+            raise DatasetError(f"{path} cannot be read as a video ({error}). Restore the file.") from error
+
+    @property
+    def coding(self) -> Coding:
+        """How the file is coded."""
+        context = self.stream.codec_context
+        return Coding(
+            codec=stream_codec(self.stream),
+            pix_fmt=str(context.pix_fmt),
+            width=context.width,
+            height=context.height,
+            extradata=bytes(context.extradata or b""),
+        )
+
+    @property
+    def frames(self) -> int:
+        """Pictures in the file, as its container says."""
+        return int(self.stream.frames)
+
+    def cut(self, start_s: float, length: int, fps: Fraction) -> Cut | None:
+        """The packets of the episode that begins at ``start_s``, if they can be had without their neighbours'.
+
+        They can where the episode begins with a key frame, nothing before or after it comes between its packets, and
+        there is exactly one packet for each frame. Otherwise None: these frames must be decoded.
+
+        Raises:
+            DatasetError: the file is damaged; names it.
+        """
+        import av
+
+        base: Fraction = self.stream.time_base
+        packets: list[Any] = []
+        shown: list[int] = []
+        try:
+            self._container.seek(max(round((start_s + 1e-6) / base), 0), stream=self.stream, backward=True)
+            for packet in self._container.demux(self.stream):
+                if packet.pts is None or packet.dts is None:
+                    break
+                place = float((packet.pts * base - Fraction(start_s)) * fps)
+                frame = round(place)
+                if not packets and frame < 0:
+                    continue
+                first = not packets
+                if abs(place - frame) > _NEAR or not 0 <= frame < length or (first and not _begins(packet, frame)):
+                    return None
+                packets.append(packet)
+                shown.append(frame)
+                if len(packets) == length:
+                    break
+        except av.error.FFmpegError as error:
+            raise DatasetError(f"{self.path} is damaged ({error}). Restore the file.") from error
+        if sorted(shown) != list(range(length)):
+            return None
+        delay = max(i - frame for i, frame in enumerate(shown))
+        coding = self.coding
+        return Cut(
+            coding=Coding(coding.codec, coding.pix_fmt, coding.width, coding.height, coding.extradata, delay),
+            packets=packets,
+            frames=shown,
+        )
+
+    def close(self) -> None:
+        """Close the file."""
+        self._container.close()
+
+
+def _begins(packet: Any, frame: int) -> bool:
+    return bool(packet.is_keyframe) and frame == 0
+
+
+def stream_codec(stream: Any) -> str:
+    """The codec of a stream by its own name (``h264``, ``av1``), whichever decoder opened it."""
+    return str(stream.codec_context.codec.canonical_name)
+
+
+class PacketFile:
+    """An MP4 file being made of packets, episode after episode."""
+
+    def __init__(self, path: Path, reader: PacketReader, coding: Coding, fps: Fraction) -> None:
+        import av
+
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path, self.coding, self.bytes, self.frames = path, coding, 0, 0
+        self._base = 1 / fps
+        self._container = av.open(str(path), "w", format="mp4", options={"movflags": "faststart"})
+        self._stream: Any = self._container.add_stream_from_template(reader.stream, opaque=True)
+        self._stream.time_base = self._base
+
+    def add(self, cut: Cut) -> int:
+        """Append an episode; returns the number of its first frame in this file."""
+        start = self.frames
+        for i, (packet, frame) in enumerate(zip(cut.packets, cut.frames, strict=True)):
+            packet.stream = self._stream
+            packet.time_base = self._base
+            packet.pts, packet.dts, packet.duration = start + frame, start + i - self.coding.delay, 1
+            self.bytes += packet.size
+            self._container.mux(packet)
+        self.frames += len(cut.packets)
+        return start
+
+    def close(self) -> None:
+        """Write what makes it a file."""
+        self._container.close()
+
+    def __enter__(self) -> PacketFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+# Encoder, its quality where none is asked for, and what else it is told. The qualities of H.264 and HEVC are x264's and
+# x265's own, AV1's with its preset is LeRobot's (0.4.4, `encode_video_frames`). One thread each: several episodes are
+# encoded at a time, and the bytes do not depend on how many processors there are.
+_ENCODERS = {
+    "h264": ("libx264", 23, {"preset": "veryfast", "bf": "0", "threads": "1"}),
+    "av1": ("libsvtav1", 30, {"preset": "12", "svtav1-params": "lp=1"}),
+    "hevc": (
+        "libx265",
+        28,
+        {"preset": "fast", "x265-params": "bframes=0:open-gop=0:pools=none:frame-threads=1:log-level=error"},
+    ),
+}
+CODECS = tuple(_ENCODERS)
+PIXELS = "yuv420p"  # what is written
+_READABLE = ("yuv420p", "yuvj420p", "yuv422p", "yuv444p")  # 8-bit colour; depth in 12 or 16 bits would be cut
+
+
+@dataclass(frozen=True, kw_only=True)
+class Encoding:
+    """How video is to be encoded.
+
+    ``gop``: a key frame at least every so many frames; ``crf``: constant quality, lower is better; ``height`` and
+    ``width`` in pixels, as they are where not given.
+    """
+
+    codec: str
+    gop: int = KEY_FRAME_EVERY
+    crf: int | None = None
+    height: int | None = None
+    width: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.codec not in _ENCODERS:
+            raise UnknownNameError("codec", self.codec, _ENCODERS)
+        if self.gop < 1:
+            raise InputError(f"A key frame every {self.gop} frames cannot be: give at least 1.")
+        if self.crf is not None and not 0 <= self.crf <= 63:
+            raise InputError(f"The quality (crf) {self.crf} is none: h264 and hevc take 0 to 51, av1 0 to 63.")
+        if (self.height is None) != (self.width is None):
+            raise InputError("Give both height and width of the pictures, or neither.")
+        if (
+            self.height is not None
+            and self.width is not None
+            and (self.height % 2 or self.width % 2 or min(self.height, self.width) < 16)
+        ):
+            raise InputError(f"Pictures of {self.width}x{self.height}: yuv420p video needs even sides of at least 16.")
+
+    @property
+    def quality(self) -> int:
+        """The crf that is used."""
+        return _ENCODERS[self.codec][1] if self.crf is None else self.crf
+
+    def to_json(self) -> dict[str, Any]:
+        """As transforms record it."""
+        size = {} if self.height is None else {"height": self.height, "width": self.width}
+        return {"codec": self.codec, "gop": self.gop, "crf": self.quality, **size}
+
+    def options(self) -> tuple[str, dict[str, str]]:
+        """The encoder and what it is told."""
+        name, _, options = _ENCODERS[self.codec]
+        options = {**options, "crf": str(self.quality), "g": str(self.gop)}
+        if self.codec == "hevc":
+            options["x265-params"] += f":keyint={self.gop}:min-keyint=1"
+        return name, options
+
+
+def transcode(source: Path, start_s: float, length: int, target: Path, encoding: Encoding, fps: Fraction) -> None:
+    """Decode one episode's frames and encode them into a file of their own.
+
+    Raises:
+        DatasetError: the source has not all of the frames; names the file and the time.
+        InputError: its pictures are not 8-bit colour.
+    """
+    import av
+
+    os.environ.setdefault("SVT_LOG", "1")  # SVT-AV1 writes its settings to standard error otherwise; 1 is errors only
+    name, options = encoding.options()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    base = 1 / fps
+    with own_priority(), av.open(str(target), "w", format="mp4") as container:
+        stream: Any = None
+        for number, frame in enumerate(_frames(source, start_s, length, fps)):
+            if stream is None:
+                stream = container.add_stream(name, rate=fps, options=options)
+                stream.width, stream.height = encoding.width or frame.width, encoding.height or frame.height
+                stream.pix_fmt, stream.codec_context.time_base = PIXELS, base
+                stream.codec_context.color_range, stream.codec_context.colorspace = frame.color_range, frame.colorspace
+                stream.codec_context.thread_count = 1
+            picture = frame.reformat(width=stream.width, height=stream.height, format=PIXELS)
+            picture.pts, picture.time_base = number, base
+            picture.pict_type = av.video.frame.PictureType.I if number == 0 else av.video.frame.PictureType.NONE
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+
+
+@contextmanager
+def own_priority() -> Iterator[None]:
+    """Give the thread its scheduling back: SVT-AV1, run by root, leaves its caller in real time above all others."""
+    if not hasattr(os, "sched_getscheduler"):  # Linux only, as what SVT-AV1 does
+        yield
+        return
+    policy, parameters = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        if os.sched_getscheduler(0) != policy:
+            os.sched_setscheduler(0, policy, parameters)
+
+
+def _frames(source: Path, start_s: float, length: int, fps: Fraction) -> Iterator[Any]:
+    """The pictures at an episode's times, in order."""
+    wanted = 0
+    for time_s, frame in frames_from(source, start_s):
+        place = (time_s - start_s) * float(fps)
+        if frame.format.name not in _READABLE:
+            raise InputError(
+                f"{source} holds {frame.format.name} pictures, which would be cut to 8-bit colour. Leave them as they "
+                "are: merge folders of one codec."
+            )
+        while wanted < length and abs(place - wanted) <= _NEAR:
+            yield frame
+            wanted += 1
+        if wanted == length:
+            return
+        if place > wanted + _NEAR:
+            break
+    raise DatasetError(
+        f"{source} has no frame at {start_s + wanted / float(fps):.4f} s, frame {wanted} of an episode of {length}. "
+        "Restore the file, or leave the episode out."
+    )

@@ -1,0 +1,209 @@
+"""Keep what a log or a simulated sensor measured, and a log's own models, beside a dataset, and read them back.
+
+A signal that all episodes have becomes ``observation.NAME`` (with dots for slashes: ``observation.pose.cube``), sampled
+at the frames: orientations by spherical interpolation, switches and throttles held, all else linearly, the end values
+beyond the ends. The side table ``signals`` keeps every signal with its own times and numbers (`signal_table`).
+
+A sensor's samples lie in the side table ``readings/NAME``, and its kind in the feature ``observation.KIND.NAME``. An
+inertial unit becomes ``angular_velocity/NAME`` and ``acceleration/NAME``, a force/torque sensor ``wrench/NAME``, and
+servos ``joint_velocity``, ``joint_current``, ``joint_load``, ``joint_voltage`` and ``joint_temperature``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from twinloop.core.records import Episode, Signal, StoredSimulation
+from twinloop.core.units import UnitMap
+from twinloop.dataset.lerobot.reader import DatasetReader
+from twinloop.dataset.logs.resampling import HELD, hold, interpolate, interpolate_rotation
+from twinloop.dataset.spec import ReadingSpec
+
+_POSE_UNITS = ("m", "m", "m", "1", "1", "1", "1")
+_MIXED = {"pose": _POSE_UNITS, "twist": ("m/s",) * 3 + ("rad/s",) * 3, "wrench": ("N",) * 3 + ("N·m",) * 3}
+
+
+def shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
+    """The feature of each signal that all episodes have with the same columns and unit, by the signal's name."""
+    first = episodes[0].signals
+    same = [
+        name
+        for name, signal in first.items()
+        if all(name in e.signals and _alike(e.signals[name], signal) and len(e.signals[name]) for e in episodes)
+    ]
+    return {
+        name: ReadingSpec(
+            name=name.replace("/", "."), columns=first[name].columns, units=column_units(name, first[name])
+        )
+        for name in same
+    }
+
+
+def at_frames(name: str, signal: Signal, time: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A signal at an episode's frames, ``(T, k)``."""
+    if name in HELD:
+        return hold(signal.time, signal.values, time)
+    if not name.startswith("pose/"):
+        return interpolate(signal.time, signal.values, time)
+    position = interpolate(signal.time, signal.values[:, :3], time)
+    return np.concatenate([position, interpolate_rotation(signal.time, signal.values[:, 3:], time)], axis=1)
+
+
+def readings(log: Episode, specs: Mapping[str, ReadingSpec]) -> dict[str, NDArray[np.float64]]:
+    """The features of one episode by their keys."""
+    return {spec.key: at_frames(name, log.signals[name], log.time) for name, spec in specs.items()}
+
+
+def _alike(one: Signal, other: Signal) -> bool:
+    return (one.columns, one.unit) == (other.columns, other.unit)
+
+
+def column_units(name: str, signal: Signal) -> tuple[str, ...]:
+    """The unit of each column; of those of unlike units by what the name stands for, else unknown ("")."""
+    if signal.unit:
+        return (signal.unit,) * len(signal.columns)
+    units = _MIXED.get(name.partition("/")[0], ())
+    return units if len(units) == len(signal.columns) else ("",) * len(signal.columns)
+
+
+_SAMPLES = "readings/"
+_TRIADS = {"gyro": "angular_velocity", "accel": "acceleration"}
+
+
+def generated_signals(reader: DatasetReader, index: int) -> dict[str, Signal]:
+    """Signals of a generated episode at the times at which the samples were taken; none where none were kept."""
+    tables = set(reader.side_tables)
+    found: dict[str, Signal] = {}
+    for spec in reader.spec.readings:
+        kind, _, name = spec.name.partition(".")
+        if _SAMPLES + name not in tables:
+            continue
+        rows = reader.side_rows(_SAMPLES + name, index, ["time", "values"])
+        time = rows["time"].to_numpy()
+        values = np.array(rows["values"].to_pylist(), dtype=np.float64).reshape(-1, len(spec.columns))
+        for signal, columns in _parts(kind, name, spec):
+            units = {spec.units[column] for column in columns}
+            found[signal] = Signal(
+                time=time,
+                values=values[:, columns],
+                columns=tuple(_short(kind, spec.columns[column]) for column in columns),
+                unit=units.pop() if len(units) == 1 else "",
+            )
+    return found
+
+
+def _parts(kind: str, name: str, spec: ReadingSpec) -> Iterator[tuple[str, list[int]]]:
+    """Each signal that a sensor gives, and its columns."""
+    if kind == "force_torque":
+        yield f"wrench/{name}", list(range(len(spec.columns)))
+        return
+    stems = dict.fromkeys(_stem(kind, column) for column in spec.columns)
+    for stem in stems:
+        columns = [i for i, column in enumerate(spec.columns) if _stem(kind, column) == stem]
+        yield (f"{_TRIADS[stem]}/{name}" if kind == "imu" else f"joint_{stem}"), columns
+
+
+def _stem(kind: str, column: str) -> str:
+    """``gyro`` of ``gyro.x``; ``velocity`` of ``elbow_flex.velocity``."""
+    first, _, last = column.rpartition(".")
+    return first if kind == "imu" else last
+
+
+def _short(kind: str, column: str) -> str:
+    """``x`` of ``gyro.x``, ``elbow_flex`` of ``elbow_flex.velocity``; names of forces and torques as they are."""
+    first, _, last = column.rpartition(".")
+    return column if kind == "force_torque" else last if kind == "imu" else first
+
+
+SIMULATION_TABLE = "simulation"
+_ASSETS = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
+
+
+def simulation_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
+    """What the simulators of some episodes kept, one row each; none of those without."""
+    rows = [(number, log.simulation) for number, log in zip(numbers, logs, strict=True) if log.simulation is not None]
+    kept = [simulation for _, simulation in rows]
+    controls = [None if item.controls is None else item.controls.ravel() for item in kept]
+    return pa.table(
+        {
+            "number": pa.array([number for number, _ in rows], pa.int64()),
+            "model": pa.array([item.model for item in kept], pa.string()),
+            "spec": pa.array([item.spec for item in kept], pa.int64()),
+            "width": pa.array([item.states.shape[1] for item in kept], pa.int64()),
+            "states": pa.array([item.states.ravel() for item in kept], pa.list_(pa.float64())),
+            "controls_shape": pa.array(
+                [None if item.controls is None else item.controls.shape for item in kept], pa.list_(pa.int64())
+            ),
+            "controls": pa.array(controls, pa.list_(pa.float64())),
+            "notes": pa.array([list(item.notes) for item in kept], pa.list_(pa.string())),
+            "assets": pa.array(
+                [[{"name": name, "content": data} for name, data in item.assets.items()] for item in kept], _ASSETS
+            ),
+        }
+    )
+
+
+def stored_simulation(reader: DatasetReader, index: int) -> StoredSimulation | None:
+    """What an imported episode's simulator kept, or None."""
+    if SIMULATION_TABLE not in reader.side_tables:
+        return None
+    for row in reader.side_rows(SIMULATION_TABLE, index).to_pylist():
+        controls = row["controls"]
+        return StoredSimulation(
+            model=row["model"],
+            spec=row["spec"],
+            states=np.array(row["states"], dtype=np.float64).reshape(-1, row["width"]),
+            controls=None if controls is None else np.array(controls).reshape(row["controls_shape"]),
+            notes=tuple(row["notes"]),
+            assets={item["name"]: item["content"] for item in row["assets"]},
+        )
+    return None
+
+
+TABLE = "signals"
+
+
+def signals_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
+    """Every signal of some episodes as it was measured, one row each."""
+    pairs = zip(numbers, logs, strict=True)
+    rows = [(number, name, signal) for number, log in pairs for name, signal in log.signals.items()]
+    return pa.table(
+        {
+            "number": pa.array([number for number, _, _ in rows], pa.int64()),
+            "signal": pa.array([name for _, name, _ in rows], pa.string()),
+            "unit": pa.array([signal.unit for _, _, signal in rows], pa.string()),
+            "columns": pa.array([list(signal.columns) for _, _, signal in rows], pa.list_(pa.string())),
+            "time": pa.array([signal.time for _, _, signal in rows], pa.list_(pa.float64())),
+            "values": pa.array([signal.values.ravel() for _, _, signal in rows], pa.list_(pa.float64())),
+        }
+    )
+
+
+def stored_signals(reader: DatasetReader, index: int) -> dict[str, Signal]:
+    """An episode's signals with their own times and numbers; none where the dataset keeps none."""
+    if TABLE not in reader.side_tables:
+        return {}
+    found: dict[str, Signal] = {}
+    for row in reader.side_rows(TABLE, index).to_pylist():
+        columns = tuple(row["columns"])
+        values = np.array(row["values"], dtype=np.float64).reshape(-1, len(columns))
+        time = np.array(row["time"], dtype=np.float64)
+        found[row["signal"]] = Signal(time=time, values=values, columns=columns, unit=row["unit"])
+    return found
+
+
+def restored(reader: DatasetReader, index: int, *, units: UnitMap | None = None) -> Episode:
+    """A recorded episode as it was before it became a dataset: signals, conditions, kind of command and simulation."""
+    extra = reader.provenance(index).extra
+    return replace(
+        reader.log_episode(index, units=units),
+        command=extra.get("command", "position"),
+        conditions=extra.get("conditions", {}),
+        signals=stored_signals(reader, index),
+        simulation=stored_simulation(reader, index),
+    )

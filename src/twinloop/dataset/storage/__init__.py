@@ -1,0 +1,1 @@
+"""Where datasets lie: folders, snapshots, object stores, the Hub."""

@@ -1,0 +1,356 @@
+"""Push a dataset folder to the Hugging Face Hub as one commit, and pull it file by file verified.
+
+LeRobot looks a dataset up by a tag that is its ``codebase_version``; a push to the main branch moves that tag. The
+token is the one that ``huggingface_hub`` finds (``HF_TOKEN``, or ``hf auth login``), the address ``HF_ENDPOINT``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from twinloop.core.documents import read_bytes, read_json
+from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
+from twinloop.core.files import sha256_file
+from twinloop.core.redaction import redacted
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.storage.dataset_files import MOST_FILES, chosen, require_room
+from twinloop.dataset.storage.snapshot import FolderLock, writing_to
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubFile:
+    """A file of a commit: path, size in bytes, and SHA-256 of its content, or the SHA-1 that git names it by."""
+
+    path: str
+    size: int
+    sha256: str
+    blob: str
+
+
+def listed_file(entry: Any) -> HubFile | None:
+    """A file of the Hub's listing; None for a folder."""
+    if not hasattr(entry, "blob_id"):
+        return None
+    large = getattr(entry, "lfs", None)
+    return HubFile(
+        path=str(entry.path), size=int(entry.size), sha256=str(large.sha256) if large else "", blob=str(entry.blob_id)
+    )
+
+
+def refuse_outside(name: str, repo_id: str) -> None:
+    """Refuse a name that leaves the folder or hides in it.
+
+    Raises:
+        DatasetError: names it.
+    """
+    path = PurePosixPath(name)
+    first = path.parts[0] if path.parts else ""
+    if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in first or first in ("", ".cache"):
+        raise DatasetError(
+            f"{repo_id} names the file {name!r}, which leaves the dataset's folder or hides in it. Nothing was "
+            "downloaded; tell its owner."
+        )
+
+
+def verify_files(stage: Path, files: Sequence[HubFile], repo_id: str) -> None:
+    """Compare what arrived with its size and hash.
+
+    Raises:
+        DatasetError: a file is not what the listing says; it is removed, so that the next pull brings it again.
+    """
+    for file in files:
+        path = stage / file.path
+        if path.is_symlink() or not path.resolve().is_relative_to(stage.resolve()):
+            raise DatasetError(f"{file.path} of {repo_id} is a link out of the folder. Nothing was kept.")
+        if path.stat().st_size == file.size and _digest(path, file) == (file.sha256 or file.blob):
+            path.chmod(0o644)  # data, nothing to be run
+            continue
+        path.unlink()
+        raise DatasetError(
+            f"{file.path} of {repo_id} arrived damaged: its content is not what its hash says. It was removed; pull "
+            "again, and only what is missing is downloaded."
+        )
+
+
+def remove_others(stage: Path, names: set[str]) -> None:
+    """Remove what an earlier pull of another commit left."""
+    for path in sorted(stage.rglob("*"), reverse=True):
+        if path.is_file() and path.relative_to(stage).as_posix() not in names:
+            path.unlink()
+        elif path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+
+
+def _digest(path: Path, file: HubFile) -> str:
+    """The hash by which the Hub knows a file: SHA-256 of large ones, git's SHA-1 of others."""
+    if file.sha256:
+        return sha256_file(path)
+    data = read_bytes(path, file.size)
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+_INSTALL = "pip install 'twinloop[hub]'"
+_REPO = "dataset"
+_OURS = ("data/", "videos/", "images/", "meta/", "twinloop/")  # what a push replaces as a whole
+_NEVER = (".*", "*/.*", "*.lock", "*.incomplete", "__pycache__/*", "*/__pycache__/*")
+_MAIN = "main"
+_ENDPOINT = "HF_ENDPOINT"
+_OF_THE_HUB = {".gitattributes"}  # which the Hub itself puts into every repository
+_AT_ONCE = 8  # files being downloaded, huggingface_hub's own default
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed:
+    """What a push made: the commit, its address, and the tag that LeRobot looks up (empty on another branch)."""
+
+    repo_id: str
+    branch: str
+    commit: str
+    url: str
+    tag: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled:
+    """What a pull brought: the commit that it is, and how many files of how many bytes, each verified.
+
+    ``left_out`` are files of the commit that belong to no dataset, and were not downloaded.
+    """
+
+    repo_id: str
+    commit: str
+    output: Path
+    files: int
+    bytes: int
+    left_out: tuple[str, ...] = ()
+
+
+def push_dataset(
+    folder: Path | str,
+    repo_id: str,
+    *,
+    private: bool = False,
+    branch: str | None = None,
+    allow: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> Pushed:
+    """Upload a LeRobot folder as one commit, so that a reader sees all of it or nothing.
+
+    Files that the repository has and the folder has not are removed by the same commit. Large files that an
+    interrupted push had already sent are not sent again: the Hub knows them by their hash.
+
+    Args:
+        folder: a dataset of any LeRobot version.
+        repo_id: ``USER/NAME``, made if it does not exist.
+        private: make a new repository private; an existing one stays as it is.
+        branch: by default the main one, whose tag of the codebase version then moves with it.
+        allow: patterns of paths to upload; by default all.
+        ignore: patterns of paths to leave out.
+
+    Raises:
+        MissingDependencyError: huggingface_hub is not installed.
+        InputError: no dataset, or no name of a repository.
+        DatasetError: the Hub cannot be reached or refuses; says what to do.
+    """
+    folder = Path(folder)
+    if not (folder / layout.INFO).is_file():
+        raise InputError(f"{folder} is no LeRobot dataset: {layout.INFO} is missing. Give the folder that holds it.")
+    tag = str(read_json(folder / layout.INFO).get("codebase_version", ""))
+    names = _chosen(folder, allow, ignore)
+    hub = _hub()
+    with _answered(repo_id, "pushed to"):
+        hub.utils.validate_repo_id(repo_id)
+        api = hub.HfApi(endpoint=os.environ.get(_ENDPOINT))
+        api.create_repo(repo_id, repo_type=_REPO, private=private, exist_ok=True)
+        if branch is not None:
+            api.create_branch(repo_id, branch=branch, repo_type=_REPO, exist_ok=True)
+        there = api.list_repo_files(repo_id, revision=branch, repo_type=_REPO)
+        added = [hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=folder / name) for name in names]
+        gone = [name for name in there if name not in set(names) and name.startswith(_OURS)]
+        done = api.create_commit(
+            repo_id,
+            [*added, *(hub.CommitOperationDelete(path_in_repo=name) for name in gone)],
+            commit_message=f"{tag} dataset: {len(names)} files",
+            repo_type=_REPO,
+            revision=branch,
+        )
+        if branch in (None, _MAIN) and tag:
+            with contextlib.suppress(hub.errors.RevisionNotFoundError):
+                api.delete_tag(repo_id, tag=tag, repo_type=_REPO)
+            api.create_tag(repo_id, tag=tag, revision=done.oid, repo_type=_REPO)
+    return Pushed(
+        repo_id=repo_id,
+        branch=branch or _MAIN,
+        commit=done.oid,
+        url=str(done.commit_url),
+        tag=tag if branch in (None, _MAIN) else "",
+        files=len(names),
+        bytes=sum((folder / name).stat().st_size for name in names),
+    )
+
+
+def pull_dataset(
+    repo_id: str,
+    output: Path | str,
+    *,
+    revision: str | None = None,
+    allow: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> Pulled:
+    """Download a dataset as it is at one commit, verify every file, and only then put the folder in its place.
+
+    Only files that belong to a dataset are downloaded (`dataset.dataset_files`), and none of them is executable.
+    What arrived before an interruption lies in a sibling ``.NAME.pull``, and the same pull goes on from there.
+
+    Args:
+        repo_id: ``USER/NAME``.
+        output: an absent or empty folder.
+        revision: a branch, tag (``v3.0``) or commit; by default the main branch.
+        allow: patterns of paths to download; by default all.
+        ignore: patterns of paths to leave out.
+
+    Raises:
+        MissingDependencyError: huggingface_hub is not installed.
+        InputError: ``output`` holds something, or no name of a repository.
+        DatasetError: the Hub cannot be reached or refuses, it names a path outside the folder, it has more files or
+            bytes than there is room for, or a file's content is not what its hash says.
+    """
+    output = Path(output).absolute()
+    _require_absent(output)
+    hub = _hub()
+    with _answered(repo_id, "pulled from"):
+        hub.utils.validate_repo_id(repo_id)
+        api = hub.HfApi(endpoint=os.environ.get(_ENDPOINT))
+        commit = str(api.repo_info(repo_id, revision=revision, repo_type=_REPO).sha)
+        listing = api.list_repo_tree(repo_id, recursive=True, revision=commit, repo_type=_REPO)
+        tree = [listed_file(entry) for entry in itertools.islice(listing, 2 * MOST_FILES)]
+    wanted = [file for file in tree if file is not None and _passes(file.path, allow, ignore)]
+    for file in wanted:
+        refuse_outside(file.path, repo_id)
+    belonging = chosen(file.path for file in wanted)
+    files = [file for file in wanted if file.path in belonging]
+    if not any(file.path == layout.INFO for file in files):
+        raise DatasetError(f"{repo_id} at {commit[:12]} has no {layout.INFO}: it is no LeRobot dataset, or left out.")
+    size = sum(file.size for file in files)
+    require_room(output, files=len(files), size=size, source=repo_id)
+    _bring(api, repo_id, commit, files, output)
+    left_out = tuple(sorted({file.path for file in wanted} - belonging - _OF_THE_HUB))
+    return Pulled(repo_id=repo_id, commit=commit, output=output, files=len(files), bytes=size, left_out=left_out)
+
+
+def _require_absent(output: Path) -> None:
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise InputError(f"{output} exists and is not an empty folder. Pull into a new one.")
+
+
+def _bring(api: Any, repo_id: str, commit: str, files: Sequence[HubFile], output: Path) -> None:
+    """Download into a sibling folder, verify, and rename."""
+    lock, stage = FolderLock(output), output.parent / f".{output.name}.pull"
+    try:
+        _require_absent(output)  # another process may have finished in between
+        with writing_to(output), _answered(repo_id, "pulled from"):
+            stage.mkdir(parents=True, exist_ok=True)
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                brought = [pool.submit(_download, api, repo_id, commit, file.path, stage) for file in files]
+                for each in brought:
+                    each.result()
+        verify_files(stage, files, repo_id)
+        with writing_to(output):
+            shutil.rmtree(stage / ".cache", ignore_errors=True)
+            remove_others(stage, {file.path for file in files})
+            if output.exists():
+                output.rmdir()
+            stage.rename(output)
+    finally:
+        lock.release()
+
+
+def _download(api: Any, repo_id: str, commit: str, name: str, stage: Path) -> None:
+    api.hf_hub_download(repo_id, name, repo_type=_REPO, revision=commit, local_dir=stage)
+
+
+def _chosen(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[str]:
+    """The files of a push, in order of their names.
+
+    Raises:
+        InputError: a link that leaves the folder, or nothing is left.
+    """
+    names = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if not path.is_file() or not _passes(name, allow, (*ignore, *_NEVER)):
+            continue
+        if not path.resolve().is_relative_to(folder.resolve()):
+            raise InputError(f"{path} is a link that leaves {folder}. Copy the file there, or leave it out.")
+        names.append(name)
+    if not names:
+        raise InputError(f"Nothing of {folder} is left to push. Loosen --allow or --ignore.")
+    return names
+
+
+def _passes(name: str, allow: Sequence[str], ignore: Sequence[str]) -> bool:
+    wanted = not allow or any(fnmatch(name, pattern) for pattern in allow)
+    return wanted and not any(fnmatch(name, pattern) for pattern in ignore)
+
+
+def _hub() -> Any:
+    try:
+        import huggingface_hub  # pyright: ignore[reportMissingImports]
+        import huggingface_hub.errors  # pyright: ignore[reportMissingImports]
+        import huggingface_hub.utils  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise MissingDependencyError(
+            "The Hub needs huggingface_hub, which is not installed.", remedy=_INSTALL
+        ) from None
+    return huggingface_hub
+
+
+@contextlib.contextmanager
+def _answered(repo_id: str, verb: str) -> Iterator[None]:
+    """Say in one line what the Hub's refusal or silence means and what to do.
+
+    Raises:
+        DatasetError: for whatever the Hub's client raises in the block.
+        InputError: what was given is no name of a repository.
+    """
+    from huggingface_hub import errors  # pyright: ignore[reportMissingImports]
+
+    endpoint = os.environ.get(_ENDPOINT) or "https://huggingface.co"
+    failed = f"{repo_id} cannot be {verb} {endpoint}"
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise InputError(f"{repo_id!r} is no name of a repository ({error}). Write USER/NAME.") from error
+    except errors.RepositoryNotFoundError as error:
+        raise DatasetError(
+            f"{failed}: there is no such dataset, or it is private and the token does not open it. Check the name, "
+            "and set HF_TOKEN or run `hf auth login`."
+        ) from error
+    except errors.RevisionNotFoundError as error:
+        raise DatasetError(f"{failed}: it has no such branch, tag or commit. Leave --revision for main.") from error
+    except errors.HfHubHTTPError as error:
+        status = getattr(error.response, "status_code", None)
+        hint = "set HF_TOKEN to a token that may write, or run `hf auth login`" if status in (401, 403) else "try again"
+        raise DatasetError(f"{failed} (HTTP {status}). Nothing was changed there by halves; {hint}.") from error
+    except (
+        getattr(errors, "HTTPError", OSError),
+        OSError,
+        RuntimeError,
+    ) as error:  # a RuntimeError is an upload that failed in its thread
+        reason = redacted(str(error)).splitlines()[0] if str(error) else type(error).__name__
+        raise DatasetError(
+            f"{failed}: it cannot be reached ({reason[:200]}). Check the connection and HF_ENDPOINT, then run the "
+            "same command again: what was already transferred is not transferred again."
+        ) from error

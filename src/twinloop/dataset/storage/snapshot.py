@@ -1,0 +1,260 @@
+"""A folder that changes whole: new contents are built beside it from hard links, then swapped in at once.
+
+A reader sees the folder before or after a commit, never between. A killed commit leaves the folder as it was and a
+sibling ``.NAME.next``, which the next writer removes. One writer at a time holds ``.NAME.lock``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from twinloop.core.errors import DatasetError, DatasetLockedError, is_full, refused
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # linux/fs.h
+_NO_EXCHANGE = {errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM}
+_NO_LINKS = {errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP, errno.EMLINK}
+
+
+class FolderLock:
+    """The right to write one folder: an advisory lock on a sibling file that names the holder's process.
+
+    The lock dies with its process, so a killed writer never blocks the next one.
+
+    Args:
+        folder: it need not exist.
+        purpose: of a lock that is held while others, of another purpose, come and go.
+
+    Raises:
+        DatasetLockedError: another writer holds it; names the process.
+        DatasetError: no folder can be written there, or the disk is full.
+    """
+
+    def __init__(self, folder: Path, purpose: str = "") -> None:
+        self.path = folder.parent / f".{folder.name}.{purpose}{'.' if purpose else ''}lock"
+        with writing_to(folder):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = self._acquire(folder)
+
+    @property
+    def held(self) -> bool:
+        """Whether the right has not been given back yet."""
+        return self._handle >= 0
+
+    def release(self) -> None:
+        """Give the right back; may be called again without effect."""
+        if self.held:
+            with contextlib.suppress(OSError):  # a file that stays holds no lock: the lock is the handle's
+                self.path.unlink(missing_ok=True)
+            os.close(self._handle)
+            self._handle = -1
+
+    def _acquire(self, folder: Path) -> int:
+        while True:
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = os.read(handle, 64).decode(errors="replace").strip() or "unknown"
+                os.close(handle)
+                raise DatasetLockedError(
+                    f"Another writer (process {holder}) has {folder} open. Wait for it to end, stop it, or choose "
+                    "another output folder."
+                ) from None
+            if self._still_there(handle):
+                with contextlib.suppress(OSError):  # a full disk: the lock holds without the name of its process
+                    os.ftruncate(handle, 0)
+                    os.pwrite(handle, str(os.getpid()).encode(), 0)
+                return handle
+            os.close(handle)
+
+    def _still_there(self, handle: int) -> bool:
+        """Whether the locked file is the one at the path: a releasing writer may just have unlinked it."""
+        try:
+            return os.fstat(handle).st_ino == self.path.stat().st_ino
+        except FileNotFoundError:
+            return False
+
+
+@contextlib.contextmanager
+def locked(folder: Path, purpose: str = "") -> Iterator[None]:
+    """Hold a `FolderLock` while the block lasts."""
+    lock = FolderLock(folder, purpose)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def forget_lock(folder: Path) -> None:
+    """Remove the lock file of a writer that was ended after it had finished; one that is held stays."""
+    with contextlib.suppress(DatasetError):
+        FolderLock(folder).release()
+
+
+def recover(folder: Path) -> None:
+    """Bring a folder back to its last commit after a writer was killed; needs the folder's lock."""
+    old = _beside(folder, "old")
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    for leftover in (old, _beside(folder, "next")):
+        if leftover.exists():
+            shutil.rmtree(leftover)
+
+
+@contextlib.contextmanager
+def next_snapshot(folder: Path) -> Iterator[Path]:
+    """A sibling folder with hard links to all of ``folder``'s files, which replaces it when the block ends well.
+
+    Inside the block, write new files only: to change a linked one, unlink it first (`replace_bytes`), since a write
+    in place would reach the committed snapshot too.
+
+    Needs the folder's lock, see `locked_snapshot`. A ``FileNotFoundError`` of the block passes unchanged.
+
+    Raises:
+        DatasetError: the disk is full, or the operating system refuses otherwise; ``folder`` is as it was.
+    """
+    stage = _beside(folder, "next")
+    with writing_to(folder):
+        stage.mkdir(parents=True)
+    try:
+        shared: set[int] = set()
+        if folder.exists():
+            shared = _link_tree(str(folder), str(stage))
+        yield stage
+        _sync_tree(str(stage), shared)
+        _swap(stage, folder)
+    except BaseException as error:
+        shutil.rmtree(stage, ignore_errors=True)
+        if is_full(error) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
+            raise refused(error, folder) from error
+        raise
+
+
+@contextlib.contextmanager
+def locked_snapshot(folder: Path) -> Iterator[Path]:
+    """`next_snapshot` for a writer that commits once: it holds the folder's lock, and removes what a killed one left.
+
+    Raises:
+        DatasetLockedError: another writer has the folder open.
+        DatasetError: see `next_snapshot`.
+    """
+    with locked(folder):
+        with writing_to(folder):
+            recover(folder)
+        with next_snapshot(folder) as stage:
+            yield stage
+
+
+@contextlib.contextmanager
+def writing_to(path: Path) -> Iterator[None]:
+    """Name ``path`` and the next step where the operating system refuses to write there.
+
+    Raises:
+        DatasetError: for every ``OSError`` of the block; a full disk is told from the others.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise refused(error, path) from error
+
+
+def replace_bytes(path: Path, data: bytes) -> None:
+    """Write a file of a snapshot in preparation, never through a hard link."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+
+
+def _beside(folder: Path, suffix: str) -> Path:
+    return folder.parent / f".{folder.name}.{suffix}"
+
+
+# A commit links and looks at every file there is, so these two keep to one system call for each and to plain strings.
+
+
+def _link_tree(source: str, target: str) -> set[int]:
+    """Hard links to all files under ``source``; the inodes that both trees share."""
+    shared: set[int] = set()
+    with os.scandir(source) as entries:
+        for entry in entries:
+            there = f"{target}/{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                os.mkdir(there)  # noqa: PTH102 - see above
+                shared |= _link_tree(entry.path, there)
+            elif link_or_copy(entry.path, there):
+                shared.add(entry.inode())
+    return shared
+
+
+def link_or_copy(source: str | Path, target: str | Path, *, link: bool = True) -> bool:
+    """Link a file; False where a copy is asked for, or the file system wants one instead."""
+    try:
+        if link:
+            os.link(source, target, follow_symlinks=False)
+            return True
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+    shutil.copy2(source, target, follow_symlinks=False)
+    return False
+
+
+def _sync_tree(directory: str, shared: set[int]) -> None:
+    """Flush what is new under a folder: its directories, and the files whose inodes are not shared."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                _sync_tree(entry.path, shared)
+            elif entry.inode() not in shared and not entry.is_symlink():
+                _sync(entry.path)
+    _sync(directory)
+
+
+def _sync(path: str | Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _swap(stage: Path, folder: Path) -> None:
+    """Put ``stage`` in ``folder``'s place, and remove what was there."""
+    if not folder.exists():
+        stage.rename(folder)
+    elif _exchange(stage, folder):
+        _sync(folder.parent)
+        shutil.rmtree(stage)
+    else:
+        old = _beside(folder, "old")
+        folder.rename(old)
+        try:
+            stage.rename(folder)
+        except OSError:
+            old.rename(folder)
+            raise
+        _sync(folder.parent)
+        shutil.rmtree(old)
+    _sync(folder.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Swap two folders' names in one atomic step; False where the system cannot."""
+    try:
+        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in _NO_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), str(other))

@@ -1,0 +1,238 @@
+"""The one door to fsspec: datasets in object stores, committed by a pointer that is written last.
+
+Under the address lie
+
+- ``dataset/``: files of blocks, each written once; when the run ends, its metadata too, ``meta/info.json`` last. A
+  finished run is then a plain LeRobotDataset folder that any tool can copy.
+- ``commits/NNNNNN/``: the metadata of one commit, and ``manifest.json``, which names every file of the dataset at that
+  commit with its size and SHA-256.
+- ``current.json``: the pointer to the newest whole commit, written last.
+
+A reader follows the pointer, so that it sees a commit whole or not at all. What a killed run uploaded without moving
+the pointer is uploaded again with the same bytes. Of older commits the last one stays, for readers on their way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from twinloop.core.documents import MOST_LINES_BYTES, parse_json
+from twinloop.core.errors import DatasetError, MissingDependencyError, UnknownNameError
+from twinloop.core.files import dumps
+from twinloop.core.redaction import note_secrets, redacted, redacted_values
+from twinloop.dataset.lerobot import layout
+
+Result = TypeVar("Result")
+
+INSTALL = 'pip install "twinloop[s3]"'
+POINTER = "current.json"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MOST_BYTES = MOST_LINES_BYTES  # of a pointer or a manifest, which are read into memory
+ATTEMPTS = 3  # commits that may be superseded while one is read; our choice
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One file of a commit: where it lies under the address, its size in bytes and its SHA-256."""
+
+    key: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Commit:
+    """What the pointer leads to; ``files`` by path in the dataset. Number 0 is before the first commit."""
+
+    number: int = 0
+    files: Mapping[str, Entry] = field(default_factory=dict[str, Entry])
+    pointer: bytes = b""
+
+    def blocks(self) -> dict[str, Entry]:
+        """The files that later commits share."""
+        return {path: entry for path, entry in self.files.items() if of_block(path)}
+
+
+class Store:
+    """The objects under one address. ``address`` is the address as messages show it, without credentials.
+
+    Raises:
+        MissingDependencyError: fsspec or the library of that kind of store is not installed; names the command.
+        UnknownNameError: no such kind of store.
+    """
+
+    def __init__(self, address: str) -> None:
+        if not address.partition("://")[2].strip("/"):
+            raise DatasetError(f"{address!r} names no place in a store. Write an address such as s3://bucket/prefix.")
+        note_secrets([address])  # its library's errors may repeat them
+        self.address = redacted(address.rstrip("/"))
+        self._files, self._root = _filesystem(address.rstrip("/"))
+
+    def read(self, key: str, *, most: int = _MOST_BYTES) -> bytes | None:
+        """An object's content; None where there is none.
+
+        Raises:
+            DatasetError: it has more than ``most`` bytes, which are not read.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            self._require_size(key, most)
+            return self._do("read", lambda: bytes(self._files.cat_file(self._at(key))), absent=FileNotFoundError)
+        return None
+
+    def sizes(self, keys: Sequence[str]) -> list[int | None]:
+        """Return the sizes of objects in bytes, several at a time; None where the store does not say.
+
+        Raises:
+            FileNotFoundError: an object is not there any more.
+        """
+        there = [self._at(key) for key in keys]
+        return self._do("read", lambda: list(self._files.sizes(there)), absent=FileNotFoundError) if there else []
+
+    def write(self, key: str, data: bytes) -> None:
+        """Write an object whole."""
+        self._do("written", lambda: self._files.pipe_file(self._at(key), data))
+
+    def upload(self, files: Mapping[str, Path]) -> None:
+        """Upload files by key, several at a time."""
+        if files:
+            there = [self._at(key) for key in files]
+            self._do("written", lambda: self._files.put([str(path) for path in files.values()], there))
+
+    def download(self, files: Mapping[str, Path]) -> None:
+        """Download objects by key to files, several at a time.
+
+        Raises:
+            FileNotFoundError: an object is not there any more.
+        """
+        if files:
+            for path in files.values():
+                path.parent.mkdir(parents=True, exist_ok=True)
+            there, here = [self._at(key) for key in files], [str(path) for path in files.values()]
+            self._do("read", lambda: self._files.get(there, here), absent=FileNotFoundError)
+
+    def remove(self, folder: str) -> None:
+        """Remove all objects under a key, if there are any."""
+        with contextlib.suppress(FileNotFoundError):
+            self._do("written", lambda: self._files.rm(self._at(folder), recursive=True), absent=FileNotFoundError)
+
+    def names(self) -> set[str]:
+        """First parts of the keys that there are."""
+        with contextlib.suppress(FileNotFoundError):
+            found = self._do("read", lambda: self._files.ls(self._root, detail=False), absent=FileNotFoundError)
+            return {str(name).rstrip("/").rpartition("/")[2] for name in found}
+        return set()
+
+    def commit(self) -> Commit:
+        """The newest whole commit.
+
+        Raises:
+            DatasetError: pointer or manifest is damaged.
+        """
+        key = ""
+        for _ in range(ATTEMPTS):
+            pointer = self.read(POINTER)
+            if pointer is None:
+                return Commit()
+            with layout.understood(f"{self.address}/{POINTER}"):
+                value = parse_json(pointer, where=f"{self.address}/{POINTER}")
+                layout.require_keys(value, ("commit", "manifest", "sha256"), where=f"{self.address}/{POINTER}")
+                number, key = int(value["commit"]), _checked_key(value["manifest"], "commits")
+            manifest = self.read(key)
+            if manifest is not None:  # else the writer has moved on and removed it
+                return self._read_manifest(number, key, manifest, value["sha256"], pointer)
+        raise DatasetError(f"{self.address}/{POINTER} names {key}, which is not there. Upload the dataset again.")
+
+    def _read_manifest(self, number: int, key: str, data: bytes, sha256: str, pointer: bytes) -> Commit:
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise DatasetError(f"{self.address}/{key} is not the manifest that {POINTER} names. Upload it again.")
+        with layout.understood(f"{self.address}/{key}"):
+            listed = parse_json(data, where=f"{self.address}/{key}")["files"]
+            files = {path: _checked(Entry(**entry)) for path, entry in listed.items()}
+        return Commit(number=number, files=files, pointer=pointer)
+
+    def _require_size(self, key: str, most: int) -> None:
+        [size] = self.sizes([key])
+        if size is not None and size > most:
+            raise DatasetError(
+                f"{self.address}/{key} has {size} bytes; at most {most} are read. It is none of a dataset's files."
+            )
+
+    def _at(self, key: str) -> str:
+        return f"{self._root}/{key}"
+
+    def _do(self, verb: str, action: Callable[[], Result], *, absent: type[Exception] | None = None) -> Result:
+        """Do something with the store; whatever its library raises becomes one message."""
+        try:
+            return action()
+        except Exception as error:  # every store's library has errors of its own
+            if absent is not None and isinstance(error, absent):
+                raise
+            said = " ".join(redacted(str(error)).split()) or type(error).__name__
+            raise DatasetError(
+                f"{self.address} cannot be {verb} ({type(error).__name__}: {said:.200}). Check that the bucket exists, "
+                "the credentials, the address of the service and the network. What was committed before is unharmed."
+            ) from error
+
+
+def write_log(address: str, entry: Mapping[str, Any]) -> None:
+    """Keep wall-clock facts of a run beside the dataset, one object each."""
+    moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    Store(address).write(f"log/{moment}.json", dumps(redacted_values(dict(entry))).encode())
+
+
+def of_block(path: str) -> bool:
+    """Whether a file of a dataset belongs to one block: those are written once."""
+    return "/chunk-" in path
+
+
+def _checked(entry: Entry) -> Entry:
+    """Return an entry of a manifest whose values can be true.
+
+    Raises:
+        ValueError: its key leaves the folders of a store, its size is none, or its hash is none.
+    """
+    _checked_key(entry.key, "dataset", "commits")
+    if type(entry.size) is not int or entry.size < 0:
+        raise ValueError(f"the size {entry.size!r} is no number of bytes")
+    if not isinstance(entry.sha256, str) or not _SHA256.fullmatch(entry.sha256):
+        raise ValueError(f"{entry.sha256!r} is no SHA-256")
+    return entry
+
+
+def _checked_key(key: Any, *folders: str) -> str:
+    """Return a key of an object, which lies in one of some folders of the store.
+
+    Raises:
+        ValueError: it does not.
+    """
+    parts = str(key).split("/")
+    if len(parts) < 2 or parts[0] not in folders or {"", ".", ".."} & set(parts) or not str(key).isprintable():
+        raise ValueError(f"the key {key!r} is not one of {' or '.join(folders)}/")
+    return str(key)
+
+
+def _filesystem(address: str) -> tuple[Any, str]:
+    """The filesystem of an address, and its root there."""
+    protocol = address.partition("://")[0]
+    try:
+        import fsspec
+    except ImportError as error:
+        raise MissingDependencyError(f"{address} needs fsspec, which is not installed.", remedy=INSTALL) from error
+    try:
+        files, root = fsspec.core.url_to_fs(address, use_listings_cache=False)
+    except ImportError as error:
+        remedy = INSTALL if protocol in ("s3", "s3a") else f"pip install the library that fsspec names: {error}"
+        raise MissingDependencyError(f"{address} needs a library that is not installed.", remedy=remedy) from error
+    except ValueError as error:
+        known = fsspec.available_protocols()
+        if protocol in known:
+            raise DatasetError(f"{address} is not an address that fsspec understands ({error}).") from error
+        raise UnknownNameError("kind of store", protocol, known, where=f"{address!r}") from error
+    return files, str(root).rstrip("/")

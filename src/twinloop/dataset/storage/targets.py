@@ -1,0 +1,340 @@
+"""Write a dataset into a local folder or an object store by whole commits, and fetch it from a store.
+
+Checked file by file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from twinloop.core.errors import DatasetError, DatasetLockedError
+from twinloop.core.files import dumps, sha256_file
+from twinloop.core.profile import span
+from twinloop.dataset.lerobot import layout
+from twinloop.dataset.lerobot.progress import Progress, begin
+from twinloop.dataset.spec import DatasetSpec
+from twinloop.dataset.storage.dataset_files import chosen, require_room
+from twinloop.dataset.storage.snapshot import FolderLock, locked_snapshot, next_snapshot, recover, writing_to
+from twinloop.dataset.storage.store import ATTEMPTS, POINTER, Commit, Entry, Store, of_block
+
+
+def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
+    """Bring a store's newest commit into a local folder, where it equals a local run byte for byte.
+
+    A folder that was fetched before is brought up to date; only what changed is downloaded.
+
+    Raises:
+        DatasetError: nothing was committed at the address, the folder holds something else, or what arrives is not
+            what the manifest names.
+    """
+    if not is_address(address):
+        raise DatasetError(
+            f"{address!r} is no address of a store, such as s3://bucket/prefix. A dataset in a local folder can be "
+            "used there, or copied."
+        )
+    store = Store(address)
+    for _ in range(ATTEMPTS):
+        commit = store.commit()
+        if not commit.number:
+            raise DatasetError(
+                f"{address} holds no dataset: there is no {POINTER}, or nothing was committed yet. Give the "
+                "address that `twinloop generate --output` was given."
+            )
+        _refuse_others(folder, store.address)
+        files = _belonging(commit.files)
+        require_room(
+            folder.absolute(), files=len(files), size=sum(e.size for e in files.values()), source=store.address
+        )
+        try:
+            with locked_snapshot(folder.absolute()) as stage:
+                changed = fetch_files(store, files, stage)
+        except FileNotFoundError:  # a running writer has moved on and removed that commit's metadata
+            continue
+        progress = Progress.load(folder)
+        return {
+            "schema": 1,
+            "verb": "fetch",
+            "address": store.address,
+            "output": str(folder),
+            "commit": commit.number,
+            "files": len(files),
+            "left_out": sorted(commit.files.keys() - files.keys()),
+            "downloaded": len(changed),
+            "episodes": progress.episodes,
+            "frames": progress.frames,
+        }
+    raise DatasetError(f"{address} changes faster than it can be fetched. Try again when its writer is done.")
+
+
+def stored_progress(address: str) -> Progress:
+    """What has been committed at an address."""
+    store = Store(address)
+    commit = store.commit()
+    if not commit.number:
+        return Progress()
+    with tempfile.TemporaryDirectory() as folder:
+        fetch_files(store, {layout.PROGRESS: commit.files[layout.PROGRESS]}, Path(folder))
+        return Progress.load(Path(folder))
+
+
+def fetch_files(store: Store, files: Mapping[str, Entry], stage: Path) -> list[str]:
+    """Make ``stage`` hold exactly these files; returns those that had to be downloaded."""
+    for path in [path for path in stage.rglob("*") if path.is_file()]:
+        name = path.relative_to(stage).as_posix()
+        if name not in files or _differs(path, files[name]):
+            path.unlink()
+    missing = [name for name in files if not (stage / name).exists()]
+    for name in missing:
+        _refuse_outside(name, stage)
+    _require_sizes(store, {name: files[name] for name in missing})
+    store.download({files[name].key: stage / name for name in missing})
+    for name in missing:
+        if _differs(stage / name, files[name]):
+            raise DatasetError(f"{store.address}/{files[name].key} is damaged: its SHA-256 is not the manifest's.")
+        (stage / name).chmod(0o644)  # data, nothing to be run
+    return missing
+
+
+def _belonging(files: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the files of a manifest that belong to a dataset.
+
+    Raises:
+        DatasetError: one lies outside the dataset's folder.
+    """
+    for name in files:
+        _refuse_outside(name)
+    names = chosen(files)
+    return {name: entry for name, entry in files.items() if name in names}
+
+
+def _require_sizes(store: Store, files: Mapping[str, Entry]) -> None:
+    """Refuse objects of other sizes than the manifest's before they are downloaded."""
+    for entry, size in zip(files.values(), store.sizes([entry.key for entry in files.values()]), strict=True):
+        if size is not None and size != entry.size:
+            raise DatasetError(
+                f"{store.address}/{entry.key} is damaged: it has {size} bytes, and the manifest says {entry.size}."
+            )
+
+
+def _differs(path: Path, entry: Entry) -> bool:
+    return path.stat().st_size != entry.size or sha256_file(path) != entry.sha256
+
+
+def _refuse_outside(name: str, stage: Path = Path("/")) -> None:
+    leaves = name.startswith("/") or "\\" in name or "\0" in name or ".." in Path(name).parts
+    if leaves or not (stage / name).parent.resolve().is_relative_to(stage.resolve()):
+        raise DatasetError(
+            f"The manifest names {name!r}, which leaves the dataset's folder. Nothing outside is written."
+        )
+
+
+def _refuse_others(folder: Path, address: str) -> None:
+    if folder.exists() and any(folder.iterdir()) and not (folder / layout.SPEC).is_file():
+        raise DatasetError(f"{folder} holds files that are not a twinloop dataset. Fetch {address} into a new folder.")
+
+
+# Of what is uploaded, a writer keeps locally what it reads again: frames for the quantiles, metadata, logs.
+_KEPT = ("data/", "meta/", "twinloop/log/")
+
+
+class StoreTarget:
+    """An address in a store; a `Target`. ``path`` is a scratch folder with what the writer reads again.
+
+    A store has no locks: a second writer is noticed when one of the two moves the pointer that the other one knows.
+
+    Raises:
+        DatasetError, MissingDependencyError, UnknownNameError: see `Store`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._store, self._commit = Store(address), Commit()
+        self.name = self._store.address
+        self._scratch = tempfile.TemporaryDirectory(prefix="twinloop-store-", ignore_cleanup_errors=True)
+        self.path, self.held = Path(self._scratch.name) / "dataset", True
+
+    def begin(self, spec: DatasetSpec, *, resume: bool) -> Progress:
+        """See `Target`; what was committed is downloaded as far as the writer reads it again."""
+        commit = self._store.commit()
+        strangers = self._store.names() - {"dataset", "commits", "log", POINTER} if not commit.number else set()
+        if strangers:
+            raise DatasetError(
+                f"{self.name} holds objects that are not a twinloop dataset ({', '.join(sorted(strangers)[:3])}). "
+                "Choose an empty or new address."
+            )
+        if commit.number:
+            wanted = {path: entry for path, entry in commit.files.items() if not of_block(path) or _is_kept(path)}
+            if not resume:
+                wanted = {path: entry for path, entry in wanted.items() if not of_block(path)}
+            with next_snapshot(self.path) as stage:
+                fetch_files(self._store, wanted, stage)
+        self._commit = commit
+        return begin(self.path, spec, resume=resume, name=self.name)
+
+    @contextlib.contextmanager
+    def snapshot(self, *, final: bool = False) -> Iterator[Path]:
+        """See `Target`: upload what is new, then a manifest, then the pointer."""
+        with next_snapshot(self.path) as stage:
+            yield stage
+            with span("upload"):
+                self._commit = self._upload(stage, final=final)
+            for path in self._commit.blocks():
+                if not _is_kept(path):
+                    (stage / path).unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """See `Target`."""
+        self.held = False
+        self._scratch.cleanup()
+
+    def _upload(self, stage: Path, *, final: bool) -> Commit:
+        number = self._commit.number + 1
+        known, folder = self._commit.blocks(), f"commits/{number:06d}"
+        paths = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
+        new = {path: f"dataset/{path}" if of_block(path) else f"{folder}/{path}" for path in paths if path not in known}
+        self._store.upload({key: stage / path for path, key in new.items()})
+        files = {**known, **{path: _entry(stage / path, key) for path, key in new.items()}}
+        if final:
+            self._publish(stage, [path for path in new if not of_block(path)])
+        return self._move_pointer(number, files)
+
+    def _publish(self, stage: Path, metadata: Sequence[str]) -> None:
+        """Put the metadata beside the blocks' files, what makes it a dataset last."""
+        rest = [path for path in metadata if path != layout.INFO]
+        for group in (rest, [layout.INFO]):
+            self._store.upload({f"dataset/{path}": stage / path for path in group})
+
+    def _move_pointer(self, number: int, files: Mapping[str, Entry]) -> Commit:
+        """Make a commit the current one: manifest first, then the pointer, then away with what nobody reads."""
+        key = f"commits/{number:06d}/manifest.json"
+        listed = {path: vars(entry) for path, entry in sorted(files.items())}
+        manifest = dumps({"schema": layout.SCHEMA, "files": listed}).encode()
+        self._store.write(key, manifest)
+        if (self._store.read(POINTER) or b"") != self._commit.pointer:
+            raise DatasetLockedError(
+                f"Another writer has moved {self.name} on. Wait for it to end, stop it, or choose another address."
+            )
+        pointer = dumps(
+            {"schema": layout.SCHEMA, "commit": number, "manifest": key, "sha256": hashlib.sha256(manifest).hexdigest()}
+        ).encode()
+        self._store.write(POINTER, pointer)
+        self._store.remove(f"commits/{number - 2:06d}")
+        return Commit(number=number, files=files, pointer=pointer)
+
+
+def _entry(path: Path, key: str) -> Entry:
+    return Entry(key=key, size=path.stat().st_size, sha256=sha256_file(path))
+
+
+def _is_kept(path: str) -> bool:
+    return path.startswith(_KEPT)
+
+
+_LOCAL = ("file://", "local://")
+
+
+class Target(Protocol):
+    """A place that one writer holds; what it shows to readers changes commit by commit."""
+
+    name: str
+    path: Path
+
+    @property
+    def held(self) -> bool:
+        """Whether the right to write has not been given back yet."""
+        ...
+
+    def begin(self, spec: DatasetSpec, *, resume: bool) -> Progress:
+        """What was committed there before, after checking that it may be continued."""
+        ...
+
+    def snapshot(self, *, final: bool = False) -> AbstractContextManager[Path]:
+        """A folder with all that ``path`` has, to which a commit adds; visible to readers when the block ends well.
+
+        Args:
+            final: nothing will be committed after this.
+        """
+        ...
+
+    def release(self) -> None:
+        """Give the right to write back; may be called again without effect."""
+        ...
+
+
+class FolderTarget:
+    """A local folder; ``path`` is the folder itself.
+
+    Raises:
+        DatasetLockedError: another writer has the folder open.
+        DatasetError: no folder can be written there, or it lies inside another dataset.
+    """
+
+    def __init__(self, path: Path) -> None:
+        for above in path.resolve().parents:
+            if (above / layout.INFO).is_file():
+                raise DatasetError(
+                    f"{path} lies inside the dataset {above}, and would be taken for a part of it. Choose a folder "
+                    "beside it."
+                )
+        self.path, self.name = path, str(path)
+        self._lock = FolderLock(path)
+
+    @property
+    def held(self) -> bool:
+        """See `Target`."""
+        return self._lock.held
+
+    def begin(self, spec: DatasetSpec, *, resume: bool) -> Progress:
+        """See `Target`."""
+        with writing_to(self.path):
+            recover(self.path)
+            return begin(self.path, spec, resume=resume)
+
+    @contextmanager
+    def snapshot(self, *, final: bool = False) -> Iterator[Path]:
+        """See `Target`."""
+        del final
+        with next_snapshot(self.path) as stage:
+            yield stage
+
+    def release(self) -> None:
+        """See `Target`."""
+        self._lock.release()
+
+
+def is_address(output: Path | str) -> bool:
+    """Whether an output is an address in a store (``s3://bucket/prefix``) rather than a local folder."""
+    return "://" in str(output) and not str(output).startswith(_LOCAL)
+
+
+def local_path(output: Path | str) -> Path:
+    """The folder that a path or a ``file://`` address names."""
+    text = str(output)
+    for prefix in _LOCAL:
+        text = text.removeprefix(prefix)
+    return Path(text)
+
+
+def committed(output: Path | str) -> Progress:
+    """What has been committed to an output; nothing where there is none yet."""
+    if is_address(output):
+        return stored_progress(str(output))
+    folder = local_path(output)
+    return Progress.load(folder) if (folder / layout.PROGRESS).is_file() else Progress()
+
+
+def open_target(output: Path | str) -> Target:
+    """The place of that name, held for writing.
+
+    Raises:
+        DatasetError: see `FolderTarget` and `StoreTarget`.
+        MissingDependencyError: the store needs a library that is not installed.
+    """
+    if is_address(output):
+        return StoreTarget(str(output))
+    return FolderTarget(local_path(output).absolute())

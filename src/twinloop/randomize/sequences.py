@@ -1,0 +1,135 @@
+"""Evaluate random permutations and scrambled Sobol' points at single places: number 731 needs none of the others.
+
+The direction numbers are those of Joe and Kuo (SIAM J. Sci. Comput. 30, 2008), as SciPy ships them; the scramble is
+Matoušek's random linear one with a digital shift (J. Complexity 14, 1998), its bits from the run's own seeds.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import philox4x32, stream_key, uniforms
+
+# Below this size a permutation is sorted whole, because a Feistel network of a few bits is no random permutation.
+_SORTED = 128
+# Luby and Rackoff (SIAM J. Comput. 17, 1988) prove four rounds with random functions; narrow halves want more.
+_ROUNDS = 8
+
+
+def permute(
+    index: NDArray[np.int64], size: int, *, run_seed: int, labels: Sequence[str], cycle: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Images of ``index`` ``(n,)`` in ``[0, size)``, one random permutation per label and cycle: ``(n, len(labels))``.
+
+    The work for one image does not grow with ``size``.
+    """
+    if size <= _SORTED:
+        cycles, turn = np.unique(cycle, return_inverse=True)
+        return np.stack([_sorted(label, size, run_seed, cycles)[turn, index] for label in labels], axis=-1)
+    return _walked(index, size, run_seed, labels, cycle)
+
+
+def _sorted(label: str, size: int, run_seed: int, cycles: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Whole permutations ``(len(cycles), size)``: the order of as many uniform numbers."""
+    return np.argsort(uniforms(run_seed, f"design/permutation/{label}", cycles, size=size), axis=1)
+
+
+def _walked(
+    index: NDArray[np.int64], size: int, run_seed: int, labels: Sequence[str], cycle: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """A Feistel network over the next power of two, applied until the image lies in the domain.
+
+    Black and Rogaway call it cycle walking (CT-RSA 2002): the permutation's cycles with the outside left out.
+    """
+    shape = (len(index), len(labels))
+    digests = [hashlib.blake2b(label.encode(), digest_size=4).digest() for label in labels]
+    key = np.broadcast_to(np.array([int.from_bytes(d, "little") for d in digests], dtype=np.uint64), shape)
+    turn = np.broadcast_to(cycle.astype(np.uint64)[:, None], shape)
+    value = np.array(np.broadcast_to(index.astype(np.uint64)[:, None], shape))
+    outside = np.ones(shape, dtype=bool)
+    while outside.any():
+        value[outside] = _feistel(value[outside], key[outside], turn[outside], size, run_seed)
+        outside = value >= size
+    return value.astype(np.int64)
+
+
+def _feistel(
+    value: NDArray[np.uint64], key: NDArray[np.uint64], turn: NDArray[np.uint64], size: int, run_seed: int
+) -> NDArray[np.uint64]:
+    """One pass of the network: a bijection of the numbers of as many bits as ``size - 1`` needs."""
+    bits = (size - 1).bit_length()
+    low_bits = bits // 2
+    low_mask, high_mask = np.uint64((1 << low_bits) - 1), np.uint64((1 << (bits - low_bits)) - 1)
+    low, high = value & low_mask, value >> np.uint64(low_bits)
+    stream = stream_key(run_seed, "design/permutation")
+    for number in range(_ROUNDS):
+        known = low if number % 2 else high
+        counter = np.stack([known, np.full_like(known, number), turn, key], axis=-1)
+        word = philox4x32(counter, stream)[..., 0]
+        if number % 2:
+            high = high ^ (word & high_mask)
+        else:
+            low = low ^ (word & low_mask)
+    return (high << np.uint64(low_bits)) | low
+
+
+MOST_AXES = 21_201  # rows in Joe and Kuo's table
+_BITS = 30  # as SciPy's; a point has so many binary digits
+
+
+def scrambled_sobol(index: NDArray[np.int64], axes: int, *, run_seed: int) -> NDArray[np.float64]:
+    """Points ``(n, axes)`` in (0, 1) of a run's scrambled sequence.
+
+    Within 2^k points from a multiple of 2^k, each axis has exactly one point in each of 2^k equal parts.
+
+    Raises:
+        InputError: an index beyond the sequence's 2^30 points.
+    """
+    if not len(index) or not axes:
+        return np.empty((len(index), axes))
+    bits = max(1, int(index.max()).bit_length())
+    if bits > _BITS:
+        raise InputError(f"A Sobol' design has 2^{_BITS} episodes; number {index.max()} is beyond. Draw another seed.")
+    directions, shift = _scrambled(axes, bits, run_seed)
+    point = np.tile(shift, (len(index), 1))
+    for bit in range(bits):
+        chosen = (index >> bit) & 1 == 1
+        point[chosen] ^= directions[:, bit]
+    return (point.astype(np.float64) + 0.5) / 2.0**_BITS
+
+
+@functools.lru_cache(maxsize=4)
+def _scrambled(axes: int, bits: int, run_seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Direction numbers ``(axes, bits)`` times a random lower triangular matrix per axis, and the shift ``(axes,)``."""
+    numbers = np.arange(axes)
+    matrix = uniforms(run_seed, "design/sobol/matrix", numbers, size=_BITS**2).reshape(axes, _BITS, _BITS) < 0.5
+    lower = np.tril(matrix, -1) | np.eye(_BITS, dtype=bool)
+    places = np.arange(_BITS - 1, -1, -1)  # the first binary digit is the most significant bit
+    digits = (_directions(axes, bits)[:, None, :] >> places[:, None]) & 1
+    mixed = np.einsum("aij,ajk->aik", lower.astype(np.int64), digits) & 1
+    shift = uniforms(run_seed, "design/sobol/shift", numbers)[:, 0]
+    return (mixed << places[:, None]).sum(axis=1), (shift * 2.0**_BITS).astype(np.int64)
+
+
+@functools.lru_cache(maxsize=4)
+def _directions(axes: int, bits: int) -> NDArray[np.int64]:
+    """Direction numbers ``(axes, bits)``, read off the unscrambled sequence.
+
+    SciPy orders points by Gray code, in which point 2^j is the sum (without carry) of directions j and j-1.
+    """
+    from scipy.stats import qmc
+
+    engine = qmc.Sobol(axes, scramble=False, bits=_BITS)
+    columns = [np.zeros(axes, dtype=np.int64)]
+    for bit in range(bits):
+        engine.reset()
+        engine.fast_forward(1 << bit)
+        point = (engine.random(1)[0] * 2.0**_BITS).astype(np.int64)
+        columns.append(point ^ columns[-1])
+    return np.stack(columns[1:], axis=-1)

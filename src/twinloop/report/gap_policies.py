@@ -1,0 +1,305 @@
+"""Plot comparisons of policies: wealth, confidence sequences, power; and real scores against simulated ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.report.figure import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    ORANGE,
+    VIOLET,
+    fitting,
+    interval_bars,
+    new_figure,
+    set_layout,
+)
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+_CYCLE = (BLUE, ORANGE, GREEN, VIOLET)
+_ROW = 30  # pixels per interval
+
+
+def wealth_curves(curves: Mapping[str, ArrayLike], *, alpha: float) -> Figure:
+    """E-values after each pair on a logarithmic axis, with the line at which the test stops.
+
+    Args:
+        curves: natural logarithms of e-values ``(npair,)`` by what they bet against.
+        alpha: the line stands at 1/α.
+    """
+    figure = new_figure()
+    longest = 1
+    for colour, (name, values) in zip(_CYCLE, curves.items(), strict=False):
+        log_e = np.asarray(values, dtype=float)
+        longest = max(longest, len(log_e))
+        figure.add_scatter(
+            x=np.arange(1, len(log_e) + 1),
+            y=log_e / np.log(10),
+            customdata=np.exp(np.clip(log_e, -300, 300)),
+            mode="lines+markers" if len(log_e) < 80 else "lines",
+            marker={"size": 4},
+            line={"color": colour, "width": 2, "shape": "hv"},
+            name=name,
+            hovertemplate="pair %{x}: e-value %{customdata:.3g}<extra>" + name + "</extra>",
+        )
+    line = -np.log10(alpha)
+    figure.add_scatter(
+        x=[1, longest],
+        y=[line, line],
+        mode="lines",
+        line={"color": INK, "dash": "dash", "width": 1.2},
+        name=f"decides: 1/α = {1 / alpha:.3g}",
+        hoverinfo="skip",
+    )
+    top = max(line, *(float(np.max(np.asarray(v))) / np.log(10) for v in curves.values()))
+    low = min(-1.0, *(float(np.min(np.asarray(v))) / np.log(10) for v in curves.values()))
+    ticks = np.arange(int(np.floor(max(low, -6))), int(np.ceil(top)) + 1)
+    figure.update_yaxes(title="e-value", tickvals=ticks, ticktext=[_power_of_ten(int(t)) for t in ticks])
+    figure.update_yaxes(range=[max(low, -6) - 0.2, top + 0.3])
+    figure.update_xaxes(title="pairs of trials")
+    set_layout(figure, height=330)
+    return figure
+
+
+def confidence_sequence(low: ArrayLike, high: ArrayLike, seen: ArrayLike, *, within: float | None = None) -> Figure:
+    """The interval of the difference after each pair, with the difference as seen and the margin.
+
+    Args:
+        low: ``(npair,)``.
+        high: ``(npair,)``.
+        seen: ``(npair,)`` differences of the means so far.
+        within: margin of equivalence.
+    """
+    ends = [np.asarray(values, dtype=float) for values in (low, high, seen)]
+    at = np.arange(1, len(ends[0]) + 1)
+    figure = new_figure()
+    figure.add_scatter(x=at, y=ends[1], mode="lines", line={"width": 0}, showlegend=False, hoverinfo="skip")
+    figure.add_scatter(
+        x=at,
+        y=ends[0],
+        mode="lines",
+        line={"width": 0},
+        fill="tonexty",
+        fillcolor="rgba(63,127,214,0.25)",
+        name="confidence sequence",
+        hoverinfo="skip",
+    )
+    figure.add_scatter(
+        x=at,
+        y=ends[2],
+        customdata=np.stack(ends[:2], axis=1),
+        mode="lines",
+        line={"color": BLUE, "width": 2},
+        name="difference as seen",
+        hovertemplate="pair %{x}: %{y:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<extra></extra>",
+    )
+    for value in (0.0,) if within is None else (-within, 0.0, within):
+        figure.add_hline(y=value, line={"color": INK, "width": 1, "dash": "dot" if value else "solid"})
+    figure.update_yaxes(title="difference", range=[-1.02, 1.02])
+    figure.update_xaxes(title="pairs of trials")
+    set_layout(figure, height=330)
+    return figure
+
+
+def interval_rows(
+    names: Sequence[str],
+    estimates: ArrayLike,
+    low: ArrayLike,
+    high: ArrayLike,
+    *,
+    title: str,
+    groups: Sequence[str] | None = None,
+    within: float | None = None,
+    zero: bool = False,
+) -> Figure:
+    """Intervals beneath each other: of differences with a line at zero and the margin, or of scores.
+
+    Args:
+        names: ``n`` rows, from the top.
+        estimates: ``(n,)``.
+        low: ``(n,)``.
+        high: ``(n,)``.
+        title: of the axis.
+        groups: what colours a row, ``n`` words.
+        within: margin of equivalence, drawn as lines.
+        zero: whether a line stands at zero.
+
+    Raises:
+        InputError: rows that do not match.
+    """
+    values = [np.asarray(x, dtype=float) for x in (estimates, low, high)]
+    if any(x.shape != (len(names),) for x in values) or (groups is not None and len(groups) != len(names)):
+        raise InputError(f"A plot of {len(names)} intervals was given {[x.shape for x in values]} values.")
+    words = list(groups) if groups is not None else [""] * len(names)
+    figure = new_figure()
+    place = np.arange(len(names), dtype=float)
+    for colour, word in zip(_CYCLE * len(names), dict.fromkeys(words), strict=False):
+        rows = np.array([w == word for w in words])
+        figure.add_scatter(
+            x=values[0][rows],
+            y=place[rows],
+            customdata=np.stack([values[1][rows], values[2][rows]], axis=1),
+            mode="markers",
+            marker={"color": colour, "size": 9},
+            error_x=interval_bars(values[0][rows], (values[1][rows], values[2][rows]), colour),
+            name=word,
+            showlegend=bool(word),
+            hovertemplate="%{x:.3f} [%{customdata[0]:.3f}, %{customdata[1]:.3f}]<extra></extra>",
+        )
+    lines = ([0.0] if zero else []) + ([] if within is None else [-within, within])
+    for value in lines:
+        figure.add_vline(x=value, line={"color": INK if value == 0 else GREY, "width": 1, "dash": "dot"})
+    figure.update_yaxes(tickvals=place, ticktext=list(names), autorange="reversed", zeroline=False)
+    figure.update_xaxes(title=title)
+    set_layout(figure, height=120 + _ROW * len(names))
+    return figure
+
+
+def power_curve(trials: ArrayLike, power: ArrayLike, *, wished: float, needed: int, name: str) -> Figure:
+    """Power against trials, with the wished power and the trials that reach it."""
+    at, values = np.asarray(trials, dtype=float), np.asarray(power, dtype=float)
+    figure = new_figure()
+    figure.add_scatter(
+        x=at,
+        y=values,
+        mode="lines+markers",
+        line={"color": BLUE, "width": 2},
+        name=name,
+        hovertemplate="%{x} trials: power %{y:.3f}<extra></extra>",
+    )
+    figure.add_hline(y=wished, line={"color": GREY, "width": 1, "dash": "dash"})
+    figure.add_vline(x=needed, line={"color": ORANGE, "width": 1.5})
+    figure.update_yaxes(title="power", range=[0, 1.02])
+    figure.update_xaxes(title="trials of each policy")
+    set_layout(figure, height=330)
+    return figure
+
+
+def _power_of_ten(exponent: int) -> str:
+    """Return 10 to an exponent as text, also where a float would overflow."""
+    return f"{10.0**exponent:g}" if abs(exponent) < 6 else f"1e{exponent:+03d}"
+
+
+Ends = tuple[ArrayLike, ArrayLike]
+
+
+def score_scatter(
+    policies: Sequence[str],
+    real: ArrayLike,
+    sim: ArrayLike,
+    *,
+    real_ends: Ends,
+    sim_ends: Ends,
+    violations: Sequence[tuple[str, str]] = (),
+) -> Figure:
+    """Simulated score across, real score up, a dot per policy with both intervals.
+
+    Args:
+        policies: ``P`` names.
+        real: their real scores ``(P,)``.
+        sim: their simulated scores.
+        real_ends: lower and upper ends of the intervals of the real scores; NaN where there is none.
+        sim_ends: the same of the simulated scores.
+        violations: pairs (better in reality, the other) that the simulation does not order so, joined by a line.
+    """
+    n, figure = len(policies), new_figure()
+    real, sim = fitting(real, n, "real scores"), fitting(sim, n, "simulated scores")
+    figure.add_scatter(
+        x=[0, 1],
+        y=[0, 1],
+        mode="lines",
+        name="simulation equals reality",
+        line={"color": GREY, "dash": "dot", "width": 1.4},
+        hoverinfo="skip",
+    )
+    at = {policy: number for number, policy in enumerate(policies)}
+    for number, (better, worse) in enumerate(violations):
+        i, j = at[better], at[worse]
+        figure.add_scatter(
+            x=[sim[i], sim[j]],
+            y=[real[i], real[j]],
+            mode="lines",
+            name="wrong order",
+            legendgroup="wrong order",
+            showlegend=number == 0,
+            line={"color": ORANGE, "width": 1.8},
+            hovertemplate=f"{better} is better in reality, {worse} or neither in simulation<extra></extra>",
+        )
+    figure.add_scatter(
+        x=sim,
+        y=real,
+        mode="markers+text",
+        name="policies with their intervals",
+        text=list(policies),
+        textposition=[_place(number, sim, real) for number in range(n)],
+        textfont={"color": INK, "size": 12},
+        marker={"color": BLUE, "size": 10},
+        error_x=interval_bars(sim, _known(sim, sim_ends), BLUE),
+        error_y=interval_bars(real, _known(real, real_ends), BLUE),
+        hovertemplate="%{text}: simulated %{x:.3f}, real %{y:.3f}<extra></extra>",
+    )
+    figure.update_xaxes(title="simulated score", range=[-0.04, 1.04])
+    figure.update_yaxes(title="real score", range=[-0.08, 1.08])
+    set_layout(figure, height=560)
+    return figure
+
+
+def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Sequence[bool], unit: str) -> Figure:
+    """Simulated − real by row, with intervals; marked rows are those whose difference is shown.
+
+    Args:
+        labels: ``n`` rows, drawn from the top.
+        values: ``(n,)``.
+        ends: lower and upper ends ``(n,)``; NaN where there is none.
+        marked: which rows stand out.
+        unit: what is compared, such as ``success rate``.
+    """
+    n, figure = len(labels), new_figure()
+    values = fitting(values, n, "differences")
+    low, high = _known(values, ends)
+    rows = np.arange(n)
+    for chosen, colour, name in (
+        (~np.asarray(marked, dtype=np.bool_), GREY, "not shown to differ"),
+        (np.asarray(marked, dtype=np.bool_), ORANGE, "differs, all rows tested together"),
+    ):
+        if chosen.any():
+            figure.add_scatter(
+                x=values[chosen],
+                y=rows[chosen],
+                mode="markers",
+                name=name,
+                marker={"color": colour, "size": 10},
+                error_x=interval_bars(values[chosen], (low[chosen], high[chosen]), colour),
+                customdata=[text for text, kept in zip(labels, chosen, strict=True) if kept],
+                hovertemplate="%{customdata}: %{x:+.3f}<extra></extra>",
+            )
+    figure.add_vline(x=0, line={"color": INK, "width": 1})
+    figure.update_xaxes(title=f"simulated − real {unit}", range=[-1.04, 1.04])
+    figure.update_yaxes(tickvals=rows, ticktext=list(labels), range=[n - 0.45, -0.55], showgrid=False, zeroline=False)
+    set_layout(figure, height=120 + 30 * n)
+    return figure
+
+
+def _known(values: NDArray[np.float64], ends: Ends) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Ends of intervals, of no width where there is none."""
+    low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), values.shape) for end in ends)
+    return np.where(np.isnan(low), values, low), np.where(np.isnan(high), values, high)
+
+
+def _place(number: int, sim: NDArray[np.float64], real: NDArray[np.float64]) -> Any:
+    """Where a name stands: away from the dot's nearest neighbour, and inside the frame."""
+    across = "left" if sim[number] > 0.75 else "right"
+    others = np.hypot(sim - sim[number], real - real[number])
+    others[number] = np.inf
+    nearest = int(np.argmin(others)) if len(sim) > 1 else number
+    return f"{'top' if real[number] >= real[nearest] else 'bottom'} {across}"

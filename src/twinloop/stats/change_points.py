@@ -1,0 +1,194 @@
+"""Find changes in series: of a factor, lasting shifts of a mean, and how far two divisions of time agree.
+
+Page's CUSUM of standardized values is S ← max(0, S + z − k), an alarm where S ≥ h (Page, "Continuous inspection
+schemes", Biometrika 41, 1954). k is half of the shift that is sought. Its mean run length is that of a Markov chain on
+cells of [0, h) (Brook & Evans, "An approach to the probability distribution of CUSUM run length", Biometrika 59, 1972).
+
+Mean and spread that were estimated from few values make false alarms far more frequent than the chain says. The
+self-starting CUSUM (Hawkins, "Self-starting CUSUM charts for location and scale", The Statistician 36, 1987) takes each
+value in terms of those before it; for independent normal values what comes out is exactly standard normal and
+independent, however few there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtr, ndtri, stdtr
+
+from twinloop.core.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change at row ``index`` (the first one after it), or none (``index`` 0, ``before`` equals ``after``).
+
+    ``gain`` is the part of the squared residuals of the fit without a change that the change explains, 0 to 1.
+    """
+
+    index: int
+    before: float
+    after: float
+    gain: float
+
+
+def slope_change(x: ArrayLike, y: ArrayLike, *, least: int) -> Change:
+    """The row at which ``y = slope · x`` changes its slope, by least squares over all splits.
+
+    Args:
+        x: ``(n,)``, about zero: no intercept is fitted.
+        y: ``(n,)``.
+        least: fewest rows on either side.
+    """
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    xx, xy = np.cumsum(a * a), np.cumsum(a * b)
+    whole = _ratio(xy[-1:], xx[-1:])[0] if len(a) else 0.0
+    residual = float(np.sum((b - whole * a) ** 2))
+    splits = np.arange(least, len(a) - least + 1)
+    if not len(splits) or residual == 0:
+        return Change(index=0, before=float(whole), after=float(whole), gain=0.0)
+    xx_left, xy_left = xx[splits - 1], xy[splits - 1]
+    xx_right, xy_right = xx[-1] - xx_left, xy[-1] - xy_left
+    explained = xy_left * _ratio(xy_left, xx_left) + xy_right * _ratio(xy_right, xx_right)
+    best = int(np.argmax(explained))
+    left, right = (
+        float(_ratio(p[best : best + 1], q[best : best + 1])[0]) for p, q in ((xy_left, xx_left), (xy_right, xx_right))
+    )
+    gain = float((explained[best] - whole * xy[-1]) / residual)
+    return Change(index=int(splits[best]), before=left, after=right, gain=gain)
+
+
+def _ratio(numerator: NDArray[np.float64], denominator: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """Moments of two lists that match one to one: their numbers in each, ``(n,)``, and how many each list has."""
+
+    first: NDArray[np.intp]
+    second: NDArray[np.intp]
+    sizes: tuple[int, int]
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of precision and recall: 2 matches / moments of both; 1 where neither has any."""
+        total = sum(self.sizes)
+        return 2.0 * len(self.first) / total if total else 1.0
+
+
+def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> Matched:
+    """The most pairs of moments that lie within ``tolerance``, none used twice, order kept.
+
+    On a line, taking pairs from the left is the largest matching there is.
+
+    Args:
+        first: moments ``(n,)`` in any unit, ascending.
+        second: the others, ascending, in the same unit.
+        tolerance: largest distance of a pair, that distance included.
+    """
+    one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    pairs, i, j = list[tuple[int, int]](), 0, 0
+    while i < len(one) and j < len(other):
+        if abs(one[i] - other[j]) <= tolerance:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif one[i] < other[j]:
+            i += 1
+        else:
+            j += 1
+    left, right = (np.array([pair[side] for pair in pairs], dtype=np.intp) for side in (0, 1))
+    return Matched(first=left, second=right, sizes=(len(one), len(other)))
+
+
+Array = NDArray[np.float64]
+REFERENCE = 0.5  # k: half of a shift by one standard deviation, the textbook's choice
+_CELLS = 101  # of the chain with normal values: run lengths up to 10,000 within 0.5 %
+_LONGEST = 20.0  # threshold; with k = 0.5 beyond a billion values
+
+
+def cusum(values: ArrayLike, *, reference: float = REFERENCE, start: float = 0.0) -> Array:
+    """The upper CUSUM after each standardized value, ``(…, n)``.
+
+    Args:
+        values: ``(…, n)``; give −z for the lower one.
+        reference: k.
+        start: of S; half of the threshold is the fast initial response of Lucas & Crosier (Technometrics 24, 1982).
+    """
+    z = np.asarray(values, dtype=np.float64)
+    path, total = np.empty_like(z), np.full(z.shape[:-1], start, dtype=np.float64)
+    for i in range(z.shape[-1]):
+        total = np.maximum(0.0, total + z[..., i] - reference)
+        path[..., i] = total
+    return path
+
+
+def cusum_run_length(threshold: float, *, reference: float = REFERENCE, shift: float = 0.0) -> float:
+    """The mean number of values until an alarm, for independent normal values of mean ``shift`` and variance 1."""
+    if threshold <= 0:
+        raise InputError(
+            f"A CUSUM's threshold of {threshold:g} alarms at once. Give a number above 0; 4 or 5 is usual."
+        )
+    width = 2.0 * threshold / (2 * _CELLS - 1)  # the first cell is half as wide and holds 0 (Brook & Evans 1972, § 2)
+    centre = width * np.arange(_CELLS)
+    step = centre[None, :] - centre[:, None] + reference - shift
+    upper = ndtr(step + width / 2)
+    chain = upper - ndtr(step - width / 2)
+    chain[:, 0] = upper[:, 0]
+    return float(np.linalg.solve(np.eye(_CELLS) - chain, np.ones(_CELLS))[0])
+
+
+@cache
+def cusum_threshold(run_length: float, *, reference: float = REFERENCE) -> float:
+    """The threshold with that mean run length where nothing shifts; 4.10 for 370 values at k = 0.5.
+
+    Raises:
+        InputError: a run length below that of the smallest threshold, or beyond what can be computed.
+    """
+    from scipy.optimize import brentq
+
+    least, most = (cusum_run_length(h, reference=reference) for h in (1e-6, _LONGEST))
+    if not least < run_length < most:
+        raise InputError(
+            f"No CUSUM with k = {reference:g} has a mean run length of {run_length:g} values; it can be from "
+            f"{least:.3g} to {most:.3g}."
+        )
+    found = brentq(lambda h: np.log(cusum_run_length(h, reference=reference) / run_length), 1e-6, _LONGEST)
+    return float(found)  # pyright: ignore[reportArgumentType]
+
+
+def self_starting(before: ArrayLike, values: ArrayLike) -> Array:
+    """Values ``(n,)`` as standard normal numbers in terms of all that came before them.
+
+    Args:
+        before: at least two values that are known to be good.
+        values: what follows, in order.
+
+    Raises:
+        InputError: fewer than two, or all of them alike.
+    """
+    known, given = np.asarray(before, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    if len(known) < 2 or np.ptp(known) == 0:
+        raise InputError("A self-starting CUSUM needs at least two unlike values to begin with.")
+    every = np.concatenate([known, given])
+    count = np.arange(len(known), len(every))  # values before each
+    total, squares = np.cumsum(every)[count - 1], np.cumsum((every - known.mean()) ** 2)[count - 1]
+    mean = total / count
+    variance = (squares - count * (mean - known.mean()) ** 2) / (count - 1)
+    score = (given - mean) / np.sqrt(variance * (1.0 + 1.0 / count))
+    return -np.sign(score) * ndtri(stdtr(count - 1, -np.abs(score)))
+
+
+def page_hinkley(values: ArrayLike, *, tolerance: float) -> Array:
+    """The Page–Hinkley statistic for a rise of the mean after each value, ``(…, n)``.
+
+    The sum of x − (mean so far) − ``tolerance`` less its smallest value so far (Hinkley, "Inference about the
+    change-point from cumulative sum tests", Biometrika 58, 1971): a CUSUM that needs to know no mean.
+    """
+    x = np.asarray(values, dtype=np.float64)
+    mean = np.cumsum(x, axis=-1) / np.arange(1, x.shape[-1] + 1)
+    total = np.cumsum(x - mean - tolerance, axis=-1)
+    return total - np.minimum(np.minimum.accumulate(total, axis=-1), 0.0)

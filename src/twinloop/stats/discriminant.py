@@ -1,0 +1,196 @@
+"""Fit a ridge discriminant that tells two samples apart, and score single rows by one that never saw their episode.
+
+The discriminator is the one of `stats.classifier`: a ridge discriminant of columns and their squares.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy  # its parts load when they are used
+from numpy.typing import ArrayLike, NDArray
+from scipy.linalg import eigh
+
+from twinloop.core.records import frozen
+from twinloop.core.seeds import generator
+from twinloop.stats.two_sample import Array, TwoSample, observed_labels, two_samples
+
+# Beyond so many standard deviations a value counts as so many: one wild row must not decide a direction.
+_CLIP = 5.0
+# The ridge leaves as many degrees of freedom as a third of the episodes it learns from: a rule that knows no labels.
+_FREEDOM = 1 / 3
+_ROUND_OFF = 1e-9  # in standard deviations, which features are in
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Columns in standard deviations about their mean, clipped, and with ``quadratic`` their squares beside them.
+
+    ``mean`` and ``sd`` ``(d,)`` are of both samples together, so that they know no labels; a constant column is 0.
+    """
+
+    mean: Array
+    sd: Array
+    quadratic: bool
+
+    @classmethod
+    def of(cls, rows: Array, *, quadratic: bool) -> Features:
+        """From the rows of both samples."""
+        sd = rows.std(axis=0)
+        constant = sd <= 1e-12 * (1e-300 + np.abs(rows).max(axis=0))
+        return cls(mean=rows.mean(axis=0), sd=np.where(constant, np.inf, sd), quadratic=quadratic)
+
+    def __call__(self, rows: ArrayLike) -> Array:
+        """Features ``(…, d)`` or ``(…, 2 d)`` of rows ``(…, d)``."""
+        scaled = np.clip((np.asarray(rows, dtype=np.float64) - self.mean) / self.sd, -_CLIP, _CLIP)
+        if not self.quadratic:
+            return scaled
+        return np.concatenate([scaled, (scaled**2 - 1) / np.sqrt(2)], axis=-1)  # variance 1 of a normal column
+
+    def by_column(self, values: Array) -> Array:
+        """Sums over what comes from one column: ``(…, d)`` from values by feature."""
+        return values[..., : len(self.mean)] + values[..., len(self.mean) :] if self.quadratic else values
+
+
+@dataclass(frozen=True, kw_only=True)
+class Discriminant:
+    """Scores of rows: positive where they look real.
+
+    ``coefficients`` by feature; a score is features · coefficients − ``midpoint``.
+    """
+
+    features: Features
+    coefficients: Array
+    midpoint: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficients", frozen(self.coefficients))
+
+    def score(self, rows: ArrayLike) -> Array:
+        """Of rows ``(…, d)``: positive where they look real."""
+        return self.features(rows) @ self.coefficients - self.midpoint
+
+
+@dataclass(frozen=True, kw_only=True)
+class Learner:
+    """What is learned from features of some episodes before anybody says which are real.
+
+    ``means`` ``(C, f)`` of each episode's features (zero for those held out), ``used`` ``(C,)``; ``inverse`` ``(f, f)``
+    is that of the ridged covariance.
+    """
+
+    means: Array
+    used: NDArray[np.bool_]
+    inverse: Array
+
+    def directions(self, real: Array, sim: Array) -> tuple[Array, Array]:
+        """Coefficients ``(f, k)`` and midpoints ``(k,)`` for weights of episodes ``(k, C)`` as real and as simulated.
+
+        NaN where one side has no weight.
+        """
+        mean_real, mean_sim = self._mean(real * self.used), self._mean(sim * self.used)
+        apart = mean_real - mean_sim
+        apart[np.abs(apart) <= _ROUND_OFF] = 0.0  # equal sides must not be told apart by the order of sums
+        coefficients = self.inverse @ apart.T
+        return coefficients, 0.5 * np.einsum("kf,fk->k", mean_real + mean_sim, coefficients)
+
+    def _mean(self, weights: Array) -> Array:
+        total = weights.sum(axis=1, keepdims=True)
+        sums = weights @ self.means
+        return np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
+
+
+def learner(features: Array, samples: TwoSample, used: NDArray[np.bool_]) -> Learner:
+    """Learn from features ``(n, f)`` of the episodes ``used`` ``(C,)``, each counting once."""
+    rows = used[samples.episode]
+    weight = rows / samples.sizes[samples.episode] / used.sum()
+    centred = (features - weight @ features)[rows]
+    covariance = (centred * weight[rows, None]).T @ centred
+    values, vectors = eigh(covariance)
+    ridge = _ridge(np.maximum(values, 0.0), _FREEDOM * int(used.sum()))
+    means = np.add.reduceat(features, samples.starts, axis=0) / samples.sizes[:, None]
+    return Learner(means=means * used[:, None], used=used, inverse=(vectors / (values + ridge)) @ vectors.T)
+
+
+def _ridge(values: Array, freedom: float) -> float:
+    """λ with Σ v / (v + λ) equal to the degrees of freedom; a trace of 10⁻³ at least, so that the inverse exists."""
+    least = 1e-3 * max(float(values.mean()), 1e-12)
+
+    def excess(exponent: float) -> float:
+        return float(np.sum(values / (values + np.exp(exponent)))) - freedom
+
+    low, high = np.log(least), np.log(least) + 40.0
+    if excess(low) <= 0 or excess(high) >= 0:
+        return float(least if excess(low) <= 0 else np.exp(high))
+    return float(np.exp(np.asarray(scipy.optimize.brentq(excess, low, high))))
+
+
+_WIDE = 256  # columns up to which squares are added, as in `stats.classifier`
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossFit:
+    """Held-out scores, positive where a row looks simulated, in standard deviations of held-out real rows.
+
+    ``real`` ``(n,)`` and ``sim`` ``(m,)`` are about the mean of the real rows; ``real_parts`` ``(n, d)`` and
+    ``sim_parts`` ``(m, d)`` sum to them by column.
+    """
+
+    real: Array
+    sim: Array
+    real_parts: Array
+    sim_parts: Array
+
+
+def cross_fit(
+    real: ArrayLike,
+    sim: ArrayLike,
+    *,
+    real_clusters: ArrayLike,
+    sim_clusters: ArrayLike,
+    folds: int = 5,
+    seed: int = 0,
+) -> CrossFit:
+    """Score rows ``(n, d)`` and ``(m, d)`` of two samples, whole episodes held out.
+
+    Args:
+        real: ``(n, d)``.
+        sim: ``(m, d)``.
+        real_clusters: number of each real row's episode.
+        sim_clusters: of each simulated row's.
+        folds: parts into which episodes are split, fewer where there are few episodes.
+        seed: of the folds.
+
+    Raises:
+        InputError: rows that cannot be compared, or fewer than two episodes a side.
+    """
+    samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters)
+    count = max(2, min(folds, samples.nreal // 2, samples.nsim // 2))
+    rng = generator(seed, "stats/cross-fit/folds")
+    fold = np.concatenate([rng.permutation(samples.nreal) % count, rng.permutation(samples.nsim) % count])
+    expand = Features.of(samples.rows, quadratic=samples.rows.shape[1] <= _WIDE)
+    features = expand(samples.rows)
+    parts = np.empty_like(features)
+    for number in range(count):
+        rows = fold[samples.episode] == number
+        parts[rows] = _held_out(features, samples, fold != number, rows)
+    ordered = np.empty((len(parts), samples.rows.shape[1]))
+    ordered[samples.order] = expand.by_column(parts)
+    n = samples.real_rows
+    return CrossFit(
+        real=ordered[:n].sum(axis=1), sim=ordered[n:].sum(axis=1), real_parts=ordered[:n], sim_parts=ordered[n:]
+    )
+
+
+def _held_out(features: Array, samples: TwoSample, used: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Array:
+    """Parts of the scores of ``rows`` by the fit to the episodes ``used``."""
+    known = learner(features, samples, used)
+    real, sim = observed_labels(samples)
+    coefficients = -known.directions(real, sim)[0][:, 0]
+    learned = np.flatnonzero(used[: samples.nreal])
+    centre = known.means[learned].mean(axis=0)
+    part = (features[rows] - centre) * coefficients
+    mine = samples.episode[rows] < samples.nreal
+    spread = float(part[mine].sum(axis=1).std())
+    return part / (spread if spread > 0 else 1.0)

@@ -1,0 +1,353 @@
+"""Measure how far two samples' distributions are apart.
+
+MMD, KID, energy distance, and Wasserstein-1 of every column.
+
+Gretton et al., "A kernel two-sample test", Journal of Machine Learning Research 13 (2012): the unbiased estimate of
+MMD² (Lemma 6), the width of the kernel at the median distance (section 8), and the test by permutation.
+
+Bińkowski, Sutherland, Arbel & Gretton, "Demystifying MMD GANs", ICLR 2018: the unbiased MMD² under (x·y / d + 1)³. The
+Fréchet distance of the same embeddings is biased upwards by an amount that depends on the encoder and falls as 1/n,
+which below ten thousand pictures is most of it (same paper, section 4).
+
+Székely & Rizzo, "Energy statistics: a class of statistics based on distances", Journal of Statistical Planning and
+Inference 143 (2013). It needs no width to be chosen, and has the unit of the rows: columns of different units must be
+scaled first.
+
+W₁ = ∫ |F − G|, in the column's own unit. F and G are means of the episodes' own distribution functions, so that an
+episode counts once however long it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy  # its parts load when they are used
+from numpy.typing import ArrayLike, NDArray
+
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import generator
+from twinloop.stats.bootstrap import stretched_percentile
+from twinloop.stats.interval import Interval, check_level
+from twinloop.stats.kernel_distance import Kernel, KernelDistance, kernel_distance, squared_distances
+from twinloop.stats.two_sample import (
+    Array,
+    TwoSample,
+    column_names,
+    observed_labels,
+    relabellings,
+    require_episodes,
+    resampled,
+    two_samples,
+)
+
+_MEDIAN_ROWS = 1000  # half a million distances tell their median to 0.2 %
+
+
+def mmd(
+    real: ArrayLike,
+    sim: ArrayLike,
+    *,
+    real_clusters: ArrayLike,
+    sim_clusters: ArrayLike,
+    paired: bool = False,
+    bandwidth: float | None = None,
+    multiples: Sequence[float] = (1.0,),
+    level: float = 0.95,
+    draws: int = 4999,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> KernelDistance:
+    """Unbiased MMD² of rows ``(n, d)`` and ``(m, d)`` under exp(−‖x − y‖² / (2 σ²)), with episodes as the unit.
+
+    Zero on average where both come from one source, and then as often below zero as above; at most 2 by kernel.
+
+    Args:
+        real: ``(n, d)``.
+        sim: ``(m, d)``.
+        real_clusters: number of each real row's episode.
+        sim_clusters: of each simulated row's.
+        paired: equal numbers name the same trial, see `two_samples`.
+        bandwidth: σ, in the rows' units; by default the median distance between rows of both samples.
+        multiples: of σ over whose kernels the mean is taken; several see differences of several sizes.
+        level: of the interval; the test is at 1 − ``level``.
+        draws: relabellings of episodes; 0 for no test.
+        resamples: of the bootstrap over episodes.
+        seed: of relabellings, resamples and the median's subsample.
+
+    Raises:
+        InputError: rows that cannot be compared, a width that is not positive, too few episodes for the test.
+    """
+    samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
+    sigma = median_distance(samples, seed=seed) if bandwidth is None else float(bandwidth)
+    widths = sigma * np.asarray(multiples, dtype=np.float64)
+    if not len(widths) or not (np.isfinite(widths) & (widths > 0)).all():
+        raise InputError(f"Kernel widths are positive numbers; asked for {widths.tolist()}. Leave out for the median.")
+    found = kernel_distance(samples, gaussian(widths), level=level, draws=draws, resamples=resamples, seed=seed)
+    return replace(found, scale=sigma)
+
+
+def gaussian(widths: ArrayLike) -> Kernel:
+    """The mean of Gaussian kernels of several widths."""
+    rates = np.sort(0.5 / np.asarray(widths, dtype=np.float64) ** 2)
+
+    def values(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+        squares = squared_distances(dots, left, right)
+        if len(rates) == 1:
+            squares *= -rates[0]
+            return np.exp(squares, out=squares)
+        total = np.exp(-rates[0] * squares)
+        for rate in rates[1:]:
+            total += np.exp(-rate * squares)
+        total /= len(rates)
+        return total
+
+    return Kernel(name="MMD²", values=values, shifts=True)
+
+
+def median_distance(samples: TwoSample, *, seed: int = 0) -> float:
+    """The median distance between rows, whichever sample they are of; 1 where all rows are equal.
+
+    Of at most 1000 rows drawn at random. Where more than half of the distances are zero, the mean of the others.
+    """
+    rows = samples.rows
+    if len(rows) > _MEDIAN_ROWS:
+        rows = rows[generator(seed, "stats/mmd/median").choice(len(rows), _MEDIAN_ROWS, replace=False)]
+    distances = scipy.spatial.distance.pdist(rows)
+    middle = float(np.median(distances))
+    if middle > 0:
+        return middle
+    apart = distances[distances > 0]
+    return float(apart.mean()) if len(apart) else 1.0
+
+
+def kid(
+    real: ArrayLike,
+    sim: ArrayLike,
+    *,
+    real_clusters: ArrayLike,
+    sim_clusters: ArrayLike,
+    paired: bool = False,
+    subset_rows: int = 1000,
+    subsets: int = 100,
+    level: float = 0.95,
+    draws: int = 4999,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> KernelDistance:
+    """KID of embeddings ``(n, d)`` and ``(m, d)``, with episodes as the unit.
+
+    The estimate is of all pairs at once; ``subsets_sd`` is the spread over subsets that is usually published beside
+    it, of whole episodes. The interval is of the estimate, and not that spread.
+
+    Args:
+        real: ``(n, d)``.
+        sim: ``(m, d)``.
+        real_clusters: number of each real row's episode.
+        sim_clusters: of each simulated row's.
+        paired: equal numbers name the same trial, see `two_samples`.
+        subset_rows: rows a side of a subset.
+        subsets: how many; 0 for none.
+        level: of the interval; the test is at 1 − ``level``.
+        draws: relabellings of episodes; 0 for no test.
+        resamples: of the bootstrap over episodes.
+        seed: of relabellings, resamples and subsets.
+
+    Raises:
+        InputError: rows that cannot be compared, too few episodes for the test.
+    """
+    samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
+    kernel = cubic(samples.rows.shape[1])
+    return kernel_distance(
+        samples, kernel, level=level, draws=draws, resamples=resamples, seed=seed, subsets=(subset_rows, subsets)
+    )
+
+
+def cubic(dimension: int) -> Kernel:
+    """(x·y / d + 1)³."""
+
+    def values(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
+        dots /= dimension
+        dots += 1
+        squares = dots * dots
+        dots *= squares
+        return dots
+
+    return Kernel(name="KID", values=values, shifts=False)
+
+
+def energy_distance(
+    real: ArrayLike,
+    sim: ArrayLike,
+    *,
+    real_clusters: ArrayLike,
+    sim_clusters: ArrayLike,
+    paired: bool = False,
+    level: float = 0.95,
+    draws: int = 4999,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> KernelDistance:
+    """Unbiased energy distance of rows ``(n, d)`` and ``(m, d)``, with episodes as the unit.
+
+    Args:
+        real: ``(n, d)``.
+        sim: ``(m, d)``.
+        real_clusters: number of each real row's episode.
+        sim_clusters: of each simulated row's.
+        paired: equal numbers name the same trial, see `two_samples`.
+        level: of the interval; the test is at 1 − ``level``.
+        draws: relabellings of episodes; 0 for no test.
+        resamples: of the bootstrap over episodes.
+        seed: of relabellings and resamples.
+
+    Raises:
+        InputError: rows that cannot be compared, too few episodes for the test.
+    """
+    samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
+    return kernel_distance(samples, _MINUS_DISTANCE, level=level, draws=draws, resamples=resamples, seed=seed)
+
+
+def _minus_distance(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
+    squares = squared_distances(dots, left, right)
+    return np.negative(np.sqrt(squares, out=squares), out=squares)
+
+
+_MINUS_DISTANCE = Kernel(name="energy distance", values=_minus_distance, shifts=True)
+
+
+_GRID = 512  # places at which distribution functions are read where there are more values: to 1/512 of the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnDistances:
+    """W₁ of columns ``(d,)`` with intervals and p-values.
+
+    ``floor`` ``(d,)`` is the mean under relabelling: W₁ is never negative, and this is what chance alone makes of it.
+    ``p_value`` is of each column alone, ``p_adjusted`` of all together (see `Relabellings.adjusted`); both are NaN, as
+    the floor, where no test was asked for. ``shift`` ``(d,)`` is mean(sim) − mean(real), ``spread`` the ratio of
+    standard deviations, sim / real (NaN where the real column is constant).
+    """
+
+    columns: tuple[str, ...]
+    distance: Interval
+    floor: Array
+    p_value: Array
+    p_adjusted: Array
+    shift: Array
+    spread: Array
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain form for files."""
+        rows = {name: getattr(self, name).tolist() for name in ("floor", "p_value", "p_adjusted", "shift", "spread")}
+        return {"columns": list(self.columns), "distance": self.distance.to_json(), **rows}
+
+
+def wasserstein(
+    real: ArrayLike,
+    sim: ArrayLike,
+    *,
+    real_clusters: ArrayLike,
+    sim_clusters: ArrayLike,
+    columns: Sequence[str] | None = None,
+    paired: bool = False,
+    level: float = 0.95,
+    draws: int = 1999,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> ColumnDistances:
+    """W₁ of each column of ``(n, d)`` and ``(m, d)``, with episodes as the unit.
+
+    Intervals are percentiles of a bootstrap over episodes, less its bias; they reach down to 0 where the permutation
+    test does not tell the samples apart, because there no resample can reach it.
+
+    Args:
+        real: ``(n, d)``.
+        sim: ``(m, d)``.
+        real_clusters: number of each real row's episode.
+        sim_clusters: of each simulated row's.
+        columns: their names; numbers without it.
+        paired: equal numbers name the same trial, see `two_samples`.
+        level: of the intervals; tests are at 1 − ``level``.
+        draws: relabellings of episodes; 0 for no test.
+        resamples: of the bootstrap.
+        seed: of both.
+
+    Raises:
+        InputError: rows that cannot be compared, names that do not fit, too few episodes for the test.
+    """
+    check_level(level)
+    samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
+    names = column_names(columns, samples.rows.shape[1])
+    if draws:
+        require_episodes(samples, level)
+    few = samples.bundled(seed=seed)
+    weights = observed_labels(few)
+    boot = resampled(few, resamples, seed=seed)
+    labels = relabellings(few, draws, seed=seed) if draws else None
+    ncolumn = len(names)
+    found, drawn = np.empty(ncolumn), np.empty((len(boot[0]), ncolumn))
+    relabelled = np.empty((0 if labels is None else len(labels.real), ncolumn))
+    for column in range(ncolumn):
+        grid, functions = distribution_functions(few, column)
+        found[column] = _moved(grid, functions, *weights)[0]
+        drawn[:, column] = _moved(grid, functions, *boot)
+        if labels is not None:
+            relabelled[:, column] = _moved(grid, functions, labels.real, ~labels.real)
+    unknown = np.full(ncolumn, np.nan)
+    p_value = unknown if labels is None else labels.p_value(found, relabelled)
+    means, spreads = _moments(few)
+    return ColumnDistances(
+        columns=names,
+        distance=_interval(few, found, drawn, p_value, level),
+        floor=unknown if labels is None else relabelled.mean(axis=0),
+        p_value=p_value,
+        p_adjusted=unknown if labels is None else labels.adjusted(found, relabelled),
+        shift=means[1] - means[0],
+        spread=np.divide(spreads[1], spreads[0], out=np.full(ncolumn, np.nan), where=spreads[0] > 0),
+    )
+
+
+def distribution_functions(samples: TwoSample, column: int) -> tuple[Array, Array]:
+    """Places ``(T,)`` and each episode's share of rows up to there ``(C, T)``."""
+    values = samples.rows[:, column]
+    grid = np.unique(values)
+    if len(grid) > _GRID:
+        grid = np.unique(np.quantile(values, np.linspace(0, 1, _GRID)))
+    place = np.searchsorted(grid, values, side="left")
+    counts = np.bincount(samples.episode * len(grid) + place, minlength=samples.nepisode * len(grid))
+    shares = np.cumsum(counts.reshape(samples.nepisode, len(grid)), axis=1) / samples.sizes[:, None]
+    return grid, shares
+
+
+def _moved(grid: Array, functions: Array, real: ArrayLike, sim: ArrayLike) -> Array:
+    """W₁ ``(k,)`` of weighted episodes ``(k, C)``."""
+    left, right = np.asarray(real, dtype=np.float64), np.asarray(sim, dtype=np.float64)
+    weight = left / left.sum(axis=1, keepdims=True) - right / right.sum(axis=1, keepdims=True)
+    return np.abs(weight @ functions[:, :-1]) @ np.diff(grid)
+
+
+def _interval(samples: TwoSample, found: Array, drawn: Array, p_value: Array, level: float) -> Interval:
+    fewer = min(samples.nreal, samples.nsim)
+    low, high = stretched_percentile(drawn, fewer, fewer - 1, level=level)
+    bias = np.maximum(drawn.mean(axis=0) - found, 0.0)
+    reaches = np.isnan(p_value) | (p_value > 1 - level)
+    return Interval(
+        estimate=found,
+        low=np.where(reaches, 0.0, np.clip(low - bias, 0.0, found)),
+        high=np.maximum(high - bias, found),
+        level=level,
+        method="percentile bootstrap over episodes less its bias; 0 where the permutation test does not exclude it",
+    )
+
+
+def _moments(samples: TwoSample) -> tuple[Array, Array]:
+    """Mean and standard deviation of each side's columns ``(2, d)``, episodes counting equally."""
+    weight = 1.0 / samples.sizes[samples.episode]
+    split = samples.real_rows
+    sides = [(samples.rows[:split], weight[:split]), (samples.rows[split:], weight[split:])]
+    means = np.stack([np.average(rows, axis=0, weights=w) for rows, w in sides])
+    spreads = [np.average((rows - mean) ** 2, axis=0, weights=w) for (rows, w), mean in zip(sides, means, strict=True)]
+    return means, np.sqrt(spreads)

@@ -1,0 +1,215 @@
+"""Compare two recordings over time: errors per channel, the delay between them, agreement if a clock is bent."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+
+def mae(predicted: ArrayLike, measured: ArrayLike) -> NDArray[np.float64]:
+    """Mean absolute error over all axes but the last, ``(nchannel,)``; frames that are NaN in either do not count."""
+    return np.nanmean(_flat(np.abs(np.asarray(predicted) - np.asarray(measured))), axis=0)
+
+
+def rmse(predicted: ArrayLike, measured: ArrayLike) -> NDArray[np.float64]:
+    """Root mean square error over all axes but the last, ``(nchannel,)``; NaN frames do not count."""
+    return np.sqrt(np.nanmean(_flat((np.asarray(predicted) - np.asarray(measured)) ** 2), axis=0))
+
+
+def skill(error: ArrayLike, baseline: ArrayLike) -> NDArray[np.float64]:
+    """1 − error / baseline: 1 is perfect, 0 as good as the baseline, negative worse; NaN where the baseline is 0."""
+    error, baseline = np.asarray(error, dtype=np.float64), np.asarray(baseline, dtype=np.float64)
+    shape = np.broadcast_shapes(error.shape, baseline.shape)
+    ratio = np.divide(error, baseline, out=np.full(shape, np.nan), where=baseline != 0)
+    return 1.0 - ratio
+
+
+def _flat(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    return values.reshape(-1, values.shape[-1])
+
+
+_FINENESS = 8  # parts of a frame at which the correlation is read before the parabola
+
+
+def delayed(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
+    """``series`` ``(…, nframe, n)`` seen ``lag`` frames later (``(n,)``, may be fractional: linear in between).
+
+    Before its beginning the series held its first value.
+    """
+    values = np.asarray(series, dtype=np.float64)
+    nframe, n = values.shape[-2:]
+    position = np.arange(nframe)[:, None] - np.broadcast_to(np.asarray(lag, dtype=np.float64), (n,))
+    lower = np.floor(position)
+    fraction = position - lower
+    at_lower = np.clip(lower, 0, nframe - 1).astype(np.intp)
+    at_upper = np.clip(lower + 1, 0, nframe - 1).astype(np.intp)
+    channel = np.arange(n)
+    return (1 - fraction) * values[..., at_lower, channel] + fraction * values[..., at_upper, channel]
+
+
+def best_lag(
+    inputs: ArrayLike, outputs: ArrayLike, *, longest: float = 15.0, step: float = 0.25
+) -> NDArray[np.float64]:
+    """The lag in frames, per channel, at which delayed ``inputs`` resemble ``outputs`` most (mean absolute error).
+
+    Both are ``(nepisode, nframe, n)``; frames of ``outputs`` that are NaN do not count. Grid of ``step`` frames up to
+    ``longest``; of equal lags the shortest.
+    """
+    inputs, outputs = np.asarray(inputs, dtype=np.float64), np.asarray(outputs, dtype=np.float64)
+    grid = np.arange(0.0, min(longest, inputs.shape[1] - 1) + step / 2, step)
+    errors = np.array([mae(delayed(inputs, lag), outputs) for lag in grid])
+    return grid[np.argmin(errors, axis=0)]
+
+
+def raw_correlation(x: ArrayLike, y: ArrayLike) -> float:
+    """Correlation about zero of two series ``(n,)``, nothing subtracted: x·y / √(x·x y·y), 0 where either is zero."""
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    energy = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / energy if energy > 0 else 0.0
+
+
+def correlation_at_lags(
+    inputs: ArrayLike, outputs: ArrayLike, *, earliest: int, latest: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Normalized cross-correlation of every input with every output, by FFT.
+
+    Args:
+        inputs: ``(nframe, n)``.
+        outputs: ``(nframe, m)``.
+        earliest: first lag in frames; negative where outputs may come before inputs.
+        latest: last lag in frames.
+
+    Returns:
+        The lags ``(nlag,)`` and the correlations ``(nlag, n, m)``, both series centred, divided by the energies of the
+        whole series: at most 1, and 0 for a series that is constant.
+    """
+    x, y = _centred(inputs), _centred(outputs)
+    nframe = len(x)
+    size = int(2 ** np.ceil(np.log2(2 * nframe)))
+    lags = np.arange(max(earliest, 1 - nframe), min(latest, nframe - 1) + 1)
+    spectrum = np.conj(np.fft.rfft(x, size, axis=0))[:, :, None] * np.fft.rfft(y, size, axis=0)[:, None, :]
+    correlation = np.fft.irfft(spectrum, size, axis=0)[lags % size]
+    energy = np.sqrt(np.sum(x**2, axis=0)[:, None] * np.sum(y**2, axis=0)[None, :])
+    return lags, np.divide(correlation, energy, out=np.zeros_like(correlation), where=energy > 0)
+
+
+def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest: float) -> tuple[float, float]:
+    """The lag in frames, finer than a frame, at which two series ``(nframe,)`` correlate most, and that correlation.
+
+    Most is the largest magnitude, whatever its sign.
+
+    The peak among whole lags is refined by reading the correlation between them from its spectrum (the series are
+    taken to be band-limited), and by a parabola through the three finest values.
+
+    Args:
+        inputs: the series that leads where the lag is positive.
+        outputs: the series that follows.
+        earliest: first lag looked at, in frames.
+        latest: last lag looked at, in frames.
+    """
+    x, y = _centred(np.asarray(inputs)[:, None])[:, 0], _centred(np.asarray(outputs)[:, None])[:, 0]
+    lags, correlation = correlation_at_lags(
+        x[:, None], y[:, None], earliest=int(np.floor(earliest)), latest=int(np.ceil(latest))
+    )
+    values = correlation[:, 0, 0]
+    strongest = int(np.argmax(np.abs(values)))
+    coarse = int(lags[strongest])
+    energy = float(np.sqrt(np.sum(x**2) * np.sum(y**2)))
+    if energy == 0:
+        return 0.0, 0.0
+    fine = coarse + np.arange(-_FINENESS, _FINENESS + 1) / _FINENESS
+    between = _correlation_between(x, y, fine) / energy
+    direction = float(np.sign(values[strongest])) or 1.0
+    best = int(np.argmax(direction * between))
+    return _parabola_peak(fine, direction * between, best), float(between[best])
+
+
+def following_lag(leader: ArrayLike, follower: ArrayLike, *, longest: float) -> tuple[float, float]:
+    """The lag in frames, finer than a frame, at which ``follower`` ``(n,)`` correlates most with ``leader``, and that.
+
+    Unlike `cross_lag` every lag from none to ``longest`` is judged on the same frames of the follower, so that slow
+    motion does not draw it towards none. A parabola through the best whole lag and its neighbours refines it.
+
+    Args:
+        leader: what moves first.
+        follower: what moves like it, later.
+        longest: in frames; at most half of the series is used up by it.
+    """
+    first, later = np.asarray(leader, dtype=np.float64), np.asarray(follower, dtype=np.float64)
+    reach = max(1, min(int(np.ceil(longest)), (len(first) - 1) // 2))
+    y = _centred(later[reach:])
+    x = np.lib.stride_tricks.sliding_window_view(first, len(y))[::-1]  # row k is the leader k frames earlier
+    spread = np.sqrt(np.maximum(np.einsum("kn,kn->k", x, x) - len(y) * x.mean(axis=1) ** 2, 0.0) * (y @ y))
+    correlation = np.divide(x @ y, spread, out=np.zeros(len(x)), where=spread > 0)
+    best = int(np.argmax(correlation))
+    return _parabola_peak(np.arange(len(x), dtype=np.float64), correlation, best), float(correlation[best])
+
+
+def _centred(series: ArrayLike) -> NDArray[np.float64]:
+    values = np.asarray(series, dtype=np.float64)
+    centred = values - values.mean(axis=0)
+    centred[:, np.ptp(values, axis=0) == 0] = 0.0  # the mean of equal numbers may differ from them by rounding
+    return centred
+
+
+def _correlation_between(
+    x: NDArray[np.float64], y: NDArray[np.float64], lags: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Unnormalized correlation at lags between frames, from the cross-spectrum."""
+    size = int(2 ** np.ceil(np.log2(2 * len(x))))
+    spectrum = np.conj(np.fft.rfft(x, size)) * np.fft.rfft(y, size)
+    weight = np.full(len(spectrum), 2.0)
+    weight[[0, -1]] = 1.0
+    phase = np.exp(2j * np.pi * np.outer(lags, np.arange(len(spectrum))) / size)
+    return (phase @ (weight * spectrum)).real / size
+
+
+def _parabola_peak(at: NDArray[np.float64], values: NDArray[np.float64], best: int) -> float:
+    """Where the parabola through the best value and its neighbours has its top."""
+    if not 0 < best < len(values) - 1:
+        return float(at[best])
+    left, middle, right = values[best - 1 : best + 2]
+    curvature = left - 2 * middle + right
+    shift = 0.5 * (left - right) / curvature if curvature < 0 else 0.0
+    return float(at[best] + shift * (at[1] - at[0]))
+
+
+def warped_correlation(
+    inputs: ArrayLike, outputs: ArrayLike, *, warps: ArrayLike, lags: ArrayLike, reach: int
+) -> NDArray[np.float64]:
+    """The largest correlation of every output with its own input, seen later by each warp and a constant lag.
+
+    Args:
+        inputs: ``(nframe, n)``.
+        outputs: ``(nframe, n)``; column by column they follow the inputs.
+        warps: frames by which the inputs are seen later at every frame, ``(nwarp, nframe)``.
+        lags: frames by which each output follows its input besides, ``(n,)``.
+        reach: whole frames by which that lag may be off.
+
+    Returns:
+        ``(nwarp, n)``: of all lags within reach the correlation of the largest magnitude. Between frames inputs are
+        linear, before and after them zero.
+    """
+    x, y = (np.asarray(series, dtype=np.float64) for series in (inputs, outputs))
+    nframe, n = x.shape
+    centred = y - y.mean(axis=0)
+    unit = centred / np.maximum(np.sqrt(np.sum(centred**2, axis=0)), np.finfo(float).tiny)
+    padded = np.concatenate([np.zeros((1, n)), x, np.zeros((1, n))])
+    frame, column = np.arange(nframe)[:, None] + 1.0 - np.asarray(lags, dtype=np.float64), np.arange(n)
+    best = []
+    for warp in np.asarray(warps, dtype=np.float64):
+        position = np.clip(frame - warp[:, None], 0.0, nframe + 0.999)
+        lower = position.astype(np.intp)
+        part = position - lower
+        seen = (1 - part) * padded[lower, column] + part * padded[lower + 1, column]
+        seen -= seen.mean(axis=0)
+        size = np.maximum(np.sqrt(np.sum(seen**2, axis=0)), np.finfo(float).tiny)
+        found = np.stack([_shifted_product(seen, unit, shift) for shift in range(-reach, reach + 1)]) / size
+        best.append(found[np.argmax(np.abs(found), axis=0), column])
+    return np.array(best)
+
+
+def _shifted_product(x: NDArray[np.float64], y: NDArray[np.float64], shift: int) -> NDArray[np.float64]:
+    """Column by column the sum of ``x[t] · y[t + shift]``."""
+    early, late = (x[: len(x) - shift], y[shift:]) if shift >= 0 else (x[-shift:], y[:shift])
+    return np.einsum("tn,tn->n", early, late)

@@ -1,0 +1,194 @@
+"""Adapt a policy: what of it moves, and what ``adapt``, ``align`` and ``pixels`` add to the loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch  # pyright: ignore[reportMissingImports]
+from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
+from torch.nn.utils import parametrize  # pyright: ignore[reportMissingImports]
+
+from twinloop.core.seeds import stream_key
+from twinloop.policies.policy import DOMAIN, Policy
+from twinloop.train.additions import SOURCE, Additions, Batch
+from twinloop.train.align import Aligned, Diagnosis, aligned
+from twinloop.train.holdout import SourceError
+from twinloop.train.pixels import like_real
+from twinloop.train.prepared import Prepared
+from twinloop.train.samples import Samples
+
+
+class LowRank(nn.Module):
+    """W + up · down instead of a matrix W ``(out, in)`` that stays, with ``up`` ``(out, r)`` and ``down`` ``(r, in)``.
+
+    Hu et al., "LoRA: low-rank adaptation of large language models", ICLR 2022: ``up`` begins at zero, so that the
+    policy begins as it was. The product is not scaled further (their α equals r).
+    """
+
+    def __init__(self, weight: Tensor, rank: int, chance: torch.Generator) -> None:
+        super().__init__()
+        out, into = weight.shape
+        rank = min(rank, out, into)
+        drawn = torch.randn(rank, into, generator=chance) / math.sqrt(into)
+        self.down = nn.Parameter(drawn.to(weight))
+        self.up = nn.Parameter(weight.new_zeros(out, rank))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The changed matrix."""
+        return weight + self.up @ self.down
+
+
+class L2Start(nn.Module):
+    """The term ½ · ``weight`` · ‖w - w₀‖² of the weights that move, w₀ being those at the start.
+
+    L2-SP of Li, Grandvalet & Davoine, ICML 2018. Of a matrix with a low-rank change that change is meant. Checkpoints
+    need not hold w₀: a resumed run begins with the same policy.
+    """
+
+    def __init__(self, policy: Policy, weight: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self._start = {name: p.detach().clone() for name, p in policy.named_parameters() if p.requires_grad}
+
+    def forward(self, policy: Policy, batch: Batch) -> Tensor:
+        """The term; it asks nothing of the batch."""
+        del batch
+        changes = [module.up @ module.down for module in policy.modules() if isinstance(module, LowRank)]
+        if not changes:
+            changes = [p - self._start[name] for name, p in policy.named_parameters() if name in self._start]
+        return 0.5 * self.weight * torch.stack([change.square().sum() for change in changes]).sum()
+
+
+def choose(policy: Policy, method: str, rank: int, seed: int) -> list[nn.Parameter]:
+    """Leave only what a method moves with gradients, and return it; ``low_rank`` adds its products to the policy."""
+    policy.requires_grad_(False)
+    if method == "low_rank":
+        return _with_low_rank(policy, rank, seed)
+    moving = policy.network.head if method == "head" else policy
+    moving.requires_grad_(True)
+    return list(moving.parameters())
+
+
+def merged(policy: Policy) -> Policy:
+    """The policy with low-rank changes added to its matrices, so that it is like any other again."""
+    for module in list(policy.modules()):
+        if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
+            parametrize.remove_parametrizations(module, "weight", leave_parametrized=True)
+    return policy.requires_grad_(True)
+
+
+def _with_low_rank(policy: Policy, rank: int, seed: int) -> list[nn.Parameter]:
+    low, high = stream_key(seed, "train/low_rank")
+    chance = torch.Generator().manual_seed(low | (high << 31))
+    moving: list[nn.Parameter] = []
+    for module in [m for m in policy.network.modules() if isinstance(m, nn.Linear)]:
+        change = LowRank(module.weight, rank, chance)
+        parametrize.register_parametrization(module, "weight", change)
+        moving += change.parameters()
+    return moving
+
+
+Transform = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+
+
+def configured(policy: Policy, prepared: Prepared) -> Additions:
+    """What a run's configuration adds; the policy is the one at the start, and is made ready to be adapted.
+
+    Raises:
+        InputError: there is nothing real or nothing simulated to align, or no picture to match.
+    """
+    config = prepared.config
+    if config.adapt is None and config.align is None and config.pixels is None:
+        return Additions()
+    terms: dict[str, Callable[[Policy, Batch], Tensor]] = {}
+    facts: dict[str, Any] = {}
+    moving = list[nn.Parameter](policy.parameters())
+    if config.adapt is not None:
+        facts |= {**config.adapt.model_dump(mode="json"), "base_hash": policy.hash}
+        moving = choose(policy, config.adapt.method, config.adapt.rank, config.seed)
+        facts["moving"] = sum(parameter.numel() for parameter in moving)
+        if config.adapt.l2_start:
+            terms["l2_start"] = L2Start(policy, config.adapt.l2_start)
+    diagnosis = None
+    if config.align is not None:
+        terms["align"] = aligned(policy, prepared, config.align)
+        diagnosis = Diagnosis(prepared)
+        facts["align"] = config.align.model_dump(mode="json")
+    transforms = list[Transform]()
+    if policy.settings.domains and config.adapt is not None:
+        transforms.append(_tokens(policy, prepared))
+    if config.pixels is not None:
+        transforms.append(like_real(prepared, config.pixels))
+        facts["pixels"] = config.pixels.model_dump(mode="json")
+    return Additions(
+        parameters=lambda _: _groups(moving, terms, decays=config.adapt is None),
+        transform=_chained(transforms) if transforms else None,
+        terms=terms,
+        before_saving=merged,
+        watch=_Watch(diagnosis, beginning=config.adapt is not None),
+        facts=facts,
+    )
+
+
+def _groups(moving: Sequence[nn.Parameter], terms: Mapping[str, Any], *, decays: bool) -> list[dict[str, Any]]:
+    """What the optimizer moves; weights that begin somewhere do not decay to zero."""
+    groups: list[dict[str, Any]] = [{"params": list(moving), **({} if decays else {"weight_decay": 0.0})}]
+    own = [p for term in terms.values() if isinstance(term, Aligned) for p in term.parameters()]
+    return [*groups, {"params": own}] if own else groups
+
+
+def _chained(transforms: Sequence[Transform]) -> Transform:
+    def run(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        for transform in transforms:
+            batch = transform(batch)
+        return batch
+
+    return run
+
+
+def _tokens(policy: Policy, prepared: Prepared) -> Transform:
+    """Tokens that the base knows for sources of those names; for others its default if they are real, else unknown."""
+    settings = policy.settings
+    names = [source.name if source.name in settings.domains else None if source.real else ""
+             for source in prepared.data.sources]  # fmt: skip
+    index = torch.tensor([settings.domain_index(name) for name in names])
+
+    def run(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**batch, DOMAIN: index.to(batch[SOURCE].device)[batch[SOURCE]]}
+
+    return run
+
+
+class _Watch:
+    """The held-out errors and the alignment at the start, and what became of them."""
+
+    def __init__(self, diagnosis: Diagnosis | None, *, beginning: bool) -> None:
+        self._diagnosis, self._beginning = diagnosis, beginning
+        self._before: list[dict[str, Any]] | None = None
+
+    def __call__(self, policy: Policy, samples: Samples, errors: Sequence[SourceError]) -> Mapping[str, Any]:
+        facts: dict[str, Any] = {}
+        if self._diagnosis is not None:
+            facts |= self._diagnosis(policy, samples, errors)
+        if self._before is None:
+            self._before = [error.to_json() for error in errors]
+            return {}
+        return facts | ({"held_out_before": self._before, "notes": self._grown(errors)} if self._beginning else {})
+
+    def _grown(self, errors: Sequence[SourceError]) -> list[str]:
+        """A sentence for each real source on which the policy to go on from was better."""
+        before = {row["source"]: row["scaled"] for row in self._before or ()}
+        return [
+            _worse(error.source, before[error.source], error.scaled)
+            for error in errors
+            if error.real and error.scaled > before[error.source]
+        ]
+
+
+def _worse(source: str, before: float, after: float) -> str:
+    return (
+        f"the held-out error on {source} grew from {before:.3g} to {after:.3g} deviations of its commands: the policy "
+        "to go on from may be the better one"
+    )

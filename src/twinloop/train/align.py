@@ -1,0 +1,264 @@
+"""Align features of real and simulated samples by terms of the loss, and say what that did to them.
+
+"Aligned yet discernible" is what helps (arXiv 2604.13645): the distributions come near, and what distinguishes a real
+sample is still there. Where a probe is at chance and the real error has grown, features have collapsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch  # pyright: ignore[reportMissingImports]
+from numpy.typing import NDArray
+from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
+
+from twinloop.core.contract import IMAGES
+from twinloop.core.errors import InputError
+from twinloop.core.extension import raised
+from twinloop.core.registry import Registry
+from twinloop.policies.policy import DOMAIN, Policy
+from twinloop.policies.statistics import LAST_COMMAND, vector_sizes
+from twinloop.stats.classifier import classifier_test
+from twinloop.stats.distances import mmd
+from twinloop.train.additions import SOURCE, Batch
+from twinloop.train.config import AlignConfig
+from twinloop.train.data import Data, Ints
+from twinloop.train.holdout import SourceError
+from twinloop.train.prepared import Prepared
+from twinloop.train.samples import Samples
+
+_FEWEST = 2  # samples of a kind in a batch: one has no covariance and no pair
+_WIDTHS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the median distance: powers of two as in Long et al., ICML 2015
+
+
+class Coral(nn.Module):
+    """‖C_real - C_sim‖² / (4 d²) of the covariances of features ``(n, d)``; Sun & Saenko, "Deep CORAL", ECCV 2016."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, features: Tensor, real: Tensor) -> Tensor:
+        """The term for features ``(n, d)``, of which those where ``real`` ``(n,)`` is true are real."""
+        return (_covariance(features[real]) - _covariance(features[~real])).square().sum() / (4 * self.size**2)
+
+
+class Mmd(nn.Module):
+    """The unbiased MMD² (Gretton et al., JMLR 13, 2012, Lemma 6), mean over Gaussian kernels of several widths.
+
+    The widths are a quarter to four times the median distance of the batch's features, through which no gradient goes.
+    About zero, and below it as often as above, where there is no difference.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def forward(self, features: Tensor, real: Tensor) -> Tensor:
+        """As `Coral.forward`."""
+        squares = _squares(features)
+        apart = ~torch.eye(len(features), dtype=torch.bool, device=features.device)
+        middle = squares.detach()[apart].median().clamp(min=torch.finfo(features.dtype).tiny)
+        kernel = torch.stack([torch.exp(-squares / (2 * width**2 * middle)) for width in _WIDTHS]).mean(dim=0)
+        one, other = real.to(features), (~real).to(features)
+        within = [side @ (kernel * apart) @ side / (side.sum() * (side.sum() - 1)) for side in (one, other)]
+        return within[0] + within[1] - 2 * (one @ kernel @ other) / (one.sum() * other.sum())
+
+
+class Aligned(nn.Module):
+    """A term of the loss that grows in: ``weight`` · min(1, step / warm-up) · method(features, real).
+
+    ``method`` is a module ``(features (n, d), real (n,) bool) -> number``; what it learns itself is trained with the
+    policy. The step is counted here, and checkpoints hold it.
+    """
+
+    real: Tensor
+    step: Tensor
+
+    def __init__(self, method: nn.Module, real: Tensor, *, weight: float, warmup: int) -> None:
+        super().__init__()
+        self.method, self.weight, self.warmup = method, weight, warmup
+        self.register_buffer("real", real, persistent=False)
+        self.register_buffer("step", torch.zeros((), dtype=torch.long))
+
+    def forward(self, policy: Policy, batch: Batch) -> Tensor:
+        """The term; the policy sees the batch a second time, as it would when acting."""
+        features = policy(batch, domain=batch.get(DOMAIN))[1]
+        self.step += 1
+        share = min(1.0, float(self.step) / self.warmup) if self.warmup else 1.0
+        return self.weight * share * self.method(features, self.real[batch[SOURCE]])
+
+
+METHODS: Registry[Callable[[int], nn.Module]] = Registry("alignment", {"coral": Coral, "mmd": Mmd}, files=True)
+
+
+def aligned(policy: Policy, prepared: Prepared, config: AlignConfig) -> Aligned:
+    """The term that a configuration asks for; weights of its own are drawn by the run's seed.
+
+    Raises:
+        InputError: batches hold less than two real or simulated samples, or a class of the user cannot be made.
+        UnknownNameError: no such method or file.
+    """
+    data, batch = prepared.data, prepared.config.batch
+    real = torch.tensor([source.real for source in data.sources])
+    for number, source in enumerate(data.sources):
+        kinds = {data.episodes[place].real for place in (data.source_of == number).nonzero()[0]}
+        if len(kinds) > 1:
+            raise InputError(
+                f"align needs to know which samples are real, and {source.name} holds both kinds. Split it."
+            )
+    for name, mine in (("real", real.numpy()), ("simulated", ~real.numpy())):
+        if int(batch * prepared.share[mine].sum()) < _FEWEST:
+            raise InputError(
+                f"align compares real with simulated samples of a batch, and a batch of {batch} holds "
+                f"{batch * prepared.share[mine].sum():.3g} {name} ones. Give both kinds of data, and each two samples "
+                "at least, with --sim-fraction or --batch."
+            )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(prepared.config.seed)
+        method = _method(config.method, _feature_size(policy))
+    made = Aligned(method, real, weight=config.weight, warmup=round(config.warmup * prepared.config.steps))
+    return made.to(next(policy.parameters()).device)
+
+
+def _method(name: str, size: int) -> nn.Module:
+    found = METHODS[name]
+    try:
+        made = found(size)
+    except Exception as error:  # whatever the user's class raises
+        raise InputError(f"{name}({size}) cannot be made: {raised(error)}") from error
+    if not isinstance(made, nn.Module):
+        raise InputError(
+            f"{name} is no torch.nn.Module. It is called with features (n, d) and real (n,), see docs/adaptation.md."
+        )
+    return made
+
+
+def _feature_size(policy: Policy) -> int:
+    contract, steps = policy.contract, policy.n_obs_steps
+    sizes = vector_sizes(contract, last_command=policy.settings.last_command)
+    device = next(policy.parameters()).device
+    rows = {
+        key: torch.zeros((1, size) if key == LAST_COMMAND else (1, steps, size), device=device)
+        for key, size in sizes.items()
+    }
+    pictures = {
+        IMAGES + name: torch.zeros((1, steps, *size, 3), dtype=torch.uint8, device=device)
+        for name, size in contract.cameras.items()
+    }
+    with torch.no_grad():
+        return int(policy({**rows, **pictures})[1].shape[-1])
+
+
+def _covariance(rows: Tensor) -> Tensor:
+    centred = rows - rows.mean(dim=0)
+    return centred.T @ centred / (len(rows) - 1)
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """Squared distances ``(n, n)``; torch's own have no gradient at zero."""
+    norms = rows.square().sum(dim=1)
+    return (norms[:, None] + norms - 2 * rows @ rows.T).clamp(min=0)
+
+
+Floats = NDArray[np.float64]
+_PER_EPISODE = 40  # frames: neighbours in time tell little that is new
+_MOST_EPISODES = 100  # of a kind
+_AT_ONCE = 256
+_PAIR = 2
+_RESAMPLES = 500
+
+
+class Diagnosis:
+    """Called before the first step and after the last; the second time it returns ``{"alignment": …}``.
+
+    ``before`` and ``after`` hold MMD² of held-out features and the area under the curve of a linear probe, with
+    intervals over episodes, the CORAL distance as a share of the covariances, and the held-out real error.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._data, self._seed = prepared.data, prepared.config.seed
+        real = np.array([prepared.data.episodes[place].real for place in prepared.held_out], dtype=bool)
+        self._real, self._sim = (prepared.held_out[mine][:_MOST_EPISODES] for mine in (real, ~real))
+        self._before: dict[str, Any] | None = None
+
+    def __call__(self, policy: Policy, samples: Samples, errors: Sequence[SourceError]) -> Mapping[str, Any]:
+        """See the class."""
+        if min(len(self._real), len(self._sim)) < _PAIR:
+            why = (
+                f"not known: {len(self._real)} real and {len(self._sim)} simulated episodes are held out, and two of "
+                "each are the least that can be compared"
+            )
+            return {"alignment": {"case": "unknown", "verdict": why}}
+        now = self._measured(policy, samples)
+        scaled = [error.scaled for error in errors if error.real]
+        now["real_error"] = float(np.mean(scaled)) if scaled else None
+        if self._before is None:
+            self._before = now
+            return {}
+        return {"alignment": {"before": self._before, "after": now, **verdict(self._before, now)}}
+
+    def _measured(self, policy: Policy, samples: Samples) -> dict[str, Any]:
+        real, real_of = _features(policy, samples, self._data, self._real)
+        sim, sim_of = _features(policy, samples, self._data, self._sim)
+        given = {"real_clusters": real_of, "sim_clusters": sim_of, "seed": self._seed, "resamples": _RESAMPLES}
+        found: dict[str, Any] = {
+            "coral": coral_share(real, sim),
+            "episodes": {"real": len(self._real), "sim": len(self._sim)},
+        }
+        try:
+            found["mmd"] = mmd(real, sim, multiples=_WIDTHS, draws=0, **given).distance.to_json()
+            found["probe_auc"] = classifier_test(real, sim, quadratic=False, draws=0, **given).auc.to_json()
+        except InputError as error:
+            raise InputError(f"The features of held-out episodes cannot be compared. {error}") from error
+        return found
+
+
+def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+    """Which case it is, ``case`` and ``verdict``, of two measurements.
+
+    ``collapsed``: the probe is at chance, and the held-out real error has grown. ``discernible``: the distance fell
+    and the probe still tells. ``aligned``: it fell, the probe does not tell, and the error has not grown. ``apart``:
+    the distance did not fall. At chance means that the interval of the area reaches one half.
+    """
+    chance = after["probe_auc"]["low"] <= 1 / 2
+    fell = after["mmd"]["estimate"] < before["mmd"]["estimate"]
+    errors = before["real_error"], after["real_error"]
+    grew = None not in errors and errors[1] > errors[0]
+    figures = (
+        f"MMD² {before['mmd']['estimate']:.3g} before and {after['mmd']['estimate']:.3g} after; a linear probe tells "
+        f"held-out real from simulated features with an area of {after['probe_auc']['estimate']:.3g} "
+        f"[{after['probe_auc']['low']:.3g}, {after['probe_auc']['high']:.3g}]"
+    )
+    if chance and grew:
+        return {
+            "case": "collapsed",
+            "verdict": f"collapsed: the probe is at chance and the real error grew ({figures})",
+        }
+    if not fell:
+        return {"case": "apart", "verdict": f"not aligned: the distance did not fall ({figures})"}
+    if chance:
+        return {
+            "case": "aligned",
+            "verdict": f"aligned, and the probe does not tell; the real error did not grow ({figures})",
+        }
+    return {"case": "discernible", "verdict": f"aligned yet discernible ({figures})"}
+
+
+def coral_share(real: Floats, sim: Floats) -> float:
+    """‖C_real - C_sim‖ / (‖C_real‖ + ‖C_sim‖), 0 to 1: the distance of CORAL without the features' scale."""
+    one, other = (np.atleast_2d(np.cov(rows, rowvar=False)) for rows in (real, sim))
+    whole = np.linalg.norm(one) + np.linalg.norm(other)
+    return float(np.linalg.norm(one - other) / whole) if whole > 0 else 0.0
+
+
+def _features(policy: Policy, samples: Samples, data: Data, episodes: Ints) -> tuple[Floats, Ints]:
+    """Features of frames spread over episodes ``(n, d)``, and whose each is ``(n,)``."""
+    spread = [np.linspace(data.first[e], data.last[e], _PER_EPISODE).round().astype(np.int64) for e in episodes]
+    frames = np.concatenate([np.unique(mine) for mine in spread])
+    policy.eval()
+    with torch.inference_mode():
+        parts = [policy(samples.batch(frames[at : at + _AT_ONCE]))[1] for at in range(0, len(frames), _AT_ONCE)]
+    return torch.cat(parts).double().cpu().numpy(), data.episode_of(frames)
