@@ -69,7 +69,7 @@ class Registry(Mapping[str, T]):
         """
         if name in self.builtin:
             held = self.builtin[name]
-            return self._load(EntryPoint(name, held, self.group)) if isinstance(held, str) else held
+            return self._load(EntryPoint(name, held, self.group)) if isinstance(held, str) else cast("T", held)
         if self._files and is_file(name):
             return cast("T", load_class(self.kind, name, self._names()))
         if entry := self.installed().get(name):
