@@ -19,7 +19,7 @@ from twinloop.render import Fields, SceneStates
 from twinloop.render.warp import WarpQuality, WarpRenderer
 from twinloop.rollout import BatchResult, run_batch
 from twinloop.simulate import InitialState, Simulation
-from twinloop.simulate.rollout import open_warp
+from twinloop.simulate.rollout import BACKENDS
 from twinloop.stats import clopper_pearson
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
@@ -53,7 +53,8 @@ def run_bench_gpu(
     """
     if not worlds or min(worlds) < 1 or rounds < 1:
         raise InputError("There is nothing to measure. Name numbers of worlds from 1 on, and at least one round.")
-    backend, built = _Timed(open_warp(device, deterministic=deterministic)), load_twin(twin)
+    warp: Any = BACKENDS["warp"](device, deterministic=deterministic)
+    backend, built = _Timed(warp), load_twin(twin)
     task = open_task(_TASK, built)
     _episodes(built, task, backend, 1)
     table = Table(*_COLUMNS, title=f"{twin}, {_TASK}, mujoco_warp on {device}, median of {rounds}")

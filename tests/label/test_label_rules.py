@@ -14,7 +14,7 @@ from support.labelled import workspace
 from support.placing import PLANTED, run
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.label.rule import Material
-from twinloop.label.rules import open_rule, rule_names
+from twinloop.label.rules import RULES, open_rule
 from twinloop.label.rules_recorded import SubtasksFromGripper, SuccessFromGripper, gripper_cycles
 from twinloop.label.rules_simulated import FailureFromStates, SubtasksFromStates
 from twinloop.label.rules_sql import SqlRule
@@ -177,7 +177,7 @@ def test_rules_of_users_come_in_by_file_and_as_sql(tmp_path):
         open_rule(f"{own}:NoRule")
     with pytest.raises(UnknownNameError, match="Unknown rule 'subtask/state'.*Nearest existing: subtask/states"):
         open_rule("subtask/state")
-    assert all(open_rule(name).name == name for name in rule_names())
+    assert all(open_rule(name).name == name for name in RULES)
     path = tmp_path / "short.yaml"
     path.write_text("name: tag/short\nkind: tag\nsql: SELECT episode_id, 'short' AS value FROM episodes\n")
     rule = open_rule(str(path))

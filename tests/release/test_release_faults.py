@@ -16,7 +16,7 @@ from support.releases import act, policy_folder, registry_of, released
 from twinloop.catalog import Workspace
 from twinloop.catalog.fsck_versions import check_release
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.release import Stages
+from twinloop.release import Stages, rollback
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
@@ -139,7 +139,7 @@ def _read_only(root: Path) -> None:
         assert Stages(registry).assign(3) == "champion"
         for change in (
             lambda: registry.add(root / "trained", name="pick", policy="9"),
-            lambda: registry.rollback("why"),
+            lambda: rollback(registry, "why"),
             lambda: act(ws, "send"),
         ):
             with pytest.raises((DatasetError, InputError), match=r"cannot be written|cannot take a copy"):

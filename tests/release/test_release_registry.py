@@ -140,10 +140,10 @@ def test_rollbacks_go_back_one_champion_at_a_time(registry, tmp_path):
     assert registry.aliases() == {"champion": names[2], "previous": names[1]}
     assert rollback(registry, "success fell").policy == names[1]
     assert registry.aliases() == {"champion": names[1], "previous": names[0]}
-    registry.rollback("and again")
+    rollback(registry, "and again")
     assert registry.aliases() == {"champion": names[0]}
     with pytest.raises(InputError, match=r"pick@1 is the first champion of main: nothing to roll back to"):
-        registry.rollback("once more")
+        rollback(registry, "once more")
     with pytest.raises(CheckFailedError, match=r"pick@3 was rolled back since its gate \(success fell\)"):
         promote(registry, names[2])
     assert audit.faults(registry.workspace.state) == []
@@ -157,7 +157,7 @@ def test_a_damaged_previous_champion_is_not_rolled_back_to(registry, tmp_path):
     card.write_text("other")
     before = registry.aliases()
     with pytest.raises(DatasetError, match=r"README\.md has other bytes"):
-        registry.rollback("it stumbled")
+        rollback(registry, "it stumbled")
     assert registry.aliases() == before
 
 
@@ -169,7 +169,7 @@ def test_a_rollback_is_checked_and_quick(registry, tmp_path, capsys):
         yes(registry, registry.add(folder, name="pick", policy=str(number)), AT_ONCE)
         promote(registry)
     began = time.perf_counter()
-    registry.rollback("measured")
+    rollback(registry, "measured")
     with capsys.disabled():
         print(f"\nrollback with 20 MB of weights checked: {time.perf_counter() - began:.3f} s")  # noqa: T201
     assert registry.aliases() == {"champion": "pick@1"}

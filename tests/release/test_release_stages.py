@@ -12,7 +12,7 @@ from support.releases import policy_folder, registry_of, yes
 from twinloop.catalog import Workspace, audit
 from twinloop.catalog.fsck_versions import check_release
 from twinloop.core.errors import CheckFailedError, InputError
-from twinloop.release import CanaryPlan, Registry, ShadowLog, ShadowPlan, StagePlan, Stages, Standing, promote
+from twinloop.release import CanaryPlan, Registry, ShadowLog, ShadowPlan, StagePlan, Stages, Standing, promote, rollback
 from twinloop.release.plan import Told, judge_canary, judge_shadow
 
 AT_ONCE = StagePlan(shadow=None, canary=None)
@@ -66,7 +66,7 @@ def test_the_whole_way(registry):
     assert promote(registry).stage == "champion"
     assert registry.aliases() == {"champion": "pick@2", "previous": "pick@1"}
     assert standing(registry).stage == "champion"
-    registry.rollback("drift")
+    rollback(registry, "drift")
     assert standing(registry).stage == "rolled back"
     assert not list(check_release(registry.workspace.root, registry.workspace.state))
 
@@ -76,7 +76,7 @@ def test_who_is_forced_past_its_stage_is_in_none(registry):
     assert registry.aliases()["shadow"] == "pick@2"
     assert promote(registry, "pick@2", to="champion", force=True, reason="a fair").stage == "champion"
     assert registry.aliases() == {"champion": "pick@2", "previous": "pick@1"}
-    registry.rollback("drift")
+    rollback(registry, "drift")
     assert registry.aliases() == {"champion": "pick@1"}
     assert not list(check_release(registry.workspace.root, registry.workspace.state))
 
@@ -173,7 +173,7 @@ def _do(registry: Registry, folder, event: str, which: int, number: int) -> None
         shadow = near(9.0 if event == "stray" else 1.0) if stages.stage == "shadow" else None
         stages.outcome(number, event == "good", violations=event == "bad", shadow=shadow)
     elif event == "rollback":
-        registry.rollback("planted")
+        rollback(registry, "planted")
     elif known:
         reference = known[which % len(known)].reference
         if event.startswith("gate"):

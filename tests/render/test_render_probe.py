@@ -28,7 +28,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def add_renderer(monkeypatch: pytest.MonkeyPatch, name: str, location: str, packages: tuple[str, ...] = ()) -> None:
     entry = RendererEntry(location=location, packages=packages, remedy=f"apt-get install {name}")
-    monkeypatch.setitem(RENDERERS, name, entry)
+    monkeypatch.setitem(RENDERERS.builtin, name, entry)
 
 
 def test_what_probes_as_available_opens_and_what_does_not_has_a_remedy() -> None:
@@ -97,7 +97,7 @@ def test_when_none_works_every_reason_and_remedy_is_told(monkeypatch: pytest.Mon
 
 
 def test_an_unknown_renderer_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match=r"Unknown renderer 'glx'\. Nearest existing: gl"):
+    with pytest.raises(UnknownNameError, match=r"Unknown renderer 'glx' in the built-in .* Nearest existing: gl"):
         probe_renderer("glx")
     with pytest.raises(UnknownNameError, match="Unknown renderer 'povray'"):
         open_renderer("povray", None)  # pyright: ignore[reportArgumentType]

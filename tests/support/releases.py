@@ -12,7 +12,7 @@ import pyarrow as pa
 from twinloop.catalog import Workspace
 from twinloop.core.decision import GateDecision, RuleVerdict
 from twinloop.core.evaluation import Evaluation
-from twinloop.release import CanaryPlan, Registry, ShadowPlan, StagePlan, Stages, promote
+from twinloop.release import CanaryPlan, Registry, ShadowPlan, StagePlan, Stages, promote, rollback
 
 AT_ONCE = StagePlan(shadow=None, canary=None)
 IN_SHADOW = StagePlan(shadow=ShadowPlan(limit=5.0, episodes=1), canary=CanaryPlan(share=0.5, episodes=4))
@@ -92,7 +92,7 @@ def act(ws: Workspace, what: str) -> None:
     steps = {
         "add": lambda: registry.add(ws.root / "trained", name="pick", policy="9"),
         "gate": lambda: yes(registry, "pick@3", AT_ONCE),
-        "rollback": lambda: "previous" in aliases and registry.rollback("planted"),
+        "rollback": lambda: "previous" in aliases and rollback(registry, "planted"),
         "crown": lambda: aliases["champion"] == "pick@3" or promote(registry, "pick@3", force=True, reason="planted"),
         "send": lambda: stages.now is None and promote(registry, "candidate"),
         "outcome": lambda: stages.stage == "shadow" and stages.outcome(0, True, shadow=shadow),

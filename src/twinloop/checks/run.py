@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from twinloop.checks.convergence import check_convergence
-from twinloop.checks.delay import check_delay
-from twinloop.checks.energy import check_energy_drift, check_energy_gain
-from twinloop.checks.grasp import check_grasp
 from twinloop.checks.report import Check, CheckReport
-from twinloop.checks.solver import check_solver
-from twinloop.checks.stability import check_stability
-from twinloop.checks.statics import check_compiles, check_penetration
 from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.registry import Registry
 from twinloop.twin import Twin, load_twin
 
-CHECKS: Mapping[str, Callable[[Twin], Check]] = {
-    "compiles": check_compiles,
-    "solver agrees with dense": check_solver,
-    "no initial penetration": check_penetration,
-    "grasp holds": check_grasp,
-    "realised delay": check_delay,
-    "finite at the extremes": check_stability,
-    "energy drift": check_energy_drift,
-    "no energy from damping": check_energy_gain,
-    "half-step convergence": check_convergence,
-}
+CHECKS: Registry[Callable[[Twin], Check]] = Registry(
+    "check",
+    {
+        "compiles": "twinloop.checks.statics:check_compiles",
+        "solver agrees with dense": "twinloop.checks.solver:check_solver",
+        "no initial penetration": "twinloop.checks.statics:check_penetration",
+        "grasp holds": "twinloop.checks.grasp:check_grasp",
+        "realised delay": "twinloop.checks.delay:check_delay",
+        "finite at the extremes": "twinloop.checks.stability:check_stability",
+        "energy drift": "twinloop.checks.energy:check_energy_drift",
+        "no energy from damping": "twinloop.checks.energy:check_energy_gain",
+        "half-step convergence": "twinloop.checks.convergence:check_convergence",
+    },
+    group="twinloop.checks",
+)
 
 
 def run_checks(
@@ -46,14 +44,14 @@ def run_checks(
         UnknownNameError: ``only`` names a check that does not exist, or ``twin`` names nothing. A name that is
             missing inside the twin's own file fails `compiles`.
     """
+    chosen = {name: CHECKS[name] for name in CHECKS if only is None or name in only}
     for name in only or ():
-        if name not in CHECKS:
-            raise UnknownNameError("check", name, CHECKS)
-    names = [name for name in CHECKS if only is None or name in only]
+        if name not in chosen:
+            CHECKS.find(name)
     loaded = _load(twin)
     checks = []
-    for name in names:
-        checks.append(_unloaded(name, loaded) if isinstance(loaded, InputError) else CHECKS[name](loaded))
+    for name, check in chosen.items():
+        checks.append(_unloaded(name, loaded) if isinstance(loaded, InputError) else check(loaded))
         if progress is not None:
             progress(checks[-1])
     label = loaded.name if isinstance(loaded, Twin) else str(twin)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
-from importlib.metadata import entry_points
 from typing import Any, Protocol
 
-from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.core.extension import load_class, raised
+from twinloop.core.errors import InputError, TwinloopError
+from twinloop.core.extension import raised
+from twinloop.core.registry import Registry, is_file
 from twinloop.curate.check import FAMILIES, READABLE, Check
 from twinloop.curate.recording import Recording
 from twinloop.twin import Twin
-
-ENTRY_POINTS = "twinloop.checks_of_episodes"  # FAMILY/NAME = "package.module:Class"
 
 
 class Twins(Protocol):
@@ -29,55 +26,55 @@ class Twins(Protocol):
         ...
 
 
-# Where each check stands. A class whose constructor takes ``twins`` gets the `Twins`.
-CHECKS: dict[str, str] = {
-    "physics/torque": "physics.torque:Torque",
-    "physics/replay": "physics.replay:ReplayResidual",
-    "physics/next_state": "physics.states:NextState",
-    "physics/penetration": "physics.states:Penetration",
-    "physics/energy": "physics.states:EnergyJumps",
-    "physics/teleport": "physics.states:Teleports",
-    "physics/float": "physics.states:Floating",
-    "physics/joint_range": "physics.joints:JointRange",
-    "physics/velocity": "physics.joints:Velocity",
-    "physics/acceleration": "physics.joints:Acceleration",
-    "physics/jerk": "physics.joints:Jerk",
-    "physics/lag": "physics.lag:Lag",
-    "recording/readable": "recording_checks.readable:Readable",
-    "recording/clock_jump": "recording_checks.findings:ClockJumps",
-    "recording/clock_drift": "recording_checks.findings:ClockDrift",
-    "recording/dropped_frames": "recording_checks.frames:DroppedFrames",
-    "recording/duplicate_frames": "recording_checks.frames:DuplicateFrames",
-    "recording/frozen_camera": "recording_checks.cameras:FrozenCamera",
-    "recording/black_camera": "recording_checks.cameras:BlackCamera",
-    "recording/blur": "recording_checks.cameras:Blur",
-    "recording/swapped_cameras": "recording_checks.cameras:SwappedCameras",
-    "recording/units": "recording_checks.profiles:Units",
-    "recording/swapped": "recording_checks.profiles:Swaps",
-    "recording/sign": "recording_checks.findings:Signs",
-    "recording/static_tail": "recording_checks.endings:StaticTail",
-    "recording/truncated": "recording_checks.endings:Truncated",
-    "recording/not_finite": "recording_checks.findings:NotFinite",
-    "recording/spikes": "recording_checks.findings:Spikes",
-    "recording/frozen_joint": "recording_checks.findings:Standstill",
-    "recording/dead_channel": "recording_checks.channels:DeadChannel",
-    "recording/saturation": "recording_checks.channels:Saturation",
-    "demonstration/smoothness": "demonstration.smoothness:Smoothness",
-    "demonstration/jerk": "demonstration.smoothness:Jerk",
-    "demonstration/path": "demonstration.path:PathEfficiency",
-    "demonstration/hesitation": "demonstration.hesitation:Hesitation",
-    "demonstration/gripper": "demonstration.gripper:Gripper",
-    "demonstration/actions": "demonstration.consistency:ActionConsistency",
-    "demonstration/near_duplicates": "demonstration.duplicates:NearDuplicates",
-    "demonstration/outcome": "demonstration.outcome:OutcomeFits",
-    "learned/fake": "learned.fakes:Fakes",
-    "learned/support": "learned.support:Support",
+# A class whose constructor takes ``twins`` gets the `Twins`.
+_BUILTIN = {
+    "physics/torque": "twinloop.curate.physics.torque:Torque",
+    "physics/replay": "twinloop.curate.physics.replay:ReplayResidual",
+    "physics/next_state": "twinloop.curate.physics.states:NextState",
+    "physics/penetration": "twinloop.curate.physics.states:Penetration",
+    "physics/energy": "twinloop.curate.physics.states:EnergyJumps",
+    "physics/teleport": "twinloop.curate.physics.states:Teleports",
+    "physics/float": "twinloop.curate.physics.states:Floating",
+    "physics/joint_range": "twinloop.curate.physics.joints:JointRange",
+    "physics/velocity": "twinloop.curate.physics.joints:Velocity",
+    "physics/acceleration": "twinloop.curate.physics.joints:Acceleration",
+    "physics/jerk": "twinloop.curate.physics.joints:Jerk",
+    "physics/lag": "twinloop.curate.physics.lag:Lag",
+    "recording/readable": "twinloop.curate.recording_checks.readable:Readable",
+    "recording/clock_jump": "twinloop.curate.recording_checks.findings:ClockJumps",
+    "recording/clock_drift": "twinloop.curate.recording_checks.findings:ClockDrift",
+    "recording/dropped_frames": "twinloop.curate.recording_checks.frames:DroppedFrames",
+    "recording/duplicate_frames": "twinloop.curate.recording_checks.frames:DuplicateFrames",
+    "recording/frozen_camera": "twinloop.curate.recording_checks.cameras:FrozenCamera",
+    "recording/black_camera": "twinloop.curate.recording_checks.cameras:BlackCamera",
+    "recording/blur": "twinloop.curate.recording_checks.cameras:Blur",
+    "recording/swapped_cameras": "twinloop.curate.recording_checks.cameras:SwappedCameras",
+    "recording/units": "twinloop.curate.recording_checks.profiles:Units",
+    "recording/swapped": "twinloop.curate.recording_checks.profiles:Swaps",
+    "recording/sign": "twinloop.curate.recording_checks.findings:Signs",
+    "recording/static_tail": "twinloop.curate.recording_checks.endings:StaticTail",
+    "recording/truncated": "twinloop.curate.recording_checks.endings:Truncated",
+    "recording/not_finite": "twinloop.curate.recording_checks.findings:NotFinite",
+    "recording/spikes": "twinloop.curate.recording_checks.findings:Spikes",
+    "recording/frozen_joint": "twinloop.curate.recording_checks.findings:Standstill",
+    "recording/dead_channel": "twinloop.curate.recording_checks.channels:DeadChannel",
+    "recording/saturation": "twinloop.curate.recording_checks.channels:Saturation",
+    "demonstration/smoothness": "twinloop.curate.demonstration.smoothness:Smoothness",
+    "demonstration/jerk": "twinloop.curate.demonstration.smoothness:Jerk",
+    "demonstration/path": "twinloop.curate.demonstration.path:PathEfficiency",
+    "demonstration/hesitation": "twinloop.curate.demonstration.hesitation:Hesitation",
+    "demonstration/gripper": "twinloop.curate.demonstration.gripper:Gripper",
+    "demonstration/actions": "twinloop.curate.demonstration.consistency:ActionConsistency",
+    "demonstration/near_duplicates": "twinloop.curate.demonstration.duplicates:NearDuplicates",
+    "demonstration/outcome": "twinloop.curate.demonstration.outcome:OutcomeFits",
+    "learned/fake": "twinloop.curate.learned.fakes:Fakes",
+    "learned/support": "twinloop.curate.learned.support:Support",
 }
 
 
-def check_names() -> list[str]:
-    """Names of the built-in checks and of those that installed packages offer."""
-    return [*CHECKS, *(entry.name for entry in entry_points(group=ENTRY_POINTS) if entry.name not in CHECKS)]
+CHECKS: Registry[Callable[..., Any]] = Registry(
+    "check", _BUILTIN, group="twinloop.checks_of_episodes", files=True, shown=lambda: [*FAMILIES, *_BUILTIN]
+)
 
 
 def open_checks(words: Sequence[str], twins: Twins) -> list[Check]:
@@ -91,28 +88,19 @@ def open_checks(words: Sequence[str], twins: Twins) -> list[Check]:
         UnknownNameError: neither a check nor a family nor a class in a file.
         InputError: a class that is no check, or cannot be made.
     """
-    known = check_names()
-    own = [word for word in words if ".py:" in word]
+    known, own = list(CHECKS), [word for word in words if is_file(word)]
     for word in words:
         if word not in own and word not in known and word not in FAMILIES:
-            raise UnknownNameError("check", word, [*FAMILIES, *known])
+            CHECKS.find(word)
     asked = [word for word in words if word not in own]
     chosen = [name for name in known if not words or name in asked or name.partition("/")[0] in asked]
-    return [*(_made(name, _found(name), twins) for name in chosen),
-            *(_made(word, load_class("check", word, known), twins) for word in own)]  # fmt: skip
+    return [_made(name, CHECKS[name], twins) for name in [*chosen, *own]]
 
 
 def with_readable(checks: Sequence[Check], twins: Twins) -> list[Check]:
     """Return the checks with the one that finds what cannot be read, which no choice of checks leaves out."""
     named = any(check.name == READABLE for check in checks)
     return [*([] if named else open_checks([READABLE], twins)), *checks]
-
-
-def _found(name: str) -> Callable[..., Any]:
-    if name in CHECKS:
-        module, _, kind = CHECKS[name].partition(":")
-        return getattr(importlib.import_module(f"twinloop.curate.{module}"), kind)
-    return next(entry for entry in entry_points(group=ENTRY_POINTS) if entry.name == name).load()
 
 
 def _made(name: str, kind: Callable[..., Any], twins: Twins) -> Check:

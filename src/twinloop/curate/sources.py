@@ -15,7 +15,10 @@ _IMPORT = re.compile(r"^\s*from (twinloop[\w.]*) import ", re.MULTILINE)
 # What is followed further: rooms that measure. Of others, as of `dataset`, what is imported directly counts.
 _FOLLOWED = ("twinloop.curate", "twinloop.stats", "twinloop.encoders", "twinloop.dataset.logs.checks")
 # A list of names, which grows, and modules of which no figure comes.
-_NO_FIGURES = ("twinloop.curate.registry", "twinloop.core.errors", "twinloop.core.files", "twinloop.core.headline")
+_NO_FIGURES = (
+    *("twinloop.curate.registry", "twinloop.core.errors", "twinloop.core.files", "twinloop.core.headline"),
+    "twinloop.core.registry",
+)
 
 
 def source_hashes(kind: type) -> dict[str, str]:

@@ -13,9 +13,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import load_class, raised
+from twinloop.core.errors import InputError
+from twinloop.core.extension import raised
 from twinloop.core.files import sha256_json
+from twinloop.core.registry import Registry
 from twinloop.dataset.media.pictures import Pictures
 from twinloop.encoders.pictures import Encoder, open_encoder
 from twinloop.encoders.trajectory import Clips
@@ -120,6 +121,20 @@ class PictureClips:
         return np.concatenate([rows.mean(axis=1), rows.std(axis=1)], axis=1)
 
 
+CLIP_ENCODERS: Registry[Callable[[], ClipEncoder]] = Registry(
+    "clip encoder",
+    {
+        "trajectory": "twinloop.encoders.motion:TrajectoryEncoder",
+        "waypoints": "twinloop.encoders.motion:WaypointEncoder",
+        "convolutions": "twinloop.encoders.motion:ConvolutionEncoder",
+    },
+    group="twinloop.clip_encoders",
+    files=True,
+    shown=lambda: CLIP_KINDS,
+    where="--embedding",
+)
+
+
 def open_clip_encoder(reference: str) -> ClipEncoder:
     """An encoder of clips by what the user writes.
 
@@ -134,23 +149,13 @@ def open_clip_encoder(reference: str) -> ClipEncoder:
         InputError: the class lacks a part; the file is missing.
         MissingDependencyError: what runs it is not installed.
     """
-    from twinloop.encoders import motion
-
-    built_in: dict[str, Callable[[], ClipEncoder]] = {
-        "trajectory": motion.TrajectoryEncoder,
-        "waypoints": motion.WaypointEncoder,
-        "convolutions": motion.ConvolutionEncoder,
-    }
-    if reference in built_in:
-        return built_in[reference]()
     kind, _, rest = reference.partition(":")
     if kind in _PICTURES and (rest or kind == "classical"):
         return PictureClips(open_encoder(reference))
     if kind == "pictures" and rest:
         return PictureClips(open_encoder(rest))
-    if ".py" in reference:
-        return _own(reference)
-    raise UnknownNameError("clip encoder", reference, CLIP_KINDS, where="--embedding")
+    made = CLIP_ENCODERS[reference]()
+    return made if reference in CLIP_ENCODERS.builtin else _checked(made, reference)
 
 
 @dataclass(frozen=True)
@@ -184,8 +189,7 @@ class _Own:
         return rows
 
 
-def _own(reference: str) -> ClipEncoder:
-    made = load_class("clip encoder", reference, CLIP_KINDS)()
+def _checked(made: Any, reference: str) -> ClipEncoder:
     lacking = [name for name in ("name", "hash", "needs", "encode") if not hasattr(made, name)]
     if lacking or made.needs not in ("motion", "pictures"):
         what = f"lacks {', '.join(lacking)}" if lacking else f"says that it needs {made.needs!r}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.encoders.pictures import METADATA, NetworkEncoder, stated_preprocessing
+from twinloop.encoders.pictures import METADATA, NetworkEncoder, require_network, stated_preprocessing
 
 
 def open_onnx(file: Path) -> NetworkEncoder:
@@ -20,6 +20,7 @@ def open_onnx(file: Path) -> NetworkEncoder:
         InputError: the file cannot be read, has several inputs, or its preprocessing is not stated.
         UnknownNameError: the output that is stated is none of its.
     """
+    require_network(file, "onnx")
     session = _session(file)
     inputs, outputs = session.get_inputs(), [output.name for output in session.get_outputs()]
     if len(inputs) != 1:

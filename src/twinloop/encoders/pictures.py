@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from twinloop.core.documents import DocumentError
-from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import load_class, raised
+from twinloop.core.errors import InputError
+from twinloop.core.extension import raised
 from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
+from twinloop.core.registry import Registry
 from twinloop.core.yaml_documents import load_yaml, parse_yaml
 from twinloop.dataset.media.pictures import Pictures, resized
-from twinloop.encoders.classical import ClassicalEncoder
 
 METADATA = "twinloop.preprocessing"
 POLICY_FILES = ("encoder.onnx", "encoder.pt")
@@ -133,35 +133,54 @@ class NetworkEncoder:
         return found.reshape(len(found), -1)
 
 
+# Names that end in a colon are followed by a file or folder, which their openers take; the others are classes.
+ENCODERS: Registry[Callable[..., Encoder]] = Registry(
+    "encoder",
+    {
+        "classical": "twinloop.encoders.classical:ClassicalEncoder",
+        "onnx:": "twinloop.encoders.onnx:open_onnx",
+        "torch:": "twinloop.encoders.torchscript:open_torch",
+        "policy:": "twinloop.encoders.pictures:open_policy_encoder",
+    },
+    group="twinloop.encoders",
+    files=True,
+    shown=lambda: KINDS,
+    where="--embedding",
+)
+
+
 def open_encoder(reference: str) -> Encoder:
     """An encoder by what the user writes.
 
     Args:
         reference: ``classical``; ``onnx:FILE`` or ``torch:FILE`` (TorchScript); ``policy:FOLDER`` with the vision part
-            of a policy as ``encoder.onnx`` or ``encoder.pt``; ``path/to/file.py:CLASS``, a class without arguments.
+            of a policy as ``encoder.onnx`` or ``encoder.pt``; ``path/to/file.py:CLASS``, or what an installed package
+            offers, a class without arguments.
 
     Raises:
         UnknownNameError: none of these, or no such class.
         InputError: the file is missing, or its preprocessing is not stated.
         MissingDependencyError: what runs it is not installed.
     """
-    kind, _, rest = reference.partition(":")
-    if reference == "classical":
-        return ClassicalEncoder()
-    if kind == "policy" and rest:
-        folder = Path(rest)
-        found = [folder / name for name in POLICY_FILES if (folder / name).is_file()]
-        if not found:
-            raise InputError(
-                f"{folder} has no {' or '.join(POLICY_FILES)}. Export the vision part of the policy there (ONNX or "
-                f"TorchScript), with {Path(POLICY_FILES[0]).with_suffix('.yaml')} beside it:\n{_TEMPLATE}"
-            )
-        kind, rest = ("onnx" if found[0].suffix == ".onnx" else "torch"), str(found[0])
-    if kind in ("onnx", "torch") and rest:
-        return _network(kind, Path(rest))
-    if ".py" in reference:
-        return _own(reference)
-    raise UnknownNameError("encoder", reference, KINDS, where="--embedding")
+    scheme, colon, rest = reference.partition(":")
+    if f"{scheme}{colon}" in ENCODERS.builtin and colon:
+        return ENCODERS[f"{scheme}{colon}"](Path(rest))
+    return _made(reference)
+
+
+def open_policy_encoder(folder: Path) -> Encoder:
+    """Return the vision part of a policy, exported into its folder.
+
+    Raises:
+        InputError: it is not there.
+    """
+    found = [folder / name for name in POLICY_FILES if (folder / name).is_file()]
+    if not found:
+        raise InputError(
+            f"{folder} has no {' or '.join(POLICY_FILES)}. Export the vision part of the policy there (ONNX or "
+            f"TorchScript), with {Path(POLICY_FILES[0]).with_suffix('.yaml')} beside it:\n{_TEMPLATE}"
+        )
+    return open_encoder(f"{'onnx' if found[0].suffix == '.onnx' else 'torch'}:{found[0]}")
 
 
 _TEMPLATE = "  size: [224, 224]\n  mean: [0.485, 0.456, 0.406]\n  std: [0.229, 0.224, 0.225]"
@@ -193,20 +212,14 @@ def stated_preprocessing(file: Path, stated: str | None = None) -> Preprocessing
         raise InputError(f"{where} is no preprocessing ({what}). Write, for instance:\n{_TEMPLATE}") from error
 
 
-def _network(kind: str, file: Path) -> Encoder:
+def require_network(file: Path, scheme: str) -> None:
+    """Refuse a network's file that is not there."""
     if not file.is_file():
-        raise InputError(f"The encoder {file} does not exist. Give the file of a network, as in {kind}:encoder.onnx.")
-    if kind == "onnx":
-        from twinloop.encoders.onnx import open_onnx
-
-        return open_onnx(file)
-    from twinloop.encoders.torchscript import open_torch
-
-    return open_torch(file)
+        raise InputError(f"The encoder {file} does not exist. Give the file of a network, as in {scheme}:encoder.onnx.")
 
 
-def _own(reference: str) -> Encoder:
-    made = load_class("encoder", reference, KINDS)()
+def _made(reference: str) -> Encoder:
+    made = ENCODERS[reference]()
     lacking = [name for name in ("name", "hash", "dimension", "encode") if not hasattr(made, name)]
     if lacking:
         raise InputError(

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from twinloop.core.approval import require_approved
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import sha256_file
-from twinloop.encoders.pictures import NetworkEncoder, stated_preprocessing
+from twinloop.encoders.pictures import NetworkEncoder, require_network, stated_preprocessing
 
 
 def open_torch(file: Path) -> NetworkEncoder:
@@ -27,6 +27,7 @@ def open_torch(file: Path) -> NetworkEncoder:
         NotApprovedError: the file is among data, and is not approved.
         InputError: the file is no TorchScript, or its preprocessing is not stated.
     """
+    require_network(file, "torch")
     require_approved(file, sha256_file(file), "")
     try:
         import torch  # pyright: ignore[reportMissingImports]

@@ -39,7 +39,7 @@ from twinloop.randomize import (
     section_plan,
 )
 from twinloop.tasks import open_task
-from twinloop.twin import Twin, builtin_names, load_twin
+from twinloop.twin import TWINS, Twin, load_twin
 from twinloop.twin.library import ROBOTS
 from twinloop.twin.spec import describe
 
@@ -247,9 +247,9 @@ def _twin_reference(scene: SceneConfig, where: str, folder: Path) -> str:
         return str(beside.resolve()) if beside.is_file() else scene.twin
     if scene.robot in ROBOTS:
         return ROBOTS[str(scene.robot)]
-    if scene.robot in builtin_names():
+    if scene.robot in TWINS:
         return str(scene.robot)
-    raise UnknownNameError("robot", str(scene.robot), [*ROBOTS, *builtin_names()], where=f"{where}: scene.robot")
+    raise UnknownNameError("robot", str(scene.robot), [*ROBOTS, *TWINS], where=f"{where}: scene.robot")
 
 
 def make_plan(config: GenerateConfig, twin: Twin) -> Plan:

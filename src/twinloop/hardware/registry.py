@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl
 
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.core.extension import load_class, raised
-from twinloop.hardware.lerobot import lerobot_names, open_lerobot
+from twinloop.core.extension import raised
+from twinloop.core.registry import Registry
+from twinloop.hardware.lerobot import lerobot_names
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.virtual import VirtualRobot
 from twinloop.hardware.virtual_cell import VirtualCell
 from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin import builtin_names, load_twin
 
-_VIRTUAL, _LEROBOT = "virtual:", "lerobot:"
 _NUMBERS, _WORDS = ("seed", "session", "run_seed"), ("task", "fault")
 _OF_CELLS = ("run_seed", "fault")
 
 
 def robot_names() -> list[str]:
     """Addresses of the robots that everybody has."""
-    return [f"{_VIRTUAL}{name}" for name in builtin_names() if load_twin(name).spec.robot is not None]
+    return [f"virtual:{name}" for name in builtin_names() if load_twin(name).spec.robot is not None]
+
+
+# Built in are the schemes of addresses; what else is registered is called with an address's options, as a user's class.
+ROBOTS: Registry[Callable[..., Robot]] = Registry(
+    "robot",
+    {"virtual:": "twinloop.hardware.registry:open_virtual", "lerobot:": "twinloop.hardware.lerobot:open_lerobot"},
+    group="twinloop.robots",
+    files=True,
+    shown=lambda: [*robot_names(), *lerobot_names()],
+)
 
 
 def open_robot(address: str) -> Robot:
@@ -30,8 +40,9 @@ def open_robot(address: str) -> Robot:
     Args:
         address: ``virtual:TWIN?seed=N&session=M``, where TWIN is anything `load_twin` takes and both numbers default
             to 0; with ``&task=NAME`` at that task and watched by a tracker, where ``&run_seed=N&fault=NAME`` may follow
-            (see `VirtualCell`); ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`); or
-            ``path/to/file.py:Class?option=value``, where the class is called with the options as strings.
+            (see `VirtualCell`); ``lerobot:so101?port=PORT&id=ID`` (see `lerobot.open_lerobot`);
+            ``path/to/file.py:Class?option=value`` or, of an installed package, ``NAME?option=value``, where the class
+            is called with the options as strings.
 
     Raises:
         UnknownNameError: no such robot, twin, option, task, fault or class; names the nearest.
@@ -40,28 +51,28 @@ def open_robot(address: str) -> Robot:
     """
     name, _, query = address.partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
-    if name.startswith(_LEROBOT):
-        return open_lerobot(name.removeprefix(_LEROBOT), options, origin=address)
-    if name.startswith(_VIRTUAL):
-        return _virtual(name.removeprefix(_VIRTUAL), options, address)
-    return _own(name, load_class("robot", name, [*robot_names(), *lerobot_names()]), options)
+    scheme, colon, rest = name.partition(":")
+    if f"{scheme}{colon}" in ROBOTS.builtin:
+        return ROBOTS[f"{scheme}{colon}"](rest, options, origin=address)
+    return _own(name, ROBOTS[name], options)
 
 
-def _virtual(twin: str, options: dict[str, str], address: str) -> Robot:
+def open_virtual(twin: str, options: Mapping[str, str], *, origin: str) -> Robot:
+    """Return a virtual robot, at a task where ``options`` name one; see `open_robot`."""
     for key, value in options.items():
         if key not in (*_NUMBERS, *_WORDS):
-            raise UnknownNameError("option", key, (*_NUMBERS, *_WORDS), where=address)
+            raise UnknownNameError("option", key, (*_NUMBERS, *_WORDS), where=origin)
         if key in _NUMBERS and not value.isdecimal():
-            raise InputError(f"{key}={value} in {address} is not a whole number from 0. Write for example {key}=3.")
+            raise InputError(f"{key}={value} in {origin} is not a whole number from 0. Write for example {key}=3.")
         if key in _OF_CELLS and "task" not in options:
-            raise InputError(f"{key}={value} in {address} is of a robot at a task. Add task={DEFAULT_TASK}.")
+            raise InputError(f"{key}={value} in {origin} is of a robot at a task. Add task={DEFAULT_TASK}.")
     numbers = {key: int(value) for key, value in options.items() if key in _NUMBERS}
     if "task" not in options:
         return VirtualRobot(twin, **numbers)
     return VirtualCell(twin, task=options["task"], fault=options.get("fault"), **numbers)
 
 
-def _own(name: str, found: type[Any], options: dict[str, str]) -> Robot:
+def _own(name: str, found: Callable[..., Robot], options: dict[str, str]) -> Robot:
     try:
         robot = found(**options)
     except TwinloopError:

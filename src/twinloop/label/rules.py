@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import functools
-import importlib
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import load_class, raised
+from twinloop.core.errors import InputError
+from twinloop.core.extension import raised
+from twinloop.core.registry import Registry
 from twinloop.label.rule import Rule
 from twinloop.label.rules_simulated import FailureFromStates
 from twinloop.label.rules_sql import SqlRule
-from twinloop.tasks import task_names
+from twinloop.tasks.registry import TASKS
 
-ENTRY_POINTS = "twinloop.rules"  # NAME = "package.module:Class"
-RULES: dict[str, str] = {
-    "success/predicate": "rules_recorded:SuccessFromPredicate",
-    "success/gripper": "rules_recorded:SuccessFromGripper",
-    "subtask/states": "rules_simulated:SubtasksFromStates",
-    "subtask/gripper": "rules_recorded:SubtasksFromGripper",
-}
-
-
-_FAILURE = "failure/"  # and the name of a task
-
-
-def rule_names() -> list[str]:
-    """Names of the built-in rules and of those that installed packages offer."""
-    built_in = [*RULES, *(f"{_FAILURE}{task}" for task in task_names())]
-    return [*built_in, *(entry.name for entry in entry_points(group=ENTRY_POINTS) if entry.name not in built_in)]
+RULES: Registry[Any] = Registry(
+    "rule",
+    {
+        "success/predicate": "twinloop.label.rules_recorded:SuccessFromPredicate",
+        "success/gripper": "twinloop.label.rules_recorded:SuccessFromGripper",
+        "subtask/states": "twinloop.label.rules_simulated:SubtasksFromStates",
+        "subtask/gripper": "twinloop.label.rules_recorded:SubtasksFromGripper",
+        **{f"failure/{task}": functools.partial(FailureFromStates, task) for task in TASKS.builtin},
+    },
+    group="twinloop.rules",
+    files=True,
+    where="the rules; one of your own is FILE.py:Class or a .yaml",
+)
 
 
 def open_rule(word: str) -> Rule | SqlRule:
@@ -42,7 +38,7 @@ def open_rule(word: str) -> Rule | SqlRule:
     """
     if word.endswith((".yaml", ".yml")):
         return SqlRule.read(Path(word))
-    found = _class(word)
+    found = RULES[word]
     try:
         rule = found()
     except Exception as error:  # whatever the user's class raises, it is the class that is wrong
@@ -51,20 +47,3 @@ def open_rule(word: str) -> Rule | SqlRule:
         missing = [part for part in ("name", "version", "meaning", "hash", "label") if not hasattr(rule, part)]
         raise InputError(f"{word} is not a rule: it lacks {', '.join(missing)}. See twinloop.label.rule.Rule.")
     return rule
-
-
-def _class(word: str) -> Any:
-    task = word.removeprefix(_FAILURE)
-    if task != word and task in task_names():
-        return functools.partial(FailureFromStates, task)
-    if word in RULES:
-        module, _, name = RULES[word].partition(":")
-        return getattr(importlib.import_module(f"twinloop.label.{module}"), name)
-    for entry in entry_points(group=ENTRY_POINTS):
-        if entry.name == word:
-            return entry.load()
-    if ".py:" not in word and not word.endswith(".py"):
-        raise UnknownNameError(
-            "rule", word, rule_names(), where="the rules; one of your own is FILE.py:Class or a .yaml"
-        )
-    return load_class("rule", word, rule_names())

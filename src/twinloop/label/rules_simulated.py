@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from twinloop.core.files import sha256_json
 from twinloop.label.rule import UNKNOWN, Finding, Material
 from twinloop.tasks.protocol import Task, is_explained
-from twinloop.tasks.registry import task_class
+from twinloop.tasks.registry import TASKS
 
 
 class SubtasksFromStates:
@@ -61,7 +62,7 @@ class FailureFromStates:
         return [_failure(*failed)] if failed else []
 
     def _is_asked(self, task: Task) -> bool:
-        return not self._task or isinstance(task, task_class(self._task))
+        return not self._task or isinstance(task, cast("type", TASKS[self._task]))
 
 
 def ranges(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -> list[Finding]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from importlib.metadata import entry_points
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
-from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.errors import InputError
+from twinloop.core.registry import Registry
 from twinloop.policies.door import require_torch
 from twinloop.policies.folder import CONFIG, WEIGHTS, read_config
 from twinloop.policies.settings import KINDS, ActSettings, FlowSettings, MlpSettings, Settings, read_settings
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from twinloop.policies.network import Network
     from twinloop.policies.policy import Policy
 
-ENTRY_POINTS = "twinloop.policies"
+# Openers of saved policies of other kinds. A policy's folder names its kind, so that a user's file cannot be one.
+OTHER_KINDS: Registry[Callable[[Path], Any]] = Registry(
+    "policy kind", {}, group="twinloop.policies", shown=lambda: KINDS
+)
 
 
 def new_policy(
@@ -65,7 +68,7 @@ def open_policy(folder: str | Path) -> Policy:
     folder = Path(folder)
     config = read_config(folder)
     if config["kind"] not in KINDS:
-        return _of_another_kind(str(config["kind"]), folder)
+        return OTHER_KINDS.find(str(config["kind"]), where=str(folder / CONFIG))(folder)
     require_torch()
     from twinloop.policies.weights import read_weights, require_fitting
 
@@ -81,13 +84,6 @@ def open_policy(folder: str | Path) -> Policy:
             "of its own."
         )
     return policy
-
-
-def _of_another_kind(kind: str, folder: Path) -> Any:
-    known = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
-    if kind not in known:
-        raise UnknownNameError("policy kind", kind, [*KINDS, *known], where=str(folder / CONFIG))
-    return known[kind].load()(folder)
 
 
 def _policy(contract: Contract, settings: Settings, statistics: Statistics) -> Policy:

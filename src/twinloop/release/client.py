@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import SplitResult, urlsplit
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.release.client_wire import HttpConnection, WebSocketStream
-from twinloop.release.running_policy import Array, Observation
+from twinloop.release.running_policy import Array, Decider, Observation, open_saved
 from twinloop.release.serve_wire import (
     PROTOCOL,
     SENT,
@@ -27,6 +27,9 @@ from twinloop.release.serve_wire import (
     largest_answer,
     observation_shapes,
 )
+
+if TYPE_CHECKING:
+    from twinloop.release.registry import Registry
 
 SCHEMES = ("http", "https", "ws", "wss")
 TOKEN = "TWINLOOP_TOKEN"  # noqa: S105 - the name of the variable that holds it
@@ -133,6 +136,24 @@ class PolicyClient:
         if self._place.scheme.startswith("ws"):
             return _Socket(self._place, self._headers, self._timeout, self._limit)
         return _Session(_Http(self._place, self._headers, self._timeout), self._limit)
+
+
+def open_decider(reference: str, registry: Registry | None, *, token: str | None = None, run_seed: int = 0) -> Decider:
+    """What a reference names: a server's address, a folder, or a version or alias of the registry.
+
+    Args:
+        reference: ``http://HOST:PORT``, ``ws://HOST:PORT``, a folder, ``champion``, ``NAME@VERSION`` and the like.
+        registry: of the workspace, where there is one.
+        token: for a server.
+        run_seed: of the chance within a policy.
+
+    Raises:
+        InputError: it is none of these, a folder that is damaged, or a server that does not answer.
+        UnknownNameError: nothing in the registry is called that.
+    """
+    if is_address(reference):
+        return PolicyClient(reference, token=token)
+    return open_saved(reference, registry, run_seed=run_seed)
 
 
 class _Line(Protocol):

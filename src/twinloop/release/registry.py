@@ -29,7 +29,6 @@ from twinloop.release.version import MAIN, Alias, Version, aliases, check_name, 
 
 if TYPE_CHECKING:
     from twinloop.policies import Policy
-    from twinloop.release.promotion import Moved
 
 EVIDENCE = ".evidence"  # in policies/: evaluations that decisions rest on, by hash
 
@@ -181,12 +180,6 @@ class Registry:
         with self.changing() as connection:
             moved = {alias: None if reference is None else policy}
             self.write(connection, "alias", policy, moved, {"reason": reason})
-
-    def rollback(self, reason: str) -> Moved:
-        """Make the previous champion the champion again, checked; see `promotion.rollback`."""
-        from twinloop.release.promotion import rollback
-
-        return rollback(self, reason)
 
     def keep(self, evaluation: Evaluation) -> dict[str, Any]:
         """Keep an evaluation beside the policies, by its hash, and say what it came to."""

@@ -90,28 +90,8 @@ def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecid
     return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed)
 
 
-def open_decider(reference: str, registry: Registry | None, *, token: str | None = None, run_seed: int = 0) -> Decider:
-    """What a reference names: a server's address, a folder, or a version or alias of the registry.
-
-    Args:
-        reference: ``http://HOST:PORT``, ``ws://HOST:PORT``, a folder, ``champion``, ``NAME@VERSION`` and the like.
-        registry: of the workspace, where there is one.
-        token: for a server.
-        run_seed: of the chance within a policy.
-
-    Raises:
-        InputError: it is none of these, a folder that is damaged, or a server that does not answer.
-        UnknownNameError: nothing in the registry is called that.
-    """
-    from twinloop.release.client import PolicyClient, is_address
-
-    if is_address(reference):
-        return PolicyClient(reference, token=token)
-    return open_saved(reference, registry, run_seed=run_seed)
-
-
 def open_saved(reference: str, registry: Registry | None, *, run_seed: int = 0) -> LocalDecider:
-    """The same of policies that are saved here: a folder, or a version or alias of the registry."""
+    """The policy that a folder holds, or a version or alias of the registry names, ready to act."""
     if Path(reference).is_dir():
         return open_local(Path(reference), run_seed=run_seed)
     if registry is None:

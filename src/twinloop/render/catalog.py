@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import load_class
+from twinloop.core.registry import Registry, load_object
 from twinloop.render.protocol import Renderer
-
-if TYPE_CHECKING:
-    import mujoco
 
 AUTO = "auto"
 
@@ -25,7 +21,7 @@ class RendererEntry:
     ``quality`` is where the dataclass of its settings lives, which its class takes as ``quality``; empty where it has
     none. ``seconds`` is roughly what a picture of 640×480 takes on two cores. ``auto`` takes it only where it is
     ``automatic``. ``found`` is a function that says what it found here once it works. ``optional`` are packages that
-    change its pictures where they are installed.
+    change its pictures where they are installed. ``made`` is the class itself where it has been imported already.
     """
 
     location: str
@@ -36,18 +32,15 @@ class RendererEntry:
     automatic: bool = True
     found: str = ""
     optional: tuple[str, ...] = ()
+    made: Callable[..., Renderer] | None = None
 
     def load(self) -> Callable[..., Renderer]:
         """Import its class; ``mujoco_warp`` and GL only come in when it is opened."""
-        path, _, name = self.location.rpartition(":")
-        if is_own(self.location):
-            return cast("Callable[..., Renderer]", load_class("renderer", self.location, [*RENDERERS, AUTO]))
-        return cast("Callable[..., Renderer]", getattr(importlib.import_module(path), name))
+        return self.made or load_object(self.location)
 
     def what_was_found(self) -> str:
         """What it says of itself where it works; empty where it has nothing to say."""
-        module, _, name = self.found.partition(":")
-        return getattr(importlib.import_module(module), name)() if module else ""
+        return load_object(self.found)() if self.found else ""
 
     def settings(self, given: Mapping[str, Any]) -> Any:
         """Its settings object with some settings as given; None where none is given.
@@ -58,10 +51,7 @@ class RendererEntry:
         """
         if not given:
             return None
-        kind = None
-        if self.quality:
-            module, _, name = self.quality.partition(":")
-            kind = getattr(importlib.import_module(module), name)
+        kind = load_object(self.quality) if self.quality else None
         known = {field.name: field for field in dataclasses.fields(kind)} if kind else {}
         for name, value in given.items():
             if name not in known:
@@ -82,7 +72,7 @@ def _alike(value: Any, own: Any) -> bool:
 
 
 # In the order in which `auto` tries them: 640×480 with shadows 168 against 17 frames per second on 2 cores.
-RENDERERS: dict[str, RendererEntry] = {
+_BUILTIN = {
     "gl": RendererEntry(
         location="twinloop.render.gl:GlRenderer",
         packages=("mujoco",),
@@ -107,56 +97,22 @@ RENDERERS: dict[str, RendererEntry] = {
         optional=("pyoidn",),
     ),
 }
-
-
-def is_own(name: str) -> bool:
-    """Whether a name is that of a renderer of a user's own, ``path/to/file.py:ClassName``."""
-    return name.rpartition(":")[0].endswith(".py")
+RENDERERS: Registry[RendererEntry | Callable[..., Renderer]] = Registry(
+    "renderer", _BUILTIN, group="twinloop.renderers", files=True, shown=lambda: [*_BUILTIN, AUTO]
+)
 
 
 def renderer_entry(name: str) -> RendererEntry:
-    """The entry of a renderer, also of one of a user's own, ``path/to/file.py:ClassName``.
+    """Return the entry of a renderer; one is made for a class in a user's file or of an installed package.
 
     Raises:
         UnknownNameError: there is no renderer of that name.
     """
-    if is_own(name):
-        own = RendererEntry(location=name, packages=("mujoco",), remedy=f"mend {name.rpartition(':')[0]}")
-        return dataclasses.replace(own, seconds=getattr(own.load(), "seconds", own.seconds))
-    if name not in RENDERERS:
-        where = "the built-in renderers; one of your own is written path/to/file.py:ClassName" if ".py" in name else ""
-        raise UnknownNameError("renderer", name, [*RENDERERS, AUTO], where=where)
-    return RENDERERS[name]
-
-
-def open_renderer(
-    name: str,
-    model: mujoco.MjModel,
-    *,
-    height: int = 240,
-    width: int = 320,
-    cameras: Sequence[str] | None = None,
-    quality: Mapping[str, Any] | None = None,
-) -> Renderer:
-    """A renderer of one compiled model, to be closed by its user (it is a context manager).
-
-    Args:
-        name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works here (each
-            tried in a subprocess).
-        model: copied; changing it afterwards changes nothing.
-        cameras: names; all cameras of the model when None.
-        quality: settings of that renderer, by the names of its settings class (`GlQuality`, …).
-
-    Raises:
-        UnknownNameError: no such renderer, camera or setting.
-        MissingDependencyError: it does not work here; the message holds the command that would make it.
-        InputError: an impossible size.
-    """
-    if name == AUTO:
-        from twinloop.render.probe import choose_renderer
-
-        name = choose_renderer()
-    entry = renderer_entry(name)
-    settings = entry.settings(quality or {})
-    options = {} if settings is None else {"quality": settings}
-    return entry.load()(model, height=height, width=width, cameras=cameras, **options)
+    found = RENDERERS[name]
+    if isinstance(found, RendererEntry):
+        return found
+    packages, remedy = ("mujoco",), f"mend {name.rpartition(':')[0]}"
+    if (offered := RENDERERS.installed().get(name)) and offered.dist is not None:
+        packages, remedy = ("mujoco", offered.dist.name), f"pip install --upgrade {offered.dist.name}"
+    seconds = getattr(found, "seconds", 0.01)
+    return RendererEntry(location=name, packages=packages, remedy=remedy, seconds=seconds, made=found)

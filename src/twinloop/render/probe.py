@@ -1,4 +1,4 @@
-"""Which renderers work here: each is tried in a subprocess, and success is remembered."""
+"""Open renderers, and find out which work here: each is tried in a subprocess, and success is remembered."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import sha256_file, sha256_json, write_json
-from twinloop.render.catalog import RENDERERS, renderer_entry
+from twinloop.render.catalog import AUTO, RENDERERS, renderer_entry
+from twinloop.render.protocol import Renderer
+
+if TYPE_CHECKING:
+    import mujoco
 
 # Warp compiles its kernels on first use: 5 to 30 s on two cores, longer where these are busy.
 TRIAL_SECONDS = 240.0
@@ -45,7 +51,10 @@ def probe_renderer(name: str) -> ProbeResult:
     Raises:
         UnknownNameError: there is no renderer of that name.
     """
-    entry = renderer_entry(name)
+    try:
+        entry = renderer_entry(name)
+    except MissingDependencyError as error:
+        return ProbeResult(name=name, available=False, detail=str(error), remedy=error.remedy)
     versions = _versions(entry.packages)
     missing = [package for package, found in versions.items() if found is None]
     if missing:
@@ -79,7 +88,7 @@ def choose_renderer() -> str:
         MissingDependencyError: none does; says why for each.
     """
     tried = []
-    for name in (name for name, entry in RENDERERS.items() if entry.automatic):
+    for name in (name for name in RENDERERS.builtin if renderer_entry(name).automatic):
         result = probe_renderer(name)
         if result.available:
             return name
@@ -88,6 +97,37 @@ def choose_renderer() -> str:
     raise MissingDependencyError(
         f"No renderer works here ({reasons}).", remedy=" or ".join(result.remedy for result in tried)
     )
+
+
+def open_renderer(
+    name: str,
+    model: mujoco.MjModel,
+    *,
+    height: int = 240,
+    width: int = 320,
+    cameras: Sequence[str] | None = None,
+    quality: Mapping[str, Any] | None = None,
+) -> Renderer:
+    """A renderer of one compiled model, to be closed by its user (it is a context manager).
+
+    Args:
+        name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works here (each
+            tried in a subprocess).
+        model: copied; changing it afterwards changes nothing.
+        cameras: names; all cameras of the model when None.
+        quality: settings of that renderer, by the names of its settings class (`GlQuality`, …).
+
+    Raises:
+        UnknownNameError: no such renderer, camera or setting.
+        MissingDependencyError: it does not work here; the message holds the command that would make it.
+        InputError: an impossible size.
+    """
+    if name == AUTO:
+        name = choose_renderer()
+    entry = renderer_entry(name)
+    settings = entry.settings(quality or {})
+    options = {} if settings is None else {"quality": settings}
+    return entry.load()(model, height=height, width=width, cameras=cameras, **options)
 
 
 def _versions(packages: tuple[str, ...]) -> dict[str, str | None]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from inspect import signature
 
 import numpy as np
 from array_api_compat import array_namespace
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
+from twinloop.core.registry import Registry
 from twinloop.simulate.arrays import HOST, Array, Arrays, to_host
 from twinloop.simulate.protocol import (
     WARNINGS,
@@ -22,12 +23,18 @@ from twinloop.simulate.protocol import (
     Simulation,
     Trajectories,
 )
-from twinloop.simulate.reference import BackendReference
-from twinloop.simulate.threads import BackendThreads
 from twinloop.twin import Twin
 
-if TYPE_CHECKING:
-    from twinloop.simulate.warp import BackendWarp
+BACKENDS: Registry[Callable[..., Backend]] = Registry(
+    "backend",
+    {
+        "reference": "twinloop.simulate.reference:BackendReference",
+        "threads": "twinloop.simulate.threads:BackendThreads",
+        "warp": "twinloop.simulate.warp:BackendWarp [gpu]",
+    },
+    group="twinloop.backends",
+    shown=lambda: ("reference", "threads", "warp", "warp:cpu", "warp:cuda:1"),
+)
 
 
 class Monitor:
@@ -78,43 +85,26 @@ class Monitor:
         self._kinds[index] = False
 
 
-_BACKENDS = ("reference", "threads", "warp", "warp:cpu", "warp:cuda:1")
-
-
 def open_backend(name: str = "threads", *, nthread: int = 0) -> Backend:
     """The backend of that name.
 
     Args:
         name: ``threads``, ``reference``, or ``warp``, the first CUDA device; ``warp:DEVICE`` is another of Warp's,
-            such as ``warp:cpu``.
+            such as ``warp:cpu``. A backend of an installed package takes ``:DEVICE`` and threads where its class has
+            parameters ``device`` and ``nthread``.
         nthread: C threads of ``threads`` (0: every core).
 
     Raises:
         UnknownNameError: there is none of that name.
-        MissingDependencyError: ``warp`` lacks a package or a CUDA device.
+        MissingDependencyError: it lacks a package or a CUDA device.
     """
-    if name == "reference":
-        return BackendReference()
-    if name == "threads":
-        return BackendThreads(nthread)
-    if name == "warp" or name.startswith("warp:"):
-        return open_warp(name.partition(":")[2] or "cuda")
-    raise UnknownNameError("backend", name, _BACKENDS)
-
-
-def open_warp(device: str = "cuda", *, deterministic: bool = True) -> BackendWarp:
-    """The backend ``warp`` on one device; see `simulate.warp.BackendWarp`.
-
-    Raises:
-        MissingDependencyError: a package is missing, or the machine has no such device.
-    """
-    try:
-        from twinloop.simulate.warp import BackendWarp
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"The backend warp needs mujoco_warp and torch ({error}).", remedy='pip install "twinloop[gpu]"'
-        ) from error
-    return BackendWarp(device, deterministic=deterministic)
+    kind, colon, device = name.partition(":")
+    made = BACKENDS[kind]
+    takes = signature(made).parameters
+    if colon and "device" not in takes:
+        BACKENDS.find(name)
+    given = {"device": device, "nthread": nthread}
+    return made(**{key: value for key, value in given.items() if value and key in takes})
 
 
 def rollout(

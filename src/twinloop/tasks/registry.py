@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-import importlib
+from collections.abc import Callable
 
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.extension import load_class, raised
+from twinloop.core.extension import raised
+from twinloop.core.registry import Registry
 from twinloop.tasks.protocol import Task
 from twinloop.twin import Twin
 
-_BUILTIN = {
-    "pick_and_place": ("twinloop.tasks.pick_and_place", "PickAndPlace"),
-    "reach_moving": ("twinloop.tasks.reach_moving", "ReachMoving"),
-}
+TASKS: Registry[Callable[[Twin], Task]] = Registry(
+    "task",
+    {
+        "pick_and_place": "twinloop.tasks.pick_and_place:PickAndPlace",
+        "reach_moving": "twinloop.tasks.reach_moving:ReachMoving",
+    },
+    group="twinloop.tasks",
+    files=True,
+)
 
 
 def task_names() -> list[str]:
-    """Names of the built-in tasks."""
-    return sorted(_BUILTIN)
+    """Return the names of the built-in tasks and of those of installed packages."""
+    return sorted(TASKS)
 
 
 def open_task(name: str, twin: Twin) -> Task:
     """The task of that name on a twin.
 
     Args:
-        name: a built-in name, or ``path/to/file.py:ClassName``; the class is called with the twin.
+        name: a built-in name, one of an installed package, or ``path/to/file.py:ClassName``; called with the twin.
 
     Raises:
         UnknownNameError: neither a built-in nor a class in a file.
         InputError: the file does not run as Python, the class is not a task or cannot be made, or the twin does not
             fit it.
     """
-    found = task_class(name)
+    found = TASKS[name]
     try:
         task = found(twin)
     except TwinloopError:
@@ -47,11 +53,3 @@ def open_task(name: str, twin: Twin) -> Task:
 def _required() -> list[str]:
     methods = [key for key in vars(Task) if not key.startswith("_")]
     return sorted({*Task.__annotations__, *methods})
-
-
-def task_class(name: str) -> type:
-    """Return the class of a built-in task, or of one in a user's file."""
-    if name in _BUILTIN:
-        module, class_name = _BUILTIN[name]
-        return getattr(importlib.import_module(module), class_name)
-    return load_class("task", name, task_names())

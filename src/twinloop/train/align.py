@@ -16,7 +16,8 @@ from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import IMAGES
 from twinloop.core.errors import InputError
-from twinloop.core.extension import load_class, raised
+from twinloop.core.extension import raised
+from twinloop.core.registry import Registry
 from twinloop.policies.policy import DOMAIN, Policy
 from twinloop.policies.statistics import LAST_COMMAND, vector_sizes
 from twinloop.stats.classifier import classifier_test
@@ -90,7 +91,7 @@ class Aligned(nn.Module):
         return self.weight * share * self.method(features, self.real[batch[SOURCE]])
 
 
-_METHODS: dict[str, Callable[[int], nn.Module]] = {"coral": Coral, "mmd": Mmd}
+METHODS: Registry[Callable[[int], nn.Module]] = Registry("alignment", {"coral": Coral, "mmd": Mmd}, files=True)
 
 
 def aligned(policy: Policy, prepared: Prepared, config: AlignConfig) -> Aligned:
@@ -123,9 +124,7 @@ def aligned(policy: Policy, prepared: Prepared, config: AlignConfig) -> Aligned:
 
 
 def _method(name: str, size: int) -> nn.Module:
-    if name in _METHODS:
-        return _METHODS[name](size)
-    found: type[Any] = load_class("alignment", name, _METHODS)
+    found = METHODS[name]
     try:
         made = found(size)
     except Exception as error:  # whatever the user's class raises

@@ -12,6 +12,7 @@ import mujoco
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_file, sha256_json
+from twinloop.core.registry import Registry
 from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.compiling import compile_model, prepare
@@ -35,16 +36,25 @@ def _builtin_folder() -> Path:
     return Path(str(resources.files("twinloop.twin") / "builtin"))
 
 
+TWINS: Registry[Path] = Registry(
+    "twin",
+    {path.stem: path for path in sorted(_builtin_folder().glob("[!_]*.yaml"))},
+    group="twinloop.twins",
+    where="the built-in twins and no file of that name",
+)
+
+
 def builtin_names() -> list[str]:
-    """Names of the built-in twins."""
-    return sorted(path.stem for path in _builtin_folder().glob("*.yaml") if not path.stem.startswith("_"))
+    """Return the names of the built-in twins."""
+    return list(TWINS.builtin)
 
 
 def load_twin(reference: str | Path) -> Twin:
     """Compile the twin that ``reference`` names.
 
     Args:
-        reference: a built-in name, a path to a twin YAML, an MJCF or a URDF, or ``menagerie:NAME``.
+        reference: a built-in name, one of an installed package, a path to a twin YAML, an MJCF or a URDF, or
+            ``menagerie:NAME``.
 
     Raises:
         UnknownNameError: neither a built-in nor a file.
@@ -54,12 +64,18 @@ def load_twin(reference: str | Path) -> Twin:
     text = str(reference)
     if text.startswith(_MENAGERIE):
         return _bare(_menagerie_file(text.removeprefix(_MENAGERIE)), name=text.removeprefix(_MENAGERIE))
-    if text in builtin_names():
-        return _from_yaml(_builtin_folder() / f"{text}.yaml")
     path = Path(text)
-    if not path.is_file():
-        raise UnknownNameError("twin", text, builtin_names(), where="the built-in twins and no file of that name")
+    if text in TWINS.builtin or not path.is_file():
+        path = _registered(text)
     return _bare(path, name=path.stem) if path.suffix in _MODEL_SUFFIXES else _from_yaml(path)
+
+
+def _registered(name: str, *, where: str = "") -> Path:
+    """Return the file of a twin that is built in or that an installed package offers."""
+    path = TWINS.find(name, where=where)
+    if not isinstance(path, str | Path):
+        raise InputError(f"The twin {name} of an installed package is {path!r:.60}. It must be the path of its file.")
+    return Path(path)
 
 
 def _from_yaml(path: Path) -> Twin:
@@ -78,9 +94,9 @@ def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[An
     own = {key: item for key, item in value.items() if key != "base"}
     base = str(value["base"])
     beside = path.parent / base
-    if base not in builtin_names() and not beside.is_file():
-        raise UnknownNameError("twin", base, builtin_names(), where=f"{path}: base, and no file of that name beside it")
-    file = _builtin_folder() / f"{base}.yaml" if base in builtin_names() else beside
+    file = beside
+    if base in TWINS.builtin or not beside.is_file():
+        file = _registered(base, where=f"{path}: base, and no file of that name beside it")
     above = (*above, path.resolve())
     if file.resolve() in above:
         raise InputError(f"{path}: base: {base} is based on itself in the end. Name another twin.")

@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.metadata import entry_points
-
-from twinloop.core.errors import UnknownNameError
+from twinloop.core.registry import Registry
 from twinloop.dataset.export.protocol import Exporter
 
-ENTRY_POINTS = "twinloop.exporters"  # where an installed package offers an `Exporter` of its own
-
-FORMATS = {
-    "lerobot": "lerobot_v3",
-    "lerobot-v2": "lerobot_v21",
-    "groot": "groot",
-    "robomimic": "robomimic",
-    "mcap": "mcap",
-    "rerun": "rerun",
-}
-"""Module of this package by format; each has an ``EXPORTER``."""
-
-
-def names() -> list[str]:
-    """All formats, built-in ones first."""
-    return [*FORMATS, *(entry.name for entry in entry_points(group=ENTRY_POINTS))]
-
-
-def exporter(name: str) -> Exporter:
-    """The exporter of a format.
-
-    Raises:
-        UnknownNameError: no such format.
-        MissingDependencyError: the format needs a package that is not installed.
-    """
-    if name in FORMATS:
-        return import_module(f"twinloop.dataset.export.{FORMATS[name]}").EXPORTER
-    for entry in entry_points(group=ENTRY_POINTS):
-        if entry.name == name:
-            return entry.load()
-    raise UnknownNameError("format", name, names())
+EXPORTERS: Registry[Exporter] = Registry(
+    "format",
+    {
+        "lerobot": "twinloop.dataset.export.lerobot_v3:EXPORTER",
+        "lerobot-v2": "twinloop.dataset.export.lerobot_v21:EXPORTER",
+        "groot": "twinloop.dataset.export.groot:EXPORTER",
+        "robomimic": "twinloop.dataset.export.robomimic:EXPORTER",
+        "mcap": "twinloop.dataset.export.mcap:EXPORTER",
+        "rerun": "twinloop.dataset.export.rerun:EXPORTER",
+    },
+    group="twinloop.exporters",
+)
+exporter = EXPORTERS.find

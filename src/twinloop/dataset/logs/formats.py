@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TypedDict, Unpack
 
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
+from twinloop.core.registry import Registry
 from twinloop.core.units import UnitMap
-from twinloop.dataset.logs.importers import arrow, crazyflie, csv, lerobot_v3, lerobot_v21, robomimic
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode
-from twinloop.dataset.logs.importers.ros import importer as ros
 
-ENTRY_POINTS = "twinloop.importers"  # where an installed package offers an `Importer` of its own
+IMPORTERS: Registry[Importer] = Registry(
+    "importer",
+    {
+        "lerobot_v3": "twinloop.dataset.logs.importers.lerobot_v3:IMPORTER",
+        "lerobot_v21": "twinloop.dataset.logs.importers.lerobot_v21:IMPORTER",
+        "arrow": "twinloop.dataset.logs.importers.arrow:IMPORTER",
+        "csv": "twinloop.dataset.logs.importers.csv:IMPORTER",
+        "ros": "twinloop.dataset.logs.importers.ros.importer:IMPORTER",
+        "robomimic": "twinloop.dataset.logs.importers.robomimic:IMPORTER",
+        "crazyflie": "twinloop.dataset.logs.importers.crazyflie:IMPORTER",
+    },
+    group="twinloop.importers",
+)
 
 
 def importers() -> tuple[Importer, ...]:
-    """The formats that can be read: those of installed packages first, then the built-in ones."""
-    added = tuple(entry.load() for entry in entry_points(group=ENTRY_POINTS))
-    return (
-        *added,
-        lerobot_v3.IMPORTER,
-        lerobot_v21.IMPORTER,
-        arrow.IMPORTER,
-        csv.IMPORTER,
-        ros.IMPORTER,
-        robomimic.IMPORTER,
-        crazyflie.IMPORTER,
-    )
+    """Return the importers: those of installed packages first, because a built-in one may recognize their logs too."""
+    names = [*(name for name in IMPORTERS if name not in IMPORTERS.builtin), *IMPORTERS.builtin]
+    return tuple(IMPORTERS[name] for name in names)
 
 
 class Said(TypedDict, total=False):

@@ -28,8 +28,7 @@ from twinloop.generate.pixels.tables import EpisodeTables, Opened, TableFiles
 from twinloop.generate.pixels.views import CleanView, SensedView, View
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.randomize import Plan
-from twinloop.render import Renderer, open_renderer
-from twinloop.render.catalog import is_own
+from twinloop.render import RENDERERS, Renderer, open_renderer
 
 _DONE = "done.json"
 # Frames held at a time beside those that the encoders work on: enough that a call costs nothing beside its frames.
@@ -117,7 +116,7 @@ def _own_renderer(name: str) -> Iterator[None]:
     except TwinloopError:
         raise
     except Exception as error:
-        if not is_own(name):
+        if name in RENDERERS.builtin:
             raise
         raise TwinloopError(
             f"The renderer {name} failed: {raised(error)}. Mend it; with --resume what was finished is not made again."

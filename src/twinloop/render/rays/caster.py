@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Protocol
@@ -11,7 +11,8 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.core.registry import Registry
 from twinloop.render.protocol import Fields
 from twinloop.render.rays.motion import BodyMotion
 
@@ -112,19 +113,11 @@ def visible_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
     return np.flatnonzero(shown & (opacity > 0.0))
 
 
-def _mujoco(model: mujoco.MjModel, fields: Fields | None) -> RayCaster:
-    from twinloop.render.rays.mujoco import MujocoCaster
-
-    return MujocoCaster(model, fields)
-
-
-def _embree(model: mujoco.MjModel, fields: Fields | None) -> RayCaster:
-    from twinloop.render.rays.embree import EmbreeCaster
-
-    return EmbreeCaster(model, fields)
-
-
-CASTERS: Mapping[str, Callable[[mujoco.MjModel, Fields | None], RayCaster]] = {"mujoco": _mujoco, "embree": _embree}
+CASTERS: Registry[Callable[[mujoco.MjModel, Fields | None], RayCaster]] = Registry(
+    "ray caster",
+    {"mujoco": "twinloop.render.rays.mujoco:MujocoCaster", "embree": "twinloop.render.rays.embree:EmbreeCaster"},
+    shown=lambda: ("auto", "mujoco", "embree"),
+)
 
 
 def open_caster(name: str, model: mujoco.MjModel, fields: Fields | None = None) -> RayCaster:
@@ -141,8 +134,6 @@ def open_caster(name: str, model: mujoco.MjModel, fields: Fields | None = None) 
     """
     if name == "auto":
         name = "embree" if find_spec("embreex") else "mujoco"
-    if name not in CASTERS:
-        raise UnknownNameError("ray caster", name, ["auto", *CASTERS])
     return CASTERS[name](model, fields)
 
 

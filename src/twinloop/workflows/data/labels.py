@@ -25,7 +25,7 @@ from twinloop.label.agreement import Agreement, Pair, agreement
 from twinloop.label.boundaries import BoundaryPair, boundary_agreement
 from twinloop.label.exchange import read_labels, write_labels
 from twinloop.label.rule import UNKNOWN, Finding, Material, Rule
-from twinloop.label.rules import open_rule, rule_names
+from twinloop.label.rules import RULES, open_rule
 from twinloop.label.rules_sql import SqlRule
 from twinloop.stats import Interval
 from twinloop.tasks import Task, open_task
@@ -62,7 +62,7 @@ def list_words(workspace: Path | None, console: Console) -> dict[str, Any]:
         with Workspace.open(workspace) as opened:
             root = opened.root
     words = Vocabulary() if root is None else Vocabulary.of(root)
-    rules = {name: open_rule(name).meaning for name in rule_names()}
+    rules = {name: open_rule(name).meaning for name in RULES}
     subtasks = words.subtasks or SUBTASKS
     for title, rows in (("rule", rules), ("failure class", words.failures), ("subtask", subtasks)):
         table = Table(title, "", box=None, header_style="bold", pad_edge=False)

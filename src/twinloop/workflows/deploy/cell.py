@@ -15,12 +15,12 @@ from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
 from twinloop.hardware import open_robot
 from twinloop.hardware.driver import RobotDriver
-from twinloop.release.client import is_address
+from twinloop.release.client import is_address, open_decider
 from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.registry import Registry
 from twinloop.release.running_monitor import MonitorWatcher, OnAlarm, open_watcher
-from twinloop.release.running_policy import Decider, open_decider, open_saved
+from twinloop.release.running_policy import Decider, open_saved
 from twinloop.release.running_robot import Spoken, offered_contract
 from twinloop.release.serve import PolicyServer, ServeOptions
 from twinloop.release.stages import Stages

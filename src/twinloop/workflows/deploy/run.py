@@ -19,6 +19,7 @@ from rich.console import Console
 from twinloop.core.documents import MOST_LINES_BYTES, read_text
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.hardware.excite_guard import stopped_by_hand
+from twinloop.release.promotion import rollback
 from twinloop.release.registry import Registry
 from twinloop.release.running import Runner
 from twinloop.release.running_home import Homing
@@ -266,7 +267,7 @@ class _Run:
             return
         self.ended = ran.reason
         if choice == "rollback" and ran.trip != "hand" and self._registry is not None:
-            moved = self._registry.rollback(f"episode {ran.episode} of {ran.policy} tripped: {ran.reason}")
+            moved = rollback(self._registry, f"episode {ran.episode} of {ran.policy} tripped: {ran.reason}")
             self._console.print(f"Rolled back: {moved.to_json()}", soft_wrap=True, markup=False)
 
 

@@ -15,6 +15,7 @@ from urllib.parse import quote
 from twinloop.core.documents import read_json
 from twinloop.core.errors import DatasetError, MissingDependencyError
 from twinloop.core.files import sha256_file, write_json
+from twinloop.core.registry import Registry
 from twinloop.core.units import NORMALIZED, PERCENT, RADIANS
 from twinloop.dataset.logs.formats import read_raw
 from twinloop.dataset.logs.importers import crazyflie
@@ -92,7 +93,7 @@ _BAM = {
     "(arXiv 2410.08650)",
 }
 
-SETS: dict[str, RealSet] = {
+_SETS = {
     entry.name: entry
     for entry in (
         RealSet(
@@ -195,6 +196,7 @@ SETS: dict[str, RealSet] = {
         ),
     )
 }
+SETS: Registry[RealSet] = Registry("public data set", _SETS)
 
 
 DATA_VARIABLE = "TWINLOOP_DATA"

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.errors import InputError, LogError, UnknownNameError
+from twinloop.core.errors import InputError, LogError
 from twinloop.core.files import sha256_file, sha256_tree
 from twinloop.core.records import Episode
 from twinloop.dataset.logs.importers.protocol import RawEpisode
@@ -60,24 +60,13 @@ def fetch(name: str) -> Located:
         RealDataUnavailableError: it is not in the data folder and cannot be downloaded; one line says so.
         DatasetError: a downloaded file is not the one that the registry names.
     """
-    entry = named(name)
+    entry = SETS.find(name)
     folder = os.environ.get(DATA_VARIABLE)
     if folder and (path := Path(folder) / entry.folder_name).exists():
         return Located(
             entry=entry, path=path, hash=sha256_tree(path), origin=DATA_VARIABLE, verified=_matches(entry, path)
         )
     return download(entry)
-
-
-def named(name: str) -> RealSet:
-    """The set of a name.
-
-    Raises:
-        UnknownNameError: no such set.
-    """
-    if name not in SETS:
-        raise UnknownNameError("public data set", name, SETS)
-    return SETS[name]
 
 
 def download(entry: RealSet) -> Located:
@@ -124,7 +113,7 @@ def load_set(name: str, folder: Path | str) -> list[Episode]:
 
 def read_set(name: str, folder: Path | str, *, label: str = "") -> list[RawEpisode]:
     """As `load_set`, unchecked. ``label`` is what the episodes say they come from, by default the set's name."""
-    entry, folder = named(name), Path(folder)
+    entry, folder = SETS.find(name), Path(folder)
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder. Give one that is laid out like the set {name}.")
     episodes = entry.read(folder)

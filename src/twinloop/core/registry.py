@@ -1,0 +1,130 @@
+"""Find what a name stands for: built in, offered by an installed package, or a class in a user's own file.
+
+Twins, robots, tasks, backends, renderers, importers, exporters, checks, rules, policies and encoders each have one
+`Registry`. Built-in objects are named as in an entry point, so that they are imported when they are looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar, cast
+
+from twinloop.core.approval import split_mark
+from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
+from twinloop.core.extension import load_class, raised
+
+T = TypeVar("T")
+
+
+class Registry(Mapping[str, T]):
+    """Map the names of one kind to objects, each loaded when it is looked up; built-in names come first.
+
+    A name of an installed package never replaces a built-in one. Installing a package approves its entry points; a
+    user's file runs by the rules of `core.approval`.
+
+    Args:
+        kind: the noun in messages (``"task"``).
+        builtin: objects by name; a text says where the object is, as in an entry point:
+            ``package.module:attribute [extra]``, with the extra of twinloop that it needs, if any.
+        group: of the entry points by which installed packages offer objects; empty where they cannot.
+        files: whether ``path/to/file.py:ClassName`` names a user's own class.
+        shown: what messages list instead of the built-in names.
+        where: in messages, where an unknown name was looked up.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        builtin: Mapping[str, T | str],
+        *,
+        group: str = "",
+        files: bool = False,
+        shown: Callable[[], Iterable[str]] | None = None,
+        where: str = "",
+    ) -> None:
+        self.kind, self.group, self.where = kind, group, where
+        self.builtin: dict[str, T | str] = dict(builtin)
+        self._files, self._shown = files, shown
+
+    def installed(self) -> dict[str, EntryPoint]:
+        """Return the entry points of installed packages by name; of two with one name, the first on Python's path."""
+        found: dict[str, EntryPoint] = {}
+        for entry in entry_points(group=self.group) if self.group else ():
+            found.setdefault(entry.name, entry)
+        return found
+
+    def find(self, name: str, *, where: str = "") -> T:
+        """Return the object of a name.
+
+        Args:
+            name: a built-in name, one that an installed package offers, or ``path/to/file.py:ClassName``.
+            where: in messages, where the name was looked up; by default the registry's.
+
+        Raises:
+            UnknownNameError: none of these; lists the nearest names.
+            NotApprovedError: data name the file, and it is not approved.
+            MissingDependencyError: it needs a package that is not installed.
+            InputError: the file or the installed package cannot be loaded.
+        """
+        if name in self.builtin:
+            held = self.builtin[name]
+            return self._load(EntryPoint(name, held, self.group)) if isinstance(held, str) else cast("T", held)
+        if self._files and is_file(name):
+            return cast("T", load_class(self.kind, name, self._names()))
+        if entry := self.installed().get(name):
+            return self._load(entry)
+        where = where or self.where
+        if self._files and (".py" in name or not where):
+            return cast("T", load_class(self.kind, name, self._names()))
+        raise UnknownNameError(self.kind, name, self._names(), where=where)
+
+    def __getitem__(self, name: str) -> T:
+        """Return the object of a name; see `find`."""
+        return self.find(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the built-in names, then those of installed packages."""
+        return iter({**self.builtin, **self.installed()})
+
+    def __len__(self) -> int:
+        """Return how many names there are."""
+        return len({**self.builtin, **self.installed()})
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether a name is built in or offered by an installed package."""
+        return name in self.builtin or name in self.installed()
+
+    def _names(self) -> Iterator[str]:
+        """Yield the names for messages; they are computed only where a message is written."""
+        yield from self._shown() if self._shown else self.builtin
+        yield from self.installed()
+
+    def _load(self, entry: EntryPoint) -> Any:
+        package = "twinloop" if entry.dist is None else entry.dist.name
+        try:
+            return entry.load()
+        except ImportError as error:
+            if package == "twinloop" and not entry.extras:
+                raise
+            wanted = f'"{package}[{",".join(entry.extras)}]"' if entry.extras else f"--upgrade {package}"
+            raise MissingDependencyError(
+                f"The {self.kind} {entry.name} needs a package that is not installed ({error}).",
+                remedy=f"pip install {wanted}",
+            ) from error
+        except Exception as error:  # whatever an installed package raises, it is the package that is wrong
+            if entry.dist is None:
+                raise
+            raise InputError(
+                f"The {self.kind} {entry.name} of the package {package} cannot be loaded: {raised(error)}."
+            ) from error
+
+
+def load_object(place: str) -> Any:
+    """Import what ``package.module:attribute`` names."""
+    return EntryPoint("", place, "").load()
+
+
+def is_file(name: str) -> bool:
+    """Return whether a name is that of a user's own class, ``path/to/file.py:ClassName``, marked or not."""
+    return split_mark(name)[0].rpartition(":")[0].endswith(".py")
