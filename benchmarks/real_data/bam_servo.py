@@ -25,12 +25,12 @@ from benchmarks.real_data.case import (
 from twinloop.core.records import Episode
 from twinloop.dataset.logs.resampling import resample
 from twinloop.identify import FitConfig, identify
-from twinloop.identify.space import Prior
 from twinloop.simulate import Backend
 from twinloop.simulate.measure import at_frames
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import load_twin
+from twinloop.twin.quantities import Prior
 
 Array = NDArray[np.float64]
 

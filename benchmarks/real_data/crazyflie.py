@@ -24,11 +24,11 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.records import Episode
 from twinloop.dataset.logs.resampling import resample
 from twinloop.identify import FitConfig, IdentifyResult, identify
-from twinloop.identify.space import Prior
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import load_twin
+from twinloop.twin.quantities import Prior
 
 THRUST = tuple(f"rotors/all/thrust/{name}" for name in ("constant", "linear", "quadratic"))
 STRETCH = tuple(f"object/crazyflie/log_cholesky/d{i}" for i in (1, 2, 3))

@@ -24,10 +24,10 @@ from benchmarks.real_data.case import (
 from benchmarks.real_data.free_flight import flight_errors, with_speeds_at_frames
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, identify
-from twinloop.identify.space import Prior
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
+from twinloop.twin.quantities import Prior
 
 WIDTH = 0.1048  # m, the cube's side
 PHYSICS_HZ = 592.0  # four steps to a frame: sixteen change the mean errors by 3 % at most and take four times as long

@@ -34,10 +34,10 @@ from benchmarks.real_data.case import (
 from benchmarks.real_data.run_zeros import SPREAD, window_errors_with_zeros
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, IdentifyResult, identify
-from twinloop.identify.space import Prior
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
+from twinloop.twin.quantities import Prior
 
 FREE = (
     "link/link1/log_cholesky/d3",

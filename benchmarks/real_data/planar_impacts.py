@@ -28,11 +28,11 @@ from benchmarks.real_data.free_flight import flight_errors, flight_readings, wit
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.identify import FitConfig, identify
-from twinloop.identify.space import Prior
 from twinloop.randomize.sequences import scrambled_sobol
 from twinloop.simulate import Backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
+from twinloop.twin.quantities import Prior
 
 PHYSICS_HZ = 1000.0  # four steps to a frame, as for the tosses
 # The corrections of first states are drawn here, with deviations of their own: those in the options only name them.

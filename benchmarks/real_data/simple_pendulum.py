@@ -25,9 +25,9 @@ from benchmarks.real_data.arm_windows import (
 from benchmarks.real_data.case import PUBLISHED, Candidate, Errors, Fitted, Fold, RealCase, leave_one_out
 from twinloop.core.records import Episode
 from twinloop.identify import FitConfig, identify
-from twinloop.identify.space import Prior
 from twinloop.simulate import Backend
 from twinloop.twin import Twin, load_twin
+from twinloop.twin.quantities import Prior
 from twinloop.twin.quantities.rigid import second_moments
 
 IDENTIFICATION = "pd"  # the controller whose run is fitted

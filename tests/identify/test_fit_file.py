@@ -5,7 +5,7 @@ import pytest
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import FitConfig
-from twinloop.identify.space import Prior
+from twinloop.twin.quantities import Prior
 from twinloop.workflows.identify.identify import fit_config, read_fit
 
 FILE = """

@@ -7,7 +7,10 @@ import importlib.util
 import re
 import sys
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
+
+from twinloop.twin.quantities import QUANTITIES
 
 PACKAGE = Path(__file__).parents[2] / "src" / "twinloop"
 
@@ -93,3 +96,91 @@ def test_no_files_import_each_other_in_a_circle():
     spec.loader.exec_module(shape)
     found = shape.cycles(shape.import_graph(shape.modules(PACKAGE.parent, PACKAGE)))
     assert [group for group in found if group not in TO_BE_MERGED] == []
+
+
+# Where quantities are declared, and what declares robots and tasks of them.
+DECLARING = ("twin/quantities/", "twin/builtin/", "tasks/")
+# A stage that computes what a quantity does may name it, by its whole path or in its own list.
+COMPUTING = (
+    "simulate/",
+    "sensors/",
+    "render/",
+    "rollout/readings.py",
+    "rollout/sensing.py",
+    "hardware/hidden",  # a virtual robot has effects that its twin need not declare
+    "gap/camera_remedy_tone.py",  # it develops pictures again, by the camera's own formulas
+)
+
+
+def _strings(nodes: list[ast.expr]) -> list[str]:
+    return [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+
+
+def _ends(tree: ast.AST) -> Iterator[str]:
+    """Yield the strings that the end of another one is held against."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "endswith":
+            yield from _strings(
+                [one for arg in node.args for one in (arg.elts if isinstance(arg, ast.Tuple) else [arg])]
+            )
+
+
+def suffixes_of_paths(tree: ast.AST) -> list[str]:
+    """Return the quantities that a file recognizes by the end of a path."""
+    ends = {f"/{kind.word}" for kind in QUANTITIES if kind.quantity}
+    return [text for text in _ends(tree) if text in ends]
+
+
+def _listed(node: ast.AST) -> list[str]:
+    """Strings that stand in one table."""
+    if isinstance(node, ast.Dict):
+        return _strings([key for key in node.keys if key is not None])
+    if isinstance(node, ast.Tuple | ast.List | ast.Set):
+        return _strings(node.elts)
+    return []
+
+
+def tables_of_quantities(tree: ast.AST) -> list[str]:
+    """Return the paths that a file compares with or lists, and its lists of quantities."""
+    paths = [kind.path("thing") for kind in QUANTITIES if kind.quantity]
+    words = {kind.quantity for kind in QUANTITIES if len(kind.quantity) > 1}
+    found: list[str] = []
+    for node in ast.walk(tree):
+        listed = _listed(node)
+        compared = _strings([node.left, *node.comparators]) if isinstance(node, ast.Compare) else []
+        found += [
+            text
+            for text in (*compared, *listed)
+            if text.count("/") >= 2 and any(fnmatchcase(path, text) for path in paths)
+        ]
+        if len(listed) > 2 and words.issuperset(listed):
+            found.append(", ".join(listed))
+    return found
+
+
+def test_no_other_file_keeps_a_table_of_quantities():
+    suffixes: dict[str, list[str]] = {}
+    tables: dict[str, list[str]] = {}
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).as_posix()
+        if not name.startswith(DECLARING):
+            tree = ast.parse(path.read_text())
+            suffixes[name] = suffixes_of_paths(tree)
+            tables[name] = [] if name.startswith(COMPUTING) else tables_of_quantities(tree)
+    place = "Make it a field of the quantity's declaration, in twinloop/twin/quantities."
+    assert {name: found for name, found in tables.items() if found} == {}, place
+    # The columns of LeRobot's statistics end in `/count`, and so do the numbers of things in a scene.
+    assert {name: found for name, found in suffixes.items() if found} == {"dataset/lerobot/tables.py": ["/count"]}, place
+
+
+def test_the_rule_finds_what_it_forbids():
+    for text in ('name.endswith("/delay")', 'name.endswith(("/kp", "/bias"))'):
+        assert suffixes_of_paths(ast.parse(text)), text
+    for text in (
+        'PRIORS = {"joint/*/damping": 1.0}',
+        'FIRST = ("kp", "damping", "delay")',
+        'name == "timing/readings/delay"',
+        'name in {"sensor/*/offset"}',
+    ):
+        assert tables_of_quantities(ast.parse(text)), text
+    assert not tables_of_quantities(ast.parse('twin.params[f"actuator/{name}/delay"]'))

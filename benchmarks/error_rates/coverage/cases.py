@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from benchmarks.error_rates.coverage.study import CoverageCase
 from twinloop.identify import FitConfig
-from twinloop.identify.space import Prior
 from twinloop.simulate.replay_logs import ReplayOptions
+from twinloop.twin.quantities import Prior
 
 Array = NDArray[np.float64]
 LEVEL = 0.9

@@ -27,6 +27,7 @@ from twinloop.rollout.pinned_files import read_pinned, stored
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 from twinloop.twin import Param, Twin, load_twin
+from twinloop.twin.quantities import names_of_stage
 from twinloop.twin.variant import declaring
 
 _LOOKS = ("camera", "depth", "lidar")  # kinds of devices that say nothing to a policy without pictures
@@ -173,7 +174,7 @@ class Suite:
         section = {key: _filled(value, self._places) for key, value in item.spec.draw.items()}
         drawn = section_plan(section, twin, run_seed=run_seed, episodes=item.episodes, where=where)
         taken = {name for draw in drawn.draws for name in draw.names} | set(item.values)
-        scene = {name for name in twin.params if name.startswith("scene/")} if item.spec.scene else set[str]()
+        scene = set(names_of_stage(twin.params, "scene") if item.spec.scene else ())
         chosen = {
             "none": set[str](),
             "placement": {param.name for param in twin.params.values() if param.quantity.stage == "reset"},

@@ -11,46 +11,10 @@ import numpy as np
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.twin import Twin
-from twinloop.twin.params import split_path
+from twinloop.twin.quantities import find_kind, split_path
+from twinloop.twin.quantities.effects import CAUSES
 
 By = Literal["quantity", "joint", "quantity and joint", "parameter"]
-
-# What a person calls a cause, and the parameters that are part of it; the first pattern that fits decides.
-CAUSES: Mapping[str, tuple[str, ...]] = {
-    "servo gain": ("actuator/*/kp", "actuator/*/firmware_gain"),
-    "torque limit": ("actuator/*/torque_limit", "actuator/*/no_load_speed"),
-    "delay": ("actuator/*/delay", "timing/command/*", "timing/control/*", "timing/readings/*"),
-    "command zero": ("actuator/*/bias",),
-    "motor & supply": (
-        "actuator/*/voltage",
-        "actuator/*/resistance",
-        "actuator/*/torque_constant",
-        "actuator/*/thermal_*",
-        "actuator/*/temperature_rise",
-        "supply/*",
-    ),
-    "damping": ("joint/*/damping", "joint/*/damping_quadratic"),
-    "dry friction": ("joint/*/frictionloss", "joint/*/stiction", "joint/*/stribeck_velocity", "joint/*/load_friction"),
-    "gear": ("joint/*/backlash", "joint/*/gear_stiffness"),
-    "springs & stops": ("joint/*/stiffness", "joint/*/springref", "joint/*/limit/*"),
-    "mass & inertia": (
-        "joint/*/armature",
-        "link/*",
-        "object/*/mass",
-        "object/*/com/*",
-        "object/*/inertia/*",
-        "object/*/log_cholesky/*",
-        "object/*/size",
-        "object/*/size/*",
-    ),
-    "encoder": ("sensor/*/offset", "sensor/*/scale", "sensor/*/resolution", "sensor/*/noise", "sensor/*/lag"),
-    "contact": ("*/friction/*", "*/contact/*"),
-    "rotors": ("rotors/*",),
-    "air": ("world/wind/*", "world/air/*", "object/*/drag"),
-    "gravity & mounting": ("world/gravity/*", "body/*", "geom/*/position/*", "geom/*/rotation/*"),
-    "disturbances": ("push/*",),
-    "scene": ("scene/*", "object/*/position/*", "object/*/yaw"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,8 +55,8 @@ def parameter_groups(
     Args:
         twin: whose parameters they are.
         names: the parameters, usually `changed_params`.
-        by: how those are grouped that no group of ``own`` takes: by what they mean (`CAUSES`; a kind that has no entry
-            there is a group of its own), by the joint or object that they belong to, by both, or each alone.
+        by: how those are grouped that no group of ``own`` takes: by their physical cause (a kind that names none is a
+            group of its own), by the joint or object that they belong to, by both, or each alone.
         own: patterns by name of a group, such as ``{"arm gains": ["actuator/shoulder*/kp"]}``. A group none of whose
             parameters is among ``names`` is left out.
 
@@ -134,9 +98,9 @@ def read_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
 
 def cause(name: str) -> str:
     """What a person calls the cause that a parameter is part of; the kind's own name where nothing says."""
-    for label, patterns in CAUSES.items():
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns):
-            return label
+    kind = find_kind(name)
+    if kind is not None and kind.cause:
+        return kind.cause
     family, _, quantity = split_path(name)
     return f"{family} {quantity.replace('_', ' ')}".strip()
 

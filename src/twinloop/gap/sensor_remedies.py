@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from twinloop.twin.quantities import find_kind, find_quantities
+
 # Stems of quantities that a device's channels share, by family of signals and, of servos, by signal.
 _STEMS = {"angular_velocity": "gyro_", "acceleration": "accel_"}
 _SERVO = {"joint_velocity": "velocity_", "joint_current": "current_"}
@@ -81,7 +83,8 @@ def _left(bandwidth: float, hz: float) -> float:
 
 def _servo(kind: str, quantity: str, nominal: Mapping[str, float]) -> str | None:
     """The servos' signals do not say which device they are of; the twin has one that reports them."""
-    return next((name for name in nominal if name.endswith(f"/{_SERVO[kind]}{quantity}")), None)
+    wanted = find_quantities("sensor", f"{_SERVO[kind]}{quantity}")
+    return next((name for name in nominal if find_kind(name) in wanted), None)
 
 
 def _name(kind: str, device: str, column: str, quantity: str) -> str | None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from twinloop.twin.quantities import QUANTITIES, path_patterns
+
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
@@ -19,7 +21,8 @@ class Rule:
     ``states`` are families of `unexplained_states`, ``events`` classes of `events`, those that say most first.
     Those of ``telling`` name it without any state: few other causes share their time.
     ``where`` completes "it sits at …". ``structures`` are names of ``identify --structures``; where none can say it,
-    ``frees`` are patterns of parameters for ``identify --free``, and ``flags`` what else to say.
+    ``frees`` are patterns of parameters for ``identify --free``, those whose declaration names the rule, and ``flags``
+    what else to say.
     """
 
     name: str
@@ -29,9 +32,13 @@ class Rule:
     term: str
     telling: tuple[str, ...] = ()
     structures: tuple[str, ...] = ()
-    frees: tuple[str, ...] = ()
     flags: str = ""
     note: str = ""
+
+    @property
+    def frees(self) -> tuple[str, ...]:
+        """Patterns of the parameters that may explain such an error."""
+        return path_patterns([kind for kind in QUANTITIES if kind.fit.residual == self.name])
 
 
 RULES: tuple[Rule, ...] = (
@@ -94,7 +101,6 @@ RULES: tuple[Rule, ...] = (
         where="frames in contact",
         telling=("contact",),
         term="friction of contacts",
-        frees=("object/*/friction/*", "geom/*/friction/*"),
         flags="--fit FIT.yaml",
         note="FIT.yaml keeps contacts in the replay: `replay: {contacts: true}`",
     ),
@@ -104,7 +110,6 @@ RULES: tuple[Rule, ...] = (
         events=("near_limit", "still"),
         where="certain positions",
         term="gravity, an encoder's zero, or cogging",
-        frees=("sensor/*/offset", "sensor/*/scale", "body/*/mass", "body/*/com/*", "joint/*/stiffness"),
     ),
     Rule(
         name="heat",
@@ -112,7 +117,6 @@ RULES: tuple[Rule, ...] = (
         events=(),
         where="moments late in the episodes, as it grows with time",
         term="heating of the windings, or a supply that sags",
-        frees=("actuator/*/thermal_resistance", "actuator/*/thermal_time", "supply/bus/resistance"),
     ),
     Rule(
         name="drift",

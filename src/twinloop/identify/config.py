@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from twinloop.identify.space import Prior
 from twinloop.simulate.replay_logs import ReplayOptions
+from twinloop.twin.quantities import Prior
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +20,7 @@ class FitConfig:
         free: parameters that are free, as patterns with ``*``; None for those of the robot that a log can speak of.
         quantities: of these, only those of such quantities (``kp``, ``damping``, …); None for all.
         fixed: parameters known beforehand, SI.
-        priors: by pattern, before the built-in ones (see `space.PRIORS`).
+        priors: by pattern, before those of the quantities' declarations.
         start: where to start from, SI, in place of the nominal values.
         walk: training windows (whole episodes where none are cut) that the walk sees, evenly spread; the last steps see
             them all.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,20 +20,6 @@ Array = NDArray[np.float64]
 # a fit (see `uncertainty`).
 DETERMINED = 0.5
 _ALIKE = 0.9
-_SHARED = ("kp", "torque_limit", "damping", "frictionloss", "armature", "delay", "load_friction")
-_ADVICE: Mapping[str, str] = {
-    "kp": "hold several poses against gravity, and start and stop quickly",
-    "torque_limit": "moves so quick or loads so large that the drive saturates",
-    "delay": "sudden starts and reversals, at more frames per second",
-    "bias": "rest in many poses, each reached from both sides",
-    "damping": "constant speeds, slow and fast",
-    "frictionloss": "slow motion with many reversals",
-    "load_friction": "slow reversals in poses of unlike load",
-    "armature": "oscillations of several hertz",
-    "offset": "poses over the whole range, in which gravity pulls differently",
-    "scale": "motion over the whole range, against gravity",
-    "mass": "accelerations in unlike directions",
-}
 
 
 def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = "") -> Plan:
@@ -57,7 +42,7 @@ def plan(seen: Survey, suggested: Excitation | None = None, *, repeat: int = 1, 
         episodes=seen.episodes,
         points=len(seen.points),
         parameters=tuple(
-            _row(parameter, now[i], None if then is None else then[i], float(sd[i]))
+            planned_param(parameter, now[i], None if then is None else then[i])
             for i, parameter in enumerate(space.free)
         ),
         noise=seen.noise,
@@ -79,18 +64,18 @@ def _outlooks(told: Information, excited: Array, sd: Array) -> list[Outlook]:
     return [outlook(excited[:, i], error[:, i], DETERMINED) for i in range(len(sd))]
 
 
-def _row(parameter: FreeParam, now: Outlook, then: Outlook | None, sd: float) -> PlannedParam:
+def planned_param(parameter: FreeParam, now: Outlook, then: Outlook | None) -> PlannedParam:
+    """Return the row of a parameter, with the motion that would determine it where nothing has."""
     last = then or now
-    quantity = parameter.name.rsplit("/", 1)[-1]
     return PlannedParam(
         name=parameter.name,
         unit=parameter.param.unit,
         nominal=parameter.param.nominal,
-        prior=sd,
+        prior=float(parameter.sd),
         log=parameter.log,
         now=now,
         then=then,
-        advice="" if last.verdict == "determined" else _ADVICE.get(quantity, "motion that depends on it"),
+        advice="" if last.verdict == "determined" else parameter.param.quantity.fit.excitation,
     )
 
 
@@ -145,9 +130,8 @@ def _shared(covariance: Array, sd: Array, undetermined: list[bool], free: tuple[
     """Quantities of which one value for all joints of the same nominal would be determined where each alone is not."""
     kinds: dict[tuple[str, float], list[int]] = {}
     for i, parameter in enumerate(free):
-        family, _, quantity = parameter.name.split("/", 2)
-        if quantity in _SHARED and parameter.joint is not None:
-            kinds.setdefault((f"{family}/*/{quantity}", parameter.param.nominal), []).append(i)
+        if parameter.param.quantity.fit.shared and parameter.joint is not None:
+            kinds.setdefault((parameter.param.quantity.path(), parameter.param.nominal), []).append(i)
     found = {}
     for (name, nominal), columns in kinds.items():
         known = np.sum(sd[columns] ** 2 / np.diag(covariance)[columns] - 1.0)

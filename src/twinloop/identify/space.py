@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,62 +13,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.twin import Param, Twin
-from twinloop.twin.params import split_path
-
-
-@dataclass(frozen=True, kw_only=True)
-class Prior:
-    """How far from its nominal value a quantity may plausibly be: one standard deviation.
-
-    ``spread`` is relative to the nominal where ``relative`` (at least ``least``), else in the quantity's unit; for
-    parameters with a log transform it is in natural logarithms, which is the same as relative. It scales the solver's
-    steps, breaks ties between parameters that the data cannot tell apart, and is what "not determined" is measured
-    against.
-    """
-
-    spread: float
-    relative: bool = False
-    least: float = 0.0
-
-
-# Families of parameters that a log of commands and positions can speak of, in the order in which they are printed.
-PRIORS: Mapping[str, Prior] = {
-    # Published gains of one servo, the STS3215: 8.9 (kt V/R · 0.166 P), 17.8, 23.5 N·m/rad: a factor of about two.
-    "actuator/*/kp": Prior(spread=0.7),
-    # The limit follows the supply: 6 V (flat battery) to 9 V where 7.4 V is nominal.
-    "actuator/*/torque_limit": Prior(spread=0.2),
-    # Lags of 100 to 133 ms in the SO-101 log, most of it the servo's own.
-    "actuator/*/delay": Prior(spread=0.05),
-    # Sag under load and dead band found on STS3215: 1.8 to 2.6 degrees.
-    "actuator/*/bias": Prior(spread=0.05),
-    # 0.60 from back-EMF at 7.4 V, 1.38 identified at 12 V (kscalelabs/sysid).
-    "joint/*/damping": Prior(spread=1.0, relative=True, least=0.02),
-    # Coulomb 0.05 N·m unloaded; gear friction grows with the load several times over (Rhoban/bam, models M2 to M6).
-    "joint/*/frictionloss": Prior(spread=3.0, relative=True, least=0.02),
-    # Two identifications of one servo agree to 2 %, but a rotor's inertia mimics the other lags.
-    "joint/*/armature": Prior(spread=0.5, relative=True, least=1e-4),
-    # Zero of a calibration done by hand.
-    "sensor/*/offset": Prior(spread=0.1),
-    # Range of a calibration done by hand, where a full turn may be 128 or 360 degrees wide for another.
-    "sensor/*/scale": Prior(spread=0.05),
-}
-
-
-# What may be free besides, where it is named. Standard deviations of our choice where no source is given.
-OTHER_PRIORS: Mapping[str, Prior] = {
-    # Sliding friction of plastic, wood and metal runs from 0.1 to 0.6: a factor of e about the middle, in either way.
-    "*/friction/*": Prior(spread=0.7, relative=True, least=1e-4),
-    "*/contact/stiffness": Prior(spread=2.0),
-    "*/contact/damping_ratio": Prior(spread=0.5, relative=True, least=0.1),
-    "*/mass": Prior(spread=0.2),
-    "*/inertia/*": Prior(spread=0.3),
-    "*/com/*": Prior(spread=0.02),
-    "*/log_cholesky/t?": Prior(spread=0.02),
-    "*/log_cholesky/*": Prior(spread=0.3),
-    "joint/*/load_friction": Prior(spread=0.1),
-    "joint/*/stiction": Prior(spread=3.0, relative=True, least=0.02),
-    "timing/*": Prior(spread=0.02),
-}
+from twinloop.twin.quantities import QUANTITIES, Fit, Prior, Quantity, split_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,9 +75,9 @@ class Space:
         """Columns of the parameters of one joint."""
         return np.flatnonzero([parameter.joint == joint for parameter in self.free])
 
-    def quantity(self, suffix: str) -> NDArray[np.intp]:
-        """Columns whose names end in one of a quantity's names, such as ``delay``."""
-        return np.flatnonzero([name.rsplit("/", 1)[-1] == suffix for name in self.names])
+    def columns(self, chosen: Callable[[Fit], bool]) -> NDArray[np.intp]:
+        """Columns of the parameters whose declaration has some property."""
+        return np.flatnonzero([chosen(parameter.param.quantity.fit) for parameter in self.free])
 
 
 def free_space(
@@ -153,34 +98,38 @@ def free_space(
         fixed: parameters that are not free.
         values: values of fixed parameters other than their nominal ones, SI.
         free: patterns of the parameters that are free, with ``*``.
-        only: quantities that are free (``kp``, ``damping``, …), default all.
-        priors: by pattern, before the built-in ones.
+        only: last parts of the names of those that are free (``kp``, ``damping``, …), default all.
+        priors: by pattern, before those of the declarations.
 
     Raises:
         InputError: the twin declares none of them.
         UnknownNameError: a pattern that fits none of the twin's parameters.
     """
-    start, known = start or {}, {**(priors or {}), **PRIORS, **OTHER_PRIORS}
+    start = start or {}
     chosen = _of_the_robot(twin) if free is None else _named(twin, free)
     found = [
-        _free(twin.params[name], joint, _prior(twin.params[name], known), start.get(name))
+        _free(twin.params[name], joint, _prior(twin.params[name], priors or {}), start.get(name))
         for name, joint in chosen.items()
-        if name not in fixed and (only is None or name.rsplit("/", 1)[-1] in only)
+        if name not in fixed and (only is None or twin.params[name].quantity.word in only)
     ]
     if not found:
-        kinds = ", ".join(pattern.rsplit("/", 1)[-1] for pattern in PRIORS)
+        kinds = ", ".join(kind.word for kind in free_kinds())
         raise InputError(f"The twin {twin.name} declares no parameter that a log could tell ({kinds}). Add one.")
     return Space(twin=twin, free=tuple(found), fixed=dict(values or {}))
 
 
+def free_kinds() -> list[Quantity]:
+    """The quantities that are free by default: those that a log of commands and positions can tell."""
+    return sorted((kind for kind in QUANTITIES if kind.fit.rank is not None), key=lambda kind: kind.fit.rank or 0)
+
+
 def _of_the_robot(twin: Twin) -> dict[str, int | None]:
-    """The robot's parameters of the families in `PRIORS`, and the joint of each."""
+    """The robot's parameters of the `free_kinds`, and the joint of each."""
     chosen = {}
     for joint, (joint_name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
-        for pattern in PRIORS:
-            family, _, quantity = pattern.split("/", 2)
-            name = f"{family}/{actuator if family == 'actuator' else joint_name}/{quantity}"
-            if name in twin.params and _meaningful(twin, pattern):
+        for kind in free_kinds():
+            name = kind.path(actuator if kind.family == "actuator" else joint_name)
+            if name in twin.params and (twin.robot.control == "position" or not kind.fit.position_only):
                 chosen[name] = joint
     return chosen
 
@@ -201,10 +150,14 @@ def _named(twin: Twin, patterns: Sequence[str]) -> dict[str, int | None]:
 
 
 def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
-    """The first pattern that fits; else half of what a default range spans, or a factor of e for what is positive."""
+    """The first pattern that fits; else the declaration's, half of a default range, or a factor of e if positive."""
+    fit = param.quantity.fit
     for pattern, prior in known.items():
         if fnmatch.fnmatchcase(param.name, pattern):
-            return prior
+            # A prior for just the pattern of what is free by default has never replaced its own; results keep to that.
+            return fit.prior if fit.prior and fit.rank is not None and pattern == param.quantity.path() else prior
+    if fit.prior is not None:
+        return fit.prior
     if param.transform == "log":
         return Prior(spread=1.0)
     if param.default_range is not None:
@@ -214,12 +167,6 @@ def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
         f"Nothing says how far {param.name} may be from {param.nominal:g} {param.unit} beforehand. Give it a prior, or "
         "a default range in the twin."
     )
-
-
-def _meaningful(twin: Twin, pattern: str) -> bool:
-    """A torque command passes no encoder and no position loop."""
-    servo_only = pattern.startswith("sensor/") or pattern.endswith(("/kp", "/bias"))
-    return twin.robot.control == "position" or not servo_only
 
 
 def _free(param: Param, joint: int | None, prior: Prior, start: float | None) -> FreeParam:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -25,10 +25,9 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.identify.space import Prior
 from twinloop.twin import Twin
 from twinloop.twin.gear import stiffest
-from twinloop.twin.quantities.actuators import NO_CURVE
+from twinloop.twin.quantities import QUANTITIES, Prior, find_kind
 from twinloop.twin.spec import GearSpec, ParamSpec, describe
 from twinloop.twin.variant import declaring, gearing
 
@@ -47,7 +46,7 @@ class Structure(BaseModel):
         frees: patterns of the parameters that it adds.
         neutral: values by pattern at which it is absent, SI; what has none is absent at its nominal value.
         start: where a fit starts, by pattern, SI; off the neutral value, where slopes may vanish.
-        priors: by pattern, see `space.Prior`.
+        priors: by pattern, see `Prior`.
         gears: how the twin must be compiled: not at all, with ``play``, or ``elastic``.
         needs: ``contacts`` where the replay must keep contacts.
     """
@@ -73,7 +72,9 @@ class Structure(BaseModel):
             twin = gearing(twin, _gears(twin, elastic=self.gears == "elastic"))
         rows = []
         for pattern in self.frees:
-            nominal = _fastest(twin, episodes) if pattern.endswith("/no_load_speed") else None
+            kind = find_kind(pattern)
+            missing = kind.fit.missing if kind else None
+            nominal = _fastest(twin, episodes) if missing and missing.above_speed else None
             if nominal is not None or not fnmatch.filter(twin.params, pattern):
                 rows.append(ParamSpec(name=pattern, nominal=nominal, source=f"structure {self.name}"))
         twin = declaring(twin, rows) if rows else twin
@@ -112,74 +113,31 @@ def _fastest(twin: Twin, episodes: Sequence[Episode]) -> float | None:
     return float(_NO_LOAD * fastest) if fastest > 0 else None
 
 
+def _builtin(name: str, meaning: str, **how: Any) -> Structure:
+    """The structure whose quantities name it in their declarations."""
+    kinds = {kind.path(): kind for kind in QUANTITIES if kind.fit.missing and kind.fit.missing.structure == name}
+    missing = {path: kind.fit.missing for path, kind in kinds.items() if kind.fit.missing}
+    return Structure(
+        name=name,
+        meaning=meaning,
+        frees=tuple(kinds),
+        # A gear that was compiled in is absent at its nominal value.
+        neutral={} if "gears" in how else {p: kind.neutral for p, kind in kinds.items() if kind.neutral is not None},
+        start={path: one.start for path, one in missing.items() if one.start is not None},
+        priors={path: one.prior for path, one in missing.items() if one.prior is not None},
+        **how,
+    )
+
+
 BUILTIN: tuple[Structure, ...] = (
-    Structure(
-        name="delay",
-        meaning="commands reach the motor late",
-        frees=("actuator/*/delay",),
-        neutral={"actuator/*/delay": 0.0},
-        start={"actuator/*/delay": 0.01},
-    ),
-    Structure(
-        name="backlash",
-        meaning="play between motor and link",
-        frees=("joint/*/backlash",),
-        # One degree, and half a degree of belief either way: our choice, for hobby servos.
-        start={"joint/*/backlash": 0.0175},
-        priors={"joint/*/backlash": Prior(spread=0.0087)},
-        gears="play",
-    ),
-    Structure(
-        name="stribeck",
-        meaning="friction at rest above friction in motion",
-        frees=("joint/*/stiction", "joint/*/stribeck_velocity"),
-        neutral={"joint/*/stiction": 1.0},
-        # Twice the friction at rest, gone at 0.3 rad/s, with as much belief either way: our choice.
-        start={"joint/*/stiction": 2.0, "joint/*/stribeck_velocity": 0.3},
-        priors={
-            "joint/*/stiction": Prior(spread=1.0),
-            "joint/*/stribeck_velocity": Prior(spread=0.3),
-        },
-    ),
-    Structure(
-        name="load_friction",
-        meaning="dry friction that grows with the torque",
-        frees=("joint/*/load_friction",),
-        neutral={"joint/*/load_friction": 0.0},
-        # 0.06 to 0.23 over five servos (Rhoban/bam, model M4).
-        start={"joint/*/load_friction": 0.1},
-        priors={"joint/*/load_friction": Prior(spread=0.1)},
-    ),
-    Structure(
-        name="quadratic_damping",
-        meaning="friction that grows with the square of speed",
-        frees=("joint/*/damping_quadratic",),
-        neutral={"joint/*/damping_quadratic": 0.0},
-        # At 1 rad/s a thirtieth, and at most a sixth, of a small servo's viscous 0.6 N·m·s/rad: our choice.
-        start={"joint/*/damping_quadratic": 0.02},
-        priors={"joint/*/damping_quadratic": Prior(spread=0.1)},
-    ),
-    Structure(
-        name="voltage_limit",
-        meaning="torque that falls with speed to nothing at the no-load speed",
-        frees=("actuator/*/no_load_speed",),
-        neutral={"actuator/*/no_load_speed": NO_CURVE},
-        priors={"actuator/*/no_load_speed": Prior(spread=1.0)},
-    ),
-    Structure(
-        name="flexible_joint",
-        meaning="wind-up between motor and link",
-        frees=("joint/*/gear_stiffness",),
-        priors={"joint/*/gear_stiffness": Prior(spread=1.0)},
-        gears="elastic",
-    ),
-    Structure(
-        name="contact_softness",
-        meaning="contacts softer or bouncier than the twin's",
-        frees=("object/*/contact/stiffness", "object/*/contact/damping_ratio"),
-        priors={"*/contact/stiffness": Prior(spread=2.0), "*/contact/damping_ratio": Prior(spread=0.5)},
-        needs="contacts",
-    ),
+    _builtin("delay", "commands reach the motor late"),
+    _builtin("backlash", "play between motor and link", gears="play"),
+    _builtin("stribeck", "friction at rest above friction in motion"),
+    _builtin("load_friction", "dry friction that grows with the torque"),
+    _builtin("quadratic_damping", "friction that grows with the square of speed"),
+    _builtin("voltage_limit", "torque that falls with speed to nothing at the no-load speed"),
+    _builtin("flexible_joint", "wind-up between motor and link", gears="elastic"),
+    _builtin("contact_softness", "contacts softer or bouncier than the twin's", needs="contacts"),
 )
 
 

@@ -28,8 +28,6 @@ from twinloop.simulate.replay_logs import ReplayLogs
 
 Array = NDArray[np.float64]
 
-# Free first, because they explain most of a servo's lag; the rest follows from a start that is already near.
-_FIRST_QUANTITIES = ("kp", "damping", "delay", "bias")
 _FIRST_ITERATIONS, _FIRST_TOLERANCE = 6, 1e-2
 _STEADY = 1.25  # noise that changes by less than this factor is not estimated anew
 _LOCAL_POLISH = 4  # iterations that first states need on windows that the walk has not seen
@@ -158,7 +156,7 @@ class _Stages:
     def _first(self, logs: ReplayLogs, start: Array) -> Array:
         """What explains most, alone."""
         space = self.space
-        first = np.flatnonzero([name.rsplit("/", 1)[-1] in _FIRST_QUANTITIES for name in space.names])
+        first = space.columns(lambda fit: fit.first)
         if not 0 < len(first) < len(space.names):
             return start
         others = {n: float(v) for i, (n, v) in enumerate(space.values(start).items()) if i not in first}
@@ -254,7 +252,7 @@ def _unit_problem(backend: Backend, logs: ReplayLogs, space: Space, config: FitC
 
 def _with_scanned_delays(problem: Problem, space: Space, start: Array, config: FitConfig) -> Array:
     """``start`` with the delays that explain most, where nothing has told them: all of a block's are shifted alike."""
-    columns = space.quantity("delay")
+    columns = space.columns(lambda fit: fit.scanned)
     columns = columns[[space.names[i] not in config.start and start[i] == problem.centre[i] for i in columns]]
     if not len(columns):
         return start

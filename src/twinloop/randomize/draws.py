@@ -13,8 +13,8 @@ from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.seeds import uniforms
 from twinloop.randomize.distributions import Distribution, MultivariateNormal, Weighable, describe
 from twinloop.twin import Twin
+from twinloop.twin.quantities.kinds import Operation
 
-Operation = Literal["absolute", "scale", "add"]
 Scope = Literal["run", "episode", "step"]
 _PROBE = 2000
 _MAX_REJECTIONS = 1000  # a distribution with a part in a thousand within bounds is a mistake; our choice

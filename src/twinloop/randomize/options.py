@@ -27,7 +27,6 @@ from twinloop.twin import Twin
 from twinloop.twin.params import Param
 from twinloop.twin.spec import describe
 
-_CHOSEN = ("texture", "scene")  # numbers that stand for things
 OPTIONS = ("default", "identified", "kappa", "design", "constraints", "adaptive", "boxes")
 
 
@@ -87,7 +86,7 @@ def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
         for pattern in given if isinstance(given, dict) else ():
             if not fnmatch.filter(names, pattern):
                 raise UnknownNameError("adaptive parameter", pattern, names, where=f"{place}.{key}")
-    chosen = [param.name for param in params if param.quantity.family in _CHOSEN]
+    chosen = [param.name for param in params if param.quantity.choice]
     if chosen:
         raise InputError(f"{place}.names: {chosen[0]} is chosen from a list, so it has no boundary to move. Remove it.")
     limits = [_pair(options.limits, param, (param.low, param.high), f"{place}.limits") for param in params]

@@ -1,7 +1,7 @@
 """Read the ``randomization:`` section of a YAML file: its draws with units in key names, and the whole as a plan.
 
-A key is either a parameter path (``joint/*/damping``, in SI units) or one of the plain words of the table below with
-its unit as a suffix (``object_mass_kg``). A value is a range ``[low, high]`` or a mapping::
+A key is either a parameter path (``joint/*/damping``, in SI units) or one of the plain words of the quantities'
+declarations with its unit as a suffix (``object_mass_kg``). A value is a range ``[low, high]`` or a mapping::
 
     joint/*/damping: {scale: [0.8, 1.25], tied: true}
     object_mass_g: {distribution: truncated_normal, mean: 50, std: 10, low: 20, high: 100}
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from twinloop.core.distribution import ParamDistribution
@@ -25,54 +25,25 @@ from twinloop.randomize.boxes import parse_boxes
 from twinloop.randomize.constraints import Constraint
 from twinloop.randomize.designs import INDEPENDENT, make_design
 from twinloop.randomize.distributions import Choice, Distribution, make_distribution
-from twinloop.randomize.draws import Draw, Operation, Scope
+from twinloop.randomize.draws import Draw, Scope
 from twinloop.randomize.options import OPTIONS, parse_adaptive, parse_constraints
 from twinloop.randomize.plan import AnyDraw, Plan
 from twinloop.randomize.sources import default_draws, identified_draws
 from twinloop.twin import Twin
+from twinloop.twin.quantities import QUANTITIES, Quantity
+from twinloop.twin.quantities.kinds import Alias, Operation
 
 SECTIONS = ("visual", "physics", "timing", "params")
 _VALUE_KEYS = ("low", "high", "mean", "std", "values", "samples")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Word:
-    """A plain word for some parameters: the patterns it stands for and its operation."""
-
-    patterns: tuple[str, ...]
-    op: Operation = "absolute"
-    tied: bool = False
-
-
-_WORDS: dict[str, _Word] = {
-    "lighting_intensity": _Word(patterns=("light/*/intensity",), tied=True),
-    "camera_jitter": _Word(patterns=("camera/*/rotation/*",)),
-    "camera_position_noise": _Word(patterns=("camera/*/position/*",)),
-    "camera_fov": _Word(patterns=("camera/*/fovy",)),
-    "object_mass": _Word(patterns=("object/*/mass",)),
-    "friction_coefficient": _Word(patterns=("object/*/friction/slide",)),
-    "object_position_noise": _Word(patterns=("object/*/position/?",), op="add"),
-    "joint_damping_scale": _Word(patterns=("joint/*/damping",), op="scale"),
-    "joint_friction_scale": _Word(patterns=("joint/*/frictionloss",), op="scale"),
-    "joint_armature_scale": _Word(patterns=("joint/*/armature",), op="scale"),
-    "servo_gain_scale": _Word(patterns=("actuator/*/kp",), op="scale"),
-    "torque_limit_scale": _Word(patterns=("actuator/*/torque_limit",), op="scale"),
-    "command_delay": _Word(patterns=("actuator/*/delay",), tied=True),
-    "encoder_offset": _Word(patterns=("sensor/*/offset",)),
-    "object_com_offset": _Word(patterns=("object/*/com/?",)),
-    "object_inertia_scale": _Word(patterns=("object/*/inertia/?",), op="scale"),
-    "object_size_scale": _Word(patterns=("object/*/size",), op="scale"),
-    "link_mass_scale": _Word(patterns=("link/*/mass",), op="scale"),
-    "payload": _Word(patterns=("link/*/payload",)),
-    "contact_stiffness_scale": _Word(patterns=("object/*/contact/stiffness",), op="scale"),
-    "contact_damping_ratio": _Word(patterns=("object/*/contact/damping_ratio",)),
-    "restitution": _Word(patterns=("object/*/contact/restitution",)),
-    "gravity_tilt": _Word(patterns=("world/gravity/tilt_?",)),
-    "table_height_offset": _Word(patterns=("geom/table/position/z",)),
-    "table_tilt": _Word(patterns=("geom/table/rotation/[xy]",)),
-    "light_direction": _Word(patterns=("light/*/direction/*",), op="add"),
-    "light_color_scale": _Word(patterns=("light/*/color/?",), op="scale"),
-}
+def _aliases() -> dict[str, list[tuple[Quantity, Alias]]]:
+    """The quantities that every plain word stands for."""
+    words: dict[str, list[tuple[Quantity, Alias]]] = {}
+    for kind in QUANTITIES:
+        if kind.alias:
+            words.setdefault(kind.alias.name, []).append((kind, kind.alias))
+    return words
 
 
 def parse_randomization(
@@ -123,17 +94,19 @@ def _textures(twin: Twin, pool: int, where: str) -> Draw:
 
 
 def _path_draw(twin: Twin, key: str, value: Any, where: str) -> Draw:
-    return _draw(_matching(twin, (key,), where), value, 1.0, _Word(patterns=(key,)), where)
+    return _draw(_matching(twin, (key,), where), value, 1.0, Alias(name=key), where)
 
 
 def _word_draw(twin: Twin, key: str, value: Any, where: str, skip: frozenset[str]) -> Draw:
     stem, unit, factor = split_unit(key)
-    if stem not in _WORDS:
-        stem, unit, factor = (key, "1", 1.0) if key in _WORDS else (stem, unit, factor)
-    if stem not in _WORDS:
-        raise UnknownNameError("parameter", key, [*_WORDS, *twin.params], where=where)
-    word = _WORDS[stem]
-    names = tuple(name for name in _matching(twin, word.patterns, where) if name.split("/")[1] not in skip)
+    words = _aliases()
+    if stem not in words:
+        stem, unit, factor = (key, "1", 1.0) if key in words else (stem, unit, factor)
+    if stem not in words:
+        raise UnknownNameError("parameter", key, [*words, *twin.params], where=where)
+    word = words[stem][0][1]
+    matching = _matching(twin, tuple(kind.path(alias.target) for kind, alias in words[stem]), where)
+    names = tuple(name for name in matching if twin.params[name].target not in skip)
     if not names:
         raise UnknownNameError("parameter", key, twin.params, where=where)
     wanted = "1" if word.op == "scale" else twin.params[names[0]].unit
@@ -153,7 +126,7 @@ def _matching(twin: Twin, patterns: tuple[str, ...], where: str) -> tuple[str, .
     return names
 
 
-def _draw(names: tuple[str, ...], value: Any, factor: float, word: _Word, where: str) -> Draw:
+def _draw(names: tuple[str, ...], value: Any, factor: float, word: Alias, where: str) -> Draw:
     op, tied, scope, proposal = word.op, word.tied, "episode", None
     if isinstance(value, Mapping):
         options = dict(value)

@@ -10,6 +10,7 @@ from twinloop.core.params import ParamTable
 from twinloop.rollout.sensing import joint_readings
 from twinloop.simulate.protocol import state_columns
 from twinloop.twin import Twin
+from twinloop.twin.quantities import find_kind
 
 
 class Readings:
@@ -42,9 +43,5 @@ class Readings:
 
 def _remembers(params: ParamTable) -> bool:
     """Whether a reading depends on more than the state at its step: on earlier ones, or on the number of the step."""
-    named = [
-        name
-        for name in params.names
-        if name.startswith("timing/readings/") or (name.startswith("sensor/") and name.endswith(("/noise", "/lag")))
-    ]
+    named = [name for name in params.names if (kind := find_kind(name)) is not None and kind.history]
     return any(bool(params[name].any()) or name in params.steps for name in named)

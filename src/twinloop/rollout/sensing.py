@@ -12,6 +12,7 @@ from twinloop.sensors.encoder import encoder_reading
 from twinloop.sensors.filters import low_pass
 from twinloop.sensors.sampling import hermite, newest_sample
 from twinloop.twin import Twin
+from twinloop.twin.quantities import names_of_stage
 
 _STREAM = "rollout/readings"
 _PARTS = 8  # of a control step, between which a filtered position counts as linear: 4 ms at 30 Hz
@@ -67,7 +68,8 @@ def _clock(params: ParamTable) -> dict[str, NDArray[np.float64]]:
 
 def _lag(twin: Twin, params: ParamTable) -> NDArray[np.float64]:
     """Time constants of the encoders' filters, ``(nworld, n)`` in s."""
-    changing = [name for name in params.steps if name.startswith("sensor/") and name.endswith("/lag")]
+    lags = [f"sensor/{joint}/lag" for joint in twin.robot.joints]
+    changing = [name for name in params.steps if name in lags]
     if changing:
         raise InputError(f"{changing[0]} changes at every control step, and a filter has a past. Draw it per episode.")
     return twin.column(params, "sensor", "lag")
@@ -116,7 +118,7 @@ def _encoded(
     twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
     """What the encoders make of true positions ``(nworld, nstep, n)``."""
-    if not any(name.startswith("sensor/") for name in params.steps):
+    if not names_of_stage(params.steps, "encoder"):
         return _encoded_alike(twin, params, true, chance)
     parts = [
         _encoded_alike(twin, params.at(t), true[:, [t]], None if chance is None else chance[:, [t]])

@@ -252,8 +252,9 @@ def _draws(
     frame = tracker_offset * ndtri(uniforms(seed, f"{_STREAM}/frame", episodes, size=2))
     for name, value in placed.values.items():
         shift = placed.spread[name] * ndtri(uniforms(seed, f"{_STREAM}/{name}", episodes))[:, 0]
-        if name.endswith(("/x", "/y")):
-            shift = shift + frame[:, "xy".index(name[-1])]
+        axis = name.rpartition("/")[2]
+        if axis in ("x", "y"):
+            shift = shift + frame[:, "xy".index(axis)]
         low, high = twin.params[name].low, twin.params[name].high
         values[:, table.names.index(name)] = np.clip(value + shift, low, high)
     return values

@@ -1,29 +1,20 @@
-"""Physics terms that can be switched off, and what their parameters are then; see ``terms.yaml``."""
+"""Physics terms that can be switched off, and what their parameters are then; see `twin.quantities.effects`.
+
+A term's parameters are set to their neutral values: numbers at which the effect is absent, or the twin's own value
+where nothing can be without it (a mass, a gain, a size): switching off then means that this world had been like the
+twin. A term none of whose parameters differs from neutral in a world is not tried there.
+"""
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin import Twin
-
-_FILE = Path(__file__).with_name("terms.yaml")
-
-
-class _Term(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-    meaning: str
-    neutral: dict[str, float | Literal["nominal"]]
-    looks: bool = False
+from twinloop.twin.quantities import QUANTITIES, Quantity, path_patterns
+from twinloop.twin.quantities.effects import TERMS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +31,22 @@ class Term:
         return [name for name, found in values.items() if (found != self.neutral[name]).any()]
 
 
-@cache
-def _declared() -> dict[str, _Term]:
-    return TypeAdapter(dict[str, _Term]).validate_python(load_yaml(_FILE))
+def _declared() -> dict[str, list[Quantity]]:
+    """The quantities of every term."""
+    kinds: dict[str, list[Quantity]] = {name: [] for name in TERMS}
+    for kind in QUANTITIES:
+        if kind.term:
+            kinds.setdefault(kind.term, []).append(kind)
+    return kinds
+
+
+def _meaning(name: str, kinds: Sequence[Quantity]) -> str:
+    return TERMS.get(name) or kinds[0].meaning
+
+
+def _pictured(kinds: Sequence[Quantity]) -> bool:
+    """Whether a term is noticed by an actor with cameras only."""
+    return all(kind.visual or kind.stage == "sensing" for kind in kinds)
 
 
 def term_names() -> list[str]:
@@ -51,7 +55,7 @@ def term_names() -> list[str]:
 
 
 def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -> list[Term]:
-    """The terms that a twin has parameters for; an earlier pattern of the table has a parameter before a later one.
+    """The terms that a twin has parameters for.
 
     Args:
         chosen: names of terms; all by default.
@@ -65,42 +69,36 @@ def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -
     for name in chosen:
         if name not in declared:
             raise UnknownNameError("term", name, declared, where="the terms that can be switched off")
-    taken: set[str] = set()
     found: list[Term] = []
-    for name, row in declared.items():
-        neutral = _neutral(twin, row, taken)
-        taken |= set(neutral)
-        if neutral and (name in chosen if chosen else pictures or not row.looks):
-            found.append(Term(name=name, meaning=row.meaning, neutral=neutral))
+    for name, kinds in declared.items():
+        neutral = _neutral(twin, name)
+        if neutral and (name in chosen if chosen else pictures or not _pictured(kinds)):
+            found.append(Term(name=name, meaning=_meaning(name, kinds), neutral=neutral))
     if not found:
         raise InputError(f"The twin {twin.name} has no parameter of {', '.join(chosen) or 'any term'}.")
     return found
 
 
-def _neutral(twin: Twin, row: _Term, taken: set[str]) -> dict[str, float]:
+def _neutral(twin: Twin, term: str) -> dict[str, float]:
     values: dict[str, float] = {}
-    for pattern, neutral in row.neutral.items():
-        for name in fnmatch.filter(twin.params, pattern):
-            param = twin.params[name]
-            value = param.nominal if neutral == "nominal" else float(neutral)
-            if name not in taken and param.low <= value <= param.high:
-                values[name] = value
+    for param in twin.params.values():
+        value = param.nominal if param.quantity.neutral is None else param.quantity.neutral
+        if param.quantity.term == term and param.low <= value <= param.high:
+            values[param.name] = value
     return values
 
 
 def terms_table() -> str:
-    """The terms as Markdown, from the table: what docs/scenarios.md shows."""
-    rows = [
-        f"| {name} | {row.meaning} | {', '.join(f'`{key}` {_said(value)}' for key, value in _few(row.neutral))} |"
-        for name, row in _declared().items()
-    ]
+    """The terms as Markdown: what docs/scenarios.md shows."""
+    rows = [f"| {name} | {_meaning(name, kinds)} | {_few(kinds)} |" for name, kinds in _declared().items()]
     return "\n".join(["| term | meaning | switched off |", "|---|---|---|", *rows])
 
 
-def _said(value: float | str) -> str:
-    return "nominal" if isinstance(value, str) else f"{value:g}"
-
-
-def _few(neutral: Mapping[str, float | str]) -> list[tuple[str, float | str]]:
-    """The first patterns of a term; the rest stands in the table."""
-    return list(neutral.items())[:3]
+def _few(kinds: Sequence[Quantity]) -> str:
+    """The first patterns of a term; the declarations have the rest."""
+    said: list[str] = []
+    for value in dict.fromkeys(kind.neutral for kind in kinds):
+        shown = "nominal" if value is None else f"{value:g}"
+        alike = [kind for kind in kinds if kind.neutral == value]
+        said += [f"`{pattern}` {shown}" for pattern in path_patterns(alike)]
+    return ", ".join(said[:3])

@@ -88,7 +88,9 @@ class CommandPath:
     def _longest(self) -> int:
         """How many commands can be on their way at once."""
         params = self._params
-        columns = {name: params[name] for name in params.names if name.endswith("/delay") or name == JITTER}
+        motors = () if self._twin.spec.robot is None else self._twin.robot.actuator_names
+        delays = {f"actuator/{motor}/delay" for motor in motors}
+        columns = {name: params[name] for name in params.names if name in delays or name == JITTER}
         columns |= {name: rows for name, rows in params.steps.items() if name in columns}
         jitter = columns.pop(JITTER, np.zeros(1)).max(initial=0.0)
         longest = max((float(values.max(initial=0.0)) for values in columns.values()), default=0.0) + jitter

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
+from twinloop.twin.quantities import names_of_stage, split_path
 
 _DEFAULTS = {"azimuth": 0.0, "elevation": 0.0, "time": 0.0, "duration": 0.1, "period": 0.0}
 _ROUND_OFF = 1e-9  # of a physics step
@@ -27,9 +28,9 @@ class Pushes:
     def __init__(self, twin: Twin, params: ParamTable) -> None:
         """Raises: InputError where a push lasts longer than its period."""
         self._twin, self._params = twin, params
-        names = [name.split("/")[1] for name in params.names if name.startswith("push/") and name.endswith("/force")]
+        names = dict.fromkeys(split_path(name)[1] for name in names_of_stage(params.names, "disturbance"))
         self._bodies = {name: twin.model.body(name).id for name in names}
-        self._stepped = any(name.startswith("push/") for name in params.steps)
+        self._stepped = bool(names_of_stage(params.steps, "disturbance"))
         self._load(params)
 
     def _load(self, params: ParamTable) -> None:

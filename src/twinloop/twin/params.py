@@ -12,7 +12,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
-from twinloop.twin.quantities import QUANTITIES, Quantity, find_quantities, has_quantity, members, nominal_value, rows
+from twinloop.twin.quantities import (
+    QUANTITIES,
+    Quantity,
+    find_quantities,
+    has_quantity,
+    members,
+    nominal_value,
+    rows,
+    split_path,
+)
 from twinloop.twin.spec import ParamSpec
 
 
@@ -56,15 +65,6 @@ class Param:
                 f"{self.name} = {values[wrong].flat[0]:g} {self.unit}{place} is outside its physical bounds "
                 f"[{self.low:g}, {self.high:g}] {self.unit}. Choose values inside, or widen the bounds in the twin."
             )
-
-
-def split_path(name: str) -> tuple[str, str, str]:
-    """``joint/elbow/damping`` as (family, object, quantity); the quantity may itself hold slashes."""
-    family, _, rest = name.partition("/")
-    if family == "texture":
-        return family, rest, ""
-    target, _, quantity = rest.partition("/")
-    return family, target, quantity
 
 
 def expand_params(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from twinloop.core.errors import InputError
+from twinloop.twin.quantities import find_kind
 from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1
@@ -75,7 +76,8 @@ class RobotSpec(_Strict):
 class ParamSpec(_Strict):
     """Declaration of a parameter, or of a family of them where the name holds ``*``.
 
-    ``low`` and ``high`` are physical bounds, ``range`` with ``op`` the default randomization, all in SI units.
+    ``low`` and ``high`` are physical bounds, ``range`` with ``op`` the default randomization, all in SI units. Where a
+    row says neither ``range`` nor ``source``, both are those of the quantity's declaration.
     """
 
     name: str
@@ -87,6 +89,17 @@ class ParamSpec(_Strict):
     transform: Literal["identity", "log"] | None = None
     scope: Literal["run", "episode", "step"] = "episode"
     source: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _declared(cls, row: Any) -> Any:
+        if not isinstance(row, dict) or not isinstance(row.get("name"), str) or {"range", "op", "source"} & row.keys():
+            return row
+        kind = find_kind(row["name"])
+        if kind is None or kind.default_range is None:
+            return row
+        usual = kind.default_range
+        return {**row, "range": (usual.low, usual.high), "op": usual.op, "source": usual.source}
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

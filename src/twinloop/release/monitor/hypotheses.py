@@ -12,11 +12,11 @@ import numpy as np
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
+from twinloop.twin.quantities import QUANTITIES, Quantity
+from twinloop.twin.quantities.effects import FAULTS
+from twinloop.twin.quantities.kinds import Fault
 from twinloop.twin.spec import GearSpec
 from twinloop.twin.variant import gearing
-
-PLAY = 0.03  # rad or m · 0.1: 1.7 deg, twice what a worn STS3215 is found to have (TheRobotStudio/SO-ARM100#134)
-_EXTRA_MASS = 0.05  # kg at the hand; an SO-101 lifts 0.3 kg
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,23 +39,23 @@ def hypotheses(twin: Twin) -> tuple[Hypothesis, ...]:
 
     Sizes are our choice: coefficients are multiples of them. What the twin cannot have is left out.
     """
-    period = 1.0 / twin.control_hz
-    hand = _hand(twin)
-    every = [
-        Hypothesis(name="friction", pattern="joint/*/frictionloss", op="scale", change=2.0, unit="times doubled"),
-        Hypothesis(name="latency", pattern="actuator/*/delay", op="add", change=period, unit="control periods"),
-        Hypothesis(name="gain", pattern="actuator/*/kp", op="scale", change=0.8, unit="fifths lost"),
-        Hypothesis(name="load", pattern=f"link/{hand}/mass", op="add", change=_EXTRA_MASS, unit="times 50 g"),
-    ]
-    found = [one for one in every if matching(twin.params, one.pattern)]
     elastic = twin.robot.gears is not None and twin.robot.gears.stiffness is not None
-    if twin.robot.control == "position" and not elastic:
-        found.append(
-            Hypothesis(
-                name="play", pattern="joint/*/backlash", op="add", change=PLAY, unit=f"times {PLAY:g} rad", geared=True
-            )
-        )
-    return tuple(found)
+    playing = twin.robot.control == "position" and not elastic
+    kinds = [kind for kind in QUANTITIES if kind.fault]
+    every = [_hypothesis(twin, kind, fault) for kind in kinds if (fault := kind.fault)]
+    found = [one for one in every if (playing if one.geared else matching(twin.params, one.pattern))]
+    return tuple(sorted(found, key=lambda one: FAULTS.index(one.name) if one.name in FAULTS else len(FAULTS)))
+
+
+def _hypothesis(twin: Twin, kind: Quantity, fault: Fault) -> Hypothesis:
+    return Hypothesis(
+        name=fault.name,
+        pattern=kind.path(_hand(twin) if fault.at_hand else "*"),
+        op=fault.op,
+        change=fault.change / twin.control_hz if fault.per_period else fault.change,
+        unit=fault.unit,
+        geared=fault.geared,
+    )
 
 
 def changed(twin: Twin, table: ParamTable, one: Hypothesis) -> tuple[Twin, ParamTable]:

@@ -1,40 +1,61 @@
 """What can be a parameter: for each kind of path its unit, bounds, and the one place in the model it is written to.
 
 A path reads like ``joint/shoulder_lift/damping``: a family (``joint``), an object's name, a quantity. The tables
-of this package are the only mapping from paths to MuJoCo fields.
+of this package are the only mapping from paths to MuJoCo fields, and the only place that says what a fit, a report, a
+scenario or the monitor need to know of a quantity.
 """
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Sequence
+from functools import cache
 
 from twinloop.twin.quantities.actuators import ACTUATORS, ROTORS, TIMING
 from twinloop.twin.quantities.appearance import APPEARANCE
 from twinloop.twin.quantities.bodies import BODIES, LINKS
 from twinloop.twin.quantities.contact import CONTACT
 from twinloop.twin.quantities.joints import GEARS, JOINTS
-from twinloop.twin.quantities.kinds import Quantity, Rule, Slot, Stage, Target
+from twinloop.twin.quantities.kinds import Fit, Prior, Quantity, Rule, Slot, Stage, Target
 from twinloop.twin.quantities.lookup import has_quantity, members, model_field, nominal_value, rows
 from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.quantities.world import PLACEMENT, PUSHES, SCENE, WORLD
 
-QUANTITIES: tuple[Quantity, ...] = (
-    *JOINTS,
-    *ACTUATORS,
-    *GEARS,
-    *ROTORS,
-    *LINKS,
-    *BODIES,
-    *CONTACT,
-    *PLACEMENT,
-    *WORLD,
-    *PUSHES,
-    *SCENE,
-    *TIMING,
-    *APPEARANCE,
-    *SENSING,
-)
-
-
+QUANTITIES: list[Quantity] = []
 _KINDS: dict[tuple[str, str], list[Quantity]] = {}
-for _kind in QUANTITIES:
-    _KINDS.setdefault((_kind.family, _kind.quantity), []).append(_kind)
+
+
+def split_path(name: str) -> tuple[str, str, str]:
+    """``joint/elbow/damping`` as (family, object, quantity); the quantity may itself hold slashes."""
+    family, _, rest = name.partition("/")
+    if family == "texture":
+        return family, rest, ""
+    target, _, quantity = rest.partition("/")
+    return family, target, quantity
+
+
+@cache
+def find_kind(path: str) -> Quantity | None:
+    """The kind that a parameter of this name, or a pattern of names, is of; None where none is declared."""
+    family, target, quantity = split_path(path)
+    kinds = find_quantities(family, quantity)
+    return next((kind for kind in kinds if kind.member == target), kinds[0] if kinds else None)
+
+
+def names_of_stage(names: Iterable[str], stage: Stage) -> list[str]:
+    """Those of some parameters that a stage consumes."""
+    return [name for name in names if (kind := find_kind(name)) is not None and kind.stage == stage]
+
+
+def path_patterns(kinds: Sequence[Quantity]) -> tuple[str, ...]:
+    """Paths of kinds; ``*`` stands for the last part where all that are declared beside each other are among them."""
+    found = []
+    for kind in kinds:
+        stem = kind.path().rpartition("/")[0] + "/*"
+        beside = [other for other in QUANTITIES if fnmatch.fnmatchcase(other.path(), stem)]
+        whole = "/" in kind.quantity and all(other in kinds for other in beside)
+        found.append(stem if whole else kind.path())
+    return tuple(dict.fromkeys(found))
 
 
 def find_quantities(family: str, quantity: str) -> list[Quantity]:
@@ -50,18 +71,52 @@ def default_value(family: str, quantity: str) -> float:
     return default
 
 
+def declare(kinds: Iterable[Quantity]) -> None:
+    """Add kinds of parameter, after those that exist."""
+    for kind in kinds:
+        QUANTITIES.append(kind)
+        _KINDS.setdefault((kind.family, kind.quantity), []).append(kind)
+    find_kind.cache_clear()
+
+
+declare(
+    (
+        *JOINTS,
+        *ACTUATORS,
+        *GEARS,
+        *ROTORS,
+        *LINKS,
+        *BODIES,
+        *CONTACT,
+        *PLACEMENT,
+        *WORLD,
+        *PUSHES,
+        *SCENE,
+        *TIMING,
+        *APPEARANCE,
+        *SENSING,
+    )
+)
+
 __all__ = [
     "QUANTITIES",
+    "Fit",
+    "Prior",
     "Quantity",
     "Rule",
     "Slot",
     "Stage",
     "Target",
+    "declare",
     "default_value",
+    "find_kind",
     "find_quantities",
     "has_quantity",
     "members",
     "model_field",
+    "names_of_stage",
     "nominal_value",
+    "path_patterns",
     "rows",
+    "split_path",
 ]

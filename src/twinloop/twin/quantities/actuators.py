@@ -9,12 +9,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.twin.quantities.kinds import Quantity, Slot, Stage, Target, assign
+from twinloop.twin.quantities.kinds import (
+    ONSETS,
+    PUBLISHED,
+    SPEEDS,
+    Alias,
+    DefaultRange,
+    Fault,
+    Fit,
+    Missing,
+    Prior,
+    Quantity,
+    Slot,
+    Stage,
+    Target,
+    assign,
+)
 
 NO_CURVE = 1e6  # rad/s; an actuator with this no-load speed keeps its torque at any speed it can reach
 
@@ -49,6 +65,20 @@ def _strength() -> Iterator[Quantity]:
         slots=(Slot(field="actuator_gainprm", column=0), Slot(field="actuator_biasprm", column=1, factor=-1.0)),
         lacks=_lacks_kp,
         meaning="gain of a position servo",
+        cause="servo gain",
+        term="servo stiffness",
+        default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
+        alias=Alias(name="servo_gain_scale", op="scale"),
+        fit=Fit(
+            # Published gains of one servo, the STS3215: 8.9 (kt V/R · 0.166 P), 17.8, 23.5 N·m/rad: a factor of two.
+            prior=Prior(spread=0.7),
+            rank=0,
+            position_only=True,
+            first=True,
+            shared=True,
+            excitation="hold several poses against gravity, and start and stop quickly",
+        ),
+        fault=Fault(name="gain", op="scale", change=0.8, unit="fifths lost"),
     )
     yield Quantity(
         family="actuator",
@@ -60,6 +90,17 @@ def _strength() -> Iterator[Quantity]:
         slots=(Slot(field="actuator_forcerange", column=0, factor=-1.0), Slot(field="actuator_forcerange", column=1)),
         lacks=_lacks_limit,
         meaning="largest torque, at full duty",
+        cause="torque limit",
+        term="torque limit",
+        default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
+        alias=Alias(name="torque_limit_scale", op="scale"),
+        fit=Fit(
+            # The limit follows the supply: 6 V (flat battery) to 9 V where 7.4 V is nominal.
+            prior=Prior(spread=0.2),
+            rank=1,
+            shared=True,
+            excitation="moves so quick or loads so large that the drive saturates",
+        ),
     )
     yield Quantity(
         family="actuator",
@@ -75,6 +116,7 @@ def _strength() -> Iterator[Quantity]:
         given=True,
         lacks=_lacks_kp,
         meaning="position gain as the firmware counts it; kp is proportional to it, full duty is not",
+        cause="servo gain",
     )
     fields = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
     yield Quantity(
@@ -86,6 +128,8 @@ def _strength() -> Iterator[Quantity]:
         slots=tuple(Slot(field=field, rule="factor") for field in fields),
         given=True,
         meaning="supply voltage; gain and torque limit are proportional to it, back-EMF is not",
+        cause="motor & supply",
+        term="torque limit",
     )
     yield Quantity(
         family="supply",
@@ -97,6 +141,10 @@ def _strength() -> Iterator[Quantity]:
         default=0.0,
         stage="drive",
         meaning="resistance of supply and wiring: the voltage of all servos sags by it times the sum of their currents",
+        cause="motor & supply",
+        term="supply sag",
+        neutral=0.0,
+        fit=Fit(residual="heat"),
     )
     yield Quantity(
         family="actuator",
@@ -110,6 +158,9 @@ def _strength() -> Iterator[Quantity]:
         lacks=_lacks_limit,
         meaning="speed at which the available torque, falling linearly, is nothing; for drives whose joint damping "
         "does not hold the back-EMF already",
+        cause="torque limit",
+        neutral=NO_CURVE,
+        fit=Fit(missing=Missing(structure="voltage_limit", above_speed=True)),
     )
 
 
@@ -141,15 +192,34 @@ def _motor() -> Iterator[Quantity]:
             stage="drive",
             given=True,
             meaning=meaning,
+            cause="motor & supply",
         )
 
 
 def _heat() -> Iterator[Quantity]:
     """Winding temperature; copper's resistance rises with it."""
-    for quantity, unit, low, high, default, meaning in (
-        ("thermal_resistance", "K/W", 0.0, 1e3, 0.0, "rise of the winding's temperature per watt of I²R, in the end"),
-        ("thermal_time", "s", 1e-2, 1e5, 200.0, "time constant of that rise"),
-        ("temperature_rise", "K", -100.0, 200.0, 0.0, "winding above the room (25 °C) when an episode begins"),
+    for quantity, unit, low, high, default, neutral, fit, meaning in (
+        (
+            "thermal_resistance",
+            "K/W",
+            0.0,
+            1e3,
+            0.0,
+            0.0,
+            Fit(residual="heat"),
+            "rise of the winding's temperature per watt of I²R, in the end",
+        ),
+        ("thermal_time", "s", 1e-2, 1e5, 200.0, None, Fit(residual="heat"), "time constant of that rise"),
+        (
+            "temperature_rise",
+            "K",
+            -100.0,
+            200.0,
+            0.0,
+            0.0,
+            Fit(),
+            "winding above the room (25 °C) when an episode begins",
+        ),
     ):
         yield Quantity(
             family="actuator",
@@ -160,19 +230,47 @@ def _heat() -> Iterator[Quantity]:
             default=default,
             stage="drive",
             meaning=meaning,
+            cause="motor & supply",
+            term="" if neutral is None else "motor heat",
+            neutral=neutral,
+            fit=fit,
         )
 
 
 def _encoder() -> Iterator[Quantity]:
     """What the encoder makes of a position."""
     half = math.pi
-    for quantity, unit, low, high, default, meaning in (
-        ("offset", "rad", -half, half, 0.0, "true position at which the encoder reads zero"),
-        ("scale", "1", 0.5, 2.0, 1.0, "true change per change of the reading"),
-        ("resolution", "rad", 0.0, 0.5, 0.0, "size of one count of the reading"),
-        ("noise", "rad", 0.0, 0.5, 0.0, "standard deviation of a reading before it is rounded to counts"),
-        ("lag", "s", 0.0, 1.0, 0.0, "time constant of the encoder's own low-pass"),
+    zero = Fit(
+        prior=Prior(spread=0.1),  # of a calibration done by hand
+        rank=7,
+        position_only=True,
+        excitation="poses over the whole range, in which gravity pulls differently",
+        residual="position",
+    )
+    span = Fit(
+        prior=Prior(spread=0.05),  # of a calibration by hand, where a turn may be 128 or 360 degrees wide for another
+        rank=8,
+        position_only=True,
+        excitation="motion over the whole range, against gravity",
+        residual="position",
+    )
+    for quantity, unit, low, high, default, term, fit, meaning in (
+        ("offset", "rad", -half, half, 0.0, "offset and scale", zero, "true position at which the encoder reads zero"),
+        ("scale", "1", 0.5, 2.0, 1.0, "offset and scale", span, "true change per change of the reading"),
+        ("resolution", "rad", 0.0, 0.5, 0.0, "noise and counts", Fit(), "size of one count of the reading"),
+        (
+            "noise",
+            "rad",
+            0.0,
+            0.5,
+            0.0,
+            "noise and counts",
+            Fit(),
+            "standard deviation of a reading before it is rounded to counts",
+        ),
+        ("lag", "s", 0.0, 1.0, 0.0, "", Fit(), "time constant of the encoder's own low-pass"),
     ):
+        calibrated = quantity == "offset"
         yield Quantity(
             family="sensor",
             quantity=quantity,
@@ -181,7 +279,16 @@ def _encoder() -> Iterator[Quantity]:
             high=high,
             default=default,
             stage="encoder",
+            history=quantity in ("noise", "lag"),
             meaning=meaning,
+            cause="encoder",
+            term=f"encoder {term}" if term else "reading delay",
+            neutral=default,
+            default_range=DefaultRange(low=-0.02, high=0.02, source="0.02 rad initial joint noise, squint")
+            if calibrated
+            else None,
+            alias=Alias(name="encoder_offset") if calibrated else None,
+            fit=fit,
         )
 
 
@@ -198,6 +305,21 @@ ACTUATORS: tuple[Quantity, ...] = (
         default=0.0,
         stage="command",
         meaning="age of a command when the motor sees it",
+        cause="delay",
+        term="command delay",
+        neutral=0.0,
+        default_range=DefaultRange(low=0.005, high=0.015, source="1–3 × 5 ms, mujoco_playground push_cube"),
+        alias=Alias(name="command_delay", tied=True),
+        fit=Fit(
+            prior=Prior(spread=0.05),  # lags of 100 to 133 ms in the SO-101 log, most of it the servo's own
+            rank=2,
+            first=True,
+            scanned=True,
+            shared=True,
+            excitation=ONSETS,
+            missing=Missing(structure="delay", start=0.01),
+        ),
+        fault=Fault(name="latency", op="add", change=1.0, unit="control periods", per_period=True),
     ),
     Quantity(
         family="actuator",
@@ -208,6 +330,16 @@ ACTUATORS: tuple[Quantity, ...] = (
         default=0.0,
         stage="command",
         meaning="error of the command's zero",
+        cause="command zero",
+        term="command bias",
+        neutral=0.0,
+        fit=Fit(
+            prior=Prior(spread=0.05),  # sag under load and dead band found on STS3215: 1.8 to 2.6 degrees
+            rank=3,
+            position_only=True,
+            first=True,
+            excitation="rest in many poses, each reached from both sides",
+        ),
     ),
     *_encoder(),
 )
@@ -264,6 +396,7 @@ def _stage(
         stage="drive",
         lacks=_no_rotors,
         meaning=meaning,
+        cause=FAMILY,
     )
 
 
@@ -287,6 +420,7 @@ def _rotors() -> Iterator[Quantity]:
         nominal=_nominal_drag,
         lacks=_no_rotors,
         meaning="torque about its own axis per thrust of a rotor",
+        cause=FAMILY,
     )
     yield Quantity(
         family=FAMILY,
@@ -298,14 +432,28 @@ def _rotors() -> Iterator[Quantity]:
         slots=assign("dof_damping"),
         lacks=_no_rotors,
         meaning="torque of all rotors together against roll and pitch: a blade that meets the air faster lifts more",
+        cause=FAMILY,
+        fit=Fit(first=True, excitation=SPEEDS),
     )
 
 
 ROTORS: tuple[Quantity, ...] = tuple(_rotors())
 
 
+_TERMS = {"command": "command jitter and loss", "control": "control clock", "readings": "reading delay"}
+_FIT = Fit(prior=Prior(spread=0.02))
+
+
 def _timing(
-    member: str, quantity: str, unit: str, low: float, high: float, default: float, stage: Stage, meaning: str
+    member: str,
+    quantity: str,
+    unit: str,
+    low: float,
+    high: float,
+    default: float,
+    stage: Stage,
+    meaning: str,
+    fit: Fit = _FIT,
 ) -> Quantity:
     return Quantity(
         family="timing",
@@ -316,7 +464,12 @@ def _timing(
         high=high,
         default=default,
         stage=stage,
+        history=stage == "encoder",
         meaning=meaning,
+        cause="delay",
+        term=_TERMS[member],
+        neutral=default,
+        fit=fit,
     )
 
 
@@ -338,5 +491,15 @@ TIMING: tuple[Quantity, ...] = (
         "readings taken per second, on a clock of their own; 0: one when a command is due",
     ),
     _timing("readings", "phase", "1", 0.0, 1.0, 0.0, "encoder", "part of their period after which readings begin"),
-    _timing("readings", "delay", "s", 0.0, 1.0, 0.0, "encoder", "age of a reading when it is delivered"),
+    _timing(
+        "readings",
+        "delay",
+        "s",
+        0.0,
+        1.0,
+        0.0,
+        "encoder",
+        "age of a reading when it is delivered",
+        replace(_FIT, first=True, scanned=True, excitation=ONSETS),
+    ),
 )

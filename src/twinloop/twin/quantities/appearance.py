@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Quantity, Slot, Target, assign
+from twinloop.twin.quantities.kinds import Alias, DefaultRange, Quantity, Slot, Target, assign
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
 from twinloop.twin.textures import pool_indices
 
@@ -95,10 +95,12 @@ def _camera() -> Iterator[Quantity]:
         slots=assign("cam_fovy", factor=180.0 / math.pi),
         visual=True,
         meaning="vertical field of view",
+        term="camera pose",
+        alias=Alias(name="camera_fov"),
     )
-    for kind, unit, reach, writes, meaning in (
-        ("position", "m", 1.0, ("cam_pos",), "shift along its own {axis} (x right, y up, z backwards)"),
-        ("rotation", "rad", math.pi, ("cam_quat",), "turn about its own {axis} (x right, y up, z backwards)"),
+    for kind, unit, reach, writes, alias, meaning in (
+        ("position", "m", 1.0, "cam_pos", "camera_position_noise", "shift along"),
+        ("rotation", "rad", math.pi, "cam_quat", "camera_jitter", "turn about"),
     ):
         for axis in "xyz":
             yield Quantity(
@@ -109,9 +111,11 @@ def _camera() -> Iterator[Quantity]:
                 high=reach,
                 default=0.0,
                 compute=camera_pose,
-                writes=writes,
+                writes=(writes,),
                 visual=True,
-                meaning=meaning.format(axis=axis),
+                meaning=f"{meaning} its own {axis} (x right, y up, z backwards)",
+                term="camera pose",
+                alias=Alias(name=alias),
             )
 
 
@@ -126,6 +130,9 @@ def _light() -> Iterator[Quantity]:
         slots=tuple(Slot(field=f"light_{part}", rule="factor") for part in ("ambient", "diffuse", "specular")),
         visual=True,
         meaning="factor on its ambient, diffuse and specular colour",
+        term="light",
+        default_range=DefaultRange(low=0.5, high=1.5, source="one stop down, half a stop up; our choice"),
+        alias=Alias(name="lighting_intensity", tied=True),
     )
     yield Quantity(
         family="light",
@@ -136,6 +143,7 @@ def _light() -> Iterator[Quantity]:
         slots=assign("light_active"),
         visual=True,
         meaning="1 shines, 0 does not: the number of lights; draw it from a choice of both",
+        term="light",
     )
     for column, channel in enumerate("rgb"):
         yield Quantity(
@@ -147,6 +155,8 @@ def _light() -> Iterator[Quantity]:
             slots=assign("light_diffuse", column),
             visual=True,
             meaning="its diffuse colour, before intensity multiplies it",
+            term="light",
+            alias=Alias(name="light_color_scale", op="scale"),
         )
     for axis in "xyz":
         yield Quantity(
@@ -161,6 +171,7 @@ def _light() -> Iterator[Quantity]:
             visual=True,
             meaning=f"shift along {axis} of its body (the world); moves shadows, and the picture of a light that is "
             "not directional",
+            term="light",
         )
     for angle, low, nominal, meaning in (
         ("azimuth", -math.pi, _azimuth, "where it comes from: angle from x towards y"),
@@ -177,6 +188,8 @@ def _light() -> Iterator[Quantity]:
             writes=("light_dir", "light_pos"),
             visual=True,
             meaning=meaning,
+            term="light",
+            alias=Alias(name="light_direction", op="add"),
         )
     for quantity, unit, high, field, meaning in (
         ("luminous_intensity", "cd", 1e6, "light_intensity", "photometric strength; 0: the renderer's own"),
@@ -191,6 +204,7 @@ def _light() -> Iterator[Quantity]:
             slots=assign(field),
             visual=True,
             meaning=f"{meaning}; {_LATER}",
+            term="light",
         )
 
 
@@ -205,6 +219,7 @@ def _material() -> Iterator[Quantity]:
             slots=assign("mat_rgba", column),
             visual=True,
             meaning="its colour",
+            term="surfaces",
         )
     for quantity, meaning in (
         ("specular", "strength of highlights"),
@@ -220,6 +235,7 @@ def _material() -> Iterator[Quantity]:
             slots=assign(f"mat_{quantity}"),
             visual=True,
             meaning=meaning,
+            term="surfaces",
         )
     for quantity, meaning in (
         ("roughness", "0 a mirror, 1 matt"),
@@ -234,6 +250,7 @@ def _material() -> Iterator[Quantity]:
             slots=assign(f"mat_{quantity}"),
             visual=True,
             meaning=f"{meaning}, −1 not said; {_LATER}",
+            term="surfaces",
         )
 
 
@@ -255,6 +272,7 @@ APPEARANCE: tuple[Quantity, ...] = (
             lacks=_no_sky,
             visual=True,
             meaning="factor on the background's colour, a texture that is uploaded anew for every world",
+            term="light",
         )
         for channel in "rgb"
     ),
@@ -267,7 +285,9 @@ APPEARANCE: tuple[Quantity, ...] = (
         default=0.0,
         compute=texture,
         writes=("geom_matid",),
+        choice=True,
         visual=True,
         meaning="which of the pool of procedural textures the material's shapes show; 0 is plain",
+        term="surfaces",
     ),
 )

@@ -5,11 +5,23 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Compute, Quantity, assign
+from twinloop.twin.quantities.kinds import (
+    PUBLISHED,
+    SPINS,
+    Alias,
+    Compute,
+    DefaultRange,
+    Fault,
+    Fit,
+    Prior,
+    Quantity,
+    assign,
+)
 from twinloop.twin.quantities.rigid import (
     INERTIAL_FIELDS,
     link_body,
@@ -24,6 +36,15 @@ from twinloop.twin.quantities.rigid import (
 )
 
 _SIZE_FIELDS = ("geom_size", "geom_pos", "body_ipos", "body_inertia")
+_MASS = "object mass"
+_OBJECT: dict[str, dict[str, Any]] = {
+    "com": {"term": _MASS, "alias": Alias(name="object_com_offset")},
+    "inertia": {
+        "term": _MASS,
+        "alias": Alias(name="object_inertia_scale", op="scale"),
+        "default_range": DefaultRange(low=0.9, high=1.1, source="±10 %, as the mass"),
+    },
+}
 _ELLIPSOID, _BLUNT = 0, 1  # columns of geom_fluid: whether the ellipsoid model acts, its blunt drag coefficient
 
 
@@ -32,8 +53,21 @@ def body_mass(model: mujoco.MjModel, name: str) -> float:
     return float(model.body_mass[model.body(name).id])
 
 
-def inertial(family: str, compute: Compute, *, mass_writes: tuple[str, ...]) -> Iterator[Quantity]:
-    """Mass, centre of mass and inertia of one body, which one function computes together."""
+def inertial(
+    family: str,
+    compute: Compute,
+    *,
+    mass_writes: tuple[str, ...],
+    term: str,
+    default_range: DefaultRange,
+    alias: Alias,
+    fault: Fault | None = None,
+) -> Iterator[Quantity]:
+    """Mass, centre of mass and inertia of one body, which one function computes together.
+
+    ``term``, ``default_range``, ``alias`` and ``fault`` are of the mass; of an object, `_OBJECT` has those of the rest.
+    """
+    distribution = _OBJECT if family == "object" else {}
 
     def quantity(
         name: str,
@@ -47,6 +81,8 @@ def inertial(family: str, compute: Compute, *, mass_writes: tuple[str, ...]) -> 
         nominal: Callable[[mujoco.MjModel, str], float] | None = None,
         lacks: Callable[[mujoco.MjModel, str], str] = no_mass,
         log: bool = False,
+        fit: Fit,
+        **more: Any,
     ) -> Quantity:
         return Quantity(
             family=family,
@@ -62,10 +98,25 @@ def inertial(family: str, compute: Compute, *, mass_writes: tuple[str, ...]) -> 
             lacks=lacks,
             set_const=True,
             meaning=meaning,
+            cause="mass & inertia",
+            fit=fit,
+            **more,
         )
 
     yield quantity(
-        "mass", "kg", 1e-4, 1e3, writes=mass_writes, nominal=body_mass, log=True, meaning="mass; inertia follows it"
+        "mass",
+        "kg",
+        1e-4,
+        1e3,
+        writes=mass_writes,
+        nominal=body_mass,
+        log=True,
+        meaning="mass; inertia follows it",
+        fit=Fit(prior=Prior(spread=0.2), excitation=SPINS),
+        term=term,
+        default_range=default_range,
+        alias=alias,
+        fault=fault,
     )
     for axis in "xyz":
         yield quantity(
@@ -77,6 +128,8 @@ def inertial(family: str, compute: Compute, *, mass_writes: tuple[str, ...]) -> 
             default=0.0,
             lacks=no_com,
             meaning=f"shift of the centre of mass along the body's {axis} axis; inertia about it stays",
+            fit=Fit(prior=Prior(spread=0.02)),
+            **distribution.get("com", {}),
         )
     for number, axis in enumerate("xyz"):
         principal = ("first", "second", "third")[number]
@@ -90,6 +143,8 @@ def inertial(family: str, compute: Compute, *, mass_writes: tuple[str, ...]) -> 
             log=True,
             meaning=f"factor on the second moment of mass along the {principal} principal axis (I_xx = S_y + S_z), "
             "at constant mass: any factors leave the body possible",
+            fit=Fit(prior=Prior(spread=0.3)),
+            **distribution.get("inertia", {}),
         )
 
 
@@ -111,6 +166,9 @@ def _size() -> Iterator[Quantity]:
             set_const=True,
             seen=True,
             meaning=f"factor on lengths along {along}: shapes, their places and the inertia follow at constant mass",
+            cause="mass & inertia",
+            term="object size" if name == "size" else "",
+            alias=Alias(name="object_size_scale", op="scale") if name == "size" else None,
         )
 
 
@@ -126,7 +184,14 @@ def _no_drag(model: mujoco.MjModel, name: str) -> str:
 
 
 BODIES: tuple[Quantity, ...] = (
-    *inertial("object", object_body, mass_writes=("body_mass", "body_inertia")),
+    *inertial(
+        "object",
+        object_body,
+        mass_writes=("body_mass", "body_inertia"),
+        term=_MASS,
+        default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
+        alias=Alias(name="object_mass"),
+    ),
     *log_cholesky("object", object_log_cholesky, fields=INERTIAL_FIELDS),
     *_size(),
     Quantity(
@@ -140,6 +205,7 @@ BODIES: tuple[Quantity, ...] = (
         lacks=_no_drag,
         meaning="drag coefficient C of MuJoCo's ellipsoid model, force C ρ A v²: half of a textbook's C, whose force "
         "is ½ C ρ A v²; acts where the air has a density",
+        cause="air",
     ),
     *(
         Quantity(
@@ -150,6 +216,9 @@ BODIES: tuple[Quantity, ...] = (
             high=1e2,
             stage="reset",
             meaning="where it lies when an episode begins",
+            cause="scene",
+            term="object place",
+            alias=Alias(name="object_position_noise", op="add"),
         )
         for axis in "xy"
     ),
@@ -162,10 +231,13 @@ BODIES: tuple[Quantity, ...] = (
         default=0.0,
         stage="reset",
         meaning="its turn about the vertical when an episode begins",
+        cause="scene",
+        term="approach angle",
     ),
 )
 
 
+_EXTRA_MASS = 0.05  # kg at the hand; an SO-101 lifts 0.3 kg
 PAYLOAD = "payload/{}"  # the body that holds a link's payload, see `preparation.add_payload_bodies`
 
 
@@ -177,7 +249,17 @@ def _no_payload(model: mujoco.MjModel, name: str) -> str:
 
 
 LINKS: tuple[Quantity, ...] = (
-    *inertial("link", link_body, mass_writes=("body_mass", "body_inertia", "body_gravcomp")),
+    *inertial(
+        "link",
+        link_body,
+        mass_writes=("body_mass", "body_inertia", "body_gravcomp"),
+        term="link masses",
+        default_range=DefaultRange(
+            low=0.95, high=1.05, op="scale", source="CAD masses, 5 % either way; our choice, no published range"
+        ),
+        alias=Alias(name="link_mass_scale", op="scale"),
+        fault=Fault(name="load", op="add", change=_EXTRA_MASS, unit="times 50 g", at_hand=True),
+    ),
     *log_cholesky("link", link_log_cholesky, fields=(*INERTIAL_FIELDS, "body_gravcomp")),
     Quantity(
         family="link",
@@ -189,5 +271,9 @@ LINKS: tuple[Quantity, ...] = (
         lacks=_no_payload,
         set_const=True,
         meaning="point mass at the link's first site, as a tool hung there; no controller compensates for it",
+        cause="mass & inertia",
+        term="link masses",
+        neutral=0.0,
+        alias=Alias(name="payload"),
     ),
 )

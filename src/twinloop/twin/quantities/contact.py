@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import BoundsError
-from twinloop.twin.quantities.kinds import Quantity, Target, assign
+from twinloop.twin.quantities.kinds import PUBLISHED, Alias, DefaultRange, Fit, Missing, Prior, Quantity, Target, assign
 
 _FRICTION = (
     ("slide", "1", "coefficient of sliding friction"),
@@ -121,7 +121,10 @@ def _nominal_restitution(model: mujoco.MjModel, name: str, *, family: str) -> fl
 
 
 def _contact(family: str) -> Iterator[Quantity]:
-    for name, unit, low, high, role, nominal, meaning in (
+    free = family == "object"  # what a robot moves; the table and the floor are as the model has them
+    missing = Missing(structure="contact_softness") if free else None
+
+    for name, unit, low, high, role, nominal, alias, fit, meaning in (
         (
             "stiffness",
             "1/s²",
@@ -129,6 +132,8 @@ def _contact(family: str) -> Iterator[Quantity]:
             1e8,
             "stiffness",
             functools.partial(_nominal, family=family, number=0),
+            Alias(name="contact_stiffness_scale", op="scale"),
+            Fit(prior=Prior(spread=2.0), missing=missing),
             "force per depth and per kilogram of what is stopped: N/m for a body of 1 kg on a fixed one",
         ),
         (
@@ -138,6 +143,8 @@ def _contact(family: str) -> Iterator[Quantity]:
             _MOST_DAMPING,
             "damping",
             functools.partial(_nominal, family=family, number=1),
+            Alias(name="contact_damping_ratio"),
+            Fit(prior=Prior(spread=0.5, relative=True, least=0.1), missing=missing),
             "1 is critical; below it things bounce, see contact/restitution",
         ),
         (
@@ -147,6 +154,8 @@ def _contact(family: str) -> Iterator[Quantity]:
             0.995,
             "damping",
             functools.partial(_nominal_restitution, family=family),
+            Alias(name="restitution"),
+            Fit(),
             "speed after a bounce per speed before it; the damping ratio follows, so declare one of the two",
         ),
     ):
@@ -163,11 +172,16 @@ def _contact(family: str) -> Iterator[Quantity]:
             nominal=nominal,
             lacks=functools.partial(_no_contact, family=family),
             meaning=meaning,
+            cause="contact",
+            term="contact softness" if free else "",
+            alias=alias if free else None,
+            fit=fit,
         )
 
 
 def _friction(family: str) -> Iterator[Quantity]:
     for column, (kind, unit, meaning) in enumerate(_FRICTION):
+        sliding = family == "object" and column == 0
         yield Quantity(
             family=family,
             quantity=f"friction/{kind}",
@@ -176,6 +190,12 @@ def _friction(family: str) -> Iterator[Quantity]:
             high=5.0,
             slots=assign("geom_friction", column),
             meaning=meaning,
+            cause="contact",
+            term="object friction" if family == "object" else "",
+            default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED) if sliding else None,
+            alias=Alias(name="friction_coefficient") if sliding else None,
+            # Sliding friction of plastic, wood and metal runs from 0.1 to 0.6: a factor of e about the middle.
+            fit=Fit(prior=Prior(spread=0.7, relative=True, least=1e-4), residual="contact"),
         )
 
 
@@ -190,6 +210,8 @@ def _impedance(family: str) -> Iterator[Quantity]:
             slots=assign("geom_solimp", column),
             lacks=functools.partial(_no_shape, family=family),
             meaning=meaning,
+            cause="contact",
+            term="contact softness" if family == "object" else "",
         )
 
 

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import mujoco
 import numpy as np
 
 from twinloop.core.errors import BoundsError
-from twinloop.twin.quantities.kinds import Quantity, Slot, Target, assign
+from twinloop.twin.quantities.kinds import (
+    PUBLISHED,
+    SPEEDS,
+    Alias,
+    DefaultRange,
+    Fault,
+    Fit,
+    Missing,
+    Prior,
+    Quantity,
+    Slot,
+    Target,
+    assign,
+)
 
 
 def limits(target: Target) -> None:
@@ -45,6 +59,7 @@ def _limit(end: str, column: int) -> Quantity:
         lacks=_no_limit,
         meaning=f"{'lower' if column == 0 else 'upper'} stop of the joint; the range of commands and the unit map of "
         "datasets stay those of the nominal stops",
+        cause="springs & stops",
     )
 
 
@@ -57,6 +72,18 @@ JOINTS: tuple[Quantity, ...] = (
         high=1e3,
         slots=assign("dof_damping"),
         meaning="viscous torque per speed; of a servo, back-EMF is part of it",
+        cause="damping",
+        term="joint damping",
+        default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
+        alias=Alias(name="joint_damping_scale", op="scale"),
+        fit=Fit(
+            # 0.60 from back-EMF at 7.4 V, 1.38 identified at 12 V (kscalelabs/sysid).
+            prior=Prior(spread=1.0, relative=True, least=0.02),
+            rank=4,
+            first=True,
+            shared=True,
+            excitation=SPEEDS,
+        ),
     ),
     Quantity(
         family="joint",
@@ -66,6 +93,10 @@ JOINTS: tuple[Quantity, ...] = (
         high=1e3,
         slots=assign("dof_dampingpoly", 0),
         meaning="torque per speed squared, against motion; what stirs grease or air grows so",
+        cause="damping",
+        neutral=0.0,
+        # At 1 rad/s a thirtieth, and at most a sixth, of a small servo's viscous 0.6 N·m·s/rad: our choice.
+        fit=Fit(missing=Missing(structure="quadratic_damping", start=0.02, prior=Prior(spread=0.1))),
     ),
     Quantity(
         family="joint",
@@ -75,6 +106,19 @@ JOINTS: tuple[Quantity, ...] = (
         high=1e3,
         slots=assign("dof_frictionloss"),
         meaning="Coulomb friction: torque against motion at any speed",
+        cause="dry friction",
+        term="joint friction",
+        neutral=0.0,
+        default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
+        alias=Alias(name="joint_friction_scale", op="scale"),
+        fit=Fit(
+            # 0.05 N·m unloaded; gear friction grows with the load several times over (Rhoban/bam, models M2 to M6).
+            prior=Prior(spread=3.0, relative=True, least=0.02),
+            rank=5,
+            shared=True,
+            excitation="slow motion with many reversals",
+        ),
+        fault=Fault(name="friction", op="scale", change=2.0, unit="times doubled"),
     ),
     Quantity(
         family="joint",
@@ -85,6 +129,19 @@ JOINTS: tuple[Quantity, ...] = (
         slots=assign("dof_armature"),
         set_const=True,
         meaning="inertia of rotor and gear as the joint feels it",
+        cause="mass & inertia",
+        term="rotor inertia",
+        default_range=DefaultRange(
+            low=1.0, high=1.05, op="scale", source="×U(1.0, 1.05), mujoco_playground locomotion"
+        ),
+        alias=Alias(name="joint_armature_scale", op="scale"),
+        fit=Fit(
+            # Two identifications of one servo agree to 2 %, but a rotor's inertia mimics the other lags.
+            prior=Prior(spread=0.5, relative=True, least=1e-4),
+            rank=6,
+            shared=True,
+            excitation="oscillations of several hertz",
+        ),
     ),
     Quantity(
         family="joint",
@@ -94,6 +151,8 @@ JOINTS: tuple[Quantity, ...] = (
         high=1e4,
         slots=assign("jnt_stiffness"),
         meaning="spring that pulls towards springref; a link's flexibility is a stiff spring in a joint without motor",
+        cause="springs & stops",
+        fit=Fit(residual="position"),
     ),
     Quantity(
         family="joint",
@@ -103,12 +162,14 @@ JOINTS: tuple[Quantity, ...] = (
         high=1e3,
         slots=assign("qpos_spring"),
         meaning="position at which the joint's spring is at rest",
+        cause="springs & stops",
     ),
     _limit("low", 0),
     _limit("high", 1),
 )
 
 
+PLAY = 0.03  # rad or m · 0.1: 1.7 deg, twice what a worn STS3215 is found to have (TheRobotStudio/SO-ARM100#134)
 MOTOR, GEAR = "{}/motor", "{}/gear"  # names of a joint's motor side, and of the tendon from there to the link
 
 
@@ -143,22 +204,49 @@ def _lacks_drive(model: mujoco.MjModel, name: str) -> str:
 
 
 def _friction() -> Iterator[Quantity]:
-    for quantity, unit, low, high, default, lacks, meaning in (
-        ("stiction", "1", 1.0, 20.0, 1.0, None, "friction at rest over Coulomb friction in motion"),
-        ("stribeck_velocity", "rad/s", 1e-4, 10.0, 0.1, None, "speed at which the difference has fallen to 1/e"),
-        ("load_friction", "1", 0.0, 0.9, 0.0, _lacks_drive, "dry friction per torque of the joint's actuator"),
-    ):
-        yield Quantity(
-            family="joint",
-            quantity=quantity,
-            unit=unit,
-            low=low,
-            high=high,
-            default=default,
-            stage="drive",
-            lacks=lacks,
-            meaning=meaning,
-        )
+    friction = partial(Quantity, family="joint", stage="drive", cause="dry friction")
+    # A fit starts with twice the friction at rest, gone at 0.3 rad/s: our choice.
+    yield friction(
+        quantity="stiction",
+        unit="1",
+        low=1.0,
+        high=20.0,
+        default=1.0,
+        meaning="friction at rest over Coulomb friction in motion",
+        term="joint friction",
+        neutral=1.0,
+        fit=Fit(
+            prior=Prior(spread=3.0, relative=True, least=0.02),
+            missing=Missing(structure="stribeck", start=2.0),
+        ),
+    )
+    yield friction(
+        quantity="stribeck_velocity",
+        unit="rad/s",
+        low=1e-4,
+        high=10.0,
+        default=0.1,
+        meaning="speed at which the difference has fallen to 1/e",
+        fit=Fit(missing=Missing(structure="stribeck", start=0.3, prior=Prior(spread=0.3))),
+    )
+    yield friction(
+        quantity="load_friction",
+        unit="1",
+        low=0.0,
+        high=0.9,
+        default=0.0,
+        lacks=_lacks_drive,
+        meaning="dry friction per torque of the joint's actuator",
+        term="load friction",
+        neutral=0.0,
+        fit=Fit(
+            prior=Prior(spread=0.1),
+            shared=True,
+            excitation="slow reversals in poses of unlike load",
+            # 0.06 to 0.23 over five servos (Rhoban/bam, model M4).
+            missing=Missing(structure="load_friction", start=0.1),
+        ),
+    )
 
 
 GEARS: tuple[Quantity, ...] = (
@@ -176,6 +264,12 @@ GEARS: tuple[Quantity, ...] = (
         ),
         lacks=_lacks_gear,
         meaning="play of the gear, from flank to flank",
+        cause="gear",
+        term="backlash",
+        neutral=0.0,
+        # One degree, and half a degree of belief either way: our choice, for hobby servos.
+        fit=Fit(missing=Missing(structure="backlash", start=0.0175, prior=Prior(spread=0.0087))),
+        fault=Fault(name="play", op="add", change=PLAY, unit=f"times {PLAY:g} rad", geared=True),
     ),
     Quantity(
         family="joint",
@@ -187,5 +281,7 @@ GEARS: tuple[Quantity, ...] = (
         slots=assign("tendon_stiffness"),
         lacks=_lacks_spring,
         meaning="stiffness of the gear's wind-up",
+        cause="gear",
+        fit=Fit(missing=Missing(structure="flexible_joint")),
     ),
 )

@@ -14,6 +14,13 @@ from numpy.typing import ArrayLike, NDArray
 # Who consumes a quantity: the compiled model, or a stage of the simulation, of the readings or of the reset.
 Stage = Literal["model", "command", "clock", "drive", "disturbance", "encoder", "reset", "scene", "sensing"]
 Rule = Literal["assign", "factor"]
+Operation = Literal["absolute", "scale", "add"]
+
+# What several declarations share: a source of ranges, and motions that determine a value.
+PUBLISHED = "±10 %, molmospaces and robosuite"
+SPEEDS = "constant speeds, slow and fast"
+ONSETS = "sudden starts and reversals, at more frames per second"
+SPINS = "accelerations in unlike directions"
 DeviceKind = Literal["camera", "depth", "lidar", "imu", "force_torque", "servo"]
 
 
@@ -71,8 +78,101 @@ class Slot:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prior:
+    """How far from its nominal value a quantity may plausibly be: one standard deviation.
+
+    ``spread`` is relative to the nominal where ``relative`` (at least ``least``), else in the quantity's unit; for
+    parameters with a log transform it is in natural logarithms, which is the same as relative. It scales the solver's
+    steps, breaks ties between parameters that the data cannot tell apart, and is what "not determined" is measured
+    against.
+    """
+
+    spread: float
+    relative: bool = False
+    least: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """How a fit tests whether a twin lacks this physics (see `identify.structures`).
+
+    ``structure`` names the hypothesis. A fit begins at ``start``, off the neutral value where slopes may vanish, with
+    ``prior``. ``above_speed`` takes the nominal value from the fastest joint speed of the log.
+    """
+
+    structure: str
+    start: float | None = None
+    prior: Prior | None = None
+    above_speed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """How a value is identified from logs.
+
+    Attributes:
+        prior: without one, half of what the default range spans.
+        rank: place among the parameters that are free unless a fit names its own; None: free only where named.
+        position_only: it exists only where commands are positions: a torque passes no encoder and no position loop.
+        first: it explains most of a servo's lag, and is searched before the others.
+        scanned: it is a delay, and a fit tries a row of values before it walks.
+        shared: joints with the same nominal value may share one value.
+        excitation: the motion that determines it.
+        residual: the rule of `gap.unexplained_rules` whose errors it may explain.
+        missing: how a fit tests whether its physics is missing.
+    """
+
+    prior: Prior | None = None
+    rank: int | None = None
+    position_only: bool = False
+    first: bool = False
+    scanned: bool = False
+    shared: bool = False
+    excitation: str = "motion that depends on it"
+    residual: str = ""
+    missing: Missing | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DefaultRange:
+    """What the default randomization draws from where a twin's YAML gives no range of its own, and why."""
+
+    low: float
+    high: float
+    op: Operation = "absolute"
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alias:
+    """A plain word for parameters under ``randomization:``; several quantities may share one."""
+
+    name: str
+    op: Operation = "absolute"
+    tied: bool = False
+    target: str = "*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """A change that the monitor explains a robot's drift by, so large that it is seen within seconds.
+
+    ``unit`` says what a coefficient of 1 means. ``per_period`` counts ``change`` in control periods, ``at_hand``
+    changes the body that carries the tool alone, ``geared`` puts the change into a twin with play in its gears.
+    """
+
+    name: str
+    op: Literal["scale", "add"]
+    change: float
+    unit: str
+    per_period: bool = False
+    at_hand: bool = False
+    geared: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A kind of parameter.
+    """A kind of parameter: the one declaration that every verb reads.
 
     ``slots`` are written by the rule of each (``assign``: value · factor; ``factor``: the nominal field times
     value / nominal value). What no slot can say is a ``compute`` with the fields it ``writes``: all quantities of a
@@ -85,6 +185,10 @@ class Quantity:
     pictures do as well as motion. ``member`` is the one thing that has it where that is not an object of the model
     (``timing/command/jitter``), ``device`` the kind of sensing device that has it where one does.
     ``meaning`` is the line in the table of parameters.
+
+    ``cause`` is what a person calls the physical cause that it is part of, ``term`` the term of the physics that is
+    switched off by its ``neutral`` value, None for the nominal one where nothing can be without it (see `effects`).
+    ``default_range`` is drawn where a twin's YAML gives only the name. ``alias`` is a plain word for it in a YAML.
     """
 
     family: str
@@ -104,10 +208,24 @@ class Quantity:
     stage: Stage = "model"
     set_const: bool = False
     given: bool = False  # no model holds its nominal value: a servo preset or the twin's YAML gives it
+    choice: bool = False  # its numbers stand for things, and there is nothing between two of them
+    history: bool = False  # its effect depends on earlier steps, or on the number of the step
     visual: bool = False
     seen: bool = False
     device: DeviceKind | Literal[""] = ""
     meaning: str = ""
+    cause: str = ""
+    term: str = ""
+    neutral: float | None = None
+    default_range: DefaultRange | None = None
+    alias: Alias | None = None
+    fit: Fit = Fit()
+    fault: Fault | None = None
+
+    @property
+    def word(self) -> str:
+        """The last part of its path."""
+        return self.path().rpartition("/")[2]
 
     def path(self, name: str = "*") -> str:
         """The parameter's name for one object, or for all."""
@@ -126,7 +244,17 @@ def assign(field: str, column: int | None = None, factor: float = 1.0) -> tuple[
 
 
 def reported(
-    device: DeviceKind, quantity: str, unit: str, low: float, high: float, default: float, meaning: str
+    device: DeviceKind,
+    quantity: str,
+    unit: str,
+    low: float,
+    high: float,
+    default: float,
+    meaning: str,
+    *,
+    term: str = "",
+    neutral: float | None = None,
+    fit: Fit | None = None,
 ) -> Quantity:
     """What a sensing device of some kind makes of the truth; the default is an ideal one's."""
     return Quantity(
@@ -139,4 +267,7 @@ def reported(
         default=default,
         stage="sensing",
         meaning=meaning,
+        term=term,
+        neutral=neutral,
+        fit=fit or Fit(),
     )

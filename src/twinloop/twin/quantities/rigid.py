@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from twinloop.twin.quantities.kinds import Compute, Quantity, Target
+from twinloop.twin.quantities.kinds import Compute, Fit, Prior, Quantity, Target
 from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
 
 _BOX_LIKE = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_ELLIPSOID)}
@@ -279,6 +279,8 @@ def log_cholesky(family: str, compute: Compute, *, fields: tuple[str, ...]) -> I
             lacks=lacks,
             set_const=True,
             meaning=meaning,
+            cause="mass & inertia",
+            fit=Fit(prior=Prior(spread=0.02 if unit == "m" else 0.3)),
         )
 
     yield quantity("alpha", "1", _MOST_STRETCH, "half the logarithm of the factor on the mass; lengths stay")

@@ -20,20 +20,21 @@ from typing import Literal
 
 import mujoco
 
-from twinloop.twin.quantities.kinds import Quantity, reported
+from twinloop.twin.quantities.kinds import ONSETS, Fit, Quantity, reported
 
 _camera = partial(reported, "camera")
+_chain = partial(_camera, term="camera chain")
+_late = partial(_camera, term="camera delay", neutral=0.0)
 
 
 def _distortion(quantity: str, meaning: str) -> Quantity:
-    return _camera(quantity, "1", -100.0, 100.0, 0.0, meaning)
+    return _chain(quantity, "1", -100.0, 100.0, 0.0, meaning)
 
 
 _RADIAL = "radial distortion of OpenCV's models: {}"
 
 CAMERA_OPTICS: tuple[Quantity, ...] = (
-    reported(
-        "camera",
+    _camera(
         "frame_rate",
         "Hz",
         0.0,
@@ -41,21 +42,12 @@ CAMERA_OPTICS: tuple[Quantity, ...] = (
         0.0,
         "pictures per second, on a clock of their own; 0: one when asked for",
     ),
-    _camera("frame_phase", "1", 0.0, 1.0, 0.0, "part of their period after which pictures begin"),
-    reported(
-        "camera", "latency", "s", 0.0, 1.0, 0.0, "age of a picture, from the middle of its exposure to its delivery"
-    ),
-    reported(
-        "camera", "latency_jitter", "s", 0.0, 1.0, 0.0, "largest extra age of a picture, uniform from none to this"
-    ),
-    reported(
-        "camera", "drop_rate", "1", 0.0, 1.0, 0.0, "probability that a picture never arrives, and the one before stands"
-    ),
-    reported(
-        "camera", "duplicate_rate", "1", 0.0, 1.0, 0.0, "probability that the picture before arrives again in its place"
-    ),
-    reported(
-        "camera",
+    _chain("frame_phase", "1", 0.0, 1.0, 0.0, "part of their period after which pictures begin"),
+    _late("latency", "s", 0.0, 1.0, 0.0, "age of a picture, from the middle of its exposure to its delivery"),
+    _late("latency_jitter", "s", 0.0, 1.0, 0.0, "largest extra age of a picture, uniform from none to this"),
+    _late("drop_rate", "1", 0.0, 1.0, 0.0, "probability that a picture never arrives, and the one before stands"),
+    _camera("duplicate_rate", "1", 0.0, 1.0, 0.0, "probability that the picture before arrives again in its place"),
+    _chain(
         "readout",
         "s",
         0.0,
@@ -71,15 +63,15 @@ CAMERA_OPTICS: tuple[Quantity, ...] = (
     _distortion("lens_k6", _RADIAL.format("of r⁶ in the denominator (pinhole)")),
     _distortion("lens_p1", "tangential distortion of OpenCV's pinhole model, mostly downwards"),
     _distortion("lens_p2", "tangential distortion of OpenCV's pinhole model, mostly to the right"),
-    _camera("chromatic_red", "1", 0.9, 1.1, 1.0, "size of the red picture over the green one's"),
-    _camera("chromatic_blue", "1", 0.9, 1.1, 1.0, "size of the blue picture over the green one's"),
-    _camera("blur", "px", 0.0, 64.0, 0.0, "standard deviation of the spot that the lens makes of a point"),
+    _chain("chromatic_red", "1", 0.9, 1.1, 1.0, "size of the red picture over the green one's"),
+    _chain("chromatic_blue", "1", 0.9, 1.1, 1.0, "size of the blue picture over the green one's"),
+    _chain("blur", "px", 0.0, 64.0, 0.0, "standard deviation of the spot that the lens makes of a point"),
 )
 
 
 def _exposure() -> Iterator[Quantity]:
     """How much of the light is gathered, and how much that is made of it."""
-    yield _camera(
+    yield _chain(
         "exposure_time",
         "s",
         0.0,
@@ -87,20 +79,20 @@ def _exposure() -> Iterator[Quantity]:
         0.0,
         "how long a pixel gathers light; where exposure is automatic, at longest; 0: an instant that fills the well",
     )
-    yield _camera("gain", "1", 1.0, 256.0, 1.0, "analog gain, where exposure is not automatic; 1: a full well is white")
-    yield _camera("exposure_compensation", "EV", -8.0, 8.0, 0.0, "stops by which pictures are exposed more than usual")
-    yield _camera("electron_rate", "e⁻/s", 1.0, 1e12, 1e6, "electrons that light of 1 frees in a pixel behind green")
+    yield _chain("gain", "1", 1.0, 256.0, 1.0, "analog gain, where exposure is not automatic; 1: a full well is white")
+    yield _chain("exposure_compensation", "EV", -8.0, 8.0, 0.0, "stops by which pictures are exposed more than usual")
+    yield _chain("electron_rate", "e⁻/s", 1.0, 1e12, 1e6, "electrons that light of 1 frees in a pixel behind green")
     yield _camera("full_well", "e⁻", 10.0, 1e7, 1e4, "electrons that a pixel holds")
-    yield _camera("exposure_target", "1", 0.01, 0.9, 0.18, "mean of the picture's linear values sought automatically")
-    yield _camera("exposure_highlight", "1", 0.0, 0.99, 0.0, "least mean of the brightest 2 % sought alike; 0: none")
-    yield _camera("exposure_lag", "s", 0.0, 60.0, 0.0, "time constant with which automatic exposure follows the light")
-    yield _camera("exposure_time_min", "s", 1e-6, 1.0, 1e-6, "shortest exposure chosen automatically")
+    yield _chain("exposure_target", "1", 0.01, 0.9, 0.18, "mean of the picture's linear values sought automatically")
+    yield _chain("exposure_highlight", "1", 0.0, 0.99, 0.0, "least mean of the brightest 2 % sought alike; 0: none")
+    yield _chain("exposure_lag", "s", 0.0, 60.0, 0.0, "time constant with which automatic exposure follows the light")
+    yield _chain("exposure_time_min", "s", 1e-6, 1.0, 1e-6, "shortest exposure chosen automatically")
     yield _camera("gain_max", "1", 1.0, 256.0, 16.0, "largest gain chosen automatically")
 
 
 def _optics() -> Iterator[Quantity]:
     """What happens to light on its way that depends on no geometry."""
-    yield _camera("vignetting", "1", 0.0, 0.99, 0.0, "part of the light that a corner loses, falling off as cos⁴")
+    yield _chain("vignetting", "1", 0.0, 0.99, 0.0, "part of the light that a corner loses, falling off as cos⁴")
     yield _camera("veiling_glare", "1", 0.0, 0.9, 0.0, "part of the light that the lens scatters widely")
     yield _camera("glare_width", "1", 0.01, 10.0, 0.3, "standard deviation of that scattering, in picture heights")
     yield _camera("ghost", "1", 0.0, 0.5, 0.0, "part of the light that returns mirrored at the picture's middle")
@@ -111,7 +103,7 @@ def _optics() -> Iterator[Quantity]:
 
 def _noise() -> Iterator[Quantity]:
     """What differs from picture to picture, and from pixel to pixel."""
-    yield _camera("noise_scale", "1", 0.0, 10.0, 0.0, "factor on all that changes by chance from picture to picture")
+    yield _chain("noise_scale", "1", 0.0, 10.0, 0.0, "factor on all that changes by chance from picture to picture")
     yield _camera("read_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of reading a pixel, before the gain")
     yield _camera("adc_noise", "e⁻", 0.0, 1e3, 0.0, "the same after the gain, divided by it")
     yield _camera("row_noise", "e⁻", 0.0, 1e3, 0.0, "the same, common to the pixels of a row")
@@ -125,13 +117,13 @@ def _colour() -> Iterator[Quantity]:
     """How electrons behind filters become colours, and colours display values."""
     yield _camera("red_response", "1", 0.05, 5.0, 1.0, "electrons that white light frees behind red, against green")
     yield _camera("blue_response", "1", 0.05, 5.0, 1.0, "electrons that white light frees behind blue, against green")
-    yield _camera("white_balance_red", "1", 0.2, 5.0, 1.0, "red of white after white balance, against green")
-    yield _camera("white_balance_blue", "1", 0.2, 5.0, 1.0, "blue of white after white balance, against green")
-    yield _camera("white_balance_drift", "1", 0.0, 0.5, 0.0, "standard deviation of the logarithms of both in time")
-    yield _camera("white_balance_time", "s", 0.01, 1e4, 10.0, "time over which that drift forgets itself")
-    yield _camera("saturation", "1", 0.0, 4.0, 1.0, "distance of colours from grey, against true ones")
+    yield _chain("white_balance_red", "1", 0.2, 5.0, 1.0, "red of white after white balance, against green")
+    yield _chain("white_balance_blue", "1", 0.2, 5.0, 1.0, "blue of white after white balance, against green")
+    yield _chain("white_balance_drift", "1", 0.0, 0.5, 0.0, "standard deviation of the logarithms of both in time")
+    yield _chain("white_balance_time", "s", 0.01, 1e4, 10.0, "time over which that drift forgets itself")
+    yield _chain("saturation", "1", 0.0, 4.0, 1.0, "distance of colours from grey, against true ones")
     yield _camera("brightness", "1", -0.5, 0.5, 0.0, "added to display values")
-    yield _camera("contrast", "1", 0.2, 5.0, 1.0, "steepness of display values in their middle")
+    yield _chain("contrast", "1", 0.2, 5.0, 1.0, "steepness of display values in their middle")
     yield _camera("gamma", "1", 0.2, 5.0, 1.0, "exponent of display values; above 1 is darker")
     yield _camera("sharpness", "1", 0.0, 5.0, 0.0, "how much edges are enhanced")
     yield _camera("jpeg_quality", "1", 1.0, 100.0, 85.0, "quality of JPEG pictures by the IJG's scale, where they are")
@@ -179,7 +171,17 @@ def _scanned() -> Iterator[Quantity]:
     yield reported("lidar", "angle_noise", "rad", 0.0, 0.1, 0.0, "standard deviation of azimuth and of elevation")
     yield reported("lidar", "divergence", "rad", 0.0, 0.1, 0.0, "full width of a beam, at 1/e² of its middle")
     yield reported("lidar", "drop_threshold", "1/m²", 0.0, 1e6, 0.0, "weakest return that is noticed; 1: white at 1 m")
-    yield reported("lidar", "drop_rate", "1", 0.0, 1.0, 0.0, "part of all returns that is lost whatever they are")
+    yield reported(
+        "lidar",
+        "drop_rate",
+        "1",
+        0.0,
+        1.0,
+        0.0,
+        "part of all returns that is lost whatever they are",
+        term="camera delay",
+        neutral=0.0,
+    )
 
 
 RANGING: tuple[Quantity, ...] = (*_seen(), *_triangulated(), *_timed(), *_scanned())
@@ -193,7 +195,8 @@ def _sampling(device: Reporting) -> Iterator[Quantity]:
     """When samples are taken, of what, and when they arrive."""
     yield reported(device, "rate", "Hz", 0.0, 1e5, 0.0, "samples per second, on a clock of their own; 0: one per frame")
     yield reported(device, "phase", "1", 0.0, 1.0, 0.0, "part of their period after which samples begin")
-    yield reported(device, "delay", "s", 0.0, 1.0, 0.0, "age of a sample when it is delivered")
+    late = Fit(first=True, scanned=True, excitation=ONSETS)
+    yield reported(device, "delay", "s", 0.0, 1.0, 0.0, "age of a sample when it is delivered", fit=late)
     yield reported(
         device,
         "bandwidth",

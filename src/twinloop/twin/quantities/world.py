@@ -9,12 +9,13 @@ bounds gives every number the same chance.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Compute, Quantity, Target, assign
+from twinloop.twin.quantities.kinds import Alias, Compute, Quantity, Target, assign
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
 
 _TILT = "turn of gravity's direction about the world's {axis} axis, about x first: {effect}"
@@ -48,6 +49,9 @@ def _gravity(quantity: str, unit: str, low: float, high: float, meaning: str, de
         compute=gravity,
         writes=("opt.gravity",),
         meaning=meaning,
+        cause="gravity & mounting",
+        term="gravity",
+        alias=None if default is None else Alias(name="gravity_tilt"),
     )
 
 
@@ -61,6 +65,8 @@ def _air(quantity: str, unit: str, high: float, meaning: str) -> Quantity:
         high=high,
         slots=assign(f"opt.{quantity}"),
         meaning=meaning,
+        cause="air",
+        term="air",
     )
 
 
@@ -79,6 +85,9 @@ WORLD: tuple[Quantity, ...] = (
             slots=assign("opt.wind", column),
             meaning=f"velocity of the air along the world's {axis}; acts where the air has density or viscosity. "
             "Of scope step: gusts",
+            cause="air",
+            term="air",
+            neutral=0.0,
         )
         for column, axis in enumerate("xyz")
     ),
@@ -97,6 +106,9 @@ def _push(quantity: str, unit: str, low: float, high: float, default: float, mea
         default=default,
         stage="disturbance",
         meaning=meaning,
+        cause="disturbances",
+        term="pushes" if quantity == "force" else "",
+        neutral=0.0 if quantity == "force" else None,
     )
 
 
@@ -129,7 +141,16 @@ def place_body(target: Target) -> None:
     _place(target, "body_pos", "body_quat")
 
 
-def _offsets(family: str, compute: Compute, fields: tuple[str, str], frame: str, middle: str) -> Iterator[Quantity]:
+def _offsets(
+    family: str,
+    compute: Compute,
+    fields: tuple[str, str],
+    frame: str,
+    middle: str,
+    *,
+    term: str = "",
+    words: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[Quantity]:
     for kind, unit, reach, writes, meaning in (
         ("position", "m", 10.0, fields[:1], "shift along {axis} of {frame}"),
         ("rotation", "rad", math.pi, fields[1:], "turn about {axis} of {frame}, its {middle} staying"),
@@ -147,11 +168,22 @@ def _offsets(family: str, compute: Compute, fields: tuple[str, str], frame: str,
                 set_const=True,
                 seen=True,
                 meaning=meaning.format(axis=axis, frame=frame, middle=middle),
+                cause="gravity & mounting",
+                term=term,
+                alias=Alias(name=words[name], target="table") if (name := f"{kind}/{axis}") in words else None,
             )
 
 
 PLACEMENT: tuple[Quantity, ...] = (
-    *_offsets("geom", place_geom, ("geom_pos", "geom_quat"), "its body (the world, for a table)", "centre"),
+    *_offsets(
+        "geom",
+        place_geom,
+        ("geom_pos", "geom_quat"),
+        "its body (the world, for a table)",
+        "centre",
+        term="table",
+        words={"position/z": "table_height_offset", "rotation/x": "table_tilt", "rotation/y": "table_tilt"},
+    ),
     *_offsets("body", place_body, ("body_pos", "body_quat"), "what it stands on", "origin"),
 )
 
@@ -165,7 +197,9 @@ SCENE: tuple[Quantity, ...] = (
         high=1e3,
         default=0.0,
         stage="scene",
+        choice=True,
         meaning="how many things of a group there are; its whole part counts",
+        cause="scene",
     ),
     Quantity(
         family="scene",
@@ -175,7 +209,9 @@ SCENE: tuple[Quantity, ...] = (
         high=1e6,
         default=0.0,
         stage="scene",
+        choice=True,
         meaning="which of its shapes a thing has; its whole part counts",
+        cause="scene",
     ),
 )
 
